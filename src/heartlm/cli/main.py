@@ -1,0 +1,73 @@
+"""`heartlm`: find the command, call it, turn a `HeartlmError` into one line and exit status 2.
+
+The table below is all that `heartlm --help` needs, so it answers without importing anything heavy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from heartlm import __version__
+from heartlm.errors import HeartlmError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "data": ("heartlm.cli.data", "list, simulate, download, verify and draw ECG databases"),
+    "tokenize": ("heartlm.cli.tokenize", "turn recordings into a corpus of tokens"),
+    "pretrain": ("heartlm.cli.pretrain", "train a foundation model on a corpus"),
+    "finetune": ("heartlm.cli.finetune", "add a head to a pretrained model and train it on labelled tokens"),
+    "evaluate": ("heartlm.cli.evaluate", "score a fine-tuned model with baselines and confidence intervals"),
+    "predict": ("heartlm.cli.predict", "annotate one recording"),
+    "generate": ("heartlm.cli.generate", "continue a recording and draw the result"),
+    "report": ("heartlm.cli.report", "write one self-contained HTML page about a run"),
+    "demo": ("heartlm.cli.demo", "the whole line on a simulated database, in a few minutes"),
+}
+
+
+def usage() -> str:
+    """The text of `heartlm --help`."""
+    width = max(map(len, COMMANDS))
+    lines = [
+        f"heartlm {__version__}: train heart language models, transformers that read an ECG as a sentence of heartbeats.",
+        "",
+        "usage: heartlm COMMAND [options]        heartlm COMMAND --help  explains one command, with examples",
+        "",
+        *(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()),
+        "",
+        "Start with:  heartlm demo",
+        "Research software, not a medical device.",
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status: 0 good, 2 a mistake the user can mend, 130 interrupted."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if argv[0] in ("-V", "--version"):
+        print(f"heartlm {__version__}")
+        return 0
+    if argv[0] not in COMMANDS:
+        print(f"heartlm: no command {argv[0]!r}; it is one of {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        status: int = importlib.import_module(COMMANDS[argv[0]][0]).run(argv[1:])
+        sys.stdout.flush()
+        return status
+    except HeartlmError as error:
+        print(f"heartlm {argv[0]}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

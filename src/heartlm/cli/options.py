@@ -1,0 +1,118 @@
+"""Command-line options from documented dataclasses.
+
+Every command declares one dataclass: its fields are the options, their types are checked, its docstring is the help.
+The same fields can stand in a YAML file. jsonargparse does the work; this module adds what all commands share:
+positional fields, examples in `--help`, and errors of one line that name the field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from docstring_parser import parse as parse_docstring
+from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser
+from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
+
+from heartlm.errors import HeartlmError
+
+Options = TypeVar("Options")
+
+
+class _Formatter(JsonargparseFormatter, RawDescriptionHelpFormatter):
+    """Keeps the line breaks of the description and of the examples."""
+
+
+def parse(
+    options: type[Options],
+    arguments: Sequence[str],
+    *,
+    command: str,
+    summary: str,
+    examples: Sequence[str],
+    positionals: Sequence[str] = (),
+    config_file: bool = False,
+) -> Options:
+    """Parse `arguments` into an instance of the dataclass `options`.
+
+    Args:
+        options: a dataclass whose docstring has an `Attributes:` section with one entry a field.
+        arguments: the words after the command's name.
+        command: for example `"data simulate"`; shown in the usage line.
+        summary: one sentence for the top of `--help`.
+        examples: whole command lines, shown at the end of `--help`.
+        positionals: fields given by place instead of by `--name`; a list-typed one takes one or more words.
+        config_file: accept a YAML file, as first word or as `--config FILE`; options given beside it win.
+
+    Raises:
+        HeartlmError: an unknown option or field, a missing or an impossible value; the text names the field.
+    """
+    parser = _parser(options, command, summary, examples, positionals, config_file)
+    words = list(arguments)
+    if config_file and words and not words[0].startswith("-"):
+        words.insert(0, "--config")
+    try:
+        values = parser.parse_args(words).as_dict()
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise HeartlmError(f"{_one_line(str(error))}  (see heartlm {command} --help)") from error
+    values.pop("config", None)
+    return options(**values)
+
+
+def _parser(
+    options: type[Any],
+    command: str,
+    summary: str,
+    examples: Sequence[str],
+    positionals: Sequence[str],
+    config_file: bool,
+) -> ArgumentParser:
+    parser = ArgumentParser(
+        prog=f"heartlm {command}",
+        description=summary,
+        epilog="examples:\n" + "\n".join(f"  {line}" for line in examples),
+        formatter_class=_Formatter,
+        exit_on_error=False,
+        default_env=False,
+    )
+    hints = typing.get_type_hints(options)
+    fields = {field.name: field for field in dataclasses.fields(options)}
+    documented = {
+        entry.arg_name: entry.description for entry in parse_docstring(options.__doc__ or "").params
+    }
+    for name in positionals:
+        extra: dict[str, Any] = {}
+        hint = hints[name]
+        if typing.get_origin(hint) is list:
+            hint, extra["nargs"] = typing.get_args(hint)[0], "+"
+        elif fields[name].default is not dataclasses.MISSING:
+            extra.update(nargs="?", default=fields[name].default)
+        parser.add_argument(name, type=hint, help=documented.get(name), **extra)
+    if config_file:
+        parser.add_argument("--config", action=ActionConfigFile, help="a YAML file with any of these fields")
+    parser.add_class_arguments(options, None, skip=set(positionals), as_group=False)
+    return parser
+
+
+def _one_line(text: str) -> str:
+    return " ".join(
+        text.replace("Parser key ", "")
+        .replace("<class 'float'>", "number")
+        .replace("<class 'int'>", "whole number")
+        .split()
+    )
+
+
+def existing(path: Path, what: str) -> Path:
+    """Return `path` if it exists.
+
+    Raises:
+        HeartlmError: it does not; the text says `what` was looked for.
+    """
+    if not Path(path).exists():
+        raise HeartlmError(f"{path}: no such {what}")
+    return Path(path)

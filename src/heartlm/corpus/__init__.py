@@ -1,0 +1,1 @@
+"""Tokens on disk, windows out."""

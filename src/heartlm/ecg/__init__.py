@@ -1,0 +1,1 @@
+"""Recordings in: readers, annotations, databases, splits, QRS detection and the simulator."""

@@ -1,0 +1,155 @@
+"""`Recording` and `Annotations`: what every reader returns and every other room reads.
+
+A `Recording` knows its leads, rate and patient, and reads its samples only when asked, and only those asked for:
+a slice of a day-long recording costs a slice. A recording may have no signal at all (annotation-only databases);
+it then still has a rate and, where known, a length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.beats import UNLABELLED, aami_classes
+from heartlm.ecg.rhythms import rhythm_index
+from heartlm.errors import HeartlmError
+
+ReadSamples = Callable[[int, int, Sequence[int]], NDArray[np.float32]]
+"""`read(start, stop, leads)` → float32 `[len(leads), stop - start]` in the leads' units, NaN where invalid."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One ECG recording, read lazily.
+
+    Attributes:
+        record_id: name within the database, for example `"100"` or `"I01"` or `"A00001"`.
+        patient_id: whose heart it is; records of one patient share it (mitdb 201 and 202 do).
+        database: catalogue name, for example `"mitdb"`; a folder not in the catalogue gives its own name.
+        rate_hz: samples a second and lead.
+        num_samples: length in samples a lead; 0 where unknown (annotation-only records without a header).
+        lead_names: names of the leads, in file order; empty where there is no signal.
+        units: physical unit of each lead; any voltage unit is converted to `"mV"` on reading.
+        gain: adu per unit, float64 `[num_leads]`; NaN where the file keeps physical values.
+        baseline: adu of physical zero, float64 `[num_leads]`.
+        path: the file to name in an error message (header or the only file).
+        comments: free text of the header, one entry a line.
+        samples: the reader of samples; None for annotation-only records.
+    """
+
+    record_id: str
+    patient_id: str
+    database: str
+    rate_hz: float
+    num_samples: int
+    lead_names: tuple[str, ...]
+    units: tuple[str, ...]
+    gain: NDArray[np.float64]
+    baseline: NDArray[np.float64]
+    path: Path
+    comments: tuple[str, ...] = ()
+    samples: ReadSamples | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def num_leads(self) -> int:
+        """How many leads have samples."""
+        return len(self.lead_names)
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether samples can be read at all."""
+        return self.samples is not None
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds (0 where unknown)."""
+        return self.num_samples / self.rate_hz
+
+    def lead_index(self, name: str) -> int:
+        """Return the place of the lead called `name` (case is ignored).
+
+        Raises:
+            HeartlmError: there is no such lead.
+        """
+        lowered = [lead.lower() for lead in self.lead_names]
+        if name.lower() not in lowered:
+            raise HeartlmError(
+                f"{self.path}: no lead {name!r}; it has {', '.join(self.lead_names) or 'no signal'}"
+            )
+        return lowered.index(name.lower())
+
+    def signal(
+        self, start: int = 0, stop: int | None = None, leads: Sequence[int] | None = None
+    ) -> NDArray[np.float32]:
+        """Read samples `start` to `stop` (exclusive) of `leads` (default: all).
+
+        Returns:
+            float32 `[num_leads, num_samples]` in millivolts (other `units` as they are), NaN where invalid.
+
+        Raises:
+            HeartlmError: no signal, a range outside the recording, or an unreadable file.
+        """
+        if self.samples is None:
+            raise HeartlmError(f"{self.path}: this recording has annotations only, no signal to read")
+        stop = self.num_samples if stop is None else stop
+        if not 0 <= start <= stop <= self.num_samples:
+            raise HeartlmError(
+                f"{self.path}: samples {start} to {stop} asked for, the recording has {self.num_samples}"
+            )
+        return self.samples(start, stop, range(self.num_leads) if leads is None else leads)
+
+
+@dataclass(frozen=True)
+class RhythmSpan:
+    """A stretch `[start, stop)` of samples with one rhythm, named as in `heartlm.ecg.rhythms`."""
+
+    start: int
+    stop: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """Heartbeats and rhythms of one recording.
+
+    Attributes:
+        rate_hz: ticks a second of every position here; equal to the recording's rate.
+        sample: beat positions, int64 `[num_beats]`, ascending.
+        symbol: WFDB beat codes, `<U1` `[num_beats]`.
+        rhythms: rhythm spans, ascending, not overlapping; time outside of them is unlabelled.
+        beats_labelled: whether `symbol` was assigned by an annotator; false for detected beats and for databases
+            whose beats are all marked N without classification (afdb `.qrs`, cudb).
+        source: where they came from, for example `"100.atr"` or `"detector sleepecg"`.
+        ignored: counts of entries left out, by reason, for example `{"past the end": 1}`.
+    """
+
+    rate_hz: float
+    sample: NDArray[np.int64]
+    symbol: NDArray[np.str_]
+    rhythms: tuple[RhythmSpan, ...] = ()
+    beats_labelled: bool = True
+    source: str = ""
+    ignored: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def num_beats(self) -> int:
+        """How many heartbeats there are."""
+        return len(self.sample)
+
+    def beat_classes(self) -> NDArray[np.int8]:
+        """AAMI class index of each beat, `UNLABELLED` throughout where beats are not labelled; int8 `[num_beats]`."""
+        if not self.beats_labelled:
+            return np.full(self.num_beats, UNLABELLED, np.int8)
+        return aami_classes(self.symbol.tolist())
+
+    def rhythm_at(self, sample: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Rhythm index at each position, `UNLABELLED` outside every span; int8, the shape of `sample`."""
+        labels = np.full(len(sample), UNLABELLED, np.int8)
+        for span in self.rhythms:
+            first, last = np.searchsorted(sample, [span.start, span.stop])
+            labels[first:last] = rhythm_index(span.name)
+        return labels

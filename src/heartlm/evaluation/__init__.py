@@ -1,0 +1,1 @@
+"""Scores as the field defines them, with baselines and confidence intervals."""

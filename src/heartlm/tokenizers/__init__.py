@@ -1,0 +1,1 @@
+"""Beats to tokens and back."""

@@ -1,0 +1,1 @@
+"""The one loop that pretrains and fine-tunes."""
