@@ -19,7 +19,6 @@ from typing import IO, Any
 
 from heartlm.errors import HeartlmError
 
-
 _CANNOT_WRITE = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -131,9 +130,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise HeartlmError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise HeartlmError(
-            f"{path} is not valid JSON ({error}): it may be truncated, make it anew"
-        ) from error
+        raise HeartlmError(f"{path} is not valid JSON ({error}): it may be truncated, make it anew") from error
 
 
 def sha256_of(path: Path) -> str:

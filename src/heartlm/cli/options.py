@@ -81,9 +81,7 @@ def _parser(
     )
     hints = typing.get_type_hints(options)
     fields = {field.name: field for field in dataclasses.fields(options)}
-    documented = {
-        entry.arg_name: entry.description for entry in parse_docstring(options.__doc__ or "").params
-    }
+    documented = {entry.arg_name: entry.description for entry in parse_docstring(options.__doc__ or "").params}
     for name in positionals:
         extra: dict[str, Any] = {}
         hint = hints[name]

@@ -77,9 +77,7 @@ class Recording:
         """
         lowered = [lead.lower() for lead in self.lead_names]
         if name.lower() not in lowered:
-            raise HeartlmError(
-                f"{self.path}: no lead {name!r}; it has {', '.join(self.lead_names) or 'no signal'}"
-            )
+            raise HeartlmError(f"{self.path}: no lead {name!r}; it has {', '.join(self.lead_names) or 'no signal'}")
         return lowered.index(name.lower())
 
     def signal(

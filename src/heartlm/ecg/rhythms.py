@@ -33,7 +33,8 @@ RHYTHMS: tuple[str, ...] = (
 N sinus, AFIB atrial fibrillation, AFL atrial flutter, SVTA supraventricular tachyarrhythmia, AB atrial bigeminy,
 B ventricular bigeminy, BII second-degree block, IVR idioventricular, NOD nodal, P paced, PREX pre-excitation,
 SBR sinus bradycardia, T ventricular trigeminy, VFL ventricular flutter, VT ventricular tachycardia, J junctional,
-VFIB ventricular fibrillation, ASYS asystole or long pause, OTHER any other (CinC 2017 "O"), NOISE too noisy to tell (CinC 2017 "~").
+VFIB ventricular fibrillation, ASYS asystole or long pause,
+OTHER any other (CinC 2017 "O"), NOISE too noisy to tell (CinC 2017 "~").
 """
 
 RHYTHM_INDEX: dict[str, int] = {name: index for index, name in enumerate(RHYTHMS)}
