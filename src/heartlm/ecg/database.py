@@ -1,0 +1,204 @@
+"""A database: a folder of recordings of one kind, with what is known about them.
+
+`open_database` finds the records (by the file RECORDS, or by what lies there), and gives for each the recording, the
+annotations, the patient and the split. What a folder cannot say of itself stands in `heartlm.ecg.databases_known`, or
+in a file `database.json` in the folder: `name`, `title`, `version`, `beat_labels`, `rhythm_labels`, `uncalibrated`,
+`rate_hz`, `patients` (record to patient) and `splits` (patient to split), all optional.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+
+from heartlm.ecg.databases_known import KNOWN_DATABASES, UNKNOWN, UNLABELLED_BEAT_ANNOTATORS, database_name
+from heartlm.ecg.readers.annotation_file import AnnotationFile, read_annotation_file
+from heartlm.ecg.readers.discovery import RecordFiles, find_records
+from heartlm.ecg.readers.labels import beats_of, positions_at_rate, rhythms_of
+from heartlm.ecg.readers.reference_labels import whole_record_rhythm
+from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
+from heartlm.ecg.splits import Split, de_chazal_split, hash_split
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json
+
+
+def open_database(folder: Path) -> Database:
+    """Open the database in `folder`.
+
+    Raises:
+        HeartlmError: no such folder, no recordings in it, a record listed in RECORDS that is not there, or a malformed
+            `database.json`.
+    """
+    return Database(Path(folder))
+
+
+class Database:
+    """A folder of recordings.
+
+    Attributes:
+        folder: where they lie.
+        name: the catalogue's name, for example `"mitdb"`; a folder not in the catalogue gives its own.
+        title: what to call it in text.
+        version: the published version, where `database.json` tells.
+        record_ids: names of the records, ascending.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise HeartlmError(f"{folder}: no such folder; give the folder of a database")
+        self.folder = folder
+        self._settings = _read_settings(folder / "database.json")
+        self.name: str = self._settings.get("name") or database_name(folder.resolve().name)
+        self.title: str = self._settings.get("title") or self.name
+        self.version: str = self._settings.get("version") or ""
+        self._known = KNOWN_DATABASES.get(self.name, UNKNOWN)
+        self._files = find_records(folder)
+        self.record_ids: tuple[str, ...] = tuple(sorted(self._files))
+
+    def recording(self, record_id: str) -> Recording:
+        """Open a recording; its samples are read when asked for.
+
+        Raises:
+            HeartlmError: no such record, or its header is unreadable.
+        """
+        recording = self._read_recording(self._files_of(record_id))
+        return replace(
+            recording, record_id=record_id, database=self.name, patient_id=self._patient(recording, record_id)
+        )
+
+    def annotations(self, record_id: str) -> Annotations | None:
+        """Read the heartbeats and rhythms of a record; None where nobody annotated it.
+
+        A record with a rhythm but no annotated beats gives zero beats: they are then to be detected.
+
+        Raises:
+            HeartlmError: no such record, or a file that is there is unreadable.
+        """
+        recording = self.recording(record_id)
+        files = self._files_of(record_id)
+        beat_file = _first_annotation_file(files, self._known.beat_annotators)
+        rhythm_file = _first_annotation_file(files, self._known.rhythm_annotators)
+        if rhythm_file is not None and beat_file is not None and rhythm_file.path == beat_file.path:
+            rhythm_file = beat_file
+        return self._combine(recording, beat_file, rhythm_file)
+
+    def patient_of(self, record_id: str) -> str:
+        """The patient of a record, `database/patient`, unique over databases."""
+        if self._known.patient_in_comment is not None:
+            return self.recording(record_id).patient_id
+        self._files_of(record_id)
+        return self._patient(None, record_id)
+
+    def split_of(self, record_id: str) -> Split:
+        """The split of a record: as `database.json` or de Chazal say, else by hash of the patient."""
+        patient_id = self.patient_of(record_id)
+        stated = self._settings.get("splits", {}).get(patient_id.removeprefix(f"{self.name}/"))
+        if stated is not None:
+            return cast(Split, stated)
+        published = de_chazal_split(record_id) if self.name == "mitdb" else None
+        return published or hash_split(patient_id)
+
+    @property
+    def beats_labelled(self) -> bool:
+        """Whether the beats of this database were classified by an annotator."""
+        return bool(self._settings.get("beat_labels", self._known.beats_labelled))
+
+    @cached_property
+    def _patients(self) -> dict[str, str]:
+        return self._known.patients | self._settings.get("patients", {})
+
+    def _files_of(self, record_id: str) -> RecordFiles:
+        try:
+            return self._files[record_id]
+        except KeyError:
+            shown = ", ".join(self.record_ids[:5]) + (", ..." if len(self.record_ids) > 5 else "")
+            raise HeartlmError(f"{self.folder}: no record {record_id!r}; it has {shown}") from None
+
+    def _patient(self, recording: Recording | None, record_id: str) -> str:
+        patient = self._patients.get(record_id)
+        if patient is None and self._known.patient_of is not None:
+            patient = self._known.patient_of(record_id)
+        if patient is None and recording is not None and self._known.patient_in_comment is not None:
+            found = self._known.patient_in_comment.search("\n".join(recording.comments))
+            patient = found[1] if found else None
+        return f"{self.name}/{patient or record_id}"
+
+    def _read_recording(self, files: RecordFiles) -> Recording:
+        if files.signal is not None:
+            return files.open_signal(
+                accept_uncalibrated=bool(self._settings.get("uncalibrated", self._known.uncalibrated))
+            )
+        rate_hz = self._settings.get("rate_hz", self._known.rate_hz)
+        path = files.annotation_paths[0]
+        if rate_hz is None:
+            rate_hz = read_annotation_file(path).ticks_hz
+        if rate_hz is None:
+            raise HeartlmError(
+                f'{path}: has no header and states no rate; write "rate_hz" into {self.folder / "database.json"}'
+            )
+        nothing = np.zeros(0)
+        return Recording(path.stem, path.stem, self.name, float(rate_hz), 0, (), (), nothing, nothing, path)
+
+    def _combine(
+        self, recording: Recording, beat_file: AnnotationFile | None, rhythm_file: AnnotationFile | None
+    ) -> Annotations | None:
+        rate_hz, length = recording.rate_hz, recording.num_samples
+        sources = list(dict.fromkeys(file.path.name for file in (beat_file, rhythm_file) if file is not None))
+        sample, symbol = np.zeros(0, np.int64), np.zeros(0, "<U1")
+        rhythms: tuple[RhythmSpan, ...] = ()
+        ignored: dict[str, int] = {}
+        if beat_file is not None:
+            sample, symbol, ignored = beats_of(beat_file, rate_hz, length)
+        if rhythm_file is not None:
+            end = length or _end_of(rate_hz, beat_file, rhythm_file)
+            rhythms = rhythms_of(rhythm_file, rate_hz, end, self._known.bracketed_rhythm)
+        else:
+            stated = whole_record_rhythm(self.name, self.folder, recording)
+            if stated is not None:
+                rhythms = (RhythmSpan(0, length, stated.name),)
+                sources.append(stated.source)
+        if not sources:
+            return None
+        if not self._settings.get("rhythm_labels", True):
+            rhythms = ()
+        labelled = self.beats_labelled and beat_file is not None and not _is_of_detector(beat_file)
+        return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored)
+
+
+def _is_of_detector(file: AnnotationFile) -> bool:
+    return file.path.suffix.removeprefix(".") in UNLABELLED_BEAT_ANNOTATORS
+
+
+def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:
+    """One past the last annotation of all files: the length of a recording that nobody states."""
+    return max(
+        (int(positions_at_rate(file, rate_hz).max()) + 1 for file in files if file is not None and len(file.sample)),
+        default=0,
+    )
+
+
+def _first_annotation_file(files: RecordFiles, annotators: tuple[str, ...]) -> AnnotationFile | None:
+    path = files.annotation(annotators)
+    return None if path is None else read_annotation_file(path)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    settings = read_json(path)
+    if not isinstance(settings, dict):
+        raise HeartlmError(f"{path}: expected an object of settings, found {type(settings).__name__}")
+    for field, kind in (("name", str), ("beat_labels", bool), ("rhythm_labels", bool), ("uncalibrated", bool)):
+        if field in settings and not isinstance(settings[field], kind):
+            raise HeartlmError(f"{path}: {field} is {settings[field]!r}, expected a {kind.__name__}")
+    for field in ("patients", "splits"):
+        if not isinstance(settings.get(field, {}), dict):
+            raise HeartlmError(f"{path}: {field} is {settings[field]!r}, expected an object")
+    for patient, split in settings.get("splits", {}).items():
+        if split not in get_args(Split):
+            raise HeartlmError(f"{path}: splits: {patient} is {split!r}, expected one of {', '.join(get_args(Split))}")
+    return settings

@@ -1,0 +1,87 @@
+"""What reading a published database needs to know and its files do not say.
+
+Which annotator's file holds the beats and which the rhythms, whether anybody classified the beats, the rate of records
+without a header, and which recordings are of one patient.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class KnownDatabase:
+    """How to read one database.
+
+    Attributes:
+        beat_annotators: extensions of the files with beats; the first that a record has is read.
+        rhythm_annotators: the same for rhythm changes.
+        beats_labelled: whether the beats' codes were assigned by an annotator, or all say N.
+        bracketed_rhythm: the rhythm between `[` and `]`; None where `+` annotations tell it already.
+        rate_hz: rate of records without a header; None where every record has one.
+        uncalibrated: headers state gain 0, so that 200 adu/mV is assumed, as the WFDB library does.
+        patient_in_comment: pattern whose first group is the patient, searched in the header's comments.
+        patient_of: patient from the record's name, where names tell it.
+        patients: patients of records that share one; a record not named is its own patient.
+    """
+
+    beat_annotators: tuple[str, ...] = ("atr",)
+    rhythm_annotators: tuple[str, ...] = ("atr",)
+    beats_labelled: bool = True
+    bracketed_rhythm: str | None = None
+    rate_hz: float | None = None
+    uncalibrated: bool = False
+    patient_in_comment: re.Pattern[str] | None = None
+    patient_of: Callable[[str], str] | None = None
+    patients: dict[str, str] = field(default_factory=dict)
+
+
+UNLABELLED_BEAT_ANNOTATORS = ("qrsc", "qrs", "wqrs", "ecg")
+"""Annotators of an unknown database whose beats are times only."""
+
+UNKNOWN = KnownDatabase(beat_annotators=("atr", *UNLABELLED_BEAT_ANNOTATORS))
+"""A folder that no catalogue knows: reviewed `atr` annotations where there are any, else detected beats."""
+
+KNOWN_DATABASES: dict[str, KnownDatabase] = {
+    "mitdb": KnownDatabase(patients={"202": "201"}),
+    "afdb": KnownDatabase(beat_annotators=("qrsc", "qrs"), beats_labelled=False, rate_hz=250.0, uncalibrated=True),
+    "ltafdb": KnownDatabase(),
+    "svdb": KnownDatabase(uncalibrated=True),
+    "incartdb": KnownDatabase(patient_in_comment=re.compile(r"patient\s+(\d+)", re.IGNORECASE)),
+    "edb": KnownDatabase(),
+    "ltdb": KnownDatabase(uncalibrated=True),
+    "ltstdb": KnownDatabase(),
+    "nsrdb": KnownDatabase(uncalibrated=True),
+    "nsr2db": KnownDatabase(beat_annotators=("ecg",), rhythm_annotators=(), rate_hz=128.0),
+    "chfdb": KnownDatabase(beat_annotators=("ecg",), rhythm_annotators=(), beats_labelled=False, uncalibrated=True),
+    "chf2db": KnownDatabase(beat_annotators=("ecg",), rhythm_annotators=(), rate_hz=128.0),
+    "vfdb": KnownDatabase(beat_annotators=()),
+    "cudb": KnownDatabase(beats_labelled=False, bracketed_rhythm="VFIB"),
+    "qtdb": KnownDatabase(beat_annotators=("atr", "man", "qt1", "pu0")),
+    "sddb": KnownDatabase(beat_annotators=("atr", "ari")),
+    "nstdb": KnownDatabase(),
+    "ludb": KnownDatabase(beat_annotators=("ii",), rhythm_annotators=(), beats_labelled=False),
+    "challenge-2017": KnownDatabase(beat_annotators=(), rhythm_annotators=(), beats_labelled=False),
+    "ptb-xl": KnownDatabase(beat_annotators=(), rhythm_annotators=(), beats_labelled=False),
+    "icentia11k-continuous-ecg": KnownDatabase(patient_of=lambda record_id: record_id.split("_")[0]),
+}
+
+_ALIASES = {
+    "cinc2017": "challenge-2017",
+    "training2017": "challenge-2017",
+    "cinc-2017": "challenge-2017",
+    "ptbxl": "ptb-xl",
+    "icentia11k": "icentia11k-continuous-ecg",
+    "mit-bih-arrhythmia-database": "mitdb",
+    "mit-bih-atrial-fibrillation-database": "afdb",
+}
+
+
+def database_name(folder_name: str) -> str:
+    """The catalogue's name of a folder: lower case, PhysioNet's trailing version taken off, aliases resolved."""
+    name = re.sub(r"-\d+(\.\d+)+$", "", folder_name.lower())
+    if "challenge-2017" in name:
+        return "challenge-2017"
+    return _ALIASES.get(name, name)

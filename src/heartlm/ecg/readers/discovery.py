@@ -1,0 +1,121 @@
+"""Which records a folder holds, and which files each is made of.
+
+A record is what RECORDS lists, or else what the folder holds: WFDB headers (but not those of a larger record's
+segments), EDF, aECG, CSV and NumPy files, and annotation files that stand alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from heartlm.ecg.readers.wfdb_signal import read_wfdb
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+
+_READERS: dict[str, Callable[[Path], Recording]] = {}
+
+SIGNAL_SUFFIXES = (".hea", *_READERS)
+STANDALONE_ANNOTATORS = ("atr", "qrsc", "qrs", "ecg")
+
+
+@dataclass(frozen=True)
+class RecordFiles:
+    """The files of one record.
+
+    Attributes:
+        stem: their path without suffix.
+        signal: the header, or the file that holds the signal; None for annotations alone.
+    """
+
+    stem: Path
+    signal: Path | None
+
+    @property
+    def annotation_paths(self) -> list[Path]:
+        """Annotation files that make a record of themselves, the reviewed one first."""
+        return [path for name in STANDALONE_ANNOTATORS if (path := _with_suffix(self.stem, f".{name}")).is_file()]
+
+    def annotation(self, annotators: Iterable[str]) -> Path | None:
+        """The file of the first of `annotators` that there is."""
+        paths = (_with_suffix(self.stem, f".{name}") for name in annotators)
+        return next((path for path in paths if path.is_file()), None)
+
+    def open_signal(self, *, accept_uncalibrated: bool) -> Recording:
+        """Open the recording by the reader of its format."""
+        if self.signal is None:
+            raise ValueError("a record of annotations alone has no signal to open")
+        reader = _READERS.get(self.signal.suffix.lower())
+        if reader is None:
+            return read_wfdb(self.signal, accept_uncalibrated=accept_uncalibrated)
+        return reader(self.signal)
+
+
+def find_records(folder: Path) -> dict[str, RecordFiles]:
+    """Find the records of a folder: record id to files.
+
+    A record's id is the name of its files; where two in different subfolders share it, their paths below `folder`.
+
+    Raises:
+        HeartlmError: RECORDS lists a record that is not there, or there are none.
+    """
+    listed = folder / "RECORDS"
+    found = list(_listed(listed) if listed.is_file() else _lying_there(folder))
+    if not found:
+        raise HeartlmError(
+            f"{folder}: no recordings found; expected WFDB headers (.hea), .edf, .csv or .npy with a .json beside, or "
+            "annotation files (.atr, .qrs)"
+        )
+    names = [files.stem.name for files in found]
+    unique = len(set(names)) == len(names)
+    return {files.stem.name if unique else files.stem.relative_to(folder).as_posix(): files for files in found}
+
+
+def _listed(records: Path) -> Iterator[RecordFiles]:
+    folder = records.parent
+    for line in dict.fromkeys(records.read_text(encoding="utf-8").split()):
+        files = RecordFiles(folder / line, _signal_of(folder / line))
+        if files.signal is None and not files.annotation_paths:
+            raise HeartlmError(
+                f"{folder / line}.hea: listed in {records} and missing, as is any other file of that record; fetch it "
+                "or take the line out"
+            )
+        yield files
+
+
+def _lying_there(folder: Path) -> Iterator[RecordFiles]:
+    paths = [path for path in sorted(folder.rglob("*")) if not path.name.startswith(".")]
+    headers = [path for path in paths if path.suffix == ".hea"]
+    segments = {segment for path in headers for segment in _segments(path)}
+    taken = {path.with_suffix("") for path in headers}
+    yield from (RecordFiles(path.with_suffix(""), path) for path in headers if path.with_suffix("") not in segments)
+    for path in paths:
+        stem = path.with_suffix("")
+        if stem in taken:
+            continue
+        if path.suffix.lower() in _READERS:
+            taken.add(stem)
+            yield RecordFiles(stem, path)
+    for path in paths:
+        stem = path.with_suffix("")
+        if path.suffix.removeprefix(".") in STANDALONE_ANNOTATORS and stem not in taken:
+            taken.add(stem)
+            yield RecordFiles(stem, None)
+
+
+def _segments(header: Path) -> Iterator[Path]:
+    """Stems of the segments of a multi-segment header, whose first line reads `NAME/COUNT ...`."""
+    lines = header.read_text(encoding="utf-8", errors="replace").splitlines()
+    stated = [fields for line in lines if (fields := line.split()) and not line.lstrip().startswith("#")]
+    if stated and "/" in stated[0][0]:
+        yield from (header.parent / fields[0] for fields in stated[1:])
+
+
+def _signal_of(stem: Path) -> Path | None:
+    paths = (_with_suffix(stem, suffix) for suffix in SIGNAL_SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _with_suffix(stem: Path, suffix: str) -> Path:
+    return stem.parent / f"{stem.name}{suffix}"

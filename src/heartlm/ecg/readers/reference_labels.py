@@ -1,0 +1,65 @@
+"""One rhythm for a whole recording, where a database keeps it outside of annotation files.
+
+The CinC 2017 challenge lists a label for each record in a table; LUDB writes the rhythm into the header's comments.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from heartlm.ecg.readers.labels import canonical_rhythm
+from heartlm.ecg.recording import Recording
+
+
+class StatedRhythm(NamedTuple):
+    """A rhythm's name and the file that states it."""
+
+    name: str
+    source: str
+
+
+def whole_record_rhythm(database: str, folder: Path, recording: Recording) -> StatedRhythm | None:
+    """The rhythm that `database` states for all of `recording`; None where it states none."""
+    reader = _READERS.get(database)
+    return None if reader is None else reader(folder, recording)
+
+
+def _challenge_2017(folder: Path, recording: Recording) -> StatedRhythm | None:
+    for name in ("REFERENCE-v3-train.csv", "REFERENCE-v3.csv", "REFERENCE.csv"):
+        path = folder / name
+        if path.is_file():
+            label = _reference_table(path).get(recording.record_id)
+            return None if label is None else StatedRhythm(canonical_rhythm(label), name)
+    return None
+
+
+@lru_cache(maxsize=4)
+def _reference_table(path: Path) -> dict[str, str]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return {row[0]: row[1] for row in csv.reader(stream) if len(row) >= 2}
+
+
+def _ludb(folder: Path, recording: Recording) -> StatedRhythm | None:
+    for comment in recording.comments:
+        field, _, text = comment.partition(":")
+        if field.strip().lower() == "rhythm":
+            return StatedRhythm(_named_in_words(text), recording.path.name)
+    return None
+
+
+def _named_in_words(text: str) -> str:
+    words = text.lower()
+    for phrase, name in (("atrial fibrillation", "AFIB"), ("atrial flutter", "AFL"), ("sinus", "N")):
+        if phrase in words:
+            return name
+    return "OTHER"
+
+
+_READERS: dict[str, Callable[[Path, Recording], StatedRhythm | None]] = {
+    "challenge-2017": _challenge_2017,
+    "ludb": _ludb,
+}
