@@ -109,7 +109,8 @@ class Database:
 
     @cached_property
     def _patients(self) -> dict[str, str]:
-        return self._known.patients | self._settings.get("patients", {})
+        stated: dict[str, str] = self._settings.get("patients", {})
+        return self._known.patients | stated
 
     def _files_of(self, record_id: str) -> RecordFiles:
         try:

@@ -13,24 +13,25 @@ from typing import Literal
 
 Split = Literal["train", "validation", "test", "excluded"]
 
-DS1: tuple[str, ...] = tuple(
-    ["101", "106", "108", "109", "112", "114", "115", "116", "118", "119", "122", "124", "201", "203", "205", "207", "208", "209", "215", "220", "223", "230"]
-)
+DS1: tuple[str, ...] = (
+    "101", "106", "108", "109", "112", "114", "115", "116", "118", "119", "122",
+    "124", "201", "203", "205", "207", "208", "209", "215", "220", "223", "230",
+)  # fmt: skip
 """mitdb records to train on (de Chazal 2004)."""
 
-DS2: tuple[str, ...] = tuple(
-    ["100", "103", "105", "111", "113", "117", "121", "123", "200", "202", "210", "212", "213", "214", "219", "221", "222", "228", "231", "232", "233", "234"]
-)
+DS2: tuple[str, ...] = (
+    "100", "103", "105", "111", "113", "117", "121", "123", "200", "202", "210",
+    "212", "213", "214", "219", "221", "222", "228", "231", "232", "233", "234",
+)  # fmt: skip
 """mitdb records to test on (de Chazal 2004); 202 is the patient of 201 in DS1."""
 
 PACED: tuple[str, ...] = ("102", "104", "107", "217")
 """mitdb records with paced beats, left out as ANSI/AAMI EC57 recommends."""
 
-_DE_CHAZAL: dict[str, Split] = (
-    dict.fromkeys(DS1, "train")
-    | dict.fromkeys(DS2, "test")
-    | dict.fromkeys(PACED, "excluded")
-)
+_DE_CHAZAL: dict[str, Split] = {}
+_DE_CHAZAL.update(dict.fromkeys(DS1, "train"))
+_DE_CHAZAL.update(dict.fromkeys(DS2, "test"))
+_DE_CHAZAL.update(dict.fromkeys(PACED, "excluded"))
 
 
 def de_chazal_split(record_id: str) -> Split | None:

@@ -19,10 +19,11 @@ _BEAT_SYMBOLS = np.array(sorted(CLASS_OF_SYMBOL))
 
 
 def positions_at_rate(file: AnnotationFile, rate_hz: float) -> NDArray[np.int64]:
-    """Positions of all annotations in samples at `rate_hz`, whatever the file's own ticks; int64 `[num_annotations]`."""
+    """Positions of all annotations in samples at `rate_hz`, whatever the file's ticks; int64 `[num_annotations]`."""
     if file.ticks_hz is None or file.ticks_hz == rate_hz:
         return file.sample
-    return np.rint(file.sample * (rate_hz / file.ticks_hz)).astype(np.int64)
+    at_rate: NDArray[np.int64] = np.rint(file.sample * (rate_hz / file.ticks_hz)).astype(np.int64)
+    return at_rate
 
 
 def beats_of(

@@ -1,8 +1,8 @@
 """WFDB records: a header beside signal files, read through the `wfdb` package.
 
-The header is compared with what lies on the disk before a sample is believed: a signal file that is missing, shorter or
-longer than the header says, or a gain of 0, is an error when the signal is first read; annotations need none of it. CinC
-challenge `.mat` files are WFDB signal files behind a prefix of 24 bytes, and are read here too.
+The header is compared with what lies on the disk before a sample is believed: a signal file that is missing, shorter
+or longer than the header says, or a gain of 0, is an error when the signal is first read; annotations need none of it.
+CinC challenge `.mat` files are WFDB signal files behind a prefix of 24 bytes, and are read here too.
 
 Format: header(5) and signal(5) of the WFDB Applications Guide, https://physionet.org/physiotools/wag/header-5.htm.
 """
