@@ -1,0 +1,65 @@
+"""What a simulated database shall be. Nothing heavy is imported, so `--help` may show these fields."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heartlm.errors import HeartlmError
+
+LEAD_NAMES: tuple[str, ...] = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6", "MLII")
+"""The leads the simulator can look through."""
+
+
+@dataclass(frozen=True)
+class SimulationConfig:
+    """Settings of a simulated database; the same settings always give the same bytes.
+
+    Attributes:
+        patients: how many patients to simulate; about one in ten has a second recording.
+        minutes: length of each recording.
+        rate_hz: samples a second and lead.
+        leads: lead names, for example [MLII, V1]; beats are annotated at the main deflection of the first.
+        noise: level of baseline wander, mains, muscle and electrode noise; 0 is clean, 1 is ambulatory life.
+        seed: the number everything random follows from.
+        name: the database's name.
+    """
+
+    patients: int = 60
+    minutes: float = 10.0
+    rate_hz: int = 250
+    leads: tuple[str, ...] = ("MLII", "V1")
+    noise: float = 1.0
+    seed: int = 0
+    name: str = "simdb"
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values.
+
+        Raises:
+            HeartlmError: the text names the field, what was found and what is expected.
+        """
+        _check("patients", self.patients, lambda value: 1 <= value <= 9999, "from 1 to 9999")
+        _check("minutes", self.minutes, lambda value: 0.25 <= value <= 1440, "from 0.25 to 1440 (a day)")
+        _check("rate_hz", self.rate_hz, lambda value: value == int(value) and 100 <= value <= 1000, "from 100 to 1000")
+        _check("noise", self.noise, lambda value: 0 <= value <= 10, "from 0 to 10")
+        _check("seed", self.seed, lambda value: 0 <= value < 2**63, "from 0 to 2^63 - 1")
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
+            raise HeartlmError(f"name is {self.name!r}; expected letters, digits, _ and - only")
+        if not self.leads or len(set(self.leads)) < len(self.leads):
+            raise HeartlmError(f"leads are {list(self.leads)}; expected one or more, each once")
+        for lead in self.leads:
+            if lead not in LEAD_NAMES:
+                raise HeartlmError(f"leads has {lead!r}; expected names out of {', '.join(LEAD_NAMES)}")
+
+    @property
+    def num_samples(self) -> int:
+        """Samples a lead of each recording."""
+        return round(self.minutes * 60 * self.rate_hz)
+
+
+def _check(field: str, value: float, fits: Callable[[float], bool], expected: str) -> None:
+    if not (math.isfinite(value) and fits(value)):
+        raise HeartlmError(f"{field} is {value}; expected a number {expected}")

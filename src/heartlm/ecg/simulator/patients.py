@@ -1,0 +1,245 @@
+"""Who lives in the database: profiles as a Holter clinic sees them, and patients drawn from them.
+
+Patients are dealt in decks of twenty, so that even a small database holds rare profiles; everything else about a
+patient (age, rates, morphology, burdens) is drawn from wide, overlapping distributions. A patient depends on the
+seed and its index alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heartlm.ecg.simulator.morphology import Template, draw_templates
+from heartlm.ecg.simulator.randomness import log_uniform, stream
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A rhythm that comes and goes: mean time between episodes and the range of their lengths, in seconds."""
+
+    rhythm: str
+    gap_s: float
+    length_s: Range
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What patients of one diagnosis share.
+
+    Attributes:
+        diagnosis: written into the header.
+        share: cards in a deck of twenty.
+        age: range in years.
+        rate_bpm: range of the mean sinus (or paced, or ventricular) rate.
+        pvc: range of the probability that a beat is a premature ventricular one.
+        pac: the same for premature atrial beats.
+        background: rhythm outside of episodes.
+        episodes: what comes and goes.
+        conduction: the bundle branch blocks to choose from; N is none.
+    """
+
+    diagnosis: str
+    share: int
+    age: Range = (45, 85)
+    rate_bpm: Range = (55, 95)
+    pvc: Range = (0.001, 0.02)
+    pac: Range = (0.001, 0.015)
+    background: str = "N"
+    episodes: tuple[Episode, ...] = ()
+    conduction: str = "N"
+
+
+PROFILES: dict[str, Profile] = {
+    "healthy": Profile("normal", 3, age=(20, 70), rate_bpm=(52, 85), pvc=(3e-4, 6e-3), pac=(1e-3, 1e-2)),
+    "ventricular": Profile(
+        "frequent ventricular ectopy",
+        4,
+        pvc=(0.03, 0.2),
+        pac=(0.001, 0.03),
+        episodes=(Episode("B", 200, (8, 50)), Episode("T", 300, (8, 50))),
+    ),
+    "atrial": Profile(
+        "frequent atrial ectopy",
+        3,
+        pac=(0.03, 0.16),
+        episodes=(Episode("SVTA", 150, (2, 12)), Episode("AFIB", 900, (5, 30))),
+    ),
+    "paroxysmal-af": Profile(
+        "paroxysmal atrial fibrillation", 2, age=(55, 88), pac=(0.01, 0.08), episodes=(Episode("AFIB", 120, (30, 150)),)
+    ),
+    "persistent-af": Profile("persistent atrial fibrillation", 1, age=(60, 92), pvc=(0.005, 0.07), background="AFIB"),
+    "flutter": Profile(
+        "atrial flutter",
+        1,
+        age=(50, 85),
+        pac=(0.01, 0.05),
+        episodes=(Episode("AFL", 120, (30, 150)), Episode("AFIB", 400, (15, 60))),
+    ),
+    "bundle-branch-block": Profile("bundle branch block", 2, pvc=(0.003, 0.06), pac=(0.003, 0.06), conduction="LR"),
+    "paced": Profile("ventricular pacemaker", 1, age=(60, 90), rate_bpm=(60, 78), pvc=(0.002, 0.05), background="P"),
+    "tachycardia": Profile(
+        "ventricular tachycardia",
+        1,
+        pvc=(0.03, 0.15),
+        episodes=(Episode("VT", 120, (3, 25)), Episode("B", 300, (8, 30))),
+        conduction="NNLR",
+    ),
+    "fibrillation": Profile(
+        "ventricular fibrillation", 1, rate_bpm=(65, 105), pvc=(0.03, 0.15), episodes=(Episode("VFIB", 240, (15, 60)),)
+    ),
+    "sick-sinus": Profile(
+        "sick sinus syndrome",
+        1,
+        age=(60, 90),
+        rate_bpm=(42, 62),
+        pac=(0.01, 0.06),
+        episodes=(Episode("ASYS", 60, (2, 5)), Episode("NOD", 200, (10, 40)), Episode("BII", 200, (15, 60))),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Patient:
+    """One simulated patient; times in seconds, probabilities a beat.
+
+    Attributes:
+        index: place in the database, from 0.
+        profile: key into `PROFILES`.
+        age: in years.
+        sex: `"F"` or `"M"`.
+        rr_s: mean RR interval of the sinus node (or of the pacemaker).
+        hrv_s: standard deviation of sinus RR intervals.
+        breath_hz: breathing rate, where the high-frequency peak of the RR spectrum lies.
+        lf_hf: power of the 0.1 Hz peak over that of the breathing peak.
+        pr_s: from the P wave's centre to the R peak.
+        conduction: ventricular template of conducted beats; also their WFDB code.
+        block_share: share of the time that `conduction` holds, normal conduction else.
+        pvc, pac: probability of a premature ventricular and atrial beat.
+        couplet: probability that a premature ventricular beat is followed by one more.
+        fusion: share of ventricular beats so late that they fuse with the conducted beat.
+        retrograde: probability that a ventricular beat resets the sinus node, so that no compensatory pause follows.
+        coupling_s: interval from the beat before, one a ventricular focus.
+        second_focus: share of ventricular beats from the second focus.
+        prematurity: mean PP interval of a premature atrial beat as share of the sinus interval.
+        aberrancy: how readily early atrial beats are conducted aberrantly, 0 to 1.
+        junctional: share of premature supraventricular beats from the junction.
+        af_rr_s, flutter_cycle_s, vt_rr_s, svt_rr_s: mean intervals of the tachyarrhythmias.
+        f_wave_mv: size of fibrillatory and flutter waves.
+        mains_hz: 50 or 60.
+        noise: factor on all noise of this patient.
+        templates: beat morphologies, see `draw_templates`.
+    """
+
+    index: int
+    profile: str
+    age: int
+    sex: str
+    rr_s: float
+    hrv_s: float
+    breath_hz: float
+    lf_hf: float
+    pr_s: float
+    conduction: str
+    block_share: float
+    pvc: float
+    pac: float
+    couplet: float
+    fusion: float
+    retrograde: float
+    coupling_s: tuple[float, float]
+    second_focus: float
+    prematurity: float
+    aberrancy: float
+    junctional: float
+    af_rr_s: float
+    flutter_cycle_s: float
+    vt_rr_s: float
+    svt_rr_s: float
+    f_wave_mv: float
+    mains_hz: float
+    noise: float
+    templates: dict[str, Template]
+
+
+def draw_patient(seed: int, index: int) -> Patient:
+    """Draw patient `index` of the database with this seed."""
+    name = profile_of(seed, index)
+    profile = PROFILES[name]
+    rng = stream(seed, index, 0)
+    age = int(rng.integers(int(profile.age[0]), int(profile.age[1]) + 1))
+    rr_s = 60 / rng.uniform(*profile.rate_bpm)
+    return Patient(
+        index=index,
+        profile=name,
+        age=age,
+        sex=str(rng.choice(["F", "M"])),
+        rr_s=rr_s,
+        hrv_s=rr_s * log_uniform(rng, 0.02, 0.085) * (1.25 - age / 160),
+        breath_hz=rng.uniform(0.2, 0.32),
+        lf_hf=log_uniform(rng, 0.4, 2.0),
+        pr_s=rng.uniform(0.13, 0.19),
+        conduction=str(rng.choice(list(profile.conduction))),
+        block_share=float(rng.choice([1.0, 1.0, 0.6])),
+        pvc=log_uniform(rng, *profile.pvc),
+        pac=log_uniform(rng, *profile.pac),
+        couplet=log_uniform(rng, 0.01, 0.2),
+        fusion=log_uniform(rng, 0.04, 0.5),
+        retrograde=rng.uniform(0, 0.2),
+        coupling_s=(rng.uniform(0.4, 0.6), rng.uniform(0.38, 0.58)),
+        second_focus=float(rng.choice([0.0, 0.05, 0.3])),
+        prematurity=rng.uniform(0.6, 0.84),
+        aberrancy=rng.uniform(0.05, 0.8),
+        junctional=float(rng.choice([0.0, 0.0, 0.05, 0.3])),
+        af_rr_s=rng.uniform(0.48, 0.9),
+        flutter_cycle_s=rng.uniform(0.19, 0.245),
+        vt_rr_s=rng.uniform(0.3, 0.48),
+        svt_rr_s=rng.uniform(0.33, 0.46),
+        f_wave_mv=log_uniform(rng, 0.03, 0.14),
+        mains_hz=float(rng.choice([50.0, 60.0])),
+        noise=log_uniform(rng, 0.4, 2.0),
+        templates=draw_templates(rng),
+    )
+
+
+def profile_of(seed: int, index: int) -> str:
+    """Return the profile of a patient: a card of the shuffled deck that its block of twenty is dealt from."""
+    deck = [name for name, profile in PROFILES.items() for _ in range(profile.share)]
+    block, card = divmod(index, len(deck))
+    order = stream(seed, 2**31 + block).permutation(len(deck))
+    return str(deck[order[card]])
+
+
+def num_recordings(seed: int, index: int) -> int:
+    """Return how many recordings a patient has: two for one in ten, else one."""
+    return 1 + int(stream(seed, index, 1).random() < 0.1)
+
+
+_DEAL = ("train", "test", "validation", "train", "train")
+
+
+def draw_splits(seed: int, num_patients: int) -> list[str]:
+    """Return the split of every patient: about 60 % train, the rest test and validation.
+
+    Each profile is dealt out by itself, so that every split holds all common ones; profiles with a single patient are
+    dealt together. All of it follows from the seed and the number of patients.
+    """
+    profiles = np.array([profile_of(seed, index) for index in range(num_patients)])
+    splits = [""] * num_patients
+    single: list[int] = []
+    for name in PROFILES:
+        members = np.flatnonzero(profiles == name).tolist()
+        if len(members) == 1:
+            single += members
+        else:
+            _deal(members, splits)
+    _deal(single, splits)
+    return splits
+
+
+def _deal(members: list[int], splits: list[str]) -> None:
+    for place, index in enumerate(members):
+        splits[index] = _DEAL[place % len(_DEAL)]

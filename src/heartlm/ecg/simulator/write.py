@@ -1,0 +1,124 @@
+"""A simulated database on disk: WFDB records that any reader opens, and a `database.json` that says whose they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.recording import Annotations
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_patient, draw_splits, num_recordings
+from heartlm.ecg.simulator.synthesis import simulate_recording
+from heartlm.files import atomic_folder, sha256_of, write_json
+
+GAIN = 200.0
+"""Analogue-to-digital units (adu) per mV, as in mitdb."""
+
+BASELINE = 1024
+"""The adu of 0 mV; together with 11 bits the converter reaches from −5.12 to 5.115 mV, as in mitdb."""
+
+VERSION = "1.0.0"
+"""Version of the simulated database; it changes whenever the same settings give other bytes."""
+
+
+def simulate_database(folder: Path, config: SimulationConfig) -> None:
+    """Write a simulated database to `folder`, whole or not at all; an earlier one there is replaced.
+
+    Each recording becomes `.hea`, `.dat` (format 212) and `.atr`; beside them `RECORDS`, `SHA256SUMS.txt` and
+    `database.json`, which holds patients and splits.
+
+    Raises:
+        HeartlmError: the folder cannot be written.
+    """
+    with atomic_folder(folder) as temporary:
+        patients = {}
+        for index in range(config.patients):
+            for session in range(num_recordings(config.seed, index)):
+                record_id = record_name(index, session)
+                _write_recording(temporary, record_id, config, index, session)
+                patients[record_id] = patient_name(index)
+        (temporary / "RECORDS").write_text("".join(f"{record_id}\n" for record_id in patients))
+        write_json(temporary / "database.json", _description(config, patients))
+        _write_checksums(temporary)
+
+
+def record_name(index: int, session: int) -> str:
+    """Name of a patient's recording: `s0001`, and `s0001b` for the second."""
+    return f"s{index + 1:04d}" + ("" if session == 0 else chr(ord("a") + session))
+
+
+def patient_name(index: int) -> str:
+    """Name of a patient within the database, for example `p0001`."""
+    return f"p{index + 1:04d}"
+
+
+def digitise(signal_mv: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Convert mV to 11-bit adu, saturating at the converter's ends; the shape of `signal_mv`."""
+    return np.asarray(np.clip(np.rint(signal_mv * GAIN) + BASELINE, 0, 2047), np.int64)
+
+
+def _write_recording(folder: Path, record_id: str, config: SimulationConfig, index: int, session: int) -> None:
+    import wfdb
+
+    signal, annotations = simulate_recording(config, index, session)
+    num_leads = len(config.leads)
+    wfdb.wrsamp(
+        record_id,
+        fs=config.rate_hz,
+        units=["mV"] * num_leads,
+        sig_name=list(config.leads),
+        d_signal=digitise(signal).T,
+        fmt=["212"] * num_leads,
+        adc_gain=[GAIN] * num_leads,
+        baseline=[BASELINE] * num_leads,
+        comments=_comments(config, draw_patient(config.seed, index)),
+        write_dir=str(folder),
+    )
+    sample, symbol, aux_note = wfdb_annotations(annotations)
+    wfdb.wrann(
+        record_id, "atr", np.array(sample), symbol=symbol, aux_note=aux_note, fs=config.rate_hz, write_dir=str(folder)
+    )
+
+
+def wfdb_annotations(annotations: Annotations) -> tuple[list[int], list[str], list[str]]:
+    """Merge beats and rhythm changes as a WFDB file holds them: samples (ascending), codes and AUX strings."""
+    entries = [
+        (sample, 2, code, "") for sample, code in zip(annotations.sample, annotations.symbol.tolist(), strict=True)
+    ]
+    for span in annotations.rhythms:
+        entries.append((span.start, 1, "+", f"({span.name}"))
+        if span.name == "VFIB":
+            entries += [(span.start, 0, "[", ""), (span.stop - 1, 3, "]", "")]
+    entries.sort()
+    return [int(entry[0]) for entry in entries], [entry[2] for entry in entries], [entry[3] for entry in entries]
+
+
+def _comments(config: SimulationConfig, patient: Patient) -> list[str]:
+    return [
+        f"<age>: {patient.age}  <sex>: {patient.sex}  <diagnoses>: {PROFILES[patient.profile].diagnosis}",
+        f"Simulated by heartlm (patient {patient.index + 1} of seed {config.seed}): no human being's heart",
+    ]
+
+
+def _description(config: SimulationConfig, patients: dict[str, str]) -> dict[str, object]:
+    splits = draw_splits(config.seed, config.patients)
+    return {
+        "name": config.name,
+        "title": "Simulated electrocardiograms with beat and rhythm annotations",
+        "version": VERSION,
+        "simulated": True,
+        "seed": config.seed,
+        "beat_labels": True,
+        "rhythm_labels": True,
+        "patients": patients,
+        "splits": {patient_name(index): split for index, split in enumerate(splits)},
+    }
+
+
+def _write_checksums(folder: Path) -> None:
+    """List the SHA-256 of every file, in the layout of `sha256sum` and of PhysioNet."""
+    files = sorted(folder.iterdir())
+    text = "".join(f"{sha256_of(file)} {file.name}\n" for file in files)
+    (folder / "SHA256SUMS.txt").write_text(text)
