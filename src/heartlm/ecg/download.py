@@ -1,0 +1,238 @@
+"""Fetch a published database: resumable, in parallel, every file checked against the publisher's SHA-256.
+
+    SHA256SUMS.txt ─► the files wanted ─► threads: verified already? or fetch, verify, rename ─► summary
+
+How a single file is fetched stands in `heartlm.ecg.transfer`. A database with some files missing is an error, but the
+files that verified stay, and the same call later fetches only the others.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+from urllib.parse import quote
+
+from heartlm.ecg import catalogue
+from heartlm.ecg.transfer import Fetched, RefusedError, Retry, Transfer
+from heartlm.errors import HeartlmError
+from heartlm.files import atomic_file
+
+PHYSIONET_FILES_URL = "https://physionet.org/files/"
+CHECKSUMS = "SHA256SUMS.txt"
+RECORDS = "RECORDS"
+
+_ARCHIVES = {".zip", ".gz", ".bz2", ".xz", ".tar"}
+_NAMED_IN_ERROR = 5
+
+
+@dataclass(frozen=True)
+class DownloadSummary:
+    """What a download did.
+
+    Attributes:
+        folder: where the files are.
+        num_fetched: files fetched and verified.
+        num_skipped: files that were there already and verified.
+        num_bytes: bytes received, those in vain included.
+        failed: name and reason of each file that could not be had.
+    """
+
+    folder: Path
+    num_fetched: int
+    num_skipped: int
+    num_bytes: int
+    failed: tuple[tuple[str, str], ...] = ()
+
+
+class DownloadError(HeartlmError):
+    """Some files could not be had; `summary` lists them all, and counts what did arrive."""
+
+    def __init__(self, summary: DownloadSummary) -> None:
+        """Name the first few files in the text."""
+        self.summary = summary
+        named = "; ".join(f"{name}: {reason}" for name, reason in summary.failed[:_NAMED_IN_ERROR])
+        more = len(summary.failed) - _NAMED_IN_ERROR
+        num_verified = summary.num_fetched + summary.num_skipped
+        super().__init__(
+            f"{len(summary.failed)} of {len(summary.failed) + num_verified} files could not be had ({named}"
+            f"{f'; and {more} more' if more > 0 else ''}); the verified ones are kept in {summary.folder}, "
+            "the same command fetches the others"
+        )
+
+
+class Listener(Protocol):
+    """Told of a download's progress; `received` is called from several threads."""
+
+    def started(self, num_files: int) -> None:
+        """The list of files is known."""
+
+    def received(self, num_bytes: int) -> None:
+        """Some bytes of some file came in."""
+
+    def finished(self, name: str, outcome: Fetched) -> None:
+        """A file is there and verified, or was given up."""
+
+
+class Silent:
+    """The listener that says nothing."""
+
+    def started(self, num_files: int) -> None:
+        """Ignore it."""
+
+    def received(self, num_bytes: int) -> None:
+        """Ignore it."""
+
+    def finished(self, name: str, outcome: Fetched) -> None:
+        """Ignore it."""
+
+
+def download_database(
+    name: str,
+    folder: Path,
+    *,
+    base_url: str = PHYSIONET_FILES_URL,
+    workers: int = 4,
+    records: Sequence[str] | None = None,
+    retry: Retry | None = None,
+    listener: Listener | None = None,
+) -> DownloadSummary:
+    """Fetch the catalogue's database `name` into `folder`.
+
+    Args:
+        name: a name of the catalogue.
+        folder: gets the database's files in the publisher's layout; files in it that verify are left alone.
+        base_url: where `mitdb/1.0.0/` and its like lie; a mirror may stand here.
+        workers: files fetched at once.
+        records: fetch only these recordings, and the documents at the top; RECORDS and SHA256SUMS.txt in `folder` then
+            list these alone.
+        retry: what to do about cut connections, server errors and wrong bytes.
+        listener: told of the progress.
+
+    Raises:
+        DownloadError: some files never arrived or never verified; all others are in `folder`.
+        HeartlmError: unknown database or recording, no list of files, no worker, a full disk, `folder` not
+            writable.
+    """
+    info = catalogue.find(name)
+    if workers < 1:
+        raise HeartlmError(f"workers is {workers}, expected 1 or more")
+    folder = Path(folder)
+    listener = listener or Silent()
+    site = f"{base_url.rstrip('/')}/{info.physionet_path}"
+    transfer = Transfer(retry or Retry(), listener.received)
+    checksums = _checksums(transfer, site)
+    records_text = _records(transfer, site)
+    if records is not None:
+        available = _recordings(checksums, records_text.split())
+        chosen = _choose(records, available, info.name)
+        checksums = _restrict(checksums, set(chosen), set(available))
+        records_text = "".join(f"{record}\n" for record in chosen)
+    listener.started(len(checksums))
+    summary = _fetch_all(transfer, site, folder, checksums, workers, listener)
+    if RECORDS not in checksums and records_text:
+        _write_text(folder / RECORDS, records_text)
+    _write_text(folder / CHECKSUMS, "".join(f"{digest} {file}\n" for file, digest in checksums.items()))
+    if summary.failed:
+        raise DownloadError(summary)
+    return summary
+
+
+def _checksums(transfer: Transfer, site: str) -> dict[str, str]:
+    """Fetch the list of files, path → SHA-256; paths that leave the folder are refused."""
+    source = f"{site}/{CHECKSUMS}"
+    try:
+        lines = transfer.text(source).splitlines()
+    except RefusedError as error:
+        raise HeartlmError(f"{source}: {error}; without it nothing can be verified, check --base-url") from error
+    checksums: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        digest, _, file = line.strip().partition(" ")
+        file = file.strip().removeprefix("*").removeprefix("./")
+        if len(digest) != 64 or set(digest.lower()) - set("0123456789abcdef") or not file:
+            raise HeartlmError(f"{source}: line {number} is {line[:60]!r}, expected a SHA-256 and a file name")
+        if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
+            raise HeartlmError(f"{source}: line {number} names {file!r}, a file outside of the database")
+        checksums[file] = digest.lower()
+    if not checksums:
+        raise HeartlmError(f"{source}: it lists no files")
+    return checksums
+
+
+def _records(transfer: Transfer, site: str) -> str:
+    """Fetch the list of recordings; empty where a database has none."""
+    try:
+        return transfer.text(f"{site}/{RECORDS}")
+    except RefusedError:
+        return ""
+
+
+def _recording_of(file: str) -> str:
+    """The path of a file up to the first dot of its name: `"training/A00001.hea"` → `"training/A00001"`."""
+    path = PurePosixPath(file)
+    return str(path.with_name(path.name.partition(".")[0] or path.name))
+
+
+def _recordings(files: Iterable[str], listed: Iterable[str]) -> list[str]:
+    """Every recording's path, once: those in RECORDS (its folders aside) and those with a header."""
+    with_header = (_recording_of(file) for file in files if file.endswith(".hea"))
+    return list(dict.fromkeys((*(entry for entry in listed if not entry.endswith("/")), *with_header)))
+
+
+def _choose(wanted: Sequence[str], available: Sequence[str], database: str) -> list[str]:
+    """Resolve recordings given by path or by bare name."""
+    path_of = {PurePosixPath(path).name: path for path in available} | {path: path for path in available}
+    for record in wanted:
+        if record not in path_of:
+            near = difflib.get_close_matches(record, path_of, n=3, cutoff=0.5) or available[:3]
+            raise HeartlmError(f"{database} has no recording {record!r}: did you mean {' or '.join(near)}?")
+    return list(dict.fromkeys(path_of[record] for record in wanted))
+
+
+def _restrict(checksums: dict[str, str], chosen: set[str], available: set[str]) -> dict[str, str]:
+    """Keep the files of the chosen recordings, and the documents (not the archives) that stand at the top."""
+
+    def wanted(file: str) -> bool:
+        recording = _recording_of(file)
+        is_document = "/" not in file and PurePosixPath(file).suffix not in _ARCHIVES and file != RECORDS
+        return recording in chosen or (is_document and recording not in available)
+
+    return {file: digest for file, digest in checksums.items() if wanted(file)}
+
+
+def _fetch_all(
+    transfer: Transfer, site: str, folder: Path, checksums: dict[str, str], workers: int, listener: Listener
+) -> DownloadSummary:
+    outcomes: dict[str, Fetched] = {}
+    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="download") as pool:
+        running = {
+            pool.submit(transfer.file, f"{site}/{quote(file)}", folder / file, digest): file
+            for file, digest in checksums.items()
+        }
+        try:
+            for future in as_completed(running):
+                outcomes[running[future]] = future.result()
+                listener.finished(running[future], future.result())
+        except BaseException:
+            transfer.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    failed = sorted((file, outcome.failure) for file, outcome in outcomes.items() if outcome.failure is not None)
+    num_skipped = sum(outcome.skipped for outcome in outcomes.values())
+    return DownloadSummary(
+        folder=folder,
+        num_fetched=len(outcomes) - num_skipped - len(failed),
+        num_skipped=num_skipped,
+        num_bytes=sum(outcome.num_bytes for outcome in outcomes.values()),
+        failed=tuple(failed),
+    )
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic_file(path) as stream:
+        stream.write(text)

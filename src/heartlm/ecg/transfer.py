@@ -1,0 +1,208 @@
+"""Fetch one file over HTTP so that it is whole and right, or not there at all.
+
+Bytes collect in `NAME.part`. A cut connection is continued where it broke off by a range request, in this run or the
+next; a server that ignores the range sends the file from its start. When all bytes are in, their SHA-256 decides: if
+it is right the file gets its final name, else the bytes are thrown away and fetched again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+
+import requests
+
+from heartlm.errors import HeartlmError
+from heartlm.files import sha256_of
+
+_CHUNK_BYTES = 1 << 14
+"""A cut connection loses at most this much of what it brought."""
+_MAY_PASS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often a file is tried and how long to wait in between.
+
+    Attributes:
+        attempts: tries in a row that bring nothing new; one that got further than any before starts the count anew.
+        wait_s: wait before the second try; it doubles with each further one.
+        timeout_s: silence of the server after which a connection counts as cut.
+    """
+
+    attempts: int = 5
+    wait_s: float = 1.0
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What became of one file.
+
+    Attributes:
+        num_bytes: bytes received for it, also in vain.
+        skipped: it was there already and its checksum held.
+        failure: why it could not be had; None where it is there.
+    """
+
+    num_bytes: int = 0
+    skipped: bool = False
+    failure: str | None = None
+
+
+class RefusedError(Exception):
+    """The server will not give this file however often it is asked."""
+
+
+class _BrokenError(Exception):
+    """The transfer failed in a way that may not happen again."""
+
+
+class _StoppedError(Exception):
+    """`Transfer.stop` was called."""
+
+
+class Transfer:
+    """Fetches files, from any number of threads."""
+
+    def __init__(self, retry: Retry, on_bytes: Callable[[int], None] = lambda num_bytes: None) -> None:
+        """Prepare; `on_bytes` is told, from any thread, how many bytes came in."""
+        self.retry = retry
+        self.on_bytes = on_bytes
+        self._stop = threading.Event()
+        self._local = threading.local()
+
+    def stop(self) -> None:
+        """Make every running and later call give up soon; what arrived stays in the `.part` files."""
+        self._stop.set()
+
+    def text(self, url: str) -> str:
+        """Fetch a small text file.
+
+        Raises:
+            RefusedError: the server has no such file, or denies it.
+            HeartlmError: the server cannot be reached or keeps failing.
+        """
+        reason = ""
+        for attempt in range(self.retry.attempts):
+            self._wait(attempt)
+            try:
+                with self._get(url, offset=0) as response:
+                    return response.content.decode("utf-8", "replace")
+            except (_BrokenError, requests.RequestException) as error:
+                reason = _explain(error)
+        raise HeartlmError(f"{url}: {reason}, in {self.retry.attempts} tries; check the connection and try again")
+
+    def file(self, url: str, path: Path, sha256: str) -> Fetched:
+        """Fetch `url` to `path` unless `path` verifies already.
+
+        Raises:
+            HeartlmError: the disk is full or `path` is not writable.
+        """
+        try:
+            if path.is_file() and sha256_of(path) == sha256:
+                return Fetched(skipped=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return self._until_verified(url, path, sha256)
+        except _StoppedError:
+            return Fetched(failure="stopped")
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise HeartlmError(f"cannot write {path}: {reason}; free space or choose another place") from error
+
+    def _until_verified(self, url: str, path: Path, sha256: str) -> Fetched:
+        part = path.with_name(path.name + ".part")
+        furthest, num_bytes, attempt, reason = _length(part), 0, 0, ""
+        while attempt < self.retry.attempts:
+            self._wait(attempt)
+            attempt += 1
+            try:
+                for received in self._receive(url, part):
+                    num_bytes += received
+                    self.on_bytes(received)
+            except RefusedError as error:
+                return Fetched(num_bytes, failure=str(error))
+            except (_BrokenError, requests.RequestException) as error:
+                reason = _explain(error)
+                if _length(part) > furthest:
+                    furthest, attempt = _length(part), 1
+                continue
+            if sha256_of(part) == sha256:
+                part.replace(path)
+                return Fetched(num_bytes)
+            part.unlink()
+            reason = f"wrong bytes, their SHA-256 is not the published {sha256[:8]}…"
+        return Fetched(num_bytes, failure=f"{reason}, in {self.retry.attempts} tries")
+
+    def _receive(self, url: str, part: Path) -> Iterator[int]:
+        """Bring `part` to its full length, from where it stands; yield the number of bytes as they come."""
+        offset = _length(part)
+        with self._get(url, offset) as response:
+            if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                return  # nothing is missing, or the bytes are another file's: the checksum tells
+            continues = response.status_code == HTTPStatus.PARTIAL_CONTENT
+            if continues and _first_byte(response) != offset:
+                part.unlink()
+                raise _BrokenError("the server sent another range than it was asked for")
+            length = _content_length(response)
+            with part.open("ab" if continues else "wb") as stream:
+                for chunk in response.iter_content(_CHUNK_BYTES):
+                    if self._stop.is_set():
+                        raise _StoppedError
+                    stream.write(chunk)
+                    yield len(chunk)
+                stream.flush()
+                os.fsync(stream.fileno())
+        expected = None if length is None else length + (offset if continues else 0)
+        if expected is not None and _length(part) != expected:
+            raise _BrokenError(f"connection cut at {_length(part)} of {expected} bytes")
+
+    def _get(self, url: str, offset: int) -> requests.Response:
+        """Open `url` at `offset`; a status that means failure is raised as `RefusedError` or `_BrokenError`."""
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+        headers = {"Accept-Encoding": "identity"}
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
+        session: requests.Session = self._local.session
+        response = session.get(url, headers=headers, stream=True, timeout=self.retry.timeout_s)
+        status = response.status_code
+        if response.ok or status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return response
+        response.close()
+        reason = f"the server answers {status} {response.reason}"
+        raise _BrokenError(reason) if status >= 500 or status in _MAY_PASS else RefusedError(reason)
+
+    def _wait(self, attempt: int) -> None:
+        wait_s = self.retry.wait_s * 2 ** (attempt - 1) if attempt else 0.0
+        if self._stop.wait(wait_s):
+            raise _StoppedError
+
+
+def _length(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _content_length(response: requests.Response) -> int | None:
+    text = response.headers.get("Content-Length", "")
+    return int(text) if text.isdigit() and "Content-Encoding" not in response.headers else None
+
+
+def _first_byte(response: requests.Response) -> int | None:
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    return int(match.group(1)) if match else None
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, requests.Timeout):
+        return "the server is silent"
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return "the connection was cut"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection to the server"
+    return " ".join(str(error).split())

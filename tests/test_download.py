@@ -1,0 +1,334 @@
+"""Downloads from a real HTTP server on this machine, one that misbehaves as real ones do."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from heartlm.ecg.download import DownloadError, DownloadSummary, download_database
+from heartlm.ecg.transfer import Fetched, Retry
+from heartlm.errors import HeartlmError
+
+FILES = {
+    "RECORDS": b"100\n101\n",
+    "ANNOTATORS": b"atr\treference beats\n",
+    "100.hea": b"100 1 360 1000\n",
+    "100.dat": bytes(range(256)) * 2048,
+    "100.atr": b"\x12\x34",
+    "101.hea": b"101 1 360 1000\n",
+    "101.dat": b"\x07" * 300_000,
+    "docs/about it.html": b"<p>a name with a space</p>",
+    "empty.txt": b"",
+}
+QUICK = Retry(attempts=3, wait_s=0.001, timeout_s=5.0)
+
+
+@dataclass
+class Publisher:
+    """What the server holds and how it misbehaves; counts are used up by requests for the file."""
+
+    files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
+    ranges: bool = True
+    wrong_range: Counter[str] = field(default_factory=Counter)
+    cuts: Counter[str] = field(default_factory=Counter)
+    corruptions: Counter[str] = field(default_factory=Counter)
+    statuses: dict[str, list[int]] = field(default_factory=dict)
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    url: str = ""
+
+    def __post_init__(self) -> None:
+        lines = [f"{hashlib.sha256(content).hexdigest()} {name}\n" for name, content in self.files.items()]
+        self.files["SHA256SUMS.txt"] = "".join(lines).encode()
+
+    def use_up(self, counts: Counter[str], name: str) -> bool:
+        with self.lock:
+            left = counts[name]
+            counts[name] -= left > 0
+            return left > 0
+
+    def asked_for(self, name: str) -> list[str | None]:
+        """The Range headers of the requests for `name`, in order."""
+        return [byte_range for file, byte_range in self.requests if file == name]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    publisher: Publisher
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        publisher = self.publisher
+        name = self.path.removeprefix("/files/mitdb/1.0.0/").replace("%20", " ")
+        byte_range = self.headers.get("Range")
+        with publisher.lock:
+            publisher.requests.append((name, byte_range))
+            status = publisher.statuses[name].pop(0) if publisher.statuses.get(name) else 200
+        if status != 200 or name not in publisher.files:
+            self._answer(status if status != 200 else 404, b"", {})
+            return
+        content = publisher.files[name]
+        if publisher.use_up(publisher.corruptions, name):
+            content = b"?" + content[1:]
+        if byte_range and publisher.ranges:
+            self._answer_range(name, content, int(byte_range.removeprefix("bytes=").removesuffix("-")))
+        else:
+            self._answer(200, content, {}, cut=publisher.use_up(publisher.cuts, name))
+
+    def _answer_range(self, name: str, content: bytes, start: int) -> None:
+        if start >= len(content):
+            self._answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
+            return
+        start -= self.publisher.use_up(self.publisher.wrong_range, name)
+        span = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
+        self._answer(206, content[start:], span, cut=self.publisher.use_up(self.publisher.cuts, name))
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str], *, cut: bool = False) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if cut else body)
+        self.close_connection = cut
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    publisher = Publisher()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (Handler,), {"publisher": publisher}))
+    server.daemon_threads = True
+    publisher.url = f"http://127.0.0.1:{server.server_port}/files/"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield publisher
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def fetch(publisher: Publisher, folder: Path, **options: object) -> DownloadSummary:
+    return download_database("mitdb", folder, base_url=publisher.url, retry=QUICK, **options)
+
+
+def assert_complete(folder: Path, publisher: Publisher) -> None:
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert found == publisher.files
+
+
+def test_fetches_every_file(publisher: Publisher, tmp_path: Path):
+    summary = fetch(publisher, tmp_path / "mitdb")
+    assert_complete(tmp_path / "mitdb", publisher)
+    assert (summary.num_fetched, summary.num_skipped, summary.failed) == (len(FILES), 0, ())
+    assert summary.num_bytes == sum(map(len, FILES.values()))
+
+
+def test_a_second_time_only_the_lists_are_fetched(publisher: Publisher, tmp_path: Path):
+    fetch(publisher, tmp_path)
+    publisher.requests.clear()
+    summary = fetch(publisher, tmp_path)
+    assert (summary.num_fetched, summary.num_skipped, summary.num_bytes) == (0, len(FILES), 0)
+    assert {name for name, _ in publisher.requests} == {"SHA256SUMS.txt", "RECORDS"}
+
+
+def test_a_damaged_file_is_fetched_again(publisher: Publisher, tmp_path: Path):
+    fetch(publisher, tmp_path)
+    (tmp_path / "101.dat").write_bytes(b"damaged")
+    assert fetch(publisher, tmp_path).num_fetched == 1
+    assert_complete(tmp_path, publisher)
+
+
+def test_a_cut_connection_is_continued_by_a_range_request(publisher: Publisher, tmp_path: Path):
+    publisher.cuts["100.dat"] = 1
+    summary = fetch(publisher, tmp_path)
+    assert_complete(tmp_path, publisher)
+    half = len(FILES["100.dat"]) // 2
+    assert publisher.asked_for("100.dat") == [None, f"bytes={half}-"]
+    assert summary.num_bytes == sum(map(len, FILES.values()))
+
+
+def test_more_cuts_than_attempts_are_survived_while_each_try_gets_further(publisher: Publisher, tmp_path: Path):
+    publisher.cuts["100.dat"] = QUICK.attempts + 2
+    fetch(publisher, tmp_path)
+    assert_complete(tmp_path, publisher)
+
+
+def test_a_server_that_ignores_ranges_is_asked_from_the_start(publisher: Publisher, tmp_path: Path):
+    publisher.ranges = False
+    publisher.cuts["100.dat"] = 1
+    summary = fetch(publisher, tmp_path)
+    assert_complete(tmp_path, publisher)
+    assert summary.num_bytes == sum(map(len, FILES.values())) + len(FILES["100.dat"]) // 2
+
+
+def test_a_server_that_ignores_ranges_and_always_cuts_is_given_up(publisher: Publisher, tmp_path: Path):
+    publisher.ranges = False
+    publisher.cuts["100.dat"] = 1000
+    with pytest.raises(DownloadError, match=r"100\.dat: .*cut.*, in 3 tries"):
+        fetch(publisher, tmp_path)
+    assert len(publisher.asked_for("100.dat")) == QUICK.attempts
+    assert not (tmp_path / "100.dat").exists()
+
+
+def test_an_answer_with_another_range_is_not_appended(publisher: Publisher, tmp_path: Path):
+    publisher.cuts["100.dat"] = 1
+    publisher.wrong_range["100.dat"] = 1
+    fetch(publisher, tmp_path)
+    assert_complete(tmp_path, publisher)
+
+
+def test_an_earlier_run_is_continued(publisher: Publisher, tmp_path: Path):
+    (tmp_path / "100.dat.part").write_bytes(FILES["100.dat"][:100_000])
+    summary = fetch(publisher, tmp_path)
+    assert_complete(tmp_path, publisher)
+    assert publisher.asked_for("100.dat") == ["bytes=100000-"]
+    assert summary.num_bytes == sum(map(len, FILES.values())) - 100_000
+
+
+def test_a_part_that_is_whole_needs_only_its_checksum(publisher: Publisher, tmp_path: Path):
+    (tmp_path / "100.dat.part").write_bytes(FILES["100.dat"])
+    fetch(publisher, tmp_path)
+    assert_complete(tmp_path, publisher)
+
+
+@pytest.mark.parametrize("stale", [b"x" * 100, b"x" * 10_000_000], ids=["short", "too long"])
+def test_a_part_of_another_file_is_thrown_away(publisher: Publisher, tmp_path: Path, stale: bytes):
+    (tmp_path / "100.dat.part").write_bytes(stale)
+    fetch(publisher, tmp_path)
+    assert_complete(tmp_path, publisher)
+
+
+def test_wrong_bytes_are_fetched_again(publisher: Publisher, tmp_path: Path):
+    publisher.corruptions["101.dat"] = 1
+    fetch(publisher, tmp_path)
+    assert_complete(tmp_path, publisher)
+    assert publisher.asked_for("101.dat") == [None, None]
+
+
+def test_server_errors_pass(publisher: Publisher, tmp_path: Path):
+    publisher.statuses = {"100.hea": [500, 503], "SHA256SUMS.txt": [502], "101.hea": [429]}
+    fetch(publisher, tmp_path)
+    assert_complete(tmp_path, publisher)
+
+
+def test_files_that_never_verify_are_named_and_the_others_kept(publisher: Publisher, tmp_path: Path):
+    publisher.corruptions["101.dat"] = 1000
+    publisher.statuses["100.atr"] = [404]
+    with pytest.raises(DownloadError) as caught:
+        fetch(publisher, tmp_path)
+    summary = caught.value.summary
+    assert [name for name, _ in summary.failed] == ["100.atr", "101.dat"]
+    assert summary.num_fetched == len(FILES) - 2
+    assert "404" in str(caught.value) and "SHA-256" in str(caught.value) and "\n" not in str(caught.value)
+    kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert kept == set(publisher.files) - {"100.atr", "101.dat"}
+    assert len(publisher.asked_for("100.atr")) == 1, "a file that is not there is asked for once"
+    assert len(publisher.asked_for("101.dat")) == QUICK.attempts
+
+
+def test_the_next_run_fetches_only_what_failed(publisher: Publisher, tmp_path: Path):
+    publisher.statuses["100.atr"] = [404]
+    with pytest.raises(DownloadError):
+        fetch(publisher, tmp_path)
+    summary = fetch(publisher, tmp_path)
+    assert (summary.num_fetched, summary.num_skipped) == (1, len(FILES) - 1)
+    assert_complete(tmp_path, publisher)
+
+
+def test_chosen_recordings_come_with_the_documents_and_lists_of_their_own(publisher: Publisher, tmp_path: Path):
+    fetch(publisher, tmp_path, records=["101"])
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("101.hea", "101.dat", "ANNOTATORS", "empty.txt", "RECORDS", "SHA256SUMS.txt")
+    }
+    assert (tmp_path / "RECORDS").read_text() == "101\n"
+    listed = [line.split()[1] for line in (tmp_path / "SHA256SUMS.txt").read_text().splitlines()]
+    assert sorted(listed) == ["101.dat", "101.hea", "ANNOTATORS", "empty.txt"]
+
+
+def test_recordings_in_folders_are_chosen_by_bare_name(publisher: Publisher, tmp_path: Path):
+    files = {"training/A1.hea": b"A1", "training/A1.mat": b"1", "training/A2.hea": b"A2", "all.zip": b"zip"}
+    publisher.files.clear()
+    publisher.files.update(Publisher(files).files)
+    fetch(publisher, tmp_path, records=["A1"])
+    assert sorted(path.name for path in (tmp_path / "training").iterdir()) == ["A1.hea", "A1.mat"]
+    assert not (tmp_path / "all.zip").exists()
+
+
+def test_an_unknown_recording_is_answered_with_the_nearest(publisher: Publisher, tmp_path: Path):
+    with pytest.raises(HeartlmError, match=r"no recording '1001'.*101"):
+        fetch(publisher, tmp_path, records=["1001"])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("0" * 64 + " ../../etc/passwd", "outside of the database"),
+        ("0" * 64 + " /etc/passwd", "outside of the database"),
+        ("not a checksum", "expected a SHA-256"),
+        ("", "lists no files"),
+    ],
+)
+def test_a_dangerous_or_broken_list_of_files_is_refused(
+    publisher: Publisher, tmp_path: Path, line: str, complaint: str
+):
+    publisher.files["SHA256SUMS.txt"] = line.encode()
+    with pytest.raises(HeartlmError, match=complaint):
+        fetch(publisher, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_list_of_files_is_one_clear_error(publisher: Publisher, tmp_path: Path):
+    publisher.statuses["SHA256SUMS.txt"] = [404]
+    with pytest.raises(HeartlmError, match=r"SHA256SUMS\.txt: the server answers 404"):
+        fetch(publisher, tmp_path)
+
+
+def test_no_server_is_one_clear_error(tmp_path: Path):
+    with pytest.raises(HeartlmError, match="no connection to the server, in 3 tries"):
+        download_database("mitdb", tmp_path, base_url="http://127.0.0.1:1/", retry=QUICK)
+
+
+def test_an_unwritable_folder_is_one_clear_error(publisher: Publisher, tmp_path: Path):
+    (tmp_path / "mitdb").write_text("a file stands where the folder should be")
+    with pytest.raises(HeartlmError, match=r"cannot write .*mitdb"):
+        fetch(publisher, tmp_path / "mitdb")
+
+
+def test_no_workers_is_an_error(publisher: Publisher, tmp_path: Path):
+    with pytest.raises(HeartlmError, match="workers is 0"):
+        fetch(publisher, tmp_path, workers=0)
+
+
+def test_the_listener_hears_of_every_file_and_byte(publisher: Publisher, tmp_path: Path):
+    class Diary:
+        def __init__(self) -> None:
+            self.num_files, self.num_bytes = 0, 0
+            self.outcomes: dict[str, Fetched] = {}
+
+        def started(self, num_files: int) -> None:
+            self.num_files = num_files
+
+        def received(self, num_bytes: int) -> None:
+            with publisher.lock:
+                self.num_bytes += num_bytes
+
+        def finished(self, name: str, outcome: Fetched) -> None:
+            self.outcomes[name] = outcome
+
+    diary = Diary()
+    publisher.statuses["100.atr"] = [403]
+    with pytest.raises(DownloadError) as caught:
+        fetch(publisher, tmp_path, listener=diary)
+    assert diary.num_files == len(diary.outcomes) == len(FILES)
+    assert diary.num_bytes == caught.value.summary.num_bytes
+    assert [name for name, outcome in diary.outcomes.items() if outcome.failure] == ["100.atr"]
