@@ -1,0 +1,221 @@
+"""Building a corpus: fit the tokenizer on the training split, encode every lead, write, rename.
+
+Leads are encoded one after the other and appended, so memory holds one recording at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from heartlm import __version__
+from heartlm.corpus.schema import FILES, SCHEMA_VERSION, Row
+from heartlm.corpus.sources import Beats, Source, TrainingLeads, Unusable, find_sources, open_sources, usable_leads
+from heartlm.ecg.beats import BEAT_CLASSES
+from heartlm.ecg.rhythms import RHYTHMS
+from heartlm.errors import HeartlmError
+from heartlm.files import atomic_folder, sha256_of, write_json
+from heartlm.progress import track
+from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
+
+FIT_RECORDINGS = 300
+"""At most so many training recordings of each database fit the tokenizer."""
+
+
+@dataclass
+class _Writer:
+    """Appends tokens to the files of a corpus and counts what it wrote."""
+
+    folder: Path
+    rows: list[Row] = field(default_factory=list)
+    dropped: list[dict[str, str]] = field(default_factory=list)
+    num_tokens: int = 0
+    beats: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    rhythms: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+
+    def append(self, streams: Mapping[str, IO[bytes]], source: Source, lead: Lead, tokens: Tokens) -> None:
+        values = {
+            "codes.bin": tokens.codes,
+            "sample.bin": tokens.sample,
+            "labels.bin": np.stack([tokens.beat_class, tokens.rhythm], axis=1),
+            "scale.bin": tokens.scale_mv,
+        }
+        for name, array in values.items():
+            streams[name].write(np.ascontiguousarray(array, FILES[name][0]).tobytes())
+        recording = source.recording
+        self.rows.append(
+            Row(
+                database=recording.database,
+                record_id=recording.record_id,
+                patient_id=recording.patient_id,
+                split=source.split,
+                lead=recording.lead_names[lead.lead] if recording.lead_names else "",
+                lead_index=lead.lead,
+                rate_hz=recording.rate_hz,
+                num_samples=recording.num_samples,
+                first_token=self.num_tokens,
+                num_tokens=tokens.num_tokens,
+                source=str(recording.path.resolve()),
+            )
+        )
+        self.num_tokens += tokens.num_tokens
+        self._count(source, lead, tokens)
+
+    def _count(self, source: Source, lead: Lead, tokens: Tokens) -> None:
+        if lead.lead != source.leads[0]:
+            return  # the other leads repeat the same beats
+        key = (source.recording.database, source.split)
+        beats = self.beats.setdefault(key, Counter())
+        beats.update(_named(lead.annotations.beat_classes(), BEAT_CLASSES))
+        self.rhythms.setdefault(key, Counter()).update(_named(tokens.rhythm, RHYTHMS))
+
+
+def _named(index: np.ndarray[Any, Any], names: Sequence[str]) -> dict[str, int]:
+    counts = np.bincount(index.astype(np.int64) + 1, minlength=len(names) + 1)
+    return {name: int(count) for name, count in zip(("unlabelled", *names), counts, strict=True) if count}
+
+
+def build_corpus(
+    folders: Sequence[Path],
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    training_leads: TrainingLeads = "first",
+    beats: Beats = "auto",
+    fit: bool = True,
+    skip_unreadable: bool = False,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Tokenise the databases in `folders` into the corpus folder `out`; return its manifest.
+
+    Args:
+        folders: one folder a database.
+        tokenizer: fitted here on the training split, unless `fit` is false.
+        out: replaced when the corpus is complete, untouched before.
+        training_leads: the first lead of training recordings, or all of them.
+        beats: annotated beats, detected ones, or annotated where there are any.
+        fit: false keeps the tokenizer as it is (another run's).
+        skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
+        seed: of the choice of beats the codebooks are fitted on.
+
+    Raises:
+        HeartlmError: unreadable input, nothing to tokenise, or `out` cannot be written.
+    """
+    databases = open_sources(folders)
+    sources, dropped = find_sources(databases, tokenizer, training_leads)
+    if fit:
+        _fit(tokenizer, sources, beats, seed)
+    with atomic_folder(out) as temporary, ExitStack() as stack:
+        writer = _Writer(temporary, dropped=dropped)
+        streams = {name: stack.enter_context((temporary / name).open("wb")) for name in FILES}
+        for source in track(sources, len(sources), "tokenize"):
+            for lead in _readable(source, tokenizer, beats, writer.dropped, skip_unreadable):
+                writer.append(streams, source, lead, tokenizer.encode(lead))
+        stack.close()
+        if writer.num_tokens == 0:
+            raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {_reasons(writer.dropped)}")
+        tokenizer.save(temporary / "tokenizer")
+        manifest = _finish(writer, tokenizer, sources)
+    return manifest
+
+
+def _readable(
+    source: Source, tokenizer: Tokenizer, beats: Beats, dropped: list[dict[str, str]], skip_unreadable: bool
+) -> Iterator[Lead]:
+    try:
+        for lead in usable_leads(source, tokenizer, beats):
+            if isinstance(lead, Unusable):
+                dropped.append({"record": source.name, "reason": lead.reason})
+            else:
+                yield lead
+    except HeartlmError as error:
+        if not skip_unreadable:
+            raise
+        dropped.append({"record": source.name, "reason": str(error)})
+
+
+def _fit(tokenizer: Tokenizer, sources: Sequence[Source], beats: Beats, seed: int) -> None:
+    random = np.random.Generator(np.random.Philox(seed))
+    chosen: list[Source] = []
+    for name in sorted({source.recording.database for source in sources}):
+        training = [s for s in sources if s.recording.database == name and s.split == "train"]
+        pick = np.sort(random.permutation(len(training))[:FIT_RECORDINGS])
+        chosen += [training[index] for index in pick]
+    if not chosen:
+        raise HeartlmError("no recording is in the training split, so there is nothing to fit the tokenizer on")
+    leads = (
+        lead
+        for source in track(chosen, len(chosen), f"fit the {tokenizer.kind} tokenizer")
+        for lead in _readable(source, tokenizer, beats, [], True)
+    )
+    tokenizer.fit(leads, seed)
+    counts = Counter(source.recording.database for source in chosen)
+    tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": seed}
+
+
+def _finish(writer: _Writer, tokenizer: Tokenizer, sources: Sequence[Source]) -> dict[str, Any]:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_pylist([asdict(row) for row in writer.rows])
+    pyarrow.parquet.write_table(table, writer.folder / "records.parquet")
+    described = tokenizer.describe()
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "heartlm": __version__,
+        "tokenizer": {
+            "kind": tokenizer.kind,
+            "hash": tokenizer.content_hash(),
+            "causal": tokenizer.causal,
+            "facets": described["facets"],
+            "decode_error": described["settings"].get("decode_error"),
+            "fitted_on": tokenizer.fitted_on,
+        },
+        "num_tokens": writer.num_tokens,
+        "num_records": len({(row.database, row.record_id) for row in writer.rows}),
+        "num_patients": len({row.patient_id for row in writer.rows}),
+        "num_leads": len(writer.rows),
+        "num_beats": sum(sum(counts.values()) for counts in writer.beats.values()),
+        "databases": [_database(name, writer) for name in sorted({row.database for row in writer.rows})],
+        "dropped": writer.dropped,
+        "checksums": {name: sha256_of(writer.folder / name) for name in (*FILES, "records.parquet")},
+    }
+    write_json(writer.folder / "manifest.json", manifest)
+    return manifest
+
+
+def _database(name: str, writer: _Writer) -> dict[str, Any]:
+    rows = [row for row in writer.rows if row.database == name]
+    unique = {row.record_id: row for row in rows}.values()
+    return {
+        "name": name,
+        "num_records": len(unique),
+        "num_patients": len({row.patient_id for row in rows}),
+        "num_beats": sum(sum(counts.values()) for (other, _), counts in writer.beats.items() if other == name),
+        "hours": round(sum(row.num_samples / row.rate_hz for row in unique) / 3600, 3),
+        "rate_hz": sorted({row.rate_hz for row in rows}),
+        "splits": {split: _split(name, split, rows, writer) for split in sorted({row.split for row in rows})},
+    }
+
+
+def _split(name: str, split: str, rows: list[Row], writer: _Writer) -> dict[str, Any]:
+    inside = [row for row in rows if row.split == split]
+    return {
+        "records": len({row.record_id for row in inside}),
+        "patients": len({row.patient_id for row in inside}),
+        "leads": len(inside),
+        "tokens": sum(row.num_tokens for row in inside),
+        "beats_per_class": dict(writer.beats.get((name, split), {})),
+        "rhythms": dict(writer.rhythms.get((name, split), {})),
+    }
+
+
+def _reasons(dropped: list[dict[str, str]]) -> str:
+    counts = Counter(entry["reason"] for entry in dropped)
+    return "; ".join(f"{reason} ({count})" for reason, count in counts.most_common(3)) or "no recordings"

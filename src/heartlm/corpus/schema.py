@@ -1,0 +1,83 @@
+"""The layout of a corpus folder.
+
+    manifest.json     schema version, counts, tokenizer, checksums, what was dropped and why
+    codes.bin         uint16 [num_tokens, num_facets]
+    sample.bin        int64  [num_tokens]      position in the recording
+    labels.bin        int8   [num_tokens, 2]   beat class, rhythm; -1 unlabelled
+    scale.bin         float32 [num_tokens]     millivolts of one unit of the decoded waveform
+    records.parquet   one row for each lead of each recording, in the order of its tokens
+    tokenizer/        the artefact that made the codes
+
+Every token stands here once; windows of any width are views of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+SCHEMA_VERSION = 1
+
+FILES: dict[str, tuple[type[np.generic], str]] = {
+    "codes.bin": (np.uint16, "codes"),
+    "sample.bin": (np.int64, "sample"),
+    "labels.bin": (np.int8, "labels"),
+    "scale.bin": (np.float32, "scale_mv"),
+}
+"""Element type of each array file and the field it holds; all little-endian, C order."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One lead of one recording in a corpus.
+
+    Attributes:
+        database: catalogue name.
+        record_id: name within the database.
+        patient_id: whose heart it is, unique over databases.
+        split: train, validation, test or excluded.
+        lead: name of the lead, empty for tokenizers that read no signal.
+        lead_index: its place in the recording.
+        rate_hz: ticks a second of `sample`.
+        num_samples: length of the recording in samples; 0 where unknown.
+        first_token: where its tokens begin.
+        num_tokens: how many there are.
+        source: path of the file the recording was read from.
+    """
+
+    database: str
+    record_id: str
+    patient_id: str
+    split: str
+    lead: str
+    lead_index: int
+    rate_hz: float
+    num_samples: int
+    first_token: int
+    num_tokens: int
+    source: str
+
+
+class RecordTable:
+    """All rows of a corpus, column by column, each an array `[num_rows]`."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+        self.database: NDArray[np.str_] = np.array([row.database for row in rows], np.str_)
+        self.record_id: NDArray[np.str_] = np.array([row.record_id for row in rows], np.str_)
+        self.patient_id: NDArray[np.str_] = np.array([row.patient_id for row in rows], np.str_)
+        self.split: NDArray[np.str_] = np.array([row.split for row in rows], np.str_)
+        self.first_token = np.array([row.first_token for row in rows], np.int64)
+        self.num_tokens = np.array([row.num_tokens for row in rows], np.int64)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def select(self, split: str) -> NDArray[np.int64]:
+        """Indices of the rows of `split` that have tokens."""
+        return np.flatnonzero((self.split == split) & (self.num_tokens > 0))
+
+
+ROW_FIELDS: tuple[str, ...] = tuple(entry.name for entry in fields(Row))

@@ -1,0 +1,139 @@
+"""What goes into a corpus: which leads of which recordings, with which beats.
+
+Training recordings may give every ECG lead, each a text of its own about the same beats; validation and test
+recordings give one, so that scores are single-lead scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from heartlm.ecg.database import Database
+from heartlm.ecg.detect import detect_beats
+from heartlm.ecg.recording import Annotations, Recording
+from heartlm.ecg.splits import Split
+from heartlm.errors import HeartlmError
+from heartlm.tokenizers.base import Lead, Tokenizer
+
+PREFERRED_LEADS: tuple[str, ...] = ("mlii", "ii", "ecg1", "ecg", "i")
+"""The lead taken where one is taken: the first of these that is there, else the first ECG lead of the file."""
+
+Beats = Literal["auto", "annotated", "detected"]
+TrainingLeads = Literal["first", "all"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One recording on its way into a corpus."""
+
+    recording: Recording
+    split: Split
+    leads: tuple[int, ...]
+    database: Database
+
+    @property
+    def name(self) -> str:
+        """`database/record`, for messages."""
+        return f"{self.recording.database}/{self.recording.record_id}"
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A lead that is left out, and why; it is counted and listed, not an error."""
+
+    reason: str
+
+
+def find_sources(
+    databases: Sequence[Database], tokenizer: Tokenizer, training_leads: TrainingLeads
+) -> tuple[list[Source], list[dict[str, str]]]:
+    """List the recordings of `databases` that are in a split, and those that are left out.
+
+    Raises:
+        HeartlmError: a header is unreadable, or a recording without signal meets a tokenizer that needs one.
+    """
+    sources: list[Source] = []
+    dropped: list[dict[str, str]] = []
+    for database in databases:
+        for record_id in database.record_ids:
+            recording, split = database.recording(record_id), database.split_of(record_id)
+            if tokenizer.needs_signal and not recording.has_signal:
+                raise HeartlmError(
+                    f"{recording.path}: annotations only, and the {tokenizer.kind} tokenizer reads the signal: "
+                    "use --tokenizer rhythm"
+                )
+            leads = _leads(recording, split, training_leads) if tokenizer.needs_signal else (0,)
+            if leads:
+                sources.append(Source(recording, split, leads, database))
+            else:
+                dropped.append(
+                    {"record": f"{database.name}/{record_id}", "reason": "no ECG lead (none measured in mV)"}
+                )
+    return sources, dropped
+
+
+def _leads(recording: Recording, split: Split, training_leads: TrainingLeads) -> tuple[int, ...]:
+    voltage = [index for index, unit in enumerate(recording.units) if unit == "mV"]
+    names = [recording.lead_names[index].lower() for index in voltage]
+    preferred = [voltage[names.index(name)] for name in PREFERRED_LEADS if name in names]
+    first = (preferred or voltage)[:1]
+    return tuple(voltage) if training_leads == "all" and split == "train" else tuple(first)
+
+
+def usable_leads(source: Source, tokenizer: Tokenizer, beats: Beats) -> Iterator[Lead | Unusable]:
+    """The leads of `source` ready to encode, or the reason why one is not.
+
+    Raises:
+        HeartlmError: a file is unreadable, or annotated beats are asked for where there are none.
+    """
+    annotations = source.database.annotations(source.recording.record_id)
+    for index in source.leads:
+        yield _usable_lead(source, tokenizer, beats, annotations, index)
+
+
+def _usable_lead(
+    source: Source, tokenizer: Tokenizer, beats: Beats, annotations: Annotations | None, index: int
+) -> Lead | Unusable:
+    recording = source.recording
+    if tokenizer.needs_signal:
+        signal = recording.signal(leads=[index])[0]
+        recording = replace(recording, samples=lambda start, stop, _: signal[None, start:stop])
+        valid = signal[~np.isnan(signal)]
+        if len(valid) == 0 or np.ptp(valid) == 0:
+            return Unusable(f"lead {recording.lead_names[index]}: {'flat' if len(valid) else 'no valid sample'}")
+    ready = beats_for(recording, annotations, beats if tokenizer.needs_beats else "annotated", index)
+    if tokenizer.needs_beats and ready.num_beats < 2:
+        return Unusable(f"fewer than two beats {'annotated' if beats == 'annotated' else 'found'}")
+    return Lead(recording, ready, index)
+
+
+def beats_for(recording: Recording, annotations: Annotations | None, beats: Beats, lead: int) -> Annotations:
+    """The beats to use: annotated ones, or detected ones with the annotated rhythms kept."""
+    none = Annotations(recording.rate_hz, np.empty(0, np.int64), np.empty(0, "<U1"), beats_labelled=False)
+    known = annotations or none
+    if beats == "annotated" or (beats == "auto" and known.num_beats):
+        return known
+    found = detect_beats(recording.signal(leads=[lead])[0], recording.rate_hz)
+    symbols = np.full(len(found), "Q", "<U1")
+    return replace(known, sample=found, symbol=symbols, beats_labelled=False, source="detected")
+
+
+def open_sources(folders: Sequence[Path]) -> list[Database]:
+    """Open every database folder, names unique.
+
+    Raises:
+        HeartlmError: a folder is no database, or two have one name.
+    """
+    from heartlm.ecg.database import open_database
+
+    databases = [open_database(folder) for folder in folders]
+    names = [database.name for database in databases]
+    for name in names:
+        if names.count(name) > 1:
+            raise HeartlmError(f"two folders hold a database called {name!r}: rename one, or name it in database.json")
+    return databases

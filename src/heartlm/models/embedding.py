@@ -1,0 +1,61 @@
+"""Tokens in: one vector for each token, the sum of its facets' embeddings.
+
+A facet's codes are places in a space the tokenizer knows: centroids of a codebook, levels of an interval. The
+embedding of a code is a learned projection of that place plus a free vector that starts at zero, so codes that mean
+nearly the same begin as nearly the same vector. One extra code a facet, the last, stands for "masked".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class FacetEmbedding(nn.Module):
+    """Embeds `[..., num_facets]` codes as their facets' sum, `[..., width]`.
+
+    Args:
+        geometry: for each facet, float32 `[num_codes, num_coordinates]`: where its codes lie.
+        width: length of the embedding.
+    """
+
+    offset: Tensor
+
+    def __init__(self, geometry: list[Tensor], width: int) -> None:
+        super().__init__()
+        self.sizes = [len(places) for places in geometry]
+        starts = [sum(size + 1 for size in self.sizes[:facet]) for facet in range(len(geometry))]
+        self.register_buffer("offset", torch.tensor(starts), persistent=False)
+        for facet, places in enumerate(geometry):
+            self.register_buffer(f"places_{facet}", places)
+        self.project = nn.ModuleList(nn.Linear(places.shape[1], width, bias=False) for places in geometry)
+        self.free = nn.Parameter(torch.zeros(sum(self.sizes) + len(self.sizes), width))
+        self.reset()
+
+    def reset(self) -> None:
+        """Start anew: projections that give vectors of standard deviation 0.02, free vectors at zero, masks random."""
+        nn.init.zeros_(self.free)
+        with torch.no_grad():
+            for facet, linear in enumerate(self.project):
+                places = self.get_buffer(f"places_{facet}")
+                typical = float(places.square().sum(dim=1).mean().sqrt()) or 1.0
+                assert isinstance(linear, nn.Linear)
+                nn.init.normal_(linear.weight, std=0.02 / typical)
+                nn.init.normal_(self.free[self.mask_row(facet)], std=0.02)
+
+    def mask_row(self, facet: int) -> int:
+        """The row of `table` that stands for "masked" in this facet."""
+        return int(self.offset[facet]) + self.sizes[facet]
+
+    def table(self) -> Tensor:
+        """Embeddings of every code of every facet, its mask last: `[sum(sizes) + num_facets, width]`."""
+        rows = []
+        for facet, linear in enumerate(self.project):
+            places = linear(self.get_buffer(f"places_{facet}"))
+            rows.append(torch.cat([places, places.new_zeros(1, places.shape[1])]))
+        return torch.cat(rows) + self.free
+
+    def forward(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the embedding of each token, `[..., width]`, and the table it was drawn from."""
+        table = self.table()
+        return nn.functional.embedding(codes + self.offset, table).sum(dim=-2), table

@@ -1,0 +1,79 @@
+"""The heart language model: facet embeddings, the trunk, and its heads.
+
+    codes [B, T, F] ─► embedding ─► trunk ─► hidden [B, T, D] ─► facet logits (pretraining, generation)
+                                                             └─► class logits for each token, or for the window
+
+Facets of one token are predicted one after the other: the head of facet f sees the hidden state plus the embeddings
+of the facets before it. So a residual code is predicted given the coarser codes it refines, and a sampled token is one
+heartbeat and not a mixture of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from heartlm.models.config import ModelConfig
+from heartlm.models.embedding import FacetEmbedding
+from heartlm.models.transformer import Trunk
+
+
+class HeartModel(nn.Module):
+    """A transformer over tokens of several facets.
+
+    Args:
+        config: the resolved shape.
+        geometry: where the codes of each facet lie, float32 `[num_codes, num_coordinates]` each.
+        num_classes: classes of the head for labels; 0 for a foundation model.
+        pooled: the head labels whole windows instead of single tokens.
+    """
+
+    def __init__(
+        self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0, pooled: bool = False
+    ) -> None:
+        super().__init__()
+        assert config.width, "resolve the config first"
+        self.config, self.pooled, self.num_classes = config, pooled, num_classes
+        self.embedding = FacetEmbedding(list(geometry), config.width)
+        self.trunk = Trunk(config)
+        self.facet_heads = nn.ModuleList(nn.Linear(config.width, size, bias=False) for size in config.facet_sizes)
+        self.class_head = nn.Linear(config.width, num_classes) if num_classes else None
+        for head in (*self.facet_heads, self.class_head):
+            if isinstance(head, nn.Linear):
+                nn.init.normal_(head.weight, std=0.02)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers are trained."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def mask_codes(self, device: torch.device | str = "cpu") -> Tensor:
+        """The code that stands for "masked" in each facet, int64 `[F]`."""
+        return torch.tensor(self.config.facet_sizes, device=device)
+
+    def hidden(self, codes: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Hidden states `[B, T, D]` of `codes` int64 `[B, T, F]`, and the table of embeddings."""
+        x, table = self.embedding(codes)
+        x = F.dropout(x, self.config.dropout, self.training)
+        return self.trunk(x, valid), table
+
+    def facet_logits(self, hidden: Tensor, target: Tensor, table: Tensor) -> list[Tensor]:
+        """Logits `[N, size]` of each facet at `hidden` `[N, D]`, given the earlier facets of `target` `[N, F]`."""
+        logits, context = [], hidden
+        for facet, head in enumerate(self.facet_heads):
+            logits.append(head(context))
+            context = context + F.embedding(target[:, facet] + self.embedding.offset[facet], table)
+        return logits
+
+    def class_logits(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Logits of the labels: `[B, T, num_classes]`, or `[B, num_classes]` for a pooled head."""
+        assert self.class_head is not None, "a foundation model has no labels to predict"
+        hidden, _ = self.hidden(codes, valid)
+        if self.pooled:
+            weight = torch.ones_like(hidden[..., :1]) if valid is None else valid[..., None].to(hidden.dtype)
+            hidden = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
+        logits: Tensor = self.class_head(hidden)
+        return logits

@@ -1,0 +1,196 @@
+"""What every tokenizer is: fit on recordings, encode to facets of codes, decode back, save and load.
+
+An artefact is a folder with `tokenizer.json` (settings, facets, what it was fitted on) and, where there are arrays,
+`tensors.safetensors`. Its content hash names it: corpora and models carry the hash, and a model refuses tokens of
+another tokenizer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.recording import Annotations, Recording
+from heartlm.errors import HeartlmError
+from heartlm.files import atomic_folder, read_json
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Facet:
+    """One of the codes of a token.
+
+    Attributes:
+        name: for example `"shape_0"` or `"rr"`.
+        size: number of codes; a code is 0 … `size` − 1.
+        causal: whether it follows from the signal up to the end of the beat's own window.
+    """
+
+    name: str
+    size: int
+    causal: bool = True
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of one lead of one recording, in order of time.
+
+    Attributes:
+        codes: uint16 `[num_tokens, num_facets]`.
+        sample: position in the recording, int64 `[num_tokens]`.
+        beat_class: AAMI class index, −1 unlabelled, int8 `[num_tokens]`.
+        rhythm: rhythm index, −1 unlabelled, int8 `[num_tokens]`.
+        scale_mv: what one unit of the decoded waveform is worth, float32 `[num_tokens]`; NaN without a waveform.
+    """
+
+    codes: NDArray[np.uint16]
+    sample: NDArray[np.int64]
+    beat_class: NDArray[np.int8]
+    rhythm: NDArray[np.int8]
+    scale_mv: NDArray[np.float32]
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens there are."""
+        return len(self.codes)
+
+
+@dataclass(frozen=True)
+class Lead:
+    """One lead of one annotated recording: what a tokenizer reads.
+
+    Attributes:
+        recording: where the samples are.
+        annotations: its heartbeats and rhythms.
+        lead: index of the lead; of no meaning to tokenizers that read no signal.
+    """
+
+    recording: Recording
+    annotations: Annotations
+    lead: int = 0
+
+    def signal_mv(self) -> NDArray[np.float32]:
+        """All samples of the lead, float32 `[num_samples]`, NaN where invalid."""
+        signal: NDArray[np.float32] = self.recording.signal(leads=[self.lead])[0]
+        return signal
+
+
+@dataclass
+class Tokenizer(ABC):
+    """Base of all tokenizers.
+
+    Attributes:
+        fitted_on: what the artefact learnt from: database names, record count, split; empty before `fit`.
+    """
+
+    kind: ClassVar[str]
+    needs_signal: ClassVar[bool] = True
+    needs_beats: ClassVar[bool] = True
+
+    fitted_on: dict[str, Any] = field(default_factory=dict, kw_only=True)
+
+    @property
+    @abstractmethod
+    def facets(self) -> tuple[Facet, ...]:
+        """The codes a token has, in order."""
+
+    @abstractmethod
+    def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
+        """Learn from `leads`, which come from the training split alone."""
+
+    @abstractmethod
+    def encode(self, lead: Lead) -> Tokens:
+        """Turn one lead into tokens."""
+
+    @abstractmethod
+    def geometry(self) -> list[NDArray[np.float32]]:
+        """Where the codes of each facet lie: float32 `[size, num_coordinates]` a facet.
+
+        Codes that mean nearly the same have nearly the same coordinates; the model's embeddings start from them.
+        """
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Everything JSON can hold that rebuilds this tokenizer, the arrays apart."""
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The fitted arrays, by name; none for tokenizers that have none."""
+        return {}
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Tokenizer:
+        """Rebuild a tokenizer from `settings` and `arrays`."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether every facet is causal, so that a stream can be tokenised."""
+        return all(facet.causal for facet in self.facets)
+
+    def describe(self) -> dict[str, Any]:
+        """The JSON form: kind, settings, facets, origin."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": self.kind,
+            "causal": self.causal,
+            "facets": [vars(facet) for facet in self.facets],
+            "settings": self.settings(),
+            "fitted_on": self.fitted_on,
+        }
+
+    def content_hash(self) -> str:
+        """SHA-256 over the JSON form and every array, 64 hexadecimal digits."""
+        digest = hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode())
+        for name, array in sorted(self.arrays().items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json` and `tensors.safetensors` to `folder`, atomically."""
+        from safetensors.numpy import save_file
+
+        with atomic_folder(folder) as temporary:
+            text = json.dumps({**self.describe(), "content_hash": self.content_hash()}, indent=2)
+            (temporary / "tokenizer.json").write_text(text + "\n", encoding="utf-8")
+            if arrays := self.arrays():
+                save_file(arrays, temporary / "tensors.safetensors")
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Load the tokenizer saved in `folder`.
+
+    Raises:
+        HeartlmError: nothing is there, it is of another schema version or kind, or its content does not match its hash.
+    """
+    from safetensors.numpy import load_file
+
+    from heartlm.tokenizers.registry import tokenizer_class
+
+    path = Path(folder) / "tokenizer.json"
+    saved = read_json(path)
+    if saved.get("schema_version") != SCHEMA_VERSION:
+        raise HeartlmError(
+            f"{path}: schema version {saved.get('schema_version')} found, {SCHEMA_VERSION} expected: tokenize anew"
+        )
+    tensors = Path(folder) / "tensors.safetensors"
+    try:
+        arrays = load_file(tensors) if tensors.exists() else {}
+        tokenizer = tokenizer_class(saved["kind"]).restore(saved["settings"], arrays)
+    except HeartlmError:
+        raise
+    except Exception as error:
+        raise HeartlmError(f"{folder}: the tokenizer cannot be read ({error}): tokenize anew") from error
+    tokenizer.fitted_on = saved["fitted_on"]
+    if tokenizer.content_hash() != saved["content_hash"]:
+        raise HeartlmError(f"{folder}: the tokenizer does not match its content hash: it was changed, tokenize anew")
+    return tokenizer

@@ -1,0 +1,163 @@
+"""The beat tokenizer: each heartbeat is a token of several facets.
+
+The waveform around the R peak becomes residual vector-quantisation codes, coarse to fine; the RR intervals become
+levels of their own. Decoding sums the centroids back to a waveform and places it by the RR interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.errors import HeartlmError
+from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
+from heartlm.tokenizers.quantize import ResidualQuantizer, fit_quantizer
+from heartlm.tokenizers.rr import (
+    CAUSAL_FACETS,
+    OFFLINE_FACETS,
+    RRFacet,
+    ordinal_coordinates,
+    rr_facets,
+    rr_intervals_s,
+)
+from heartlm.tokenizers.waveform import BeatWaveforms, BeatWindow, beat_waveforms
+
+Floats = NDArray[np.float32]
+
+FIT_BEATS = 60_000
+"""About so many beats, an equal share from every lead that has them, fit the codebooks."""
+FIT_BEATS_PER_LEAD = 4_000
+"""At most so many of one lead, so that memory does not grow with the length of recordings."""
+
+
+@dataclass
+class BeatTokenizer(Tokenizer):
+    """Residual codes of the waveform around the R peak, and RR facets.
+
+    Attributes:
+        num_levels: residual codes a beat.
+        num_codes: size of each level's codebook.
+        causal_only: leave out the facets that need the next beat or a mean centred on the beat.
+        window: the grid of times around the R peak.
+        emphasis: how much the codebooks care for quiet parts of the beat: distances at each grid point are divided
+            by its standard deviation to this power; 0 treats all alike, 1 whitens.
+    """
+
+    kind: ClassVar[str] = "beat"
+
+    num_levels: int = 4
+    num_codes: int = 256
+    causal_only: bool = False
+    emphasis: float = 0.0
+    window: BeatWindow = field(default_factory=BeatWindow)
+    quantizer: ResidualQuantizer | None = None
+    decode_error: float | None = None
+
+    @property
+    def rr_facets(self) -> tuple[RRFacet, ...]:
+        """The RR facets in use."""
+        return CAUSAL_FACETS if self.causal_only else OFFLINE_FACETS
+
+    @property
+    def facets(self) -> tuple[Facet, ...]:
+        """`shape_0`, `shape_1`, … and the RR facets."""
+        shape = (Facet(f"shape_{level}", self.num_codes) for level in range(self.num_levels))
+        return (*shape, *(Facet(facet.name, facet.scale.size, facet.causal) for facet in self.rr_facets))
+
+    def waveforms(self, lead: Lead) -> BeatWaveforms:
+        """The normalised waveform of every beat of `lead`."""
+        return beat_waveforms(lead.signal_mv(), lead.annotations.sample, lead.recording.rate_hz, self.window)
+
+    def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
+        """Fit the codebooks by k-means, each lead giving at most its equal share of `FIT_BEATS` beats.
+
+        Raises:
+            HeartlmError: there are no beats to learn from.
+        """
+        generator = np.random.Generator(np.random.Philox(seed))
+        parts = [_some(self.waveforms(lead).shape, FIT_BEATS_PER_LEAD, generator) for lead in leads]
+        if not sum(map(len, parts)):
+            raise HeartlmError("the training split has no beats to fit the beat tokenizer on")
+        share = -(-FIT_BEATS // len(parts))
+        sample = np.concatenate([_some(part, share, generator) for part in parts])
+        self.quantizer = fit_quantizer(
+            sample,
+            num_levels=self.num_levels,
+            num_codes=self.num_codes,
+            weight=self._weight(sample),
+            seed=seed,
+        )
+        self.decode_error = round(self.quantizer.relative_error(sample), 6)
+
+    def _weight(self, sample: Floats) -> Floats:
+        deviation = sample.std(axis=0)
+        weight = (deviation / max(deviation.mean(), 1e-6) + 0.1) ** -self.emphasis
+        normalised: Floats = (weight / np.sqrt(np.mean(weight**2))).astype(np.float32)
+        return normalised
+
+    def encode(self, lead: Lead) -> Tokens:
+        """Encode every beat of one lead."""
+        beats, waves = lead.annotations, self.waveforms(lead)
+        values = rr_facets(rr_intervals_s(beats.sample, beats.rate_hz), self.causal_only)
+        intervals = [facet.scale.encode(values[facet.name]) for facet in self.rr_facets]
+        return Tokens(
+            codes=np.concatenate([self._fitted().encode(waves.shape), np.stack(intervals, axis=1)], axis=1),
+            sample=beats.sample,
+            beat_class=beats.beat_classes(),
+            rhythm=beats.rhythm_at(beats.sample),
+            scale_mv=waves.scale_mv,
+        )
+
+    def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:
+        """Baseline-free waveform of each beat on the window's grid, in millivolts; `[num_tokens, num_points]`."""
+        scale = np.broadcast_to(np.asarray(scale_mv, np.float32), len(codes))
+        waveform: Floats = self._fitted().decode(codes[:, : self.num_levels]) * scale[:, None]
+        return waveform
+
+    def decode_rr_s(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
+        """Interval before each beat in seconds, NaN where unknown; float64 `[num_tokens]`."""
+        return self.rr_facets[0].scale.decode(codes[:, self.num_levels])
+
+    def geometry(self) -> list[Floats]:
+        """Centroids of each codebook, in units of the first level's spread, then the levels of the RR facets."""
+        quantizer = self._fitted()
+        weighted = quantizer.codebooks * quantizer.weight
+        spread = max(float(weighted[0].std()), 1e-6)
+        return [*(weighted / spread), *(ordinal_coordinates(facet.scale.size) for facet in self.rr_facets)]
+
+    def settings(self) -> dict[str, Any]:
+        """Sizes, the window and the error of decoding."""
+        return {
+            "num_levels": self.num_levels,
+            "num_codes": self.num_codes,
+            "causal_only": self.causal_only,
+            "emphasis": self.emphasis,
+            "window": asdict(self.window),
+            "decode_error": self.decode_error,
+        }
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """`codebooks` and the `weight` of each grid point."""
+        quantizer = self._fitted()
+        return {"codebooks": quantizer.codebooks, "weight": quantizer.weight}
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> BeatTokenizer:
+        """Rebuild the tokenizer."""
+        window = BeatWindow(**settings.pop("window"))
+        quantizer = ResidualQuantizer(arrays["codebooks"], arrays["weight"])
+        return cls(**settings, window=window, quantizer=quantizer)
+
+    def _fitted(self) -> ResidualQuantizer:
+        if self.quantizer is None:
+            raise HeartlmError("the beat tokenizer has no codebooks yet: fit it first")
+        return self.quantizer
+
+
+def _some(waveform: Floats, most: int, generator: np.random.Generator) -> Floats:
+    """At most `most` of the waveforms, chosen at random."""
+    return waveform[generator.permutation(len(waveform))[:most]]

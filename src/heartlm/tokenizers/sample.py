@@ -1,0 +1,129 @@
+"""The sample tokenizer: one token each hundredth of a second, its code an amplitude level.
+
+The idea is HeartGPT's (100 Hz, about a hundred levels), made causal: instead of the minimum and maximum of a whole
+window, a slow average of the past is the baseline and the median peak-to-peak amplitude of the last seconds is the
+scale. The only look ahead is the low-pass of one grid step (10 ms). It sees what has no beats, fibrillation too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.beats import UNLABELLED
+from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
+from heartlm.tokenizers.waveform import fill_gaps, interpolate, low_pass, trailing_median
+
+Floats = NDArray[np.float32]
+
+GRID_HZ = 100.0
+NUM_LEVELS = 128
+LIMIT = 1.5
+"""Amplitude of the outermost levels' outer edge, in running peak-to-peak amplitudes."""
+STEP = 2 * LIMIT / NUM_LEVELS
+
+BASELINE_S = 1.0
+"""Time constant of the baseline's average."""
+SCALE_SECONDS = 8
+"""How many whole past seconds the running amplitude looks back."""
+FIRST_SCALE_MV = 1.5
+"""Scale of the first second, before any amplitude is known."""
+
+
+@dataclass
+class SampleTokenizer(Tokenizer):
+    """Amplitude levels at 100 Hz. Levels are fixed in running amplitudes, so there is nothing to fit.
+
+    Decoding an unclipped value is off by at most half a step, 1.2 % of the running peak-to-peak amplitude.
+    """
+
+    kind: ClassVar[str] = "sample"
+    needs_beats: ClassVar[bool] = False
+
+    @property
+    def facets(self) -> tuple[Facet, ...]:
+        """One facet of 128 amplitude levels."""
+        return (Facet("amplitude", NUM_LEVELS),)
+
+    def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
+        """Nothing to learn: the levels are fixed."""
+
+    def encode(self, lead: Lead) -> Tokens:
+        """Encode all samples of one lead; a token carries the label of the beat whose R peak falls into it."""
+        rate_hz, beats = lead.recording.rate_hz, lead.annotations
+        grid = low_pass(fill_gaps(lead.signal_mv()), rate_hz, GRID_HZ)
+        num_tokens = int(len(grid) / rate_hz * GRID_HZ)
+        position = np.arange(num_tokens, dtype=np.float64) * (rate_hz / GRID_HZ)
+        sample = np.round(position).astype(np.int64)
+        normalised, scale = normalise(interpolate(grid, position))
+        beat_class = np.full(num_tokens, UNLABELLED, np.int8)
+        inside = beats.sample < len(grid)
+        at = np.minimum(np.round(beats.sample[inside] * GRID_HZ / rate_hz).astype(np.int64), num_tokens - 1)
+        beat_class[at] = beats.beat_classes()[inside]
+        return Tokens(quantize(normalised)[:, None], sample, beat_class, beats.rhythm_at(sample), scale)
+
+    def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:
+        """Baseline-free waveform at 100 Hz in millivolts; float32 `[num_tokens]`."""
+        waveform: Floats = (dequantize(codes[:, 0]) * scale_mv).astype(np.float32)
+        return waveform
+
+    def geometry(self) -> list[Floats]:
+        """The level's amplitude, and sines and cosines of it, slow to fast: `[128, 17]`."""
+        amplitude = dequantize(np.arange(NUM_LEVELS, dtype=np.uint16))[:, None] / LIMIT
+        angle = amplitude * np.arange(1, 9) * np.pi / 2
+        return [np.concatenate([amplitude, np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)]
+
+    def settings(self) -> dict[str, Any]:
+        """None: the levels are part of the schema version."""
+        return {}
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> SampleTokenizer:
+        """Rebuild the tokenizer."""
+        return cls()
+
+
+def quantize(amplitude: Floats) -> NDArray[np.uint16]:
+    """Level of each amplitude, 0 … 127; what lies beyond ±`LIMIT` falls into the outermost levels."""
+    level = np.clip(np.floor((amplitude + LIMIT) / STEP), 0, NUM_LEVELS - 1)
+    code: NDArray[np.uint16] = level.astype(np.uint16)
+    return code
+
+
+def dequantize(code: NDArray[np.uint16]) -> Floats:
+    """Centre of each level, in running amplitudes."""
+    centre: Floats = ((code.astype(np.float32) + 0.5) * STEP - LIMIT).astype(np.float32)
+    return centre
+
+
+def normalise(grid: Floats) -> tuple[Floats, Floats]:
+    """Take the running baseline away and divide by the running amplitude, both from the past alone.
+
+    Args:
+        grid: the lead at `GRID_HZ` in millivolts, `[num_tokens]`.
+
+    Returns:
+        the normalised waveform and the amplitude in millivolts it was divided by, both `[num_tokens]`.
+    """
+    from scipy.signal import lfilter
+
+    if len(grid) == 0:
+        return grid, grid
+    keep = np.exp(-1 / (BASELINE_S * GRID_HZ))
+    baseline, _ = lfilter([1 - keep], [1, -keep], grid, zi=[keep * grid[0]])
+    centred = (grid - baseline).astype(np.float32)
+    scale = _running_amplitude(centred)
+    return centred / scale, scale
+
+
+def _running_amplitude(centred: Floats) -> Floats:
+    """Median peak-to-peak amplitude of the last whole seconds; each second uses those before it."""
+    second = int(GRID_HZ)
+    num_seconds = len(centred) // second
+    ranges = np.ptp(centred[: num_seconds * second].reshape(num_seconds, second), axis=1)
+    known = np.concatenate([[FIRST_SCALE_MV], np.maximum(trailing_median(ranges, SCALE_SECONDS), 1e-3)])
+    return np.repeat(known, second)[: len(centred)].astype(np.float32)
