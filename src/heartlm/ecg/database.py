@@ -65,7 +65,7 @@ class Database:
         Raises:
             HeartlmError: no such record, or its header is unreadable.
         """
-        recording = self._read_recording(self._files_of(record_id))
+        recording = self._read_recording(self.files(record_id))
         return replace(
             recording, record_id=record_id, database=self.name, patient_id=self._patient(recording, record_id)
         )
@@ -79,7 +79,7 @@ class Database:
             HeartlmError: no such record, or a file that is there is unreadable.
         """
         recording = self.recording(record_id)
-        files = self._files_of(record_id)
+        files = self.files(record_id)
         beat_file = _first_annotation_file(files, self._known.beat_annotators)
         rhythm_file = _first_annotation_file(files, self._known.rhythm_annotators)
         if rhythm_file is not None and beat_file is not None and rhythm_file.path == beat_file.path:
@@ -90,7 +90,7 @@ class Database:
         """The patient of a record, `database/patient`, unique over databases."""
         if self._known.patient_in_comment is not None:
             return self.recording(record_id).patient_id
-        self._files_of(record_id)
+        self.files(record_id)
         return self._patient(None, record_id)
 
     def split_of(self, record_id: str) -> Split:
@@ -107,12 +107,28 @@ class Database:
         """Whether the beats of this database were classified by an annotator."""
         return bool(self._settings.get("beat_labels", self._known.beats_labelled))
 
+    @property
+    def accepts_uncalibrated(self) -> bool:
+        """Whether leads of gain 0 are read with 200 adu/mV, because the database was published without calibration."""
+        return bool(self._settings.get("uncalibrated", self._known.uncalibrated))
+
+    def annotation_paths(self, record_id: str) -> list[Path]:
+        """The annotation files of a record that are read, beats first."""
+        files = self.files(record_id)
+        paths = (files.annotation(self._known.beat_annotators), files.annotation(self._known.rhythm_annotators))
+        return list(dict.fromkeys(path for path in paths if path is not None))
+
     @cached_property
     def _patients(self) -> dict[str, str]:
         stated: dict[str, str] = self._settings.get("patients", {})
         return self._known.patients | stated
 
-    def _files_of(self, record_id: str) -> RecordFiles:
+    def files(self, record_id: str) -> RecordFiles:
+        """The files of a record.
+
+        Raises:
+            HeartlmError: no such record.
+        """
         try:
             return self._files[record_id]
         except KeyError:
@@ -130,9 +146,7 @@ class Database:
 
     def _read_recording(self, files: RecordFiles) -> Recording:
         if files.signal is not None:
-            return files.open_signal(
-                accept_uncalibrated=bool(self._settings.get("uncalibrated", self._known.uncalibrated))
-            )
+            return files.open_signal(accept_uncalibrated=self.accepts_uncalibrated)
         rate_hz = self._settings.get("rate_hz", self._known.rate_hz)
         path = files.annotation_paths[0]
         if rate_hz is None:
@@ -156,7 +170,8 @@ class Database:
             sample, symbol, ignored = beats_of(beat_file, rate_hz, length)
         if rhythm_file is not None:
             end = length or _end_of(rate_hz, beat_file, rhythm_file)
-            rhythms = rhythms_of(rhythm_file, rate_hz, end, self._known.bracketed_rhythm)
+            rhythms, left_out = rhythms_of(rhythm_file, rate_hz, end, self._known.bracketed_rhythm)
+            ignored |= left_out
         else:
             stated = whole_record_rhythm(self.name, self.folder, recording)
             if stated is not None:

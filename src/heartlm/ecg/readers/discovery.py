@@ -10,13 +10,31 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from heartlm.ecg.readers.aecg import is_aecg, read_aecg
+from heartlm.ecg.readers.arrays import is_array_recording, read_csv, read_numpy
+from heartlm.ecg.readers.edf import read_edf
 from heartlm.ecg.readers.wfdb_signal import read_wfdb
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 
-_READERS: dict[str, Callable[[Path], Recording]] = {}
+_READERS: dict[str, Callable[[Path], Recording]] = {
+    ".edf": read_edf,
+    ".xml": read_aecg,
+    ".csv": read_csv,
+    ".npy": read_numpy,
+    ".npz": read_numpy,
+}
+"""Readers of the formats that are one file a record; `.hea` is WFDB's."""
 
-SIGNAL_SUFFIXES = (".hea", *_READERS)
+_IS_RECORDING: dict[str, Callable[[Path], bool]] = {
+    ".xml": is_aecg,
+    ".csv": is_array_recording,
+    ".npy": is_array_recording,
+    ".npz": is_array_recording,
+}
+"""Suffixes that other files of a database have too: what tells a recording from a table of labels."""
+
+_SIGNAL_SUFFIXES = (".hea", *_READERS)
 STANDALONE_ANNOTATORS = ("atr", "qrsc", "qrs", "ecg")
 
 
@@ -72,16 +90,16 @@ def find_records(folder: Path) -> dict[str, RecordFiles]:
     return {files.stem.name if unique else files.stem.relative_to(folder).as_posix(): files for files in found}
 
 
-def _listed(records: Path) -> Iterator[RecordFiles]:
-    folder = records.parent
-    for line in dict.fromkeys(records.read_text(encoding="utf-8").split()):
-        files = RecordFiles(folder / line, _signal_of(folder / line))
-        if files.signal is None and not files.annotation_paths:
-            raise HeartlmError(
-                f"{folder / line}.hea: listed in {records} and missing, as is any other file of that record; fetch it "
-                "or take the line out"
-            )
-        yield files
+def _listed(records: Path) -> list[RecordFiles]:
+    stems = [records.parent / line for line in dict.fromkeys(records.read_text(encoding="utf-8").split())]
+    listed = [RecordFiles(stem, _signal_of(stem)) for stem in stems]
+    missing = [files.stem for files in listed if files.signal is None and not files.annotation_paths]
+    if missing:
+        others = f" (and {len(missing) - 1} more records)" if len(missing) > 1 else ""
+        raise HeartlmError(
+            f"{missing[0]}.hea: listed in {records} and missing{others}; fetch it or take the line out of RECORDS"
+        )
+    return listed
 
 
 def _lying_there(folder: Path) -> Iterator[RecordFiles]:
@@ -94,7 +112,8 @@ def _lying_there(folder: Path) -> Iterator[RecordFiles]:
         stem = path.with_suffix("")
         if stem in taken:
             continue
-        if path.suffix.lower() in _READERS:
+        suffix = path.suffix.lower()
+        if suffix in _READERS and _IS_RECORDING.get(suffix, Path.is_file)(path):
             taken.add(stem)
             yield RecordFiles(stem, path)
     for path in paths:
@@ -113,7 +132,7 @@ def _segments(header: Path) -> Iterator[Path]:
 
 
 def _signal_of(stem: Path) -> Path | None:
-    paths = (_with_suffix(stem, suffix) for suffix in SIGNAL_SUFFIXES)
+    paths = (_with_suffix(stem, suffix) for suffix in _SIGNAL_SUFFIXES)
     return next((path for path in paths if path.is_file()), None)
 
 

@@ -51,7 +51,7 @@ def beats_of(
 
 def rhythms_of(
     file: AnnotationFile, rate_hz: float, num_samples: int, bracketed: str | None = None
-) -> tuple[RhythmSpan, ...]:
+) -> tuple[tuple[RhythmSpan, ...], dict[str, int]]:
     """Turn the rhythm changes of `file` into spans that end at `num_samples`.
 
     Args:
@@ -59,6 +59,9 @@ def rhythms_of(
         rate_hz: samples a second of the recording.
         num_samples: its length; where the last span ends.
         bracketed: the rhythm that `[` opens and `]` ends; None where brackets repeat what `+` says already.
+
+    Returns:
+        the spans in time order, and counts by reason of the changes that were left out.
     """
     sample = positions_at_rate(file, rate_hz)
     changes: list[tuple[int, str | None]] = [
@@ -76,7 +79,9 @@ def rhythms_of(
         for (start, name), stop in zip(changes, stops, strict=False)
         if name is not None
     )
-    return tuple(span for span in spans if span.start < span.stop)
+    num_outside = sum(start >= num_samples for start, _ in changes)
+    ignored = {"rhythm change past the end": num_outside} if num_outside else {}
+    return tuple(span for span in spans if span.start < span.stop), ignored
 
 
 def canonical_rhythm(name: str) -> str:

@@ -103,6 +103,12 @@ class Header:
             return (self.record,)
         return tuple(part for part in self.record.segments if part is not None and part.sig_len)
 
+    def part_headers(self) -> tuple[Header, ...]:
+        """Headers of the segments, each by itself; of a record without segments its own."""
+        if not self.has_segments:
+            return (self,)
+        return tuple(Header(self.path.parent / f"{part.record_name}.hea", part) for part in self.segments)
+
     @cached_property
     def leads(self) -> Leads:
         """The signals, as the header or the (first, or layout) segment names them."""
@@ -110,7 +116,7 @@ class Header:
         if not described.n_sig:
             return Leads((), (), np.zeros(0), np.zeros(0))
         names = tuple(name or f"lead {place}" for place, name in enumerate(described.sig_name, 1))
-        micro = _micro_units(self.path) if not self.has_segments else {}
+        micro = {} if self.has_segments else _micro_units(self.path)
         units = tuple(micro.get(place, unit) for place, unit in enumerate(described.units))
         return Leads(names, units, np.array(described.adc_gain, np.float64), np.array(described.baseline, np.float64))
 
@@ -313,11 +319,10 @@ def check_gains(header: Header) -> None:
     Raises:
         HeartlmError: a lead's gain is 0 or missing, so its millivolts are unknown.
     """
-    for part in header.segments:
-        path = header.path.parent / f"{part.record_name}.hea" if header.has_segments else header.path
-        for place in uncalibrated_leads(path):
+    for part in header.part_headers():
+        for place in uncalibrated_leads(part.path):
             raise HeartlmError(
-                f"{path}: lead {part.sig_name[place] or place + 1} has gain 0 (uncalibrated), so its millivolts are "
+                f"{part.path}: lead {part.leads.names[place]} has gain 0 (uncalibrated), so its millivolts are "
                 'unknown; write its adu/mV into the header, or "uncalibrated": true into database.json to assume 200'
             )
 

@@ -1,0 +1,119 @@
+"""HL7 annotated ECG: an XML file whose rhythm series holds a list of digits for each lead.
+
+A lead's value is `origin + scale * digit`; the time axis is a start and an increment. Derived series (median beats) are
+no recording and not read.
+
+Format: HL7 v3 Annotated ECG, ANSI/HL7 V3 ECG R1-2004; Brown and Badilini, HL7 aECG Implementation Guide, 2005.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.readers.units import to_millivolts
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+
+_NAMESPACE = "{urn:hl7-org:v3}"
+_SECONDS_PER_UNIT = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+def is_aecg(path: Path) -> bool:
+    """Whether an XML file is an annotated ECG, by its root element."""
+    with path.open("rb") as stream:
+        return b"<AnnotatedECG" in stream.read(4096)
+
+
+def read_aecg(path: Path) -> Recording:
+    """Read an annotated ECG of one series.
+
+    Raises:
+        HeartlmError: not well-formed, without a lead, of several series, or leads that differ in length.
+    """
+    series = _only_series(path)
+    increment_s = 0.0
+    names: list[str] = []
+    units: list[str] = []
+    gain: list[float] = []
+    baseline: list[float] = []
+    signals: list[NDArray[np.float32]] = []
+    for sequence in series.iterfind(_path("component/sequenceSet/component/sequence")):
+        code = sequence.find(_path("code"))
+        name = "" if code is None else code.get("code", "")
+        value = sequence.find(_path("value"))
+        if value is None:
+            continue
+        if name.startswith("TIME_"):
+            number, unit = _quantity(path, value, "increment")
+            increment_s = number * _SECONDS_PER_UNIT.get(unit, float("nan"))
+            continue
+        (origin, unit), (scale, scale_unit) = _quantity(path, value, "origin"), _quantity(path, value, "scale")
+        if unit != scale_unit or scale == 0:
+            raise HeartlmError(f"{path}: {name} has origin in {unit!r} and a scale of {scale:g} {scale_unit!r}")
+        unit, factor = to_millivolts(unit)
+        names.append(re.sub(r"^MDC_ECG_LEAD_", "", name))
+        units.append(unit)
+        gain.append(1 / (scale * factor))
+        baseline.append(-origin / scale)
+        signals.append(((origin + scale * _digits(path, value)) * factor).astype(np.float32))
+    if not signals or not increment_s > 0:
+        raise HeartlmError(f"{path}: the annotated ECG holds no {'lead' if not signals else 'time increment'}")
+    lengths = {len(signal) for signal in signals}
+    if len(lengths) > 1:
+        raise HeartlmError(f"{path}: leads differ in length ({', '.join(map(str, sorted(lengths)))} samples)")
+    whole = np.stack(signals)
+
+    def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
+        return whole[list(leads), start:stop]
+
+    return Recording(
+        record_id=path.stem,
+        patient_id=path.stem,
+        database="",
+        rate_hz=round(1 / increment_s, 9),
+        num_samples=whole.shape[1],
+        lead_names=tuple(names),
+        units=tuple(units),
+        gain=np.array(gain),
+        baseline=np.array(baseline),
+        path=path,
+        samples=samples,
+    )
+
+
+def _only_series(path: Path) -> ElementTree.Element:
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (ElementTree.ParseError, OSError) as error:
+        raise HeartlmError(f"{path}: not readable as XML ({error})") from error
+    series = root.findall(_path("component/series"))
+    if root.tag != f"{_NAMESPACE}AnnotatedECG" or len(series) != 1:
+        raise HeartlmError(f"{path}: expected an HL7 AnnotatedECG of one series, found {root.tag} of {len(series)}")
+    return series[0]
+
+
+def _path(names: str) -> str:
+    return "/".join(_NAMESPACE + name for name in names.split("/"))
+
+
+def _quantity(path: Path, value: ElementTree.Element, name: str) -> tuple[float, str]:
+    element = value.find(_path(name))
+    try:
+        if element is None:
+            raise ValueError("missing")
+        return float(element.attrib["value"]), element.get("unit", "")
+    except (ValueError, KeyError) as error:
+        raise HeartlmError(f"{path}: a sequence's {name} is not a number with a unit ({error})") from error
+
+
+def _digits(path: Path, value: ElementTree.Element) -> NDArray[np.float64]:
+    try:
+        return np.array((value.findtext(_path("digits")) or "").split(), np.float64)
+    except ValueError as error:
+        raise HeartlmError(f"{path}: digits are not numbers ({error})") from error

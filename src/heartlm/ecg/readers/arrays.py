@@ -1,0 +1,148 @@
+"""CSV and NumPy files: samples without a header of their own.
+
+What they cannot say stands beside them in a `.json` of the same name: `rate_hz`, `units` (one for all leads, or a list;
+`"mV"` where not given) and, for NumPy, `lead_names`. A CSV file names its leads in its first row; where that has a
+column `time`, in seconds, the rate follows from it and the `.json` can be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.readers.units import to_millivolts
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json
+
+_TIME_COLUMNS = ("time", "time_s")
+
+
+def is_array_recording(path: Path) -> bool:
+    """Whether a CSV or NumPy file is a recording: a `.json` says so, or a CSV file's time column."""
+    if _sidecar(path).is_file():
+        return True
+    if path.suffix.lower() != ".csv":
+        return False
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        return any(_is_time(name) for name in stream.readline().split(","))
+
+
+def read_csv(path: Path) -> Recording:
+    """Read a CSV file: one row a sample, one column a lead, empty where invalid.
+
+    Raises:
+        HeartlmError: not a table of numbers, no rate, or unevenly spaced times.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    try:
+        names = csv.read_csv(path, parse_options=csv.ParseOptions()).column_names
+        types = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.float64()), strings_can_be_null=True)
+        table = csv.read_csv(path, convert_options=types)
+    except (pa.ArrowInvalid, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise HeartlmError(f"{path}: not readable as a table of numbers ({reason})") from error
+    columns = {name: table[name].to_numpy() for name in names}
+    times = [name for name in names if _is_time(name)]
+    settings = _settings(path)
+    if times:
+        settings.setdefault("rate_hz", _rate_of(path, columns[times[0]]))
+    leads = [name for name in names if name not in times]
+    if not leads:
+        raise HeartlmError(f"{path}: has no lead column, only {', '.join(names)}")
+    signal = np.stack([columns[name] for name in leads]).astype(np.float32)
+    return _recording(path, signal, settings, tuple(name.strip() for name in leads))
+
+
+def read_numpy(path: Path) -> Recording:
+    """Read `.npy`, or the array `signal` of `.npz`: `[num_leads, num_samples]` or `[num_samples]`, mapped if possible.
+
+    Raises:
+        HeartlmError: not such an array, or its `.json` is missing.
+    """
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        signal = loaded if isinstance(loaded, np.ndarray) else loaded["signal"]
+    except (ValueError, OSError, KeyError, EOFError) as error:
+        raise HeartlmError(f"{path}: not readable as a NumPy array of samples ({error})") from error
+    signal = np.atleast_2d(signal)
+    if signal.ndim != 2 or signal.dtype.kind not in "iuf" or signal.shape[0] > max(signal.shape[1], 1):
+        raise HeartlmError(
+            f"{path}: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers [num_leads, num_samples]"
+        )
+    settings = _settings(path)
+    names = settings.get("lead_names") or [f"lead {place}" for place in range(1, len(signal) + 1)]
+    return _recording(path, signal, settings, tuple(names))
+
+
+def _recording(path: Path, signal: NDArray[Any], settings: dict[str, Any], names: tuple[str, ...]) -> Recording:
+    sidecar = _sidecar(path)
+    rate_hz = settings.get("rate_hz")
+    if isinstance(rate_hz, bool) or not isinstance(rate_hz, int | float) or not 0 < rate_hz < float("inf"):
+        raise HeartlmError(f"{sidecar}: rate_hz is {rate_hz!r}, expected the samples a second of {path.name}")
+    units = settings.get("units", "mV")
+    units = [units] * len(names) if isinstance(units, str) else units
+    if not len(names) == len(units) == len(signal):
+        raise HeartlmError(
+            f"{sidecar}: {len(names)} lead names and {len(units)} units for the {len(signal)} leads of {path.name}"
+        )
+    converted, factors = zip(*map(to_millivolts, units), strict=True)
+    scale = np.array(factors)
+
+    def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
+        chosen = list(leads)
+        part: NDArray[np.float32] = (signal[chosen, start:stop] * scale[chosen, np.newaxis]).astype(np.float32)
+        return part
+
+    return Recording(
+        record_id=path.stem,
+        patient_id=path.stem,
+        database="",
+        rate_hz=float(rate_hz),
+        num_samples=signal.shape[1],
+        lead_names=names,
+        units=converted,
+        gain=np.full(len(names), np.nan),
+        baseline=np.zeros(len(names)),
+        path=path,
+        samples=samples,
+    )
+
+
+def _sidecar(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    sidecar = _sidecar(path)
+    if not sidecar.is_file():
+        return {}
+    settings = read_json(sidecar)
+    if not isinstance(settings, dict):
+        raise HeartlmError(f"{sidecar}: expected an object with rate_hz, found {type(settings).__name__}")
+    return settings
+
+
+def _is_time(name: str) -> bool:
+    return name.strip().strip('"').lower() in _TIME_COLUMNS
+
+
+def _rate_of(path: Path, time_s: NDArray[np.float64]) -> float:
+    """The rate of evenly spaced times, a whole number where the rounding of the times hides one."""
+    span_s = time_s[-1] - time_s[0] if len(time_s) > 1 else 0.0
+    if not span_s > 0:
+        raise HeartlmError(f"{path}: the time column does not rise from its first row to its last; expected seconds")
+    rate_hz = (len(time_s) - 1) / span_s
+    if abs(rate_hz - round(rate_hz)) < 1e-4 * rate_hz:
+        rate_hz = round(rate_hz)
+    off = np.abs((time_s - time_s[0]) * rate_hz - np.arange(len(time_s)))
+    if not off.max() < 0.5:
+        worst = int(np.argmax(np.nan_to_num(off, nan=np.inf)))
+        raise HeartlmError(f"{path}: row {worst + 2} is not evenly spaced in time; expected one row a sample")
+    return float(rate_hz)

@@ -1,0 +1,109 @@
+"""EDF and EDF+ files, read through the `edfio` package: a slice costs a slice.
+
+An EDF file may hold signals of several rates (a polysomnogram does). A `Recording` has one, that of the ECG: leads at
+another rate are left out, and the recording's comments name them.
+
+Format: Kemp et al., Electroencephalogr. Clin. Neurophysiol. 82:391-393, 1992; https://www.edfplus.info/specs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.readers.units import to_millivolts
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError, needs
+
+
+def read_edf(path: Path) -> Recording:
+    """Open an EDF file; samples are read when asked for.
+
+    Raises:
+        HeartlmError: not an EDF file, truncated, discontinuous (EDF+D), or `edfio` is not installed.
+    """
+    edf = _open(path)
+    if not edf.signals:
+        raise HeartlmError(f"{path}: holds no signals, only annotations")
+    rate_hz = _rate_of_ecg(edf.signals)
+    leads = [signal for signal in edf.signals if signal.sampling_frequency == rate_hz]
+    units, factors = zip(*(to_millivolts(lead.physical_dimension) for lead in leads), strict=True)
+    gain = np.array([_adu_per_unit(lead) for lead in leads])
+    low = np.array([lead.digital_min for lead in leads], np.float64)
+    return Recording(
+        record_id=path.stem,
+        patient_id=path.stem,
+        database="",
+        rate_hz=float(rate_hz),
+        num_samples=int(edf.num_data_records * leads[0].samples_per_data_record),
+        lead_names=tuple(lead.label for lead in leads),
+        units=units,
+        gain=gain / np.array(factors),
+        baseline=low - gain * np.array([lead.physical_min for lead in leads]),
+        path=path,
+        comments=tuple(
+            f"left out: {signal.label} at {signal.sampling_frequency:g} Hz, not the ECG's {rate_hz:g} Hz"
+            for signal in edf.signals
+            if signal.sampling_frequency != rate_hz
+        ),
+        samples=_Samples(path, leads, np.array(factors), gain),
+    )
+
+
+@dataclass(frozen=True)
+class _Samples:
+    path: Path
+    signals: list[Any]
+    factors: NDArray[np.float64]
+    gain: NDArray[np.float64]
+
+    def __call__(self, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
+        rows = np.empty((len(leads), stop - start), np.float32)
+        for row, lead in enumerate(leads):
+            signal = self.signals[lead]
+            if not np.isfinite(self.gain[lead]):
+                raise HeartlmError(
+                    f"{self.path}: lead {signal.label} states no physical or digital range, so its values are unknown"
+                )
+            rate_hz = signal.sampling_frequency
+            if stop > start:
+                rows[row] = signal.get_data_slice(start / rate_hz, stop / rate_hz) * self.factors[lead]
+        return rows
+
+
+def _open(path: Path) -> Any:
+    try:
+        import edfio
+    except ImportError:
+        raise needs("edf", "edfio") from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # the package only warns of a truncated file
+            edf = edfio.read_edf(path, lazy_load_data=True, header_encoding="latin-1")
+            continuous = edf.is_continuous
+    except Exception as error:  # a damaged header makes the package raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise HeartlmError(f"{path}: not readable as an EDF file ({reason})") from error
+    if not continuous:
+        raise HeartlmError(f"{path}: is discontinuous (EDF+D), which heartlm does not read; export it as EDF+C")
+    return edf
+
+
+def _rate_of_ecg(signals: Sequence[Any]) -> float:
+    """The rate of the leads that call themselves ECG; where none does, the commonest, of several the highest."""
+    named = [signal for signal in signals if signal.label.upper().startswith(("ECG", "EKG"))]
+    rates = Counter(float(signal.sampling_frequency) for signal in named or signals)
+    return max(rates, key=lambda rate: (rates[rate], rate))
+
+
+def _adu_per_unit(signal: Any) -> float:
+    physical = float(signal.physical_max) - float(signal.physical_min)
+    digital = float(signal.digital_max) - float(signal.digital_min)
+    return digital / physical if physical and digital else float("nan")
