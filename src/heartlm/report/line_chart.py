@@ -1,0 +1,134 @@
+"""Curves over training steps: loss, learning rate, throughput, F1 on the way.
+
+Each curve is named at its end, not in a legend, so that the eye need not travel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heartlm.report.svg import Markup, Scale, drawing, group, line, path_of, tag, text, tick_label
+
+WIDTH, HEIGHT = 400, 232
+LEFT, TOP, BOTTOM = 44, 22, 36
+LABEL_HEIGHT = 14
+MAX_POINTS = 400
+"""Curves with more points are drawn as means of this many equal stretches."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve: `steps` and `values` are `[num_points]`, `class_name` gives its colour in the style sheet."""
+
+    name: str
+    steps: Sequence[float]
+    values: Sequence[float]
+    class_name: str = "accent"
+    dots: bool = False
+
+
+def thinned(steps: Sequence[float], values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the curve, or the means of `MAX_POINTS` equal stretches of it where it has more points."""
+    if len(steps) <= MAX_POINTS:
+        return steps, values
+    parts = [np.array_split(np.asarray(each, dtype=float), MAX_POINTS) for each in (steps, values)]
+    means = [[float(stretch.mean()) for stretch in each] for each in parts]
+    return means[0], means[1]
+
+
+def line_chart(
+    series: Sequence[Series], *, title: str, unit: str = "", log: bool = False, from_zero: bool = False
+) -> Markup | None:
+    """Draw the curves that have points; return None when none has.
+
+    Args:
+        series: the curves; the last lies on top.
+        title: the name of the y axis, written above it; also what a screen reader says.
+        unit: written after the title.
+        log: a logarithmic y axis, if all values are positive.
+        from_zero: let the y axis start at 0.
+    """
+    curves = [each for each in series if len(each.steps)]
+    if not curves:
+        return None
+    right = WIDTH - 14 - max(6.4 * len(each.name) for each in curves)
+    x = _scale([step for each in curves for step in each.steps], LEFT, right, from_zero=True)
+    values = [value for each in curves for value in each.values]
+    y = _scale(values, HEIGHT - BOTTOM, TOP, log=log and min(values) > 0, from_zero=from_zero)
+    return drawing(
+        WIDTH,
+        HEIGHT,
+        f"{title} over training steps",
+        _axes(x, y, title, unit),
+        *(_curve(each, x, y) for each in curves),
+        *_end_labels(curves, x, y),
+    )
+
+
+def _scale(values: Sequence[float], first: float, last: float, *, log: bool = False, from_zero: bool = False) -> Scale:
+    low, high = min(values), max(values)
+    if from_zero:
+        low = min(low, 0.0)
+    if high <= low:
+        low, high = (low / 1.5, high * 1.5) if log else (low - 0.5, high + 0.5)
+    if log:
+        return Scale(low / 1.05, high * 1.05, first, last, log=True)
+    margin = 0.04 * (high - low)
+    return Scale(low - (0 if from_zero and low == 0 else margin), high + (0 if first < last else margin), first, last)
+
+
+def _axes(x: Scale, y: Scale, title: str, unit: str) -> Markup:
+    parts = [text(LEFT, 10, f"{title}, {unit}" if unit else title, class_="axis-title")]
+    for tick in y.ticks(4):
+        parts.append(line(LEFT, y(tick), x.last, y(tick), class_="grid"))
+        parts.append(text(LEFT - 6, y(tick) + 3.5, tick_label(tick), class_="tick", text_anchor="end"))
+    for tick in x.ticks(4):
+        parts.append(line(x(tick), y.first, x(tick), y.first + 4, class_="axis"))
+        parts.append(text(x(tick), y.first + 16, tick_label(tick), class_="tick", text_anchor="middle"))
+    parts.append(line(LEFT, y.first, x.last, y.first, class_="axis"))
+    parts.append(text(x.last, HEIGHT - 4, "step", class_="tick", text_anchor="end"))
+    return group(*parts)
+
+
+def _curve(series: Series, x: Scale, y: Scale) -> Markup:
+    steps, values = thinned(series.steps, series.values)
+    xs, ys = [x(step) for step in steps], [y(value) for value in values]
+    parts = [tag("path", d=path_of(xs, ys), class_=f"curve stroke-{series.class_name}")]
+    if (series.dots and len(steps) <= 60) or len(steps) == 1:
+        parts += [
+            tag(
+                "circle",
+                tag("title", f"{series.name}: {value:.4g} at step {step:g}"),
+                cx=cx,
+                cy=cy,
+                r=2.6,
+                class_=f"dot fill-{series.class_name}",
+            )
+            for cx, cy, step, value in zip(xs, ys, steps, values, strict=True)
+        ]
+    return group(*parts)
+
+
+def _end_labels(curves: Sequence[Series], x: Scale, y: Scale) -> list[Markup]:
+    wanted = [y(thinned(each.steps, each.values)[1][-1]) + 3.5 for each in curves]
+    return [
+        text(x.last + 7, place, each.name, class_=f"end-label fill-{each.class_name}")
+        for each, place in zip(curves, spread(wanted, LABEL_HEIGHT), strict=True)
+    ]
+
+
+def spread(places: Sequence[float], distance: float) -> list[float]:
+    """Move labels apart until neighbours are `distance` apart, keeping their order; `[num_labels]`."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    moved = list(places)
+    for _ in range(len(places)):
+        for above, below in itertools.pairwise(order):
+            overlap = distance - (moved[below] - moved[above])
+            if overlap > 0:
+                moved[above] -= overlap / 2
+                moved[below] += overlap / 2
+    return moved

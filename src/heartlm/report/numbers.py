@@ -1,0 +1,103 @@
+"""Numbers as people read them: one way to write a count, a score, an interval, a duration.
+
+Whatever is missing or not finite is written as an en dash, never as `nan` or `None`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from heartlm.report.run_folder import is_number
+
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score with its confidence interval; each part may be None."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, entry: Any) -> Score:
+        """Read `{"value": .., "ci": [lo, hi]}`; anything else, or a part that is not finite, counts as missing."""
+        if not isinstance(entry, dict):
+            return cls()
+        ci = entry.get("ci")
+        low, high = ci if isinstance(ci, list | tuple) and len(ci) == 2 else (None, None)
+        value = entry.get("value")
+        score = float(value) if is_number(value) else None
+        if is_number(low) and is_number(high):
+            return cls(score, float(low), float(high))
+        return cls(score)
+
+    @property
+    def text(self) -> str:
+        """The value with three decimals."""
+        return decimal(self.value, 3)
+
+    @property
+    def interval(self) -> str:
+        """The interval as `0.901–0.932`, empty when there is none."""
+        return "" if self.low is None else f"{decimal(self.low, 3)}–{decimal(self.high, 3)}"
+
+
+def decimal(value: Any, places: int = 2) -> str:
+    """Write a number with a fixed count of decimals and thousands apart by thin spaces."""
+    return _spaced(f"{float(value):,.{places}f}") if is_number(value) else MISSING
+
+
+def count(value: Any) -> str:
+    """Write a whole number with thousands apart by thin spaces."""
+    return decimal(value, 0)
+
+
+def significant(value: Any, digits: int = 3) -> str:
+    """Write a number with so many significant digits, in scientific notation where it is very small."""
+    if not is_number(value):
+        return MISSING
+    number = float(value)
+    if number == 0 or abs(number) >= 1e-3:
+        exponent = math.floor(math.log10(abs(number))) if number else 0
+        return decimal(number, max(0, digits - 1 - exponent))
+    mantissa, power = f"{number:.{digits - 1}e}".split("e")
+    return f"{mantissa} × 10{str(int(power)).translate(_SUPERSCRIPT)}"
+
+
+def percent(value: Any, places: int = 1) -> str:
+    """Write a share, 0 to 1, in per cent."""
+    return f"{100 * float(value):.{places}f}\u202f%" if is_number(value) else MISSING
+
+
+def short(value: Any) -> str:
+    """Write a large number briefly: 1.24 million, 83 thousand."""
+    if not is_number(value):
+        return MISSING
+    for size, name in ((1e9, "billion"), (1e6, "million"), (1e4, "thousand")):
+        if abs(value) >= size:
+            divided = value / (1e3 if name == "thousand" else size)
+            return f"{divided:.3g} {name}"
+    return count(value)
+
+
+def duration(seconds: Any) -> str:
+    """Write a span of time with its two leading units: `1 h 12 min`, `3 min 20 s`, `4.2 s`."""
+    if not is_number(seconds) or seconds < 0:
+        return MISSING
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _spaced(text: str) -> str:
+    return text.replace(",", "\u202f").replace("-", "−")

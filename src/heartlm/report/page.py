@@ -1,0 +1,182 @@
+"""The page of a run: read the folder, arrange, fill the template, write one HTML file that needs nothing else.
+
+The template's text is escaped by Jinja; drawings arrive as finished SVG. The page carries its style and its few lines
+of script in itself and asks nothing of any network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from heartlm.errors import needs
+from heartlm.files import atomic_file
+from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
+from heartlm.report.numbers import Score, count, decimal
+from heartlm.report.run_folder import RunFolder, ScoreSet, is_number, read_run_folder
+from heartlm.report.scores import MODEL, block_of, method_scores, missing_baselines, score_rows
+
+REPORT_NAME = "report.html"
+
+
+def write_report(run: Path, out: Path | None = None) -> Path:
+    """Write the page about the run folder `run` to `out`, by default `report.html` in it; return where it is.
+
+    Raises:
+        HeartlmError: `run` is no run folder, one of its files cannot be read, Jinja is not installed, or `out` cannot
+            be written; an earlier page is then untouched.
+    """
+    out = Path(out) if out else Path(run) / REPORT_NAME
+    page = render(read_run_folder(run))
+    with atomic_file(out) as stream:
+        stream.write(page)
+    return out
+
+
+def render(folder: RunFolder) -> str:
+    """Return the HTML of the page.
+
+    Raises:
+        HeartlmError: Jinja is not installed.
+    """
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ModuleNotFoundError:
+        raise needs("report", "jinja2") from None
+    environment = Environment(
+        loader=PackageLoader("heartlm.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(**context(folder))
+
+
+def context(folder: RunFolder) -> dict[str, Any]:
+    """Return all that the template shows, arranged and written out."""
+    newest = folder.score_sets[0] if folder.score_sets else None
+    return {
+        "kind": str(folder.run.get("kind") or "pretrain"),
+        "date": str(folder.run.get("finished") or folder.run.get("created") or "")[:10],
+        "path": str(folder.path),
+        "name": str(folder.run.get("name") or folder.path.name),
+        "title": story.title(folder),
+        "lead": list(story.sentences(folder)),
+        "banner": _banner(folder),
+        "cards": story.score_cards(newest) if newest else story.training_cards(folder),
+        "next_step": story.next_step(folder),
+        "corpora": data_tables.corpora_of(folder),
+        "tokenizer": data_tables.tokenizer_of(folder),
+        "facts": training_charts.training_facts(folder),
+        "figures": training_charts.training_figures(folder),
+        "score_sets": [_score_set(each) for each in folder.score_sets],
+        "continuations": [_continuation(each) for each in folder.generation],
+        "environment": [(key, _plain(value)) for key, value in folder.environment.items()],
+        "commands": commands(folder),
+        "config": folder.config,
+        "manifest_hash": folder.run.get("manifest_hash"),
+    }
+
+
+def commands(folder: RunFolder) -> list[str]:
+    """Return the commands that lead from recordings to this page, each once, in order."""
+    lines = [corpus["command"] for corpus in data_tables.corpora_of(folder)]
+    lines += [run.run.get("command") for run in folder.lineage()]
+    lines += [each.scores.get("command") for each in reversed(folder.score_sets)]
+    return list(dict.fromkeys([str(line) for line in lines if line] + [f"heartlm report {folder.path}"]))
+
+
+def _banner(folder: RunFolder) -> str | None:
+    strips = [strip for each in folder.score_sets for strip in each.strips]
+    return svg_strip.banner(strips[0].get("signal_mv") or [], strips[0].get("rate_hz") or 0) if strips else None
+
+
+def _score_set(score_set: ScoreSet) -> dict[str, Any]:
+    scores = score_set.scores
+    block, methods, is_beats = block_of(scores), method_scores(scores), scores.get("task") != "rhythm"
+    return {
+        "name": score_set.name,
+        "is_beats": is_beats,
+        "on": story.corpus_name(scores),
+        "split": scores.get("split") or "–",
+        "beats": scores.get("beats"),
+        "num_left_out": count(block.get("num_left_out")) if block.get("num_left_out") else None,
+        "window": count(scores.get("window")),
+        "labels": scores.get("labels"),
+        "positive": scores.get("positive") or "–",
+        "others": [name for name in methods if name != MODEL],
+        "missing": missing_baselines(scores),
+        "rows": story.table_rows(scores, methods) if is_beats else [],
+        "measures": [
+            (name, [row.get(method, Score()) for method in methods]) for name, row in score_rows(scores).items()
+        ],
+        "forest": score_charts.forest_chart(score_rows(scores), label="scores with 95 % intervals"),
+        "confusion": _confusion(block),
+        "patients": _patients(block),
+        "num_patients_hidden": max(len(block.get("per_patient") or []) - score_charts.MAX_PATIENTS, 0),
+        "durations": _flat(scores.get("durations")),
+        "strips": [_strip(each) for each in score_set.strips],
+    }
+
+
+def _confusion(block: Mapping[str, Any]) -> str | None:
+    labels = block.get("confusion_labels") or block.get("classes") or []
+    return score_charts.confusion_chart(block.get("confusion") or [], labels)
+
+
+def _patients(block: Mapping[str, Any]) -> str | None:
+    labels = block.get("confusion_labels") or block.get("classes") or []
+    return score_charts.patients_chart(block.get("per_patient") or [], labels)
+
+
+def _strip(strip: Mapping[str, Any]) -> dict[str, Any]:
+    beats = strip.get("beats") or []
+    wrong = [beat for beat in beats if svg_strip.is_wrong(beat)]
+    return {
+        "title": strip.get("title") or f"record {strip.get('record', '–')}",
+        "place": _place(strip),
+        "verdict": f"{len(wrong)} of {len(beats)} beats wrong" if wrong else f"all {len(beats)} beats right",
+        "is_wrong": bool(wrong),
+        "drawing": svg_strip.strip(strip.get("signal_mv") or [], strip.get("rate_hz") or 0, beats),
+    }
+
+
+def _place(strip: Mapping[str, Any]) -> str:
+    parts = [f"record {strip['record']}" if strip.get("record") else "", str(strip.get("lead") or "")]
+    if is_number(strip.get("start_s")):
+        minutes, seconds = divmod(float(strip["start_s"]), 60)
+        parts.append(f"from {minutes:.0f}:{seconds:04.1f}")
+    return ", ".join(part for part in parts if part)
+
+
+def _continuation(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "place": _place(entry),
+        "drawing": svg_strip.continuation(
+            entry.get("prompt_mv") or [],
+            entry.get("generated_mv") or [],
+            entry.get("rate_hz") or 0,
+            entry.get("beats") or [],
+        ),
+    }
+
+
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Write nested mappings of scores as pairs of name and value."""
+    if isinstance(value, Mapping) and "value" in value:
+        score = Score.of(value)
+        return [(prefix, f"{score.text} ({score.interval})" if score.interval else score.text)]
+    if isinstance(value, Mapping):
+        return [pair for key, part in value.items() for pair in _flat(part, f"{prefix} {key}".strip())]
+    if value is None and not prefix:
+        return []
+    return [(prefix, decimal(value, 3) if isinstance(value, float) or value is None else _plain(value))]
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

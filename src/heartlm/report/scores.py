@@ -1,0 +1,60 @@
+"""What a `scores.json` says, arranged for tables and pictures: rows are scores, columns are methods.
+
+The first method is always the model; after it come the model without some record, and the baselines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heartlm.report.numbers import Score
+
+MODEL = "this model"
+
+MEASURES = {"se": "Se", "sp": "Sp", "ppv": "+P", "f1": "F1", "accuracy": "accuracy", "auroc": "AUROC"}
+"""Scores of a yes-or-no task in the order they are shown, with their names."""
+
+Block = Mapping[str, Any]
+
+
+def block_of(scores: Mapping[str, Any]) -> Block:
+    """Return the model's own block of scores, empty when there is none."""
+    block = scores.get("scores")
+    return block if isinstance(block, Mapping) else {}
+
+
+def method_scores(scores: Mapping[str, Any]) -> dict[str, Block]:
+    """Return the blocks by method, the model first; baselines that were not computed are left out."""
+    methods = {MODEL: block_of(scores)}
+    for prefix, key in (("without ", "without"), ("", "baselines")):
+        blocks = scores.get(key)
+        if isinstance(blocks, Mapping):
+            methods |= {f"{prefix}{name}": block for name, block in blocks.items() if isinstance(block, Mapping)}
+    return methods
+
+
+def missing_baselines(scores: Mapping[str, Any]) -> list[str]:
+    """Return the names of baselines that the file lists without scores."""
+    baselines = scores.get("baselines")
+    return [str(name) for name, block in baselines.items() if not block] if isinstance(baselines, Mapping) else []
+
+
+def class_score(block: Block, name: str, measure: str) -> Score:
+    """Return one measure, such as `"f1"`, of one class."""
+    of_class = (block.get("per_class") or {}).get(name)
+    return Score.of(of_class.get(measure)) if isinstance(of_class, Mapping) else Score()
+
+
+def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, Score]]:
+    """Return the scores worth a picture, by row and method: F1 by class for beats, every measure for rhythm."""
+    methods = method_scores(scores)
+    if scores.get("task") == "rhythm":
+        return {
+            title: {method: Score.of(block.get(key)) for method, block in methods.items()}
+            for key, title in MEASURES.items()
+        }
+    rows = {"macro F1": {method: Score.of(block.get("macro_f1")) for method, block in methods.items()}}
+    for name in block_of(scores).get("classes") or []:
+        rows[f"{name} F1"] = {method: class_score(block, name, "f1") for method, block in methods.items()}
+    return rows

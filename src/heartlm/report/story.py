@@ -1,0 +1,158 @@
+"""The head of the page: what was trained on what, the key scores, and what is still missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heartlm.report.numbers import Score, count, decimal, duration, short
+from heartlm.report.run_folder import RunFolder, ScoreSet, is_number
+from heartlm.report.scores import MEASURES, MODEL, block_of, class_score, score_rows
+
+TITLES = {
+    ("pretrain", None): "A heart language model, pretrained",
+    ("finetune", "beats"): "A heart language model that names heartbeats",
+    ("finetune", "rhythm"): "A heart language model that names rhythms",
+}
+OBJECTIVES = {"masked": "by filling in masked tokens", "causal": "by predicting the next token"}
+
+
+@dataclass(frozen=True)
+class Card:
+    """One key number at the top of the page."""
+
+    label: str
+    value: str
+    interval: str = ""
+    note: str = ""
+    score: Score | None = None
+
+
+def title(folder: RunFolder) -> str:
+    """Return the page's heading."""
+    return TITLES.get((str(folder.run.get("kind")), folder.run.get("task")), "A heart language model")
+
+
+def sentences(folder: RunFolder) -> Iterator[str]:
+    """Yield the sentences of the lead: size, pretraining, fine-tuning, scoring."""
+    size = folder.run.get("num_parameters")
+    yield f"A transformer with {short(size)} parameters." if is_number(size) else "A transformer."
+    for run in folder.lineage():
+        yield _training_sentence(run)
+    if folder.run.get("from_scratch"):
+        yield "Its weights started at random: it is a baseline for pretraining."
+    if folder.score_sets:
+        yield _scoring_sentence(folder.score_sets[0].scores)
+
+
+def _training_sentence(folder: RunFolder) -> str:
+    run, source = folder.run, _databases(folder.corpora)
+    how = OBJECTIVES.get(str(run.get("objective")), "")
+    aim = f"to label {run.get('task') or 'tokens'}"
+    verb = f"Pretrained {how}".strip() if run.get("kind") == "pretrain" else f"Fine-tuned {aim}"
+    return f"{verb} on {source}, {count(run.get('steps'))} steps."
+
+
+def _databases(corpora: list[dict[str, Any]]) -> str:
+    manifests = [corpus.get("manifest") or {} for corpus in corpora]
+    names = [str(each.get("name")) for manifest in manifests for each in manifest.get("databases") or []]
+    patients = [manifest.get("num_patients") for manifest in manifests]
+    words = ", ".join(dict.fromkeys(names)) or "a corpus that data.json does not describe"
+    known = [each for each in patients if is_number(each)]
+    return f"{words} ({count(sum(known))} patients)" if known else words
+
+
+def _scoring_sentence(scores: Mapping[str, Any]) -> str:
+    block = block_of(scores)
+    what = "heartbeats" if scores.get("task") != "rhythm" else f"windows of {count(scores.get('window'))} beats"
+    amount = (
+        f"{count(block['num_beats'])} {scores.get('beats') or ''} ".replace("  ", " ") if "num_beats" in block else ""
+    )
+    people = f" of {count(block['num_patients'])} patients" if "num_patients" in block else ""
+    return f"Scored on {amount}{what}{people}, {scores.get('split') or 'all'} split of {corpus_name(scores)}."
+
+
+def corpus_name(scores: Mapping[str, Any]) -> str:
+    """Return the last part of the path of the corpus that was scored."""
+    return str(scores.get("on") or "a corpus").rstrip("/").rsplit("/", 1)[-1]
+
+
+def score_cards(score_set: ScoreSet) -> list[Card]:
+    """Return the key scores, each beside its best baseline."""
+    scores, block = score_set.scores, block_of(score_set.scores)
+    rows = score_rows(scores)
+    if scores.get("task") == "rhythm":
+        chosen = {name: rows[name] for name in (MEASURES[key] for key in ("f1", "se", "sp", "ppv", "auroc"))}
+    else:
+        ectopic = [name for name in ("V", "S", "F") if (_support(block, name) or 0) > 0]
+        chosen = {name: rows.get(name, {}) for name in ("macro F1", *(f"{each} F1" for each in ectopic))}
+    cards = [_score_card(name, row) for name, row in chosen.items()]
+    if scores.get("task") != "rhythm":
+        cards.append(_score_card("accuracy", {MODEL: Score.of(block.get("accuracy"))}))
+    return cards
+
+
+def _support(block: Mapping[str, Any], name: str) -> float | None:
+    of_class = (block.get("per_class") or {}).get(name) or {}
+    support = of_class.get("support")
+    return float(support) if is_number(support) else None
+
+
+def _score_card(name: str, row: Mapping[str, Score]) -> Card:
+    own = row.get(MODEL, Score())
+    others = {
+        method: score.value
+        for method, score in row.items()
+        if method != MODEL and not method.startswith("without ") and score.value is not None
+    }
+    best = max(others, key=lambda method: others[method], default=None)
+    note = f"{best} {decimal(others[best], 3)}" if best is not None else ""
+    return Card(name, own.text, own.interval, note, own)
+
+
+def training_cards(folder: RunFolder) -> list[Card]:
+    """Return key numbers of a run without scores: what the metrics say."""
+    steps, losses = folder.curve("validation", "loss")
+    _, macro_f1 = folder.curve("validation", "macro_f1")
+    _, speeds = folder.curve("train", "tokens_per_s")
+    _, elapsed = folder.curve("train", "elapsed_s")
+    cards = []
+    if losses:
+        lowest = losses.index(min(losses))
+        cards.append(Card("lowest validation loss", decimal(losses[lowest], 3), note=f"at step {count(steps[lowest])}"))
+    if macro_f1:
+        cards.append(Card("best validation macro F1", decimal(max(macro_f1), 3), note="not a score of the test split"))
+    if is_number(folder.run.get("num_parameters")):
+        cards.append(Card("parameters", short(folder.run["num_parameters"])))
+    if speeds:
+        cards.append(Card("tokens a second", count(sorted(speeds)[len(speeds) // 2]), note="median of the run"))
+    if elapsed:
+        cards.append(Card("time", duration(elapsed[-1]), note=f"{count(folder.run.get('steps'))} steps"))
+    return cards
+
+
+def next_step(folder: RunFolder) -> str | None:
+    """Return the command that makes what the head of this page still lacks, or None."""
+    if folder.score_sets:
+        return None
+    if folder.run.get("kind") == "pretrain":
+        return f"heartlm finetune {folder.path} --task beats"
+    return f"heartlm evaluate {folder.path} --on CORPUS"
+
+
+def table_rows(scores: Mapping[str, Any], methods: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row a class for the table of beat scores: beats, F1, Se, +P, Sp, and the F1 of the other methods."""
+    block = block_of(scores)
+    rows = [
+        {
+            "name": name,
+            "support": count(_support(block, name)),
+            "own": [class_score(block, name, measure) for measure in ("f1", "se", "ppv", "sp")],
+            "others": [class_score(each, name, "f1") for method, each in methods.items() if method != MODEL],
+        }
+        for name in block.get("classes") or []
+    ]
+    macro = [Score.of(each.get("macro_f1")) for each in methods.values()]
+    total = {"name": "macro", "support": count(block.get("num_beats"))}
+    return [*rows, {**total, "own": [macro[0], None, None, None], "others": macro[1:]}]

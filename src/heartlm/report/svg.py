@@ -1,0 +1,130 @@
+"""A few lines of SVG: escaped elements, scales with round ticks, paths, the words along an axis.
+
+Drawings carry no colours: they carry class names, and the page's style sheet gives these their colours in light, in
+dark and on paper. All lengths are in the units of the drawing's view box.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class Markup(str):
+    """Text that is markup already; templates insert it as it is."""
+
+    def __html__(self) -> str:
+        return self
+
+
+def tag(name: str, *children: str, **attributes: object) -> Markup:
+    """Return an element; children that are not `Markup` are escaped, `class_` means `class`, `_` means `-`."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(_plain(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    inside = "".join(child if isinstance(child, Markup) else html.escape(child) for child in children)
+    return Markup(f"<{name}{written}>{inside}</{name}>")
+
+
+def group(*children: str, **attributes: object) -> Markup:
+    """Return a `<g>` around `children`."""
+    return tag("g", *children, **attributes)
+
+
+def text(x: float, y: float, words: str, **attributes: object) -> Markup:
+    """Return words at a place."""
+    return tag("text", words, x=x, y=y, **attributes)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> Markup:
+    """Return a straight line."""
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, **attributes)
+
+
+def rectangle(x: float, y: float, width: float, height: float, *children: str, **attributes: object) -> Markup:
+    """Return a rectangle; a `<title>` child is its hover text."""
+    return tag("rect", *children, x=x, y=y, width=max(width, 0), height=max(height, 0), **attributes)
+
+
+def drawing(
+    width: float, height: float, label: str, *children: str, class_: str = "chart", **attributes: object
+) -> Markup:
+    """Return an `<svg>` of that view box; `label` describes it to those who cannot see it."""
+    box = f"0 0 {_plain(width)} {_plain(height)}"
+    return tag("svg", *children, viewBox=box, role="img", aria_label=label, class_=class_, **attributes)
+
+
+def path_of(xs: Sequence[float], ys: Sequence[float], *, decimals: int = 1) -> str:
+    """Return the `d` of a path through `[num_points]` places, in short relative steps that do not drift."""
+    unit = 10**decimals
+    places = [(round(x * unit), round(y * unit)) for x, y in zip(xs, ys, strict=True)]
+    if not places:
+        return ""
+    (x, y), steps = places[0], []
+    for (x0, y0), (x1, y1) in itertools.pairwise(places):
+        steps.append(f"{(x1 - x0) / unit:g} {(y1 - y0) / unit:g}")
+    start = f"M{x / unit:g} {y / unit:g}"
+    return f"{start}l{' '.join(steps)}" if steps else start
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps values from `start`..`stop` to places from `first`..`last`, linearly or by logarithm."""
+
+    start: float
+    stop: float
+    first: float
+    last: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Return the place of `value`."""
+        if self.log:
+            share = math.log(value / self.start) / math.log(self.stop / self.start)
+        else:
+            share = (value - self.start) / (self.stop - self.start)
+        return self.first + share * (self.last - self.first)
+
+    def ticks(self, num_wanted: int = 5) -> list[float]:
+        """Return about `num_wanted` round values within the scale."""
+        if self.log:
+            return self._log_ticks(num_wanted)
+        step = _round_step((self.stop - self.start) / max(num_wanted, 1))
+        lowest, highest = math.ceil(self.start / step - 1e-9), math.floor(self.stop / step + 1e-9)
+        return [round(index * step, 12) for index in range(lowest, highest + 1)]
+
+    def _log_ticks(self, num_wanted: int) -> list[float]:
+        decades = range(math.floor(math.log10(self.start)), math.ceil(math.log10(self.stop)) + 1)
+        ticks: list[float] = []
+        for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+            ticks = [d * 10**k for k in decades for d in digits if self.start <= d * 10**k <= self.stop * (1 + 1e-9)]
+            if len(ticks) >= min(num_wanted, 3):
+                break
+        return ticks
+
+
+def tick_label(value: float) -> str:
+    """Write a tick's value: 0.5, 20, 12k, 1e-4."""
+    if value and abs(value) < 1e-3:
+        return f"{value:.0e}".replace("e-0", "e−").replace("e-", "e−")
+    if abs(value) >= 10_000:
+        return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k"
+    return f"{value:g}".replace("-", "−")
+
+
+def _round_step(rough: float) -> float:
+    power = 10 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
+    return (
+        next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+        if rough > 0
+        else 1.0
+    )
+
+
+def _plain(value: object) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

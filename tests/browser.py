@@ -1,0 +1,63 @@
+"""Open an HTML file in a real headless Chromium: its document after the scripts ran, and a picture of it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--virtual-time-budget=5000",
+]
+NO_NETWORK = "--host-resolver-rules=MAP * ~NOTFOUND"
+TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the browser made of a file: the document's HTML, and the `data-…` attributes of its root element."""
+
+    html: str
+    data: dict[str, str]
+    screenshot: Path
+
+
+def find_chromium() -> str:
+    """The path of a Chromium; the test is skipped, with a reason, where there is none."""
+    found = next((path for path in map(shutil.which, NAMES) if path), None)
+    if found is None:
+        pytest.skip(f"no browser found: none of {', '.join(NAMES)} is on PATH")
+    return found
+
+
+def open_page(file: Path, workplace: Path, *, width: int = 1280, height: int = 1600) -> Page:
+    """Load `file` without any network, let its scripts run, and return what came of it."""
+    screenshot = workplace / f"{file.stem}-{width}.png"
+    size = f"--window-size={width},{height}"
+    html = _chromium(file, workplace, ["--dump-dom", size])
+    _chromium(file, workplace, [f"--screenshot={screenshot}", size])
+    root = re.search(r"<html[^>]*>", html)
+    attributes = re.findall(r'data-([\w-]+)="([^"]*)"', root.group()) if root else []
+    return Page(html, dict(attributes), screenshot)
+
+
+def _chromium(file: Path, workplace: Path, arguments: Sequence[str]) -> str:
+    command = [find_chromium(), *FLAGS, NO_NETWORK, f"--user-data-dir={workplace / 'profile'}", *arguments]
+    done = subprocess.run([*command, file.resolve().as_uri()], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout

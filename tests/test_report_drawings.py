@@ -1,0 +1,152 @@
+"""Numbers in words, scales, paths, labels, strips and figures of the report."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heartlm.report import numbers, score_charts, svg_strip
+from heartlm.report.figures import save_score_figures
+from heartlm.report.line_chart import MAX_POINTS, Series, line_chart, spread, thinned
+from heartlm.report.numbers import Score
+from heartlm.report.svg import Scale, drawing, path_of, tag, text
+from tests import synthetic_run
+
+FINITE = st.floats(-1e4, 1e4, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (numbers.count(109_494), "109\u202f494"),
+        (numbers.decimal(-0.5, 1), "−0.5"),
+        (numbers.decimal(None), "–"),
+        (numbers.decimal(math.nan), "–"),
+        (numbers.percent(0.123), "12.3\u202f%"),
+        (numbers.significant(0.00031, 2), "3.1 × 10⁻⁴"),
+        (numbers.significant(1234.5), "1\u202f234"),
+        (numbers.significant(0), "0.00"),
+        (numbers.short(1_234_567), "1.23 million"),
+        (numbers.short(83_400), "83.4 thousand"),
+        (numbers.duration(4.25), "4.2 s"),
+        (numbers.duration(119.7), "2 min 0 s"),
+        (numbers.duration(3_725), "1 h 2 min"),
+    ],
+)
+def test_numbers_are_written_as_people_read_them(written: str, expected: str):
+    assert written == expected
+
+
+@pytest.mark.parametrize("entry", [None, 0.5, {}, {"value": None}, {"value": math.nan, "ci": [math.nan, 1]}, {"ci": 3}])
+def test_a_score_that_is_not_there_is_a_dash(entry: object):
+    assert Score.of(entry).text == "–"
+    assert Score.of(entry).interval == ""
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.tuples(FINITE, FINITE), min_size=1, max_size=60))
+def test_a_path_of_relative_steps_does_not_drift(places: list[tuple[float, float]]):
+    path = path_of([x for x, _ in places], [y for _, y in places])
+    steps = np.array([float(word) for word in re.findall(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", path)]).reshape(-1, 2)
+    np.testing.assert_allclose(steps.cumsum(axis=0), places, atol=0.051)
+
+
+@settings(derandomize=True, deadline=None)
+@given(FINITE, st.floats(1e-3, 1e4), st.integers(2, 8))
+def test_ticks_are_round_within_and_about_as_many_as_wanted(start: float, span: float, num_wanted: int):
+    scale = Scale(start, start + span, 0, 100)
+    ticks = scale.ticks(num_wanted)
+    assert 1 <= len(ticks) <= num_wanted + 1
+    assert all(-1e-3 <= scale(tick) <= 100 + 1e-3 for tick in ticks)
+
+
+def test_a_logarithmic_scale_puts_the_geometric_mean_in_the_middle():
+    scale = Scale(0.01, 1, 0, 100, log=True)
+    assert scale(0.1) == pytest.approx(50)
+    assert scale.ticks() == pytest.approx([0.01, 0.1, 1])
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.floats(0, 200), min_size=1, max_size=7))
+def test_labels_are_moved_apart_in_order(places: list[float]):
+    moved = spread(places, 14)
+    order = np.argsort(places, kind="stable")
+    assert (np.diff(np.array(moved)[order]) >= 14 * 0.5).all() or len(places) == 1
+
+
+def test_long_curves_are_drawn_as_means_of_stretches():
+    steps, values = thinned(range(10_000), [1.0] * 10_000)
+    assert len(steps) == MAX_POINTS
+    assert set(values) == {1.0}
+
+
+def test_a_chart_of_nothing_is_none_and_of_one_point_is_drawn():
+    assert line_chart([Series("a", [], [])], title="loss") is None
+    chart = line_chart([Series("a", [3.0], [0.5])], title="loss", log=True)
+    assert chart is not None
+    assert "<circle" in chart
+
+
+def test_words_in_drawings_are_escaped():
+    svg = drawing(1, 1, '"<b>', text(0, 0, "a < b & c"), tag("title", "<i>"))
+    root = ElementTree.fromstring(svg)
+    assert root.get("aria-label") == '"<b>'
+    assert [element.text for element in root] == ["a < b & c", "<i>"]
+
+
+def test_a_strip_is_25_mm_per_second_and_marks_only_wrong_beats():
+    strip = synthetic_run.strip("V", "N")
+    root = ElementTree.fromstring(svg_strip.strip(strip["signal_mv"], strip["rate_hz"], strip["beats"]) or "")
+    width = float(root.attrib["viewBox"].split()[2])
+    assert width == pytest.approx(10 * svg_strip.MM_PER_S * svg_strip.MM)
+    bands = [each for each in root.iter("rect") if each.get("class") == "wrong-band"]
+    wrong_s = next(beat["time_s"] for beat in strip["beats"] if beat["reference"] != beat["predicted"])
+    assert [float(band.attrib["x"]) + 15 for band in bands] == pytest.approx([wrong_s / 10 * width], abs=0.01)
+
+
+def test_a_gap_in_the_signal_is_a_gap_in_the_trace():
+    signal = [0.0] * 100 + [None] * 10 + [math.nan] * 10 + [0.5] * 100
+    root = ElementTree.fromstring(svg_strip.strip(signal, 250.0) or "")
+    assert len([each for each in root.iter("path") if each.get("class") == "trace"]) == 2
+
+
+def test_a_tall_signal_is_drawn_at_half_gain():
+    assert "5 mm/mV" in (svg_strip.strip([-4.0, 4.0] * 50, 250.0) or "")
+    assert "10 mm/mV" in (svg_strip.strip([-1.0, 1.0] * 50, 250.0) or "")
+
+
+@pytest.mark.parametrize(("signal", "rate_hz"), [([], 250.0), ([1.0], 0.0), ([math.nan], 250.0)])
+def test_a_strip_without_samples_or_rate_is_none(signal: list[float], rate_hz: float):
+    assert svg_strip.strip(signal, rate_hz) is None
+    assert svg_strip.continuation(signal, [], rate_hz) is None
+
+
+def test_patients_with_most_wrong_beats_come_first_and_are_capped():
+    patients = [{"patient": str(i), "confusion": [[5, i], [0, 1]], "f1": {"N": 0.5}} for i in range(100)]
+    shown = score_charts.worst_first(patients)
+    assert [each["patient"] for each in shown[:2]] == ["99", "98"]
+    assert len(shown) == score_charts.MAX_PATIENTS
+
+
+def test_a_confusion_matrix_of_another_size_than_its_labels_is_not_drawn():
+    assert score_charts.confusion_chart([[1, 2]], ["N"]) is None
+    assert score_charts.confusion_chart([], []) is None
+    assert "60.0" in (score_charts.confusion_chart([[6, 4], [0, 0]], ["N", "V"]) or "")
+
+
+def test_figures_of_beat_scores_are_written_as_png(tmp_path: Path):
+    written = save_score_figures(synthetic_run.beat_scores(), tmp_path / "scores")
+    assert [path.name for path in written] == ["confusion.png", "f1.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+
+
+def test_rhythm_scores_have_no_confusion_figure_and_empty_scores_none(tmp_path: Path):
+    assert [path.name for path in save_score_figures(synthetic_run.rhythm_scores(), tmp_path)] == ["f1.png"]
+    assert save_score_figures({"task": "beats", "scores": None}, tmp_path / "empty") == []
