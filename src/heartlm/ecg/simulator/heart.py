@@ -139,14 +139,14 @@ class Heart:
         return int(self.rng.random() < self.patient.second_focus)
 
     def premature_ventricular(self, due: float, interval: float, *, alone: bool = False) -> None:
-        """A ventricular ectopic beat, or a few, before the sinus beat `due`."""
+        """A ventricular ectopic beat before the sinus beat `due`; unless `alone`, it may fuse or bring a second."""
         if not alone and self.rng.random() < self.patient.fusion:
             return self._fuse(due)
         focus = self.focus()
         coupling = self.patient.coupling_s[focus] + self.rng.normal(0, 0.02)
         at = self.last + max(_REFRACTORY_S, min(coupling, 0.88 * interval))
         self.ventricles(at, "V", (f"V{focus}", at, 1.0))
-        while not alone and self.rng.random() < self.patient.couplet:
+        if not alone and self.rng.random() < self.patient.couplet:
             focus = self.focus()
             at = self.last + self.rng.uniform(0.34, 0.55)
             self.ventricles(at, "V", (f"V{focus}", at, 1.0))
@@ -185,7 +185,7 @@ class Heart:
         early = float(np.clip(self.rng.normal(patient.prematurity, 0.06), 0.42, 0.96))
         atrial = self.node - patient.pr_s + early * interval
         at = max(atrial + patient.pr_s * (1 + 1.2 * max(0.0, 0.75 - early)), self.last + 0.25)
-        self.node = atrial + patient.pr_s + self.rng.uniform(0.0, 0.1) * interval
+        self.node = atrial + patient.pr_s + self.rng.uniform(0.0, 0.2) * interval
         junctional = self.rng.random() < patient.junctional
         self.atria(at + 0.09 if junctional else atrial, "J" if junctional else "A")
         if at - self.last < _REFRACTORY_S:

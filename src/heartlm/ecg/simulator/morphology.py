@@ -75,7 +75,7 @@ def draw_templates(rng: Generator) -> dict[str, Template]:
     right bundle branch block; `V0`, `V1` of two ventricular foci; `/` paced from the right ventricle, `spike` its
     stimulus.
     """
-    size = log_uniform(rng, 0.6, 1.45)
+    size = log_uniform(rng, 0.75, 2.1)
     turn = _rotation(frontal=rng.normal(-0.05, 0.35), horizontal=rng.normal(0, 0.25))
     t_size = log_uniform(rng, 0.45, 1.3) * rng.choice([1.0, 1.0, 1.0, 1.0, 1.0, -0.4])
     normal = _normal_qrs(t_size, st_mv=rng.normal(0, 0.03))
@@ -90,19 +90,19 @@ def draw_templates(rng: Generator) -> dict[str, Template]:
         "N": _vary(rng, normal, size, turn),
         "L": _vary(rng, left, size, turn),
         "R": _vary(rng, right, size, turn),
-        "/": _vary(rng, _wide_qrs(np.array([0.55, -0.75, -0.35]), 1.1, 0.05, 0.45), log_uniform(rng, 0.7, 1.5), turn),
-        "spike": _vary(rng, [(-0.055, 0.0016, (0.25, -0.3, 0.1))], log_uniform(rng, 0.3, 4.0), np.eye(3)),
+        "/": _vary(rng, _wide_qrs(np.array([0.5, -0.95, -0.4]), 1.1, 0.05, 0.45), log_uniform(rng, 0.7, 1.5), turn),
+        "spike": _vary(rng, [(-0.055, 0.0016, (0.3, -0.9, -0.4))], log_uniform(rng, 0.25, 3.0), np.eye(3)),
     }
     for focus in ("V0", "V1"):
-        templates[focus] = _ventricular(rng, log_uniform(rng, 0.75, 2.0) * size**0.5)
+        templates[focus] = _ventricular(rng, log_uniform(rng, 0.8, 2.2) * size**0.5)
     return templates
 
 
 def _normal_qrs(t_size: float, st_mv: float) -> list[Wave]:
     return [
-        (-0.026, 0.0085, (-0.16, -0.1, 0.26)),
-        (0.0, 0.0115, (0.85, 1.0, -0.25)),
-        (0.025, 0.0105, (-0.12, -0.22, -0.62)),
+        (-0.028, 0.0095, (-0.16, -0.1, 0.26)),
+        (0.0, 0.0125, (0.8, 1.0, -0.45)),
+        (0.026, 0.0125, (-0.12, -0.22, -0.42)),
         (0.10, 0.045, (st_mv, st_mv, 0.0)),
         *_t_wave((0.22, 0.24, 0.16), 0.29, t_size),
     ]
@@ -118,7 +118,7 @@ def _left_block(width: float) -> list[Wave]:
 
 def _right_block(terminal: float) -> list[Wave]:
     return [
-        (-0.026, 0.0085, (-0.16, -0.1, 0.26)),
+        (-0.028, 0.0095, (-0.16, -0.1, 0.26)),
         (0.0, 0.0125, (0.75, 0.9, -0.2)),
         (0.052, 0.021, (-0.42 * terminal, -0.16 * terminal, 0.72 * terminal)),
     ]

@@ -13,8 +13,8 @@ Floats = NDArray[np.float64]
 
 def electrode_noise(rng: Generator, num: int, rate_hz: float, mains_hz: float, breath_hz: float) -> Floats:
     """Noise of one lead in mV at level 1; `[num]`."""
-    noise = log_uniform(rng, 0.03, 0.12) * slow_process(rng, num, rate_hz, 0.7)
-    noise += log_uniform(rng, 0.01, 0.07) * peaked_process(rng, num, rate_hz, breath_hz, 0.015)
+    noise = log_uniform(rng, 0.04, 0.2) * slow_process(rng, num, rate_hz, 0.7)
+    noise += log_uniform(rng, 0.01, 0.1) * peaked_process(rng, num, rate_hz, breath_hz, 0.015)
     noise += log_uniform(rng, 0.001, 0.02) * _mains(rng, num, rate_hz, mains_hz)
     muscle = band_process(rng, num, rate_hz, 15.0, min(110.0, 0.48 * rate_hz))
     noise += log_uniform(rng, 0.006, 0.02) * muscle * (1 + 4 * _bursts(rng, num, rate_hz, every_s=90, length_s=6))
@@ -52,7 +52,7 @@ def _bursts(rng: Generator, num: int, rate_hz: float, every_s: float, length_s: 
 def _pops(rng: Generator, num: int, rate_hz: float) -> Floats:
     """Steps of the electrode potential that the amplifier's high-pass lets decay; large ones saturate it."""
     pops = np.zeros(num)
-    for _ in range(rng.poisson(num / rate_hz / 240)):
+    for _ in range(rng.poisson(num / rate_hz / 600)):
         start = int(rng.integers(num))
         decay_s = rng.uniform(0.1, 0.7)
         time = np.arange(min(num - start, int(8 * decay_s * rate_hz))) / rate_hz

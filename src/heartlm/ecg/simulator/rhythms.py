@@ -34,19 +34,15 @@ def _enter(heart: Heart, rhythm: str, until: float) -> None:
 
 
 def _episodes(patient: Patient, duration_s: float, rng: Generator) -> list[tuple[float, float, str]]:
-    """Draw (start, stop, rhythm) of the episodes, apart from each other; each kind comes early at least once."""
-    drawn = []
+    """Draw (start, stop, rhythm) of the episodes, apart from each other; a profile's first kind has precedence."""
+    apart: list[tuple[float, float, str]] = []
     for kind in PROFILES[patient.profile].episodes:
         start = rng.uniform(0.08, 0.6) * duration_s
-        while start < duration_s:
-            length = min(rng.uniform(*kind.length_s), 0.35 * duration_s)
-            drawn.append((start, start + length, kind.rhythm))
-            start += length + rng.exponential(kind.gap_s)
-    apart: list[tuple[float, float, str]] = []
-    for episode in sorted(drawn):
-        if (not apart or episode[0] > apart[-1][1] + 4) and episode[1] < duration_s - 2:
-            apart.append(episode)
-    return apart
+        while (stop := start + min(rng.uniform(*kind.length_s), 0.35 * duration_s)) < duration_s - 2:
+            if all(stop + 4 < other[0] or other[1] + 4 < start for other in apart):
+                apart.append((start, stop, kind.rhythm))
+            start = stop + rng.exponential(kind.gap_s)
+    return sorted(apart)
 
 
 def _sinus(heart: Heart, until: float) -> None:
@@ -126,11 +122,10 @@ def _ventricular_tachycardia(heart: Heart, until: float) -> None:
 def _ventricular_fibrillation(heart: Heart, until: float) -> None:
     """A short tachycardia decays into fibrillation; the shock that ends it leaves a pause."""
     rng = heart.rng
-    onset = heart.last + 0.3 * (until - heart.last)
-    onset = heart.last + min(onset - heart.last, rng.uniform(1.5, 5))
     heart.begin("VT")
-    _ventricular_tachycardia(heart, onset)
+    _ventricular_tachycardia(heart, heart.last + min(rng.uniform(1.5, 5), 0.3 * (until - heart.last)))
     start = heart.last + 0.25
+    until = max(until, start + 2)
     heart.begin("VFIB", start)
     heart.timeline.activity.append(Activity("VFIB", start, until))
     heart.begin("ASYS", until)
@@ -141,6 +136,7 @@ def _ventricular_fibrillation(heart: Heart, until: float) -> None:
 def _pause(heart: Heart, until: float) -> None:
     """The node stays silent; an escape beat of the junction or the ventricles may end it."""
     start = heart.last
+    until = max(until, start + 1.5)
     if until - start >= 3:
         heart.begin("ASYS", start + 0.5)
     else:

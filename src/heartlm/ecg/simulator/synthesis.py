@@ -104,11 +104,9 @@ def _annotate(timeline: Timeline, first_lead: Floats, rate_hz: float) -> Annotat
     peak = place[np.arange(len(place)), np.abs(first_lead[place]).argmax(axis=1)]
     symbol = np.array([code for _, code in timeline.beats], dtype="<U1")
     kept = (nominal >= reach) & (nominal < num - reach)
-    starts = [round(at * rate_hz) for at, _ in timeline.rhythms]
-    spans = (
-        RhythmSpan(start, stop, name)
-        for start, stop, (_, name) in zip(starts, [*starts[1:], num], timeline.rhythms, strict=True)
-    )
+    changes = [(round(at * rate_hz), name) for at, name in timeline.rhythms if at * rate_hz < num - reach]
+    stops = [*(start for start, _ in changes[1:]), num]
+    spans = (RhythmSpan(start, stop, name) for (start, name), stop in zip(changes, stops, strict=True))
     return Annotations(rate_hz, peak[kept], symbol[kept], tuple(spans), source="simulator")
 
 
@@ -147,15 +145,11 @@ def _flutter_waves(patient: Patient, num: int, rate_hz: float, rng: Generator) -
 
 
 def _ventricular_fibrillation(patient: Patient, num: int, rate_hz: float, rng: Generator) -> Floats:
-    """Several wandering wavelets, coarse at first and finer with time; dipole `[3, num]` in mV."""
+    """Narrow-band noise from several wandering wavelets, coarse at first and finer with time; `[3, num]` in mV."""
     decay = np.exp(-np.arange(num) / rate_hz / rng.uniform(40, 120))
-    dipole = np.zeros((3, num))
-    size = rng.uniform(0.25, 0.7)
-    for _ in range(4):
-        phase = _wandering_phase(rng, num, rate_hz, rng.uniform(3.8, 6.2), 1.2)
-        strength = np.abs(1 + 0.7 * slow_process(rng, num, rate_hz, 0.6))
-        dipole += np.outer(rng.normal(0, 0.7, 3), size * decay * strength * np.sin(phase))
-    return dipole
+    size, centre_hz = rng.uniform(0.25, 0.6), rng.uniform(3.8, 6.0)
+    wavelets = [peaked_process(rng, num, rate_hz, centre_hz * rng.normal(1, 0.1), 0.8) for _ in range(4)]
+    return np.asarray(size * decay * (rng.normal(0, 0.6, (3, 4)) @ np.array(wavelets)))
 
 
 _ACTIVITIES = {"AFIB": _fibrillatory_waves, "AFL": _flutter_waves, "VFIB": _ventricular_fibrillation}
