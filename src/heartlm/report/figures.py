@@ -93,6 +93,7 @@ def _draw_method(axes: Any, column: list[Score], offset: float, number: int, met
     colour = ACCENT if number == 0 else GREYS[(number - 1) % len(GREYS)]
     for y, score in known:
         if score.low is not None:
-            axes.plot([score.low, score.high], [y, y], color=colour, linewidth=1.4, solid_capstyle="round")
+            axes.plot([score.low, score.high], [y, y], color=colour, linewidth=1.4, clip_on=False)
     marker = MARKERS[number % len(MARKERS)]
-    axes.plot([score.value for score in scores], heights, marker, color=colour, markersize=5, label=method)
+    values = [score.value for score in scores]
+    axes.plot(values, heights, marker, color=colour, markersize=5, label=method, clip_on=False)

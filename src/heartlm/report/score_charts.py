@@ -15,6 +15,9 @@ MAX_PATIENTS = 60
 """A page shows at most so many patients: those with the most wrong beats."""
 
 ROW = 15
+ROOMY_CELL = 46.0
+"""In a cell of the confusion matrix narrower than this the numbers are set smaller."""
+
 MARKS = ("accent", "grey-1", "grey-2", "grey-3", "grey-4")
 
 
@@ -113,6 +116,8 @@ def _cell(place: tuple[float, float], size: float, number: float, total: float, 
     share = number / total if total else 0.0
     x, y = place
     words = "on-shade" if share > (0.5 if right else 0.75) else "number"
+    if size < ROOMY_CELL:
+        words += " dense"
     return group(
         tag("title", f"{name}: {count(number)} beats, {percent(share)}"),
         rectangle(x + 1, y + 1, size - 2, size - 2, rx=3, class_="cell"),
