@@ -1,0 +1,99 @@
+"""Confidence intervals from patients drawn with replacement.
+
+Beats of one heart resemble each other, so the patient is the unit that is resampled, never the beat. Scores are ratios
+of counts: counts are summed once per patient, one resample is a vector of weights (how often each patient was drawn),
+and all resamples together are one matrix product of weights and counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How to resample: how many times, from which seed, and the coverage of the interval."""
+
+    num_bootstrap: int = 1000
+    seed: int = 0
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        if self.num_bootstrap < 1:
+            raise ValueError(f"num_bootstrap is {self.num_bootstrap}, expected at least 1")
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"confidence is {self.confidence}, expected a value between 0 and 1")
+
+    def weights(self, num_patients: int) -> Counts:
+        """Draw patients with replacement; int64 `[num_bootstrap, num_patients]`, each row sums to `num_patients`."""
+        if num_patients == 0:
+            return np.zeros((self.num_bootstrap, 0), np.int64)
+        chances = np.full(num_patients, 1 / num_patients)
+        return np.random.default_rng(self.seed).multinomial(num_patients, chances, size=self.num_bootstrap)
+
+    def resample(self, counts: Counts) -> Counts:
+        """Sum the counts of the drawn patients; `[num_patients, ...]` → `[num_bootstrap, ...]`."""
+        # Counts stay below 2**53, so the fast float product is exact.
+        flat = counts.reshape(len(counts), math.prod(counts.shape[1:])).astype(np.float64)
+        sums = self.weights(len(counts)).astype(np.float64) @ flat
+        return sums.astype(np.int64).reshape(self.num_bootstrap, *counts.shape[1:])
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A score with its confidence interval `[low, high]`; NaN where undefined."""
+
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `{"value": ..., "ci": [low, high]}` with None for NaN."""
+        return {"value": _number(self.value), "ci": [_number(self.low), _number(self.high)]}
+
+
+def estimate(value: float, resampled: ArrayLike, num_patients: int, resampling: Resampling) -> Estimate:
+    """Put the percentile interval of `resampled` `[num_bootstrap]` around `value`.
+
+    Resamples in which the score is undefined (no such beat was drawn) are left out. With fewer than two patients
+    there is nothing to resample and the interval is NaN.
+    """
+    values = np.asarray(resampled, np.float64)
+    defined = values[~np.isnan(values)]
+    if num_patients < 2 or math.isnan(value) or len(defined) == 0:
+        return Estimate(float(value), math.nan, math.nan)
+    tail = (1 - resampling.confidence) / 2
+    low, high = np.quantile(defined, [tail, 1 - tail])
+    return Estimate(float(value), float(low), float(high))
+
+
+def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Floats:
+    """Divide element by element; 0/0 is NaN, since a score without cases is unknown, neither 0 nor 1."""
+    above, below = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
+    quotient: Floats = np.divide(above, below, out=np.full(above.shape, np.nan), where=below != 0)
+    return quotient
+
+
+def sum_by(groups: Sequence[str], counts: Counts) -> tuple[tuple[str, ...], Counts]:
+    """Sum `counts` `[num_rows, ...]` over rows of the same group.
+
+    Returns:
+        The group names, sorted, and int64 `[num_groups, ...]`.
+    """
+    names, place = np.unique(np.asarray(groups, np.str_), return_inverse=True)
+    sums = np.zeros((len(names), *counts.shape[1:]), np.int64)
+    np.add.at(sums, place, counts)
+    return tuple(names.tolist()), sums
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,84 @@
+"""Detected beats against annotated beats: which detection is which beat.
+
+ANSI/AAMI EC57 counts a beat as found when a detection lies within 150 ms of it, and lets each beat and each detection
+be used once. Here the nearest pair within the window is matched first, then the nearest of what is left, and so on.
+All recording time is compared; EC57's learning period of five minutes is not left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Positions = NDArray[np.int64]
+
+MATCH_WINDOW_S = 0.150
+"""Largest distance of a matched pair (ANSI/AAMI EC57:2012, beat-by-beat comparison)."""
+
+
+@dataclass(frozen=True)
+class BeatMatch:
+    """Who was matched with whom, as indices into the two lists.
+
+    Attributes:
+        reference: matched reference beats, int64 `[num_matched]`, ascending.
+        detected: the detection of each of them, int64 `[num_matched]`.
+        missed: reference beats without a detection (false negatives), int64, ascending.
+        extra: detections without a reference beat (false positives), int64, ascending.
+    """
+
+    reference: Positions
+    detected: Positions
+    missed: Positions
+    extra: Positions
+
+
+def match_beats(
+    reference: Positions, detected: Positions, rate_hz: float, window_s: float = MATCH_WINDOW_S
+) -> BeatMatch:
+    """Match reference beats with detections one to one, nearest pairs first.
+
+    Of equally near pairs the earlier reference beat, then the earlier detection, comes first.
+
+    Args:
+        reference: sample positions, ascending, int64 `[n]`.
+        detected: sample positions at the same rate, ascending, int64 `[m]`.
+        rate_hz: samples a second of both.
+        window_s: largest distance of a pair, inclusive.
+    """
+    for name, positions in (("reference", reference), ("detected", detected)):
+        if np.any(np.diff(positions) < 0):
+            raise ValueError(f"{name} positions must ascend")
+    partner = np.full(len(reference), -1, np.int64)
+    open_reference, open_detected = np.arange(len(reference)), np.arange(len(detected))
+    while len(open_reference) and len(open_detected):
+        pairs = _mutually_nearest(reference[open_reference], detected[open_detected], window_s * rate_hz)
+        if not len(pairs[0]):
+            break
+        partner[open_reference[pairs[0]]] = open_detected[pairs[1]]
+        open_reference = np.delete(open_reference, pairs[0])
+        open_detected = np.delete(open_detected, pairs[1])
+    matched = np.flatnonzero(partner >= 0)
+    return BeatMatch(matched, partner[matched], open_reference, open_detected)
+
+
+def _mutually_nearest(reference: Positions, detected: Positions, reach: float) -> tuple[Positions, Positions]:
+    """Pairs in which each is the other's nearest: the ones that nearest-first matching cannot refuse."""
+    to_detected = _nearest(reference, detected)
+    to_reference = _nearest(detected, reference)
+    index = np.arange(len(reference))
+    mutual = to_reference[to_detected] == index
+    near = np.abs(detected[to_detected] - reference) <= reach
+    chosen = index[mutual & near]
+    return chosen, to_detected[chosen]
+
+
+def _nearest(positions: Positions, others: Positions) -> Positions:
+    """Index of the nearest of `others` for each position, the first of equally near ones."""
+    after = np.searchsorted(others, positions)
+    before = np.searchsorted(others, others[np.maximum(after - 1, 0)])
+    after = np.minimum(after, len(others) - 1)
+    is_before = np.abs(others[before] - positions) <= np.abs(others[after] - positions)
+    return np.where(is_before, before, after)
