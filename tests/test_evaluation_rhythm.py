@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heartlm.ecg.beats import UNLABELLED
+from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.evaluation.durations import measure_durations, score_durations
+from heartlm.evaluation.rhythm import Flutter, WindowRule, score_windows, window_labels
+
+LETTERS = {"n": RHYTHM_INDEX["N"], "a": RHYTHM_INDEX["AFIB"], "f": RHYTHM_INDEX["AFL"], "-": UNLABELLED}
+
+
+def window(letters: str) -> np.ndarray:
+    return np.array([[LETTERS[letter] for letter in letters]], np.int8)
+
+
+@pytest.mark.parametrize(
+    ("letters", "rule", "flutter", "expected"),
+    [
+        ("aaan", "majority", "negative", True),
+        ("aann", "majority", "negative", None),
+        ("annn", "majority", "negative", False),
+        ("aa--", "majority", "negative", None),
+        ("nn--", "majority", "negative", None),
+        ("aaa-", "majority", "negative", True),
+        ("aaan", "pure", "negative", None),
+        ("aaaa", "pure", "negative", True),
+        ("nnff", "pure", "negative", False),
+        ("nnn-", "pure", "negative", None),
+        ("afff", "majority", "negative", False),
+        ("afff", "majority", "positive", True),
+        ("afff", "pure", "positive", True),
+        ("afff", "majority", "left out", None),
+        ("aaaf", "majority", "left out", True),
+        ("nnnf", "pure", "left out", None),
+    ],
+)
+def test_window_labels(letters: str, rule: WindowRule, flutter: Flutter, expected: bool | None) -> None:
+    labels = window_labels(window(letters), rule=rule, flutter=flutter)
+    assert (labels.positive[0] if labels.scored[0] else None) == expected
+    assert not labels.positive[~labels.scored].any()
+
+
+def test_which_rhythms_are_positive_is_the_callers_choice() -> None:
+    assert window_labels(window("ffff"), positive=("AFL",), flutter="positive").positive[0]
+    assert window_labels(window("nnnn"), positive=("N",)).positive[0]
+
+
+windows = st.lists(st.tuples(st.booleans(), st.integers(0, 4).map(float), st.integers(0, 3)), min_size=4, max_size=60)
+
+
+@settings(derandomize=True, deadline=None)
+@given(rows=windows)
+def test_window_scores_are_those_of_scikit_learn(rows: list[tuple[bool, float, int]]) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    reference, score, patient = (np.array(column) for column in zip(*rows, strict=True))
+    scores = score_windows(reference, patient.astype(np.str_), score=score, threshold=2, num_bootstrap=30).scores
+    called = score >= 2
+    if 0 < reference.sum() < len(reference):
+        assert scores["auroc"].value == pytest.approx(metrics.roc_auc_score(reference, score))
+        assert scores["se"].value == pytest.approx(metrics.recall_score(reference, called))
+        assert scores["sp"].value == pytest.approx(metrics.recall_score(~reference, ~called))
+    else:
+        assert math.isnan(scores["auroc"].value)
+    if called.any():
+        assert scores["ppv"].value == pytest.approx(metrics.precision_score(reference, called))
+    assert scores["accuracy"].value == pytest.approx(np.mean(reference == called))
+
+
+def test_resampled_auroc_repeats_the_drawn_patients() -> None:
+    """With two patients there are three draws: one of them twice, the other twice, or both."""
+    reference = np.array([True, False, True, False])
+    score = np.array([0.9, 0.1, 0.2, 0.8])
+    patient = np.array(["good", "good", "bad", "bad"])
+    auroc = score_windows(reference, patient, score=score).scores["auroc"]
+    assert (auroc.value, auroc.low, auroc.high) == (0.75, 0.0, 1.0)
+
+
+def test_perfect_decisions_and_json() -> None:
+    reference = np.array([True, False, False, True])
+    scores = score_windows(reference, np.array(["a", "a", "b", "b"]), predicted=reference)
+    written = json.loads(json.dumps(scores.to_json(), allow_nan=False))
+    assert written["f1"] == {"value": 1.0, "ci": [1.0, 1.0]}
+    assert (written["num_windows"], written["num_patients"], written["tp"], written["tn"]) == (4, 2, 2, 2)
+    assert "auroc" not in written
+
+
+def test_decisions_or_scores_but_not_both() -> None:
+    with pytest.raises(ValueError, match="either"):
+        score_windows(np.array([True]), np.array(["a"]))
+
+
+spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted), max_size=6)
+
+
+@settings(derandomize=True, deadline=None)
+@given(reference=spans, predicted=spans)
+def test_durations_agree_with_counting_seconds(reference: list[list[int]], predicted: list[list[int]]) -> None:
+    total = 50
+    second = np.arange(total)
+
+    def inside(each: list[list[int]]) -> np.ndarray:
+        return np.any([np.zeros(total, bool), *((second >= start) & (second < stop) for start, stop in each)], axis=0)
+
+    truth, called = inside(reference), inside(predicted)
+    measured = measure_durations(np.array(reference), np.array(predicted), total)
+    assert measured.reference_s == truth.sum()
+    assert measured.predicted_s == called.sum()
+    assert measured.both_s == (truth & called).sum()
+    starts = np.diff(truth.astype(int), prepend=0) == 1
+    episode = np.cumsum(starts) * truth
+    assert measured.num_reference == starts.sum()
+    assert measured.num_found == len(set(episode[called & truth]))
+
+
+def test_duration_scores_sum_recordings() -> None:
+    one = measure_durations(np.array([[10.0, 30.0]]), np.array([[20.0, 40.0]]), 100)
+    two = measure_durations(np.array([[0.0, 20.0], [50.0, 60.0]]), np.empty((0, 2)), 100)
+    scores = score_durations([one, two], ["a", "b"])
+    assert scores.scores["se"].value == 10 / 50
+    assert scores.scores["ppv"].value == 10 / 20
+    assert scores.scores["sp"].value == 140 / 150
+    assert scores.scores["episode_se"].value == 1 / 3
+    assert (scores.scores["se"].low, scores.scores["se"].high) == (0.0, 0.5)
+    written = json.loads(json.dumps(scores.to_json(), allow_nan=False))
+    assert (written["num_patients"], written["total_s"], written["num_reference"]) == (2, 200.0, 3)
+
+
+def test_no_episode_at_all_is_undefined() -> None:
+    nothing = measure_durations(np.empty((0, 2)), np.empty((0, 2)), 100)
+    written = score_durations([nothing], ["a"]).to_json()
+    assert written["se"]["value"] is None
+    assert written["sp"]["value"] == 1.0
