@@ -1,0 +1,188 @@
+"""Hand-made features of beats and of RR windows, for the baselines that a language model has to beat.
+
+Beats: RR intervals, absolute and relative to the recent and the long past, and the shape of the beat beside the
+recording's median beat. Windows: the irregularity measures that the atrial fibrillation literature uses. Everything is
+offline: a feature may look at the whole recording, labels excepted.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.evaluation import zhou
+
+Floats = NDArray[np.float64]
+
+NUM_RECENT_BEATS = 32
+NUM_LONG_BEATS = 300
+"""Beats to either side in the long mean."""
+
+NUM_SHAPE_SAMPLES = 16
+"""Samples that a beat's difference from the median beat is averaged down to."""
+
+SHORTEST_RR_S = 1e-3
+"""Shorter intervals (two beats on one sample) are taken as this long, so that every ratio is finite."""
+
+PNN50_S = 0.050
+SAMPLE_ENTROPY_TOLERANCE_S = 0.030
+"""Largest difference of matching intervals, as in COSEn (Lake and Moorman 2011)."""
+
+
+def beat_features(waveforms: NDArray[np.float32], rr_s: Floats) -> Floats:
+    """Describe the beats of one recording, in order.
+
+    Args:
+        waveforms: samples around each R peak, the peak at the same place in all; float32 `[num_beats, width]`, any
+            linear unit, NaN where there is no signal.
+        rr_s: interval that ends at each beat, float64 `[num_beats]`, NaN where unknown (the first beat).
+
+    Returns:
+        float64 `[num_beats, num_features]`, NaN where unknown.
+    """
+    if len(waveforms) != len(rr_s):
+        raise ValueError(f"{len(waveforms)} waveforms but {len(rr_s)} RR intervals")
+    return np.concatenate([_rr_features(np.asarray(rr_s, np.float64)), _shape_features(waveforms)], axis=1)
+
+
+def rr_window_features(rr_s: Floats) -> Floats:
+    """Describe windows of RR intervals; float64 `[num_windows, width]` → `[num_windows, 14]`, NaN where undefined.
+
+    Rate (mean, median, extremes), spread (coefficient of variation, RMSSD and median absolute difference over the
+    mean, quartiles' distance over the median, pNN50), order (turning point ratio, correlation with the next interval,
+    and with the one after), entropy (sample entropy, Zhou 2015).
+    """
+    rr_s = np.maximum(np.asarray(rr_s, np.float64), SHORTEST_RR_S)
+    mean, median = rr_s.mean(axis=1), np.median(rr_s, axis=1)
+    step = np.diff(rr_s, axis=1)
+    low, high = np.quantile(rr_s, [0.25, 0.75], axis=1)
+    turns = np.mean(step[:, 1:] * step[:, :-1] < 0, axis=1)
+    columns = [
+        mean,
+        median,
+        rr_s.min(axis=1),
+        rr_s.max(axis=1),
+        rr_s.std(axis=1) / mean,
+        np.sqrt(np.mean(step**2, axis=1)) / mean,
+        np.median(np.abs(step), axis=1) / mean,
+        (high - low) / median,
+        np.mean(np.abs(step) > PNN50_S, axis=1),
+        turns,
+        _correlation(rr_s[:, 1:], rr_s[:, :-1]),
+        _correlation(rr_s[:, 2:], rr_s[:, :-2]),
+        np.array([_sample_entropy(window) for window in rr_s]),
+        zhou.window_entropy(rr_s),
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _rr_features(rr_s: Floats) -> Floats:
+    rr_s = np.maximum(rr_s, SHORTEST_RR_S)
+    padded = np.concatenate([[np.nan], rr_s, [np.nan, np.nan]])
+    before_previous, previous, following, after_following = (padded[i : i + len(rr_s)] for i in range(4))
+    recent = _recent_median(rr_s)
+    long = _centred_mean(rr_s, NUM_LONG_BEATS)
+    near = _centred_mean(rr_s, NUM_RECENT_BEATS // 4)
+    unsteadiness = np.sqrt(_centred_mean((previous - before_previous) ** 2, NUM_RECENT_BEATS // 2)) / near
+    columns = [
+        previous,
+        following,
+        previous / recent,
+        following / recent,
+        previous / long,
+        following / long,
+        previous / near,
+        following / near,
+        near,
+        near / long,
+        previous / following,
+        previous / before_previous,
+        following / after_following,
+        (previous + following) / (2 * recent),
+        unsteadiness,
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _shape_features(waveforms: NDArray[np.float32]) -> Floats:
+    beats = np.asarray(waveforms, np.float64)
+    beats = beats - np.median(beats, axis=1, keepdims=True)
+    template = _median(beats)
+    scale = np.ptp(template) or 1.0
+    beats, template = beats / scale, template / scale
+    own_scale = np.maximum(np.ptp(beats, axis=1), 1e-6)
+    magnitude = np.abs(beats)
+    half_height = magnitude.max(axis=1, keepdims=True) / 2
+    slope = np.abs(np.diff(beats, axis=1))
+    parts = np.array_split(np.arange(beats.shape[1]), 3)
+    columns = [
+        own_scale,
+        magnitude.mean(axis=1),
+        magnitude.mean(axis=1) / own_scale,
+        np.mean(magnitude > half_height, axis=1),
+        slope.max(axis=1) / own_scale,
+        beats.max(axis=1),
+        beats.min(axis=1),
+        np.sqrt(np.mean((beats - template) ** 2, axis=1)),
+        _correlation(beats, template[None]),
+        *(_correlation(beats[:, part], template[None, part]) for part in parts),
+        *(np.ptp(beats[:, part], axis=1) for part in parts),
+        _correlation(beats, np.roll(beats, 1, axis=0)),
+        _correlation(beats, np.roll(beats, -1, axis=0)),
+    ]
+    # Samples of the waveform itself would let the trees learn patients by heart: what a beat differs by travels better.
+    num_pieces = min(NUM_SHAPE_SAMPLES, beats.shape[1])
+    pieces = np.array_split(beats - template, num_pieces, axis=1)
+    return np.stack(columns + [piece.mean(axis=1) for piece in pieces], axis=1)
+
+
+def _recent_median(rr_s: Floats) -> Floats:
+    """Median of the intervals up to and including each, `NUM_RECENT_BEATS` at most."""
+    # One more than is needed in front, so that an empty recording has a window too.
+    padded = np.concatenate([np.full(NUM_RECENT_BEATS, np.nan), rr_s])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, NUM_RECENT_BEATS)[1:]
+    known = np.sort(windows, axis=1)
+    num_known = np.count_nonzero(~np.isnan(known), axis=1)
+    middle = np.maximum(num_known - 1, 0)
+    rows = np.arange(len(rr_s))
+    median: Floats = (known[rows, middle // 2] + known[rows, (middle + 1) // 2]) / 2
+    return median
+
+
+def _centred_mean(values: Floats, reach: int) -> Floats:
+    """Mean of the known values up to `reach` places to either side."""
+    known = ~np.isnan(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0))])
+    counts = np.concatenate([[0], np.cumsum(known)])
+    index = np.arange(len(values))
+    start, stop = np.maximum(index - reach, 0), np.minimum(index + reach + 1, len(values))
+    num_known = counts[stop] - counts[start]
+    return np.where(num_known > 0, (sums[stop] - sums[start]) / np.maximum(num_known, 1), np.nan)
+
+
+def _correlation(first: Floats, second: Floats) -> Floats:
+    """Pearson correlation along rows, 0 where either is constant; `[n, width]`, `[n or 1, width]` → `[n]`."""
+    first = first - first.mean(axis=1, keepdims=True)
+    second = second - second.mean(axis=1, keepdims=True)
+    power = np.sum(first**2, axis=1) * np.sum(second**2, axis=1)
+    product = np.sum(first * second, axis=1)
+    constant = np.where(np.isnan(power), np.nan, 0.0)
+    correlation: Floats = np.divide(product, np.sqrt(power), out=constant, where=power > 1e-20)
+    return correlation
+
+
+def _sample_entropy(rr_s: Floats) -> float:
+    """Sample entropy of order 1 (Richman and Moorman 2000); without a match the finite bound of one half match."""
+    near = np.abs(rr_s[:, None] - rr_s) <= SAMPLE_ENTROPY_TOLERANCE_S
+    num_templates = len(rr_s) - 1
+    num_ones = int(np.count_nonzero(near[:-1, :-1])) - num_templates
+    num_twos = int(np.count_nonzero(near[:-1, :-1] & near[1:, 1:])) - num_templates
+    return math.log(max(num_ones, 1) / max(num_twos, 0.5))
+
+
+def _median(beats: Floats) -> Floats:
+    """Median beat of those with signal throughout; zeros where there is none."""
+    whole = beats[~np.isnan(beats).any(axis=1)]
+    return np.median(whole, axis=0) if len(whole) else np.zeros(beats.shape[1])
