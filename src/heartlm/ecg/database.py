@@ -15,11 +15,11 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
-from heartlm.ecg.databases_known import KNOWN_DATABASES, UNKNOWN, UNLABELLED_BEAT_ANNOTATORS, database_name
+from heartlm.ecg.databases_known import KNOWN_DATABASES, UNKNOWN, database_name
 from heartlm.ecg.readers.annotation_file import AnnotationFile, read_annotation_file
 from heartlm.ecg.readers.discovery import RecordFiles, find_records
 from heartlm.ecg.readers.labels import beats_of, positions_at_rate, rhythms_of
-from heartlm.ecg.readers.reference_labels import whole_record_rhythm
+from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
 from heartlm.ecg.splits import Split, de_chazal_split, hash_split
 from heartlm.errors import HeartlmError
@@ -121,7 +121,7 @@ class Database:
     @cached_property
     def _patients(self) -> dict[str, str]:
         stated: dict[str, str] = self._settings.get("patients", {})
-        return self._known.patients | stated
+        return self._known.patients | stated_patients(self.name, self.folder) | stated
 
     def files(self, record_id: str) -> RecordFiles:
         """The files of a record.
@@ -181,12 +181,9 @@ class Database:
             return None
         if not self._settings.get("rhythm_labels", True):
             rhythms = ()
-        labelled = self.beats_labelled and beat_file is not None and not _is_of_detector(beat_file)
+        annotator = beat_file.path.suffix.removeprefix(".") if beat_file is not None else None
+        labelled = self.beats_labelled and annotator not in (None, *self._known.unlabelled_annotators)
         return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored)
-
-
-def _is_of_detector(file: AnnotationFile) -> bool:
-    return file.path.suffix.removeprefix(".") in UNLABELLED_BEAT_ANNOTATORS
 
 
 def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:

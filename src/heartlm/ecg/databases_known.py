@@ -19,6 +19,7 @@ class KnownDatabase:
         beat_annotators: extensions of the files with beats; the first that a record has is read.
         rhythm_annotators: the same for rhythm changes.
         beats_labelled: whether the beats' codes were assigned by an annotator, or all say N.
+        unlabelled_annotators: those of `beat_annotators` whose codes nobody reviewed, where others' are labels.
         bracketed_rhythm: the rhythm between `[` and `]`; None where `+` annotations tell it already.
         rate_hz: rate of records without a header; None where every record has one.
         uncalibrated: headers state gain 0, so that 200 adu/mV is assumed, as the WFDB library does.
@@ -30,6 +31,7 @@ class KnownDatabase:
     beat_annotators: tuple[str, ...] = ("atr",)
     rhythm_annotators: tuple[str, ...] = ("atr",)
     beats_labelled: bool = True
+    unlabelled_annotators: tuple[str, ...] = ()
     bracketed_rhythm: str | None = None
     rate_hz: float | None = None
     uncalibrated: bool = False
@@ -38,10 +40,9 @@ class KnownDatabase:
     patients: dict[str, str] = field(default_factory=dict)
 
 
-UNLABELLED_BEAT_ANNOTATORS = ("qrsc", "qrs", "wqrs", "ecg")
-"""Annotators of an unknown database whose beats are times only."""
+_DETECTORS = ("qrsc", "qrs", "wqrs", "ecg")
 
-UNKNOWN = KnownDatabase(beat_annotators=("atr", *UNLABELLED_BEAT_ANNOTATORS))
+UNKNOWN = KnownDatabase(beat_annotators=("atr", *_DETECTORS), unlabelled_annotators=_DETECTORS)
 """A folder that no catalogue knows: reviewed `atr` annotations where there are any, else detected beats."""
 
 KNOWN_DATABASES: dict[str, KnownDatabase] = {
@@ -59,12 +60,17 @@ KNOWN_DATABASES: dict[str, KnownDatabase] = {
     "chf2db": KnownDatabase(beat_annotators=("ecg",), rhythm_annotators=(), rate_hz=128.0),
     "vfdb": KnownDatabase(beat_annotators=()),
     "cudb": KnownDatabase(beats_labelled=False, bracketed_rhythm="VFIB"),
-    "qtdb": KnownDatabase(beat_annotators=("atr", "man", "qt1", "pu0")),
-    "sddb": KnownDatabase(beat_annotators=("atr", "ari")),
+    "qtdb": KnownDatabase(),
+    "sddb": KnownDatabase(beat_annotators=("atr", "ari"), unlabelled_annotators=("ari",)),
     "nstdb": KnownDatabase(),
     "ludb": KnownDatabase(beat_annotators=("ii",), rhythm_annotators=(), beats_labelled=False),
     "challenge-2017": KnownDatabase(beat_annotators=(), rhythm_annotators=(), beats_labelled=False),
-    "ptb-xl": KnownDatabase(beat_annotators=(), rhythm_annotators=(), beats_labelled=False),
+    "ptb-xl": KnownDatabase(
+        beat_annotators=(),
+        rhythm_annotators=(),
+        beats_labelled=False,
+        patient_of=lambda record_id: record_id.split("_")[0],
+    ),
     "icentia11k-continuous-ecg": KnownDatabase(patient_of=lambda record_id: record_id.split("_")[0]),
 }
 

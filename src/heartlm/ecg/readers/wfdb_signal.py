@@ -263,20 +263,25 @@ class _Samples:
         return [skew or 0 for skew in self.header.record.skew]
 
     def _read(self, start: int, stop: int, leads: list[int]) -> NDArray[np.float64]:
-        """Physical values `[num_leads, stop - start]`. Format 8 keeps differences: it is summed from the start."""
+        """Physical values `[num_leads, stop - start]`.
+
+        Format 8 keeps differences, so it is summed from the start; where the header states no length, the package can
+        only read to the end.
+        """
         import wfdb
 
         formats = {fmt for part in self.header.segments for fmt in part.fmt}
         first = 0 if _DIFFERENCE_FORMAT in formats else start
+        last = stop if self.header.record.sig_len is not None else None
         distinct = sorted(set(leads))
         record = _wfdb_call(
             self.header.path,
             lambda: wfdb.rdrecord(
-                str(self.header.path.with_suffix("")), first, stop, channels=distinct, ignore_skew=True
+                str(self.header.path.with_suffix("")), first, last, channels=distinct, ignore_skew=True
             ),
         )
         rows = [distinct.index(lead) for lead in leads]
-        signal: NDArray[np.float64] = record.p_signal[start - first :, rows].T
+        signal: NDArray[np.float64] = record.p_signal[start - first : stop - first, rows].T
         return signal * self.factors[leads, np.newaxis]
 
 

@@ -1,6 +1,7 @@
-"""One rhythm for a whole recording, where a database keeps it outside of annotation files.
+"""What some databases keep outside of annotation files: a rhythm for a whole recording, and whose it is.
 
-The CinC 2017 challenge lists a label for each record in a table; LUDB writes the rhythm into the header's comments.
+The CinC 2017 challenge lists a label for each record in a table, LUDB writes the rhythm into the header's comments, and
+PTB-XL's table names the patient of each record.
 """
 
 from __future__ import annotations
@@ -26,6 +27,20 @@ def whole_record_rhythm(database: str, folder: Path, recording: Recording) -> St
     """The rhythm that `database` states for all of `recording`; None where it states none."""
     reader = _READERS.get(database)
     return None if reader is None else reader(folder, recording)
+
+
+def stated_patients(database: str, folder: Path) -> dict[str, str]:
+    """Record to patient as a table in `folder` says; empty where the database has no such table."""
+    table = folder / "ptbxl_database.csv"
+    if database != "ptb-xl" or not table.is_file():
+        return {}
+    with table.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return {
+        Path(row[column]).name: row["patient_id"].removesuffix(".0")
+        for row in rows
+        for column in ("filename_lr", "filename_hr")
+    }
 
 
 def _challenge_2017(folder: Path, recording: Recording) -> StatedRhythm | None:

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heartlm.ecg.database import open_database
+from heartlm.ecg.readers.arrays import read_csv, read_numpy
+from heartlm.errors import HeartlmError
+
+SIGNAL = np.round(np.stack([np.sin(np.arange(500) / 20), np.cos(np.arange(500) / 9)]), 4)
+
+
+def write_csv(path: Path, header: str, columns: list[np.ndarray]) -> None:
+    rows = [",".join(f"{value:.4f}" for value in row) for row in np.stack(columns, axis=1)]
+    path.write_text("\n".join([header, *rows]) + "\n")
+
+
+def test_csv_with_a_time_column_states_its_own_rate(tmp_path: Path) -> None:
+    write_csv(tmp_path / "r.csv", "time,MLII,V5", [np.arange(500) / 360, *SIGNAL])
+    recording = read_csv(tmp_path / "r.csv")
+    assert (recording.rate_hz, recording.lead_names, recording.units) == (360.0, ("MLII", "V5"), ("mV", "mV"))
+    np.testing.assert_allclose(recording.signal(), SIGNAL, atol=1e-6)
+    np.testing.assert_array_equal(recording.signal(10, 20, [1]), recording.signal()[1:, 10:20])
+
+
+def test_csv_with_a_sidecar_and_gaps(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("I,II\n1000,2\n,3\n3000,nan\n")
+    (tmp_path / "r.json").write_text(json.dumps({"rate_hz": 250, "units": ["uV", "mmHg"]}))
+    recording = read_csv(tmp_path / "r.csv")
+    assert recording.units == ("mV", "mmHg")
+    np.testing.assert_allclose(recording.signal(), [[1, np.nan, 3], [2, 3, np.nan]])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("I,II\n1,2\n", "rate_hz is None"),
+        ("time,I\n0,1\n0.01,x\n", "not readable as a table of numbers"),
+        ("time,I\n0,1\n0.01,1\n0.02,1\n0.3,1\n", "not evenly spaced"),
+        ("time,I\n5,1\n4,1\n", "does not rise"),
+        ("time\n0\n1\n", "no lead column"),
+        ("", "not readable"),
+    ],
+)
+def test_bad_csv(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "r.csv").write_text(text)
+    with pytest.raises(HeartlmError, match=reason) as caught:
+        read_csv(tmp_path / "r.csv")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_numpy_files(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"r{suffix}"
+    if suffix == ".npy":
+        np.save(path, SIGNAL * 1000)
+    else:
+        np.savez(path, signal=SIGNAL * 1000)
+    (tmp_path / "r.json").write_text(json.dumps({"rate_hz": 128, "units": "uV", "lead_names": ["a", "b"]}))
+    recording = read_numpy(path)
+    assert (recording.rate_hz, recording.lead_names, recording.num_samples) == (128.0, ("a", "b"), 500)
+    np.testing.assert_allclose(recording.signal(), SIGNAL, atol=1e-6)
+
+
+def test_a_single_lead_may_be_a_plain_row(tmp_path: Path) -> None:
+    np.save(tmp_path / "r.npy", SIGNAL[0])
+    (tmp_path / "r.json").write_text('{"rate_hz": 128}')
+    assert read_numpy(tmp_path / "r.npy").lead_names == ("lead 1",)
+
+
+@pytest.mark.parametrize(
+    ("array", "sidecar", "reason"),
+    [
+        (SIGNAL.T, '{"rate_hz": 128}', r"shape \[500, 2\], expected numbers \[num_leads, num_samples\]"),
+        (np.array(["x"]), '{"rate_hz": 128}', "expected numbers"),
+        (SIGNAL, '{"rate_hz": 0}', "rate_hz is 0"),
+        (SIGNAL, '{"rate_hz": 128, "lead_names": ["a"]}', "1 lead names and 1 units for the 2 leads"),
+        (SIGNAL, "[]", "expected an object"),
+    ],
+)
+def test_bad_numpy(tmp_path: Path, array: np.ndarray, sidecar: str, reason: str) -> None:
+    np.save(tmp_path / "r.npy", array)
+    (tmp_path / "r.json").write_text(sidecar)
+    with pytest.raises(HeartlmError, match=reason):
+        read_numpy(tmp_path / "r.npy")
+
+
+def test_a_database_takes_recordings_and_leaves_tables_alone(tmp_path: Path) -> None:
+    write_csv(tmp_path / "timed.csv", "time,I", [np.arange(500) / 100, SIGNAL[0]])
+    np.save(tmp_path / "array.npy", SIGNAL)
+    (tmp_path / "array.json").write_text('{"rate_hz": 128}')
+    np.save(tmp_path / "weights.npy", SIGNAL)
+    (tmp_path / "labels.csv").write_text("record,label\na,1\n")
+    database = open_database(tmp_path)
+    assert database.record_ids == ("array", "timed")
+    assert database.recording("timed").rate_hz == 100

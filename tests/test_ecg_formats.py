@@ -1,0 +1,82 @@
+"""Every sample of every format reads to the values of the reference reader, or is refused in one line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import wfdb
+
+from heartlm.ecg.readers.discovery import RecordFiles
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+from tests.conftest import DATA, shared_data
+
+FORMATS = DATA / "formats"
+SAMPLES = sorted(
+    path.relative_to(FORMATS).as_posix() for path in FORMATS.rglob("*") if path.suffix in (".hea", ".edf", ".xml")
+) or [pytest.param("", marks=pytest.mark.skip(reason="format samples not found: set HEARTLM_TEST_DATA"))]
+
+REFUSED = {
+    "100-no-len.hea": "100.dat: signal file named by 100-no-len.hea is missing",
+    "100skew.hea": "100.dat: signal file named by 100skew.hea is missing",
+    "1003.hea": "1003.dat: signal file named by 1003.hea is missing",
+}
+"""Samples that come without their signal file, which the reference reader cannot read either."""
+
+
+def open_sample(path: Path) -> Recording:
+    return RecordFiles(path.with_suffix(""), path).open_signal(accept_uncalibrated=False)
+
+
+def reference(path: Path) -> np.ndarray:
+    """Physical values in millivolts `[num_leads, num_samples]`, straight from each format's own package."""
+    if path.suffix == ".edf":
+        edfio = pytest.importorskip("edfio")
+        signals = edfio.read_edf(path, header_encoding="latin-1").signals
+        return np.stack([s.data / (1000 if s.physical_dimension == "uV" else 1) for s in signals])
+    if path.suffix == ".xml":
+        digits = re.findall(r"<digits>([^<]*)</digits>", path.read_text(encoding="utf-8"))
+        return np.array([lead.split() for lead in digits[:12]], np.float64) * 2.5 / 1000
+    return wfdb.rdrecord(str(path.with_suffix(""))).p_signal.T
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_sample(name: str) -> None:
+    path = FORMATS / name
+    if name in REFUSED:
+        with pytest.raises(HeartlmError, match=re.escape(REFUSED[name])) as caught:
+            open_sample(path).signal()
+        assert "\n" not in str(caught.value)
+        return
+    recording = open_sample(path)
+    whole = recording.signal()
+    if recording.num_samples == 0:
+        assert name.endswith("_layout.hea"), "only the header that lays out the leads of others has no samples"
+        return
+    expected = reference(path)
+    assert whole.shape == expected.shape
+    np.testing.assert_allclose(whole, expected, rtol=1e-6, atol=1e-6)
+    start, stop = recording.num_samples // 3, recording.num_samples // 3 + min(1000, recording.num_samples // 3)
+    np.testing.assert_array_equal(recording.signal(start, stop), whole[:, start:stop])
+
+
+def test_cinc_mat_file_equals_scipy() -> None:
+    from scipy.io import loadmat
+
+    path = shared_data("formats/a103l.mat")
+    recording = open_sample(path.with_suffix(".hea"))
+    values = loadmat(path)["val"].astype(np.float64)
+    expected = (values - recording.baseline[:, np.newaxis]) / recording.gain[:, np.newaxis]
+    expected[values == -32768] = np.nan
+    np.testing.assert_allclose(recording.signal(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_limb_leads_of_the_aecg_sample_obey_einthoven() -> None:
+    recording = open_sample(shared_data("formats/ecg_hl7.xml"))
+    assert recording.rate_hz == 500
+    assert recording.units == ("mV",) * 12
+    one, two, three = recording.signal(leads=[recording.lead_index(name) for name in ("I", "II", "III")])
+    np.testing.assert_allclose(two - one, three, atol=1e-6)

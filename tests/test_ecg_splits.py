@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heartlm.ecg.splits import DS1, DS2, PACED, de_chazal_split, hash_split
+from tests.conftest import shared_data
+
+patients = st.text(min_size=1, max_size=12)
+
+
+def test_de_chazal_lists_are_as_published() -> None:
+    assert len(DS1) == len(DS2) == 22
+    assert len({*DS1, *DS2, *PACED}) == 48
+    assert de_chazal_split("100") == "test"
+    assert de_chazal_split("101") == "train"
+    assert de_chazal_split("217") == "excluded"
+    assert de_chazal_split("99") is None
+
+
+@settings(derandomize=True, deadline=None)
+@given(patients, st.floats(0, 0.4), st.floats(0, 0.4))
+def test_a_patient_is_always_on_one_side_and_fractions_only_move_the_borders(
+    patient: str, train: float, validation: float
+) -> None:
+    split = hash_split(patient, train, validation)
+    assert split == hash_split(patient, train, validation)
+    if split == "train":
+        assert hash_split(patient, train + 0.1, validation) == "train"
+
+
+def test_fractions_are_met_on_average() -> None:
+    counts = Counter(hash_split(f"mitdb/{number}") for number in range(10_000))
+    assert abs(counts["train"] / 10_000 - 0.8) < 0.02
+    assert abs(counts["validation"] / 10_000 - 0.1) < 0.02
+
+
+def test_impossible_fractions_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most 1"):
+        hash_split("p", 0.8, 0.3)
+
+
+def test_the_one_patient_who_straddles_is_that_of_201_and_202() -> None:
+    from heartlm.ecg.database import open_database
+
+    mitdb = open_database(shared_data("mitdb"))
+    splits_of_patient: dict[str, set[str]] = {}
+    for record_id in mitdb.record_ids:
+        splits_of_patient.setdefault(mitdb.patient_of(record_id), set()).add(mitdb.split_of(record_id))
+    straddling = {patient: splits for patient, splits in splits_of_patient.items() if len(splits) > 1}
+    assert straddling == {"mitdb/201": {"train", "test"}}
+    assert mitdb.patient_of("202") == mitdb.patient_of("201")

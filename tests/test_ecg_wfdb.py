@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import wfdb
+
+from heartlm.ecg.readers.wfdb_signal import load_header, read_wfdb, stored_checksums
+from heartlm.errors import HeartlmError
+from tests.conftest import shared_data
+
+RATE_HZ = 250
+NUM_SAMPLES = 1000
+
+
+def write_record(folder: Path, fmt: str = "16", units: str = "mV", name: str = "r") -> np.ndarray:
+    """Write a two-lead record and return its physical values `[2, 1000]` as stored."""
+    time_s = np.arange(NUM_SAMPLES) / RATE_HZ
+    signal = np.stack([np.sin(7 * time_s), np.cos(3 * time_s)], axis=1)
+    wfdb.wrsamp(
+        name,
+        RATE_HZ,
+        [units] * 2,
+        ["MLII", "V5"],
+        p_signal=signal,
+        fmt=[fmt] * 2,
+        adc_gain=[200.0] * 2,
+        baseline=[0] * 2,
+        write_dir=str(folder),
+    )
+    return wfdb.rdrecord(str(folder / name)).p_signal.T
+
+
+def edit_header(folder: Path, old: str, new: str) -> None:
+    path = folder / "r.hea"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(HeartlmError) as caught:
+        read_wfdb(folder / "r.hea").signal()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("fmt", ["16", "24", "32", "80", "212", "508", "516"])
+def test_values_and_slices_equal_the_reference_reader(tmp_path: Path, fmt: str) -> None:
+    if fmt in ("508", "80"):
+        pytest.importorskip("soundfile")
+        signal = np.stack([np.arange(NUM_SAMPLES) % 100, np.arange(NUM_SAMPLES) % 77], axis=1) / 200
+        wfdb.wrsamp("r", RATE_HZ, ["mV"] * 2, ["a", "b"], p_signal=signal, fmt=[fmt] * 2, adc_gain=[200.0] * 2,
+                    baseline=[0] * 2, write_dir=str(tmp_path))  # fmt: skip
+        expected = wfdb.rdrecord(str(tmp_path / "r")).p_signal.T
+    else:
+        expected = write_record(tmp_path, fmt)
+    recording = read_wfdb(tmp_path / "r.hea")
+    whole = recording.signal()
+    assert whole.dtype == np.float32
+    np.testing.assert_allclose(whole, expected, atol=1e-6)
+    for start, stop in [(0, 1), (1, 2), (101, 404), (998, 1000), (500, 500)]:
+        np.testing.assert_array_equal(recording.signal(start, stop), whole[:, start:stop])
+        np.testing.assert_array_equal(recording.signal(start, stop, [1, 0, 1]), whole[[1, 0, 1], start:stop])
+
+
+def test_a_slice_of_difference_format_is_summed_from_the_start() -> None:
+    path = shared_data("formats/binformats.hea")
+    recording = read_wfdb(path)
+    assert load_header(path).record.fmt[0] == "8"
+    np.testing.assert_array_equal(recording.signal(200, 300), recording.signal()[:, 200:300])
+
+
+@pytest.mark.parametrize(("units", "factor"), [("mV", 1.0), ("uV", 1e-3), ("V", 1e3)])
+def test_voltages_become_millivolts(tmp_path: Path, units: str, factor: float) -> None:
+    expected = write_record(tmp_path, units=units)
+    recording = read_wfdb(tmp_path / "r.hea")
+    assert recording.units == ("mV", "mV")
+    np.testing.assert_allclose(recording.signal(), expected * factor, rtol=1e-6)
+    np.testing.assert_allclose(recording.gain, 200 / factor)
+
+
+def test_micro_sign_is_not_lost(tmp_path: Path) -> None:
+    expected = write_record(tmp_path)
+    edit_header(tmp_path, "/mV", "/µV")
+    np.testing.assert_allclose(read_wfdb(tmp_path / "r.hea").signal(), expected / 1000, rtol=1e-6)
+
+
+def test_other_units_stay(tmp_path: Path) -> None:
+    expected = write_record(tmp_path, units="mmHg")
+    recording = read_wfdb(tmp_path / "r.hea")
+    assert recording.units == ("mmHg", "mmHg")
+    np.testing.assert_allclose(recording.signal(), expected, rtol=1e-6)
+
+
+def test_invalid_samples_are_nan(tmp_path: Path) -> None:
+    write_record(tmp_path)
+    content = bytearray((tmp_path / "r.dat").read_bytes())
+    content[40:42] = (-32768).to_bytes(2, "little", signed=True)
+    (tmp_path / "r.dat").write_bytes(content)
+    assert np.argwhere(np.isnan(read_wfdb(tmp_path / "r.hea").signal())).tolist() == [[0, 10]]
+
+
+def test_truncated_signal_file(tmp_path: Path) -> None:
+    write_record(tmp_path)
+    content = (tmp_path / "r.dat").read_bytes()
+    (tmp_path / "r.dat").write_bytes(content[:2000])
+    message = refusal(tmp_path)
+    assert "r.dat: holds 500 samples a lead, r.hea says 1000" in message
+
+
+def test_missing_signal_file_is_named(tmp_path: Path) -> None:
+    write_record(tmp_path)
+    (tmp_path / "r.dat").unlink()
+    assert f"{tmp_path / 'r.dat'}: signal file named by r.hea is missing" in refusal(tmp_path)
+
+
+def test_header_that_claims_too_much(tmp_path: Path) -> None:
+    write_record(tmp_path)
+    edit_header(tmp_path, "250 1000", "250 9000")
+    assert "holds 1000 samples a lead, r.hea says 9000" in refusal(tmp_path)
+
+
+def test_header_that_claims_too_little(tmp_path: Path) -> None:
+    write_record(tmp_path)
+    edit_header(tmp_path, "250 1000", "250 400")
+    assert "r.hea says 400 and its checksum does not fit" in refusal(tmp_path)
+
+
+def test_a_longer_file_is_fine_where_the_checksum_vouches_for_the_header(tmp_path: Path) -> None:
+    expected = write_record(tmp_path)
+    with (tmp_path / "r.dat").open("ab") as stream:
+        stream.write(bytes(4000))
+    np.testing.assert_allclose(read_wfdb(tmp_path / "r.hea").signal(), expected, atol=1e-6)
+
+
+def test_header_without_length_takes_it_from_the_file(tmp_path: Path) -> None:
+    expected = write_record(tmp_path)
+    edit_header(tmp_path, "250 1000", "250")
+    recording = read_wfdb(tmp_path / "r.hea")
+    assert recording.num_samples == NUM_SAMPLES
+    np.testing.assert_allclose(recording.signal(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("gain", ["0(0)/mV", "0"])
+def test_gain_of_zero_is_refused_unless_the_database_is_known_for_it(tmp_path: Path, gain: str) -> None:
+    expected = write_record(tmp_path)
+    edit_header(tmp_path, "200.0(0)/mV", gain)
+    assert "r.hea: lead MLII has gain 0 (uncalibrated)" in refusal(tmp_path)
+    np.testing.assert_allclose(read_wfdb(tmp_path / "r.hea", accept_uncalibrated=True).signal(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("r 2 250 1000", "r 3 250 1000", "3 signals announced, 2 described"),
+        ("r 2 250 1000", "r 2 0 1000", "sampling rate 0 Hz"),
+        ("r 2 250 1000", "nonsense", "not readable as a WFDB record"),
+        (" 16 ", " 999 ", "signal format 999"),
+    ],
+)
+def test_malformed_headers(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    write_record(tmp_path)
+    edit_header(tmp_path, old, new)
+    assert reason in refusal(tmp_path)
+
+
+def test_an_empty_header(tmp_path: Path) -> None:
+    (tmp_path / "r.hea").write_text("")
+    assert "not readable as a WFDB record" in refusal(tmp_path)
+
+
+def test_skew_shifts_each_lead_and_pads_with_nan(tmp_path: Path) -> None:
+    expected = write_record(tmp_path)
+    lines = (tmp_path / "r.hea").read_text().splitlines()
+    lines[2] = lines[2].replace(" 16 ", " 16:3 ")
+    (tmp_path / "r.hea").write_text("\n".join(lines) + "\n")
+    recording = read_wfdb(tmp_path / "r.hea")
+    whole = recording.signal()
+    np.testing.assert_allclose(whole[0], expected[0], atol=1e-6)
+    np.testing.assert_allclose(whole[1, :-3], expected[1, 3:], atol=1e-6)
+    assert np.isnan(whole[1, -3:]).all()
+    np.testing.assert_array_equal(recording.signal(990, 999), whole[:, 990:999])
+
+
+def test_skewed_sample_equals_the_reference_reader(tmp_path: Path) -> None:
+    shutil.copy(shared_data("formats/100skew.hea"), tmp_path / "100skew.hea")
+    (tmp_path / "100.dat").symlink_to(shared_data("mitdb/100.dat").resolve())
+    expected = wfdb.rdrecord(str(tmp_path / "100skew")).p_signal.T
+    np.testing.assert_allclose(read_wfdb(tmp_path / "100skew.hea").signal(), expected, atol=1e-6)
+
+
+def test_headerless_length_of_a_packed_format(tmp_path: Path) -> None:
+    shutil.copy(shared_data("formats/100-no-len.hea"), tmp_path / "100-no-len.hea")
+    (tmp_path / "100.dat").symlink_to(shared_data("mitdb/100.dat").resolve())
+    assert read_wfdb(tmp_path / "100-no-len.hea").num_samples == 650_000
+
+
+def test_record_100() -> None:
+    recording = read_wfdb(shared_data("mitdb/100.hea"))
+    assert (recording.num_samples, recording.rate_hz, recording.lead_names) == (650_000, 360.0, ("MLII", "V5"))
+    assert recording.duration_s == pytest.approx(1805.6, abs=0.1)
+    np.testing.assert_allclose(recording.signal(0, 3), [[-0.145] * 3, [-0.065] * 3], atol=1e-6)
+    assert all(stated == computed for _, stated, computed in stored_checksums(load_header(recording.path)))
