@@ -6,7 +6,9 @@ one threshold. In fibrillation nearly every word is new; in sinus rhythm few wor
 
 Source: Zhou X, Ding H, Wu W, Zhang Y. A Real-Time Atrial Fibrillation Detection Algorithm Based on the Instantaneous
 State of Heart Rate. PLoS ONE 10(9):e0136544, 2015. The scaled entropy is the one of their earlier article, BioMedical
-Engineering OnLine 13:18, 2014.
+Engineering OnLine 13:18, 2014. The details were pieced together from the abstracts and public implementations of the
+two, and checked by their outcome: the published AFDB figures come out within 0.03 percentage points, NSRDB's exactly,
+MITDB's Sp and PPV within 0.12 and its Se 0.88 higher.
 """
 
 from __future__ import annotations
