@@ -25,6 +25,19 @@ from heartlm.ecg.splits import Split, de_chazal_split, hash_split
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 
+_SETTINGS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "name": (str, "text"),
+    "title": (str, "text"),
+    "version": (str, "text"),
+    "beat_labels": (bool, "true or false"),
+    "rhythm_labels": (bool, "true or false"),
+    "uncalibrated": (bool, "true or false"),
+    "rate_hz": ((int, float), "a number"),
+    "patients": (dict, "an object"),
+    "splits": (dict, "an object"),
+}
+"""The fields of `database.json`: type, and its name in an error."""
+
 
 def open_database(folder: Path) -> Database:
     """Open the database in `folder`.
@@ -205,12 +218,11 @@ def _read_settings(path: Path) -> dict[str, Any]:
     settings = read_json(path)
     if not isinstance(settings, dict):
         raise HeartlmError(f"{path}: expected an object of settings, found {type(settings).__name__}")
-    for field, kind in (("name", str), ("beat_labels", bool), ("rhythm_labels", bool), ("uncalibrated", bool)):
+    for field, (kind, expected) in _SETTINGS.items():
         if field in settings and not isinstance(settings[field], kind):
-            raise HeartlmError(f"{path}: {field} is {settings[field]!r}, expected a {kind.__name__}")
-    for field in ("patients", "splits"):
-        if not isinstance(settings.get(field, {}), dict):
-            raise HeartlmError(f"{path}: {field} is {settings[field]!r}, expected an object")
+            raise HeartlmError(f"{path}: {field} is {settings[field]!r}, expected {expected}")
+    if not settings.get("rate_hz", 1) > 0:
+        raise HeartlmError(f"{path}: rate_hz is {settings['rate_hz']!r}, expected more than 0")
     for patient, split in settings.get("splits", {}).items():
         if split not in get_args(Split):
             raise HeartlmError(f"{path}: splits: {patient} is {split!r}, expected one of {', '.join(get_args(Split))}")

@@ -91,7 +91,9 @@ def find_records(folder: Path) -> dict[str, RecordFiles]:
 
 
 def _listed(records: Path) -> list[RecordFiles]:
-    stems = [records.parent / line for line in dict.fromkeys(records.read_text(encoding="utf-8").split())]
+    stems = [
+        records.parent / line for line in dict.fromkeys(records.read_text(encoding="utf-8", errors="replace").split())
+    ]
     listed = [RecordFiles(stem, _signal_of(stem)) for stem in stems]
     missing = [files.stem for files in listed if files.signal is None and not files.annotation_paths]
     if missing:

@@ -34,7 +34,7 @@ def stated_patients(database: str, folder: Path) -> dict[str, str]:
     table = folder / "ptbxl_database.csv"
     if database != "ptb-xl" or not table.is_file():
         return {}
-    with table.open(encoding="utf-8", newline="") as stream:
+    with table.open(encoding="utf-8", errors="replace", newline="") as stream:
         rows = list(csv.DictReader(stream))
     return {
         Path(row[column]).name: row["patient_id"].removesuffix(".0")
@@ -54,7 +54,7 @@ def _challenge_2017(folder: Path, recording: Recording) -> StatedRhythm | None:
 
 @lru_cache(maxsize=4)
 def _reference_table(path: Path) -> dict[str, str]:
-    with path.open(encoding="utf-8", newline="") as stream:
+    with path.open(encoding="utf-8", errors="replace", newline="") as stream:
         return {row[0]: row[1] for row in csv.reader(stream) if len(row) >= 2}
 
 

@@ -151,8 +151,8 @@ class SignalFile:
 
     @property
     def num_frames_held(self) -> int:
-        """How many frames the file on the disk is long enough for."""
-        if self.format in _FLAC_FORMATS:
+        """How many frames the file on the disk is long enough for; 0 where its format does not let its size tell."""
+        if self.format not in _BYTES_PER_SAMPLE | _BYTES_OF_REST:
             return _UNKNOWN_LENGTH
         num_bytes = self.path.stat().st_size - self.byte_offset
         if self.format in _BYTES_PER_SAMPLE:
@@ -207,7 +207,7 @@ def uncalibrated_leads(path: Path) -> tuple[int, ...]:
     """
     places = []
     for place, fields in enumerate(_signal_lines(path)):
-        gain = re.match(r"[-+0-9.eE]+", fields[2]) if len(fields) > 2 else None
+        gain = re.match(r"-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", fields[2]) if len(fields) > 2 else None
         if gain is None or float(gain[0]) == 0:
             places.append(place)
     return tuple(places)
@@ -293,25 +293,28 @@ def check_files(header: Header) -> None:
             header's checksum does not vouch for the length.
     """
     for part in header.segments:
-        num_frames = header.num_samples if not header.has_segments else part.sig_len
+        num_frames = part.sig_len if header.has_segments else header.num_samples
         for file in signal_files(header.path.parent, part):
-            if not file.path.is_file():
-                raise HeartlmError(f"{file.path}: signal file named by {header.path.name} is missing; fetch it")
-            if file.format in _FLAC_FORMATS:
-                continue
-            if file.format not in _BYTES_PER_SAMPLE | _BYTES_OF_REST:
-                raise HeartlmError(f"{header.path}: signal format {file.format} is not one that heartlm reads")
-            held = file.num_frames_held
-            if file.path.stat().st_size < file.num_bytes(num_frames):
-                raise HeartlmError(
-                    f"{file.path}: holds {held} samples a lead, {header.path.name} says {num_frames}; "
-                    "the file is truncated or the header wrong, fetch both again"
-                )
-            if not header.has_segments and held - num_frames > header.rate_hz and not _checksums_hold(header):
-                raise HeartlmError(
-                    f"{file.path}: holds {held} samples a lead, {header.path.name} says {num_frames} and its checksum "
-                    "does not fit them; the header is wrong, fetch it again"
-                )
+            _check_file(header, file, num_frames)
+    if header.num_samples == _UNKNOWN_LENGTH and header.record.sig_len is None:
+        raise HeartlmError(
+            f"{header.path}: states no length, and its signal files do not tell it; add it to the header"
+        )
+
+
+def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
+    if not file.path.is_file():
+        raise HeartlmError(f"{file.path}: signal file named by {header.path.name} is missing; fetch it")
+    if file.format in _FLAC_FORMATS:
+        return  # its length shows when it is decoded
+    if file.format not in _BYTES_PER_SAMPLE | _BYTES_OF_REST:
+        raise HeartlmError(f"{header.path}: signal format {file.format} is not one that heartlm reads")
+    held = file.num_frames_held
+    lengths = f"{file.path}: holds {held} samples a lead, {header.path.name} says {num_frames}"
+    if file.path.stat().st_size < file.num_bytes(num_frames):
+        raise HeartlmError(f"{lengths}; the file is truncated or the header wrong, fetch both again")
+    if not header.has_segments and held - num_frames > header.rate_hz and not _checksums_hold(header):
+        raise HeartlmError(f"{lengths} and its checksum does not fit them; the header is wrong, fetch it again")
 
 
 def _checksums_hold(header: Header) -> bool:
