@@ -30,7 +30,7 @@ def usage() -> str:
     """The text of `heartlm --help`."""
     width = max(map(len, COMMANDS))
     lines = [
-        f"heartlm {__version__}: train heart language models, transformers that read an ECG as a sentence of heartbeats.",
+        f"heartlm {__version__}: heart language models, transformers that read an ECG as a sentence of heartbeats.",
         "",
         "usage: heartlm COMMAND [options]        heartlm COMMAND --help  explains one command, with examples",
         "",

@@ -8,6 +8,7 @@ positional fields, examples in `--help`, and errors of one line that name the fi
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -15,12 +16,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from docstring_parser import parse as parse_docstring
-from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser
+from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentError, ArgumentParser
 from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
 
 from heartlm.errors import HeartlmError
 
 Options = TypeVar("Options")
+
+
+class _Parser(ArgumentParser):
+    """Writes options with hyphens, as they are usually typed; underscores, as in a YAML file, are understood too."""
+
+    def format_help(self) -> str:
+        text = re.sub(r"--\w+", lambda option: option[0].replace("_", "-"), super().format_help())
+        return re.sub(r"\s--print-config[^\n]*\n( {8,}[^\n]*\n)*", "\n", text)
+
+
+def _underscored(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return name[:2] + name[2:].replace("-", "_") + equals + value if word.startswith("--") else word
 
 
 class _Formatter(JsonargparseFormatter, RawDescriptionHelpFormatter):
@@ -52,7 +66,7 @@ def parse(
         HeartlmError: an unknown option or field, a missing or an impossible value; the text names the field.
     """
     parser = _parser(options, command, summary, examples, positionals, config_file)
-    words = list(arguments)
+    words = [_underscored(word) for word in arguments]
     if config_file and words and not words[0].startswith("-"):
         words.insert(0, "--config")
     try:
@@ -71,8 +85,9 @@ def _parser(
     positionals: Sequence[str],
     config_file: bool,
 ) -> ArgumentParser:
-    parser = ArgumentParser(
+    parser = _Parser(
         prog=f"heartlm {command}",
+        usage=" ".join([f"heartlm {command}", *(name.upper() for name in positionals), "[options]"]),
         description=summary,
         epilog="examples:\n" + "\n".join(f"  {line}" for line in examples),
         formatter_class=_Formatter,
@@ -81,7 +96,11 @@ def _parser(
     )
     hints = typing.get_type_hints(options)
     fields = {field.name: field for field in dataclasses.fields(options)}
-    documented = {entry.arg_name: entry.description for entry in parse_docstring(options.__doc__ or "").params}
+    documented = {
+        entry.arg_name: entry.description
+        for ancestor in reversed(options.__mro__)
+        for entry in parse_docstring(ancestor.__doc__ or "").params
+    }
     for name in positionals:
         extra: dict[str, Any] = {}
         hint = hints[name]
@@ -92,7 +111,10 @@ def _parser(
         parser.add_argument(name, type=hint, help=documented.get(name), **extra)
     if config_file:
         parser.add_argument("--config", action=ActionConfigFile, help="a YAML file with any of these fields")
-    parser.add_class_arguments(options, None, skip=set(positionals), as_group=False)
+    flags = {name for name, field in fields.items() if hints[name] is bool and isinstance(field.default, bool)}
+    parser.add_class_arguments(options, None, skip=flags | set(positionals), as_group=False)
+    for name in sorted(flags):
+        parser.add_argument(f"--{name}", action=ActionYesNo, default=fields[name].default, help=documented.get(name))
     return parser
 
 

@@ -91,6 +91,7 @@ def build_corpus(
     fit: bool = True,
     skip_unreadable: bool = False,
     seed: int = 0,
+    command: str | None = None,
 ) -> dict[str, Any]:
     """Tokenise the databases in `folders` into the corpus folder `out`; return its manifest.
 
@@ -103,6 +104,7 @@ def build_corpus(
         fit: false keeps the tokenizer as it is (another run's).
         skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
         seed: of the choice of beats the codebooks are fitted on.
+        command: noted in the manifest, so that others can do the same.
 
     Raises:
         HeartlmError: unreadable input, nothing to tokenise, or `out` cannot be written.
@@ -121,7 +123,7 @@ def build_corpus(
         if writer.num_tokens == 0:
             raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {_reasons(writer.dropped)}")
         tokenizer.save(temporary / "tokenizer")
-        manifest = _finish(writer, tokenizer, sources)
+        manifest = _finish(writer, tokenizer, command)
     return manifest
 
 
@@ -159,7 +161,7 @@ def _fit(tokenizer: Tokenizer, sources: Sequence[Source], beats: Beats, seed: in
     tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": seed}
 
 
-def _finish(writer: _Writer, tokenizer: Tokenizer, sources: Sequence[Source]) -> dict[str, Any]:
+def _finish(writer: _Writer, tokenizer: Tokenizer, command: str | None) -> dict[str, Any]:
     import pyarrow
     import pyarrow.parquet
 
@@ -169,6 +171,7 @@ def _finish(writer: _Writer, tokenizer: Tokenizer, sources: Sequence[Source]) ->
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "heartlm": __version__,
+        "command": command,
         "tokenizer": {
             "kind": tokenizer.kind,
             "hash": tokenizer.content_hash(),

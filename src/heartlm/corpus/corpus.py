@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.schema import FILES, ROW_FIELDS, SCHEMA_VERSION, RecordTable, Row
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, sha256_of
+from heartlm.files import read_json
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
 
 
@@ -54,8 +56,9 @@ class Corpus:
 
     @property
     def manifest_hash(self) -> str:
-        """SHA-256 of `manifest.json`: names this corpus exactly, since the manifest holds all checksums."""
-        return sha256_of(self.folder / "manifest.json")
+        """SHA-256 over the manifest, the command left out: it holds all checksums, so it names the content exactly."""
+        content = {key: value for key, value in self.manifest.items() if key != "command"}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def tokenizer(self) -> Tokenizer:
         """Load the tokenizer that made the codes."""

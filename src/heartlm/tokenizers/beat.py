@@ -1,7 +1,8 @@
 """The beat tokenizer: each heartbeat is a token of several facets.
 
-The waveform around the R peak becomes residual vector-quantisation codes, coarse to fine; the RR intervals become
-levels of their own. Decoding sums the centroids back to a waveform and places it by the RR interval.
+The waveform around the R peak becomes residual vector-quantisation codes, coarse to fine; so does what sets it apart
+from the beats around it, because a beat is ectopic by what is usual in its patient; the RR intervals become levels of
+their own. Decoding sums the centroids of the waveform and places it by the RR interval.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from heartlm.tokenizers.rr import (
     rr_facets,
     rr_intervals_s,
 )
-from heartlm.tokenizers.waveform import BeatWaveforms, BeatWindow, beat_waveforms
+from heartlm.tokenizers.waveform import BeatWaveforms, BeatWindow, beat_waveforms, deviations
 
 Floats = NDArray[np.float32]
 
@@ -36,12 +37,13 @@ FIT_BEATS_PER_LEAD = 4_000
 
 @dataclass
 class BeatTokenizer(Tokenizer):
-    """Residual codes of the waveform around the R peak, and RR facets.
+    """Residual codes of the waveform around the R peak and of its deviation from the dominant beat, and RR facets.
 
     Attributes:
-        num_levels: residual codes a beat.
+        num_levels: residual codes of the waveform.
+        num_deviation_levels: residual codes of its deviation.
         num_codes: size of each level's codebook.
-        causal_only: leave out the facets that need the next beat or a mean centred on the beat.
+        causal_only: leave out the next RR interval, and take all means and medians from the past alone.
         window: the grid of times around the R peak.
         emphasis: how much the codebooks care for quiet parts of the beat: distances at each grid point are divided
             by its standard deviation to this power; 0 treats all alike, 1 whitens.
@@ -50,11 +52,13 @@ class BeatTokenizer(Tokenizer):
     kind: ClassVar[str] = "beat"
 
     num_levels: int = 4
+    num_deviation_levels: int = 2
     num_codes: int = 256
     causal_only: bool = False
     emphasis: float = 0.0
     window: BeatWindow = field(default_factory=BeatWindow)
     quantizer: ResidualQuantizer | None = None
+    deviation_quantizer: ResidualQuantizer | None = None
     decode_error: float | None = None
 
     @property
@@ -64,9 +68,12 @@ class BeatTokenizer(Tokenizer):
 
     @property
     def facets(self) -> tuple[Facet, ...]:
-        """`shape_0`, `shape_1`, … and the RR facets."""
+        """`shape_0`, …, `deviation_0`, … and the RR facets."""
         shape = (Facet(f"shape_{level}", self.num_codes) for level in range(self.num_levels))
-        return (*shape, *(Facet(facet.name, facet.scale.size, facet.causal) for facet in self.rr_facets))
+        deviation = (
+            Facet(f"deviation_{level}", self.num_codes, self.causal_only) for level in range(self.num_deviation_levels)
+        )
+        return (*shape, *deviation, *(Facet(f.name, f.scale.size, f.causal) for f in self.rr_facets))
 
     def waveforms(self, lead: Lead) -> BeatWaveforms:
         """The normalised waveform of every beat of `lead`."""
@@ -79,19 +86,24 @@ class BeatTokenizer(Tokenizer):
             HeartlmError: there are no beats to learn from.
         """
         generator = np.random.Generator(np.random.Philox(seed))
-        parts = [_some(self.waveforms(lead).shape, FIT_BEATS_PER_LEAD, generator) for lead in leads]
+        parts = [self._fit_sample(lead, generator) for lead in leads]
         if not sum(map(len, parts)):
             raise HeartlmError("the training split has no beats to fit the beat tokenizer on")
         share = -(-FIT_BEATS // len(parts))
-        sample = np.concatenate([_some(part, share, generator) for part in parts])
-        self.quantizer = fit_quantizer(
-            sample,
-            num_levels=self.num_levels,
-            num_codes=self.num_codes,
-            weight=self._weight(sample),
-            seed=seed,
-        )
-        self.decode_error = round(self.quantizer.relative_error(sample), 6)
+        shape, deviation = np.concatenate([part[:share] for part in parts]).swapaxes(0, 1)
+        self.quantizer = self._fit_codes(shape, self.num_levels, seed)
+        self.deviation_quantizer = self._fit_codes(deviation, self.num_deviation_levels, seed + 1)
+        self.decode_error = round(self.quantizer.relative_error(shape), 6)
+
+    def _fit_sample(self, lead: Lead, generator: np.random.Generator) -> Floats:
+        """Waveforms and deviations of beats chosen at random, `[num_chosen, 2, num_points]`."""
+        shape = self.waveforms(lead).shape
+        both = np.stack([shape, deviations(shape, self.causal_only)], axis=1)
+        return both[generator.permutation(len(both))[:FIT_BEATS_PER_LEAD]]
+
+    def _fit_codes(self, sample: Floats, num_levels: int, seed: int) -> ResidualQuantizer:
+        weight = self._weight(sample)
+        return fit_quantizer(sample, num_levels=num_levels, num_codes=self.num_codes, weight=weight, seed=seed)
 
     def _weight(self, sample: Floats) -> Floats:
         deviation = sample.std(axis=0)
@@ -104,8 +116,10 @@ class BeatTokenizer(Tokenizer):
         beats, waves = lead.annotations, self.waveforms(lead)
         values = rr_facets(rr_intervals_s(beats.sample, beats.rate_hz), self.causal_only)
         intervals = [facet.scale.encode(values[facet.name]) for facet in self.rr_facets]
+        shape, deviation = self._fitted()
+        codes = [shape.encode(waves.shape), deviation.encode(deviations(waves.shape, self.causal_only))]
         return Tokens(
-            codes=np.concatenate([self._fitted().encode(waves.shape), np.stack(intervals, axis=1)], axis=1),
+            codes=np.concatenate([*codes, np.stack(intervals, axis=1)], axis=1),
             sample=beats.sample,
             beat_class=beats.beat_classes(),
             rhythm=beats.rhythm_at(beats.sample),
@@ -115,24 +129,26 @@ class BeatTokenizer(Tokenizer):
     def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:
         """Baseline-free waveform of each beat on the window's grid, in millivolts; `[num_tokens, num_points]`."""
         scale = np.broadcast_to(np.asarray(scale_mv, np.float32), len(codes))
-        waveform: Floats = self._fitted().decode(codes[:, : self.num_levels]) * scale[:, None]
+        waveform: Floats = self._fitted()[0].decode(codes[:, : self.num_levels]) * scale[:, None]
         return waveform
 
     def decode_rr_s(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
         """Interval before each beat in seconds, NaN where unknown; float64 `[num_tokens]`."""
-        return self.rr_facets[0].scale.decode(codes[:, self.num_levels])
+        return self.rr_facets[0].scale.decode(codes[:, self.num_levels + self.num_deviation_levels])
 
     def geometry(self) -> list[Floats]:
-        """Centroids of each codebook, in units of the first level's spread, then the levels of the RR facets."""
-        quantizer = self._fitted()
-        weighted = quantizer.codebooks * quantizer.weight
-        spread = max(float(weighted[0].std()), 1e-6)
-        return [*(weighted / spread), *(ordinal_coordinates(facet.scale.size) for facet in self.rr_facets)]
+        """Centroids of each codebook, in units of its first level's spread, then the levels of the RR facets."""
+        places: list[Floats] = []
+        for quantizer in self._fitted():
+            weighted = quantizer.codebooks * quantizer.weight
+            places += list(weighted / max(float(weighted[0].std()), 1e-6))
+        return places + [ordinal_coordinates(facet.scale.size) for facet in self.rr_facets]
 
     def settings(self) -> dict[str, Any]:
         """Sizes, the window and the error of decoding."""
         return {
             "num_levels": self.num_levels,
+            "num_deviation_levels": self.num_deviation_levels,
             "num_codes": self.num_codes,
             "causal_only": self.causal_only,
             "emphasis": self.emphasis,
@@ -141,23 +157,24 @@ class BeatTokenizer(Tokenizer):
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """`codebooks` and the `weight` of each grid point."""
-        quantizer = self._fitted()
-        return {"codebooks": quantizer.codebooks, "weight": quantizer.weight}
+        """Codebooks and the weight of each grid point, of the waveform and of its deviation."""
+        return {
+            f"{name}.{part}": array
+            for name, quantizer in zip(("shape", "deviation"), self._fitted(), strict=True)
+            for part, array in (("codebooks", quantizer.codebooks), ("weight", quantizer.weight))
+        }
 
     @classmethod
     def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> BeatTokenizer:
         """Rebuild the tokenizer."""
-        window = BeatWindow(**settings.pop("window"))
-        quantizer = ResidualQuantizer(arrays["codebooks"], arrays["weight"])
-        return cls(**settings, window=window, quantizer=quantizer)
+        shape, deviation = (
+            ResidualQuantizer(arrays[f"{name}.codebooks"], arrays[f"{name}.weight"]) for name in ("shape", "deviation")
+        )
+        return cls(
+            **{**settings, "window": BeatWindow(**settings["window"])}, quantizer=shape, deviation_quantizer=deviation
+        )
 
-    def _fitted(self) -> ResidualQuantizer:
-        if self.quantizer is None:
+    def _fitted(self) -> tuple[ResidualQuantizer, ResidualQuantizer]:
+        if self.quantizer is None or self.deviation_quantizer is None:
             raise HeartlmError("the beat tokenizer has no codebooks yet: fit it first")
-        return self.quantizer
-
-
-def _some(waveform: Floats, most: int, generator: np.random.Generator) -> Floats:
-    """At most `most` of the waveforms, chosen at random."""
-    return waveform[generator.permutation(len(waveform))[:most]]
+        return self.quantizer, self.deviation_quantizer

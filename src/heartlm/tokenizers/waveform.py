@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
+DOMINANT_BEATS, DOMINANT_EVERY = 64, 16
+
 
 @dataclass(frozen=True)
 class BeatWindow:
@@ -71,6 +73,22 @@ def beat_waveforms(signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float,
     scale = np.maximum(scale, 1e-3)  # a flat lead has no amplitude: 1 µV keeps it at zero instead of dividing by it
     shape = np.clip((raw - baseline[:, None]) / scale[:, None], -window.clip, window.clip)
     return BeatWaveforms(shape, baseline, scale)
+
+
+def deviations(shape: Floats, causal: bool) -> Floats:
+    """What sets each beat apart from the beat that dominates around it; float32 `[num_beats, num_points]`.
+
+    The dominant beat is the median waveform of the 64 beats on either side or, with `causal`, of the 128 before. It is
+    taken anew every 16 beats, which is as often as it changes.
+    """
+    deviation = np.empty_like(shape)
+    for begin in range(0, len(shape), DOMINANT_EVERY):
+        end = begin + DOMINANT_EVERY
+        near = slice(max(0, begin - 2 * DOMINANT_BEATS), begin + 1)
+        if not causal:
+            near = slice(max(0, begin - DOMINANT_BEATS), end + DOMINANT_BEATS)
+        deviation[begin:end] = shape[begin:end] - np.median(shape[near], axis=0)
+    return deviation
 
 
 def fill_gaps(signal: Floats) -> Floats:

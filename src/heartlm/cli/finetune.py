@@ -1,0 +1,40 @@
+"""`heartlm finetune`: a pretrained model and labels in, a model that finds arrhythmias out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from heartlm.cli.options import parse
+from heartlm.cli.pretrain import run_or_resume
+from heartlm.training.config import FinetuneConfig
+
+EXAMPLES = (
+    "heartlm finetune runs/foundation --task beats --corpus corpora/mitdb --out runs/beats",
+    "heartlm finetune runs/foundation --task beats --corpus corpora/mitdb --from-scratch --out runs/scratch",
+    "heartlm finetune runs/rhythms --task rhythm --corpus corpora/afdb --window 41",
+    "heartlm finetune --resume runs/beats",
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Fine-tune as `arguments` say."""
+    words = list(arguments)
+    config_given = bool(words) and words[0].endswith((".yaml", ".yml"))
+    if words and not words[0].startswith("-") and not config_given:
+        words[:1] = ["--run", words[0]]
+    config = parse(
+        FinetuneConfig,
+        words,
+        command="finetune",
+        summary="Add a head to a pretrained model and train it on labelled tokens: heartlm finetune RUN --task beats",
+        examples=EXAMPLES,
+        config_file=True,
+    )
+
+    def work(settings: FinetuneConfig) -> Path:
+        from heartlm.training.finetune import finetune
+
+        return finetune(settings)
+
+    return run_or_resume(config, work)

@@ -1,0 +1,109 @@
+"""`heartlm tokenize`: recordings in, a corpus out."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from heartlm.cli.options import existing, parse
+
+EXAMPLES = (
+    "heartlm tokenize mitdb --tokenizer beat --out corpora/mitdb",
+    "heartlm tokenize mitdb cudb cinc2017 --tokenizer beat --training-leads all --out corpora/many",
+    "heartlm tokenize afdb --tokenizer rhythm --out corpora/afdb",
+    "heartlm tokenize svdb --tokenizer-from runs/foundation --out corpora/svdb",
+)
+
+
+@dataclass
+class TokenizeOptions:
+    """Options of `heartlm tokenize`.
+
+    Attributes:
+        databases: folders of recordings, one each database.
+        out: the corpus folder to write; an earlier one is replaced when the new one is complete.
+        tokenizer: beat reads waveforms and RR intervals, rhythm RR intervals alone, sample amplitudes at 100 Hz.
+        tokenizer_from: encode with the tokenizer of this run or corpus instead of fitting one.
+        causal: leave out what needs the next beats, so that a live stream can be tokenised alike (beat).
+        training_leads: first encodes one lead of each recording; all adds the other leads of training recordings.
+        beats: auto takes annotated beats and detects them where there are none.
+        skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
+        seed: of the choice of beats that the codebooks are fitted on.
+    """
+
+    databases: list[Path]
+    out: Path
+    tokenizer: Literal["beat", "rhythm", "sample"] = "beat"
+    tokenizer_from: Path | None = None
+    causal: bool = False
+    training_leads: Literal["first", "all"] = "first"
+    beats: Literal["auto", "annotated", "detected"] = "auto"
+    skip_unreadable: bool = False
+    seed: int = 0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Tokenise as `arguments` say and print what came of it."""
+    options = parse(
+        TokenizeOptions,
+        arguments,
+        command="tokenize",
+        summary="Turn recordings into a corpus of tokens. The tokenizer is fitted on the training split alone.",
+        examples=EXAMPLES,
+        positionals=["databases"],
+    )
+    from heartlm.corpus.build import build_corpus
+
+    manifest = build_corpus(
+        options.databases,
+        _tokenizer(options),
+        options.out,
+        training_leads=options.training_leads,
+        beats=options.beats,
+        fit=options.tokenizer_from is None,
+        skip_unreadable=options.skip_unreadable,
+        seed=options.seed,
+        command=shlex.join(["heartlm", "tokenize", *arguments]),
+    )
+    print("\n".join(describe(manifest, options.out)))
+    return 0
+
+
+def _tokenizer(options: TokenizeOptions) -> Any:
+    from heartlm.tokenizers.base import load_tokenizer
+    from heartlm.tokenizers.registry import tokenizer_class
+
+    if options.tokenizer_from is not None:
+        return load_tokenizer(existing(options.tokenizer_from, "run or corpus") / "tokenizer")
+    if options.tokenizer == "beat":
+        return tokenizer_class("beat")(causal_only=options.causal)  # type: ignore[call-arg]
+    return tokenizer_class(options.tokenizer)()
+
+
+def describe(manifest: dict[str, Any], folder: Path) -> list[str]:
+    """The lines that tell what is in a corpus."""
+    tokenizer = manifest["tokenizer"]
+    lines = [
+        f"{folder}: {manifest['num_tokens']:,} {tokenizer['kind']} tokens of {len(tokenizer['facets'])} facets, "
+        f"{manifest['num_records']} records, {manifest['num_patients']} patients"
+    ]
+    for database in manifest["databases"]:
+        lines.append(
+            f"  {database['name']}: {database['num_beats']:,} beats in {database['num_records']} records, "
+            f"{database['hours']:.1f} h"
+        )
+        for split, content in database["splits"].items():
+            classes = ", ".join(f"{name} {count:,}" for name, count in content["beats_per_class"].items())
+            lines.append(
+                f"    {split}: {content['patients']} patients, {content['leads']} leads, "
+                f"{content['tokens']:,} tokens ({classes})"
+            )
+    if tokenizer["decode_error"] is not None:
+        lines.append(f"  decoding loses {100 * tokenizer['decode_error']:.1f} % of the waveform's RMS")
+    reasons = Counter(entry["reason"] for entry in manifest["dropped"])
+    lines += [f"  left out: {count} x {reason} (listed in manifest.json)" for reason, count in reasons.most_common()]
+    return lines

@@ -1,0 +1,42 @@
+"""What a fine-tuned model says of every token of a recording.
+
+Windows overlap by half; where two cover a token their probabilities are averaged, so a token near the edge of one
+window is also judged from the middle of another.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heartlm.corpus.windows import covering_windows
+from heartlm.models.heart import HeartModel
+
+WINDOWS_AT_ONCE = 32
+
+
+@torch.inference_mode()
+def token_probabilities(model: HeartModel, codes: NDArray[np.uint16], window: int) -> NDArray[np.float32]:
+    """Class probabilities of every token of one recording.
+
+    Args:
+        model: with a class head; a pooled head's answer counts for every token of its window.
+        codes: uint16 `[num_tokens, num_facets]`, all tokens of the recording.
+        window: tokens a window.
+
+    Returns:
+        float32 `[num_tokens, num_classes]`.
+    """
+    device = next(model.parameters()).device
+    windows = covering_windows(0, len(codes), window, max(1, window // 2))
+    index = windows.index[:, : int(windows.length[0])]  # every window of a recording has the same length
+    total = np.zeros((len(codes), model.num_classes), np.float32)
+    count = np.zeros(len(codes), np.float32)
+    for begin in range(0, len(index), WINDOWS_AT_ONCE):
+        places = index[begin : begin + WINDOWS_AT_ONCE]
+        logits = model.class_logits(torch.from_numpy(codes[places].astype(np.int64)).to(device))
+        answer = logits.float().softmax(dim=-1).cpu().numpy()
+        np.add.at(total, places, answer[:, None] if model.pooled else answer)
+        np.add.at(count, places, 1)
+    return total / count[:, None]

@@ -1,0 +1,163 @@
+"""Settings of a training run, as documented fields. Imports no torch.
+
+One dial, `depth`, sets the size of a model; width, heads, learning rate and batch follow from it unless they are set.
+The global batch is a number of windows; accumulation only splits it, so it never changes the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from heartlm.errors import HeartlmError
+from heartlm.models.config import HEAD_WIDTH
+
+
+@dataclass
+class TrainingConfig:
+    """What pretraining and fine-tuning have in common.
+
+    Attributes:
+        corpus: the corpus folder to train on.
+        out: the run folder to write; by default runs/ and a name made from the settings.
+        resume: continue the interrupted run in this folder; its own settings hold and all others are refused.
+        window: tokens a window.
+        batch_size: windows in a global batch; by default about 2048 tokens, more for deeper models.
+        accumulation: micro-batches a global batch is split into; changes memory and time, never the result.
+        steps: optimiser steps.
+        learning_rate: peak learning rate; by default 1e-3 at width 128, falling with the square root of the width.
+        warmup_steps: steps of linear warm-up; by default a tenth of all steps, at most 100.
+        final_learning_rate: share of the peak that the cosine decay ends at.
+        weight_decay: of AdamW, on matrices only.
+        clip: largest norm of the gradient.
+        seed: of initialisation, order of data, masks and dropout.
+        weights: share of each database in the windows drawn, for example {mitdb: 2, cudb: 1}; by default its tokens.
+        device: where to train; auto takes a GPU where there is one.
+        precision: auto is bf16 on a GPU that has it and fp32 elsewhere.
+        threads: CPU threads of torch; by default those this process may run on.
+        log_every: steps between lines of metrics.
+        validate_every: steps between validations.
+        checkpoint_every: steps between checkpoints.
+    """
+
+    corpus: Path | None = None
+    out: Path | None = None
+    resume: Path | None = None
+    window: int = 128
+    batch_size: int | None = None
+    accumulation: int = 1
+    steps: int = 1000
+    learning_rate: float | None = None
+    warmup_steps: int | None = None
+    final_learning_rate: float = 0.05
+    weight_decay: float = 0.05
+    clip: float = 1.0
+    seed: int = 0
+    weights: dict[str, float] = field(default_factory=dict)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    threads: int | None = None
+    log_every: int = 20
+    validate_every: int = 200
+    checkpoint_every: int = 200
+
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first field with an impossible value."""
+        at_least_one = ("window", "accumulation", "steps", "log_every", "validate_every", "checkpoint_every")
+        for name in (*at_least_one, *(n for n in ("batch_size", "threads") if getattr(self, n) is not None)):
+            if getattr(self, name) < 1:
+                raise HeartlmError(f"{name}: {getattr(self, name)} found, at least 1 expected")
+        for name in ("learning_rate", "clip"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise HeartlmError(f"{name}: {value} found, more than 0 expected")
+        if not 0 <= self.seed < 2**31:
+            raise HeartlmError(f"seed: {self.seed} found, 0 to 2147483647 expected")
+        if self.batch_size is not None and self.batch_size % self.accumulation:
+            raise HeartlmError(
+                f"accumulation: {self.accumulation} found; it must divide batch_size, which is {self.batch_size}"
+            )
+
+    def follow(self, depth: int, width: int) -> None:
+        """Fill in what follows from the size of the model."""
+        if self.batch_size is None:
+            windows = max(1, round(2048 * max(1.0, depth / 4) / self.window))
+            self.batch_size = -(-windows // self.accumulation) * self.accumulation
+        if self.learning_rate is None:
+            self.learning_rate = round(1e-3 * (4 * HEAD_WIDTH / width) ** 0.5, 7)
+        if self.warmup_steps is None:
+            self.warmup_steps = min(100, self.steps // 10)
+
+
+@dataclass
+class PretrainConfig(TrainingConfig):
+    """Settings of pretraining.
+
+    Attributes:
+        objective: masked hides spans of tokens and predicts them from both sides; causal predicts the next token.
+        mask_share: share of tokens hidden by the masked objective.
+        mask_span: longest run of tokens hidden together.
+        depth: the dial: number of transformer blocks.
+        width: width of the model; by default 32 for each block.
+        heads: attention heads; by default one for each 32 of width.
+        dropout: share of activations dropped in training.
+    """
+
+    objective: Literal["masked", "causal"] = "masked"
+    mask_share: float = 0.3
+    mask_span: int = 4
+    depth: int = 4
+    width: int | None = None
+    heads: int | None = None
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first field with an impossible value."""
+        super().check()
+        if not 0 < self.mask_share < 1:
+            raise HeartlmError(f"mask_share: {self.mask_share} found, between 0 and 1 expected")
+        if self.mask_span < 1:
+            raise HeartlmError(f"mask_span: {self.mask_span} found, at least 1 expected")
+        if self.objective == "causal" and self.window < 2:
+            raise HeartlmError(f"window: {self.window} found, at least 2 expected by the causal objective")
+
+
+@dataclass
+class FinetuneConfig(TrainingConfig):
+    """Settings of fine-tuning.
+
+    Attributes:
+        run: the run folder of the pretrained model.
+        task: beats labels every beat with its AAMI class; rhythm labels every beat as in the rhythm or not.
+        from_scratch: start from random weights instead of the pretrained ones: the baseline of every score.
+        head: token labels each token; window labels a window as a whole by the majority of its tokens.
+        rhythm: the rhythm that the rhythm task looks for.
+        flutter: how atrial flutter counts when the rhythm is AFIB.
+        class_balance: 0 weighs every labelled token alike, 1 every class alike, 0.5 lies between.
+        facet_dropout: share of codes hidden from the model in training.
+        dropout: share of activations dropped in training.
+    """
+
+    run: Path = Path()
+    task: Literal["beats", "rhythm"] = "beats"
+    from_scratch: bool = False
+    head: Literal["token", "window"] = "token"
+    rhythm: str = "AFIB"
+    flutter: Literal["negative", "positive", "left out"] = "negative"
+    class_balance: float = 0.5
+    facet_dropout: float = 0.1
+    dropout: float = 0.1
+
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first field with an impossible value."""
+        from heartlm.ecg.rhythms import RHYTHMS
+
+        super().check()
+        if self.rhythm not in RHYTHMS:
+            raise HeartlmError(f"rhythm: {self.rhythm!r} found, one of {', '.join(RHYTHMS)} expected")
+        for name in ("class_balance", "facet_dropout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise HeartlmError(f"{name}: {getattr(self, name)} found, 0 to 1 expected")
+        if self.head == "window" and self.task == "beats":
+            raise HeartlmError("head: 'window' found, but the beats task labels tokens: use --head token")

@@ -1,0 +1,125 @@
+"""Fine-tuning: a pretrained model learns labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.windows import sampler
+from heartlm.errors import HeartlmError
+from heartlm.models.store import ModelInfo, load_foundation
+from heartlm.training.batches import BEAT_TASK_CLASSES, LabelBatches, beat_labels, rhythm_labels
+from heartlm.training.config import FinetuneConfig
+from heartlm.training.loop import Job, train
+from heartlm.training.objectives import LabelLoss, class_weights
+from heartlm.training.pretrain import batch_size, corpus_of, validation_windows
+from heartlm.training.run_folder import RunFolder
+
+
+def finetune(config: FinetuneConfig) -> Path:
+    """Fine-tune as `config` says; return the run folder.
+
+    Raises:
+        HeartlmError: an impossible setting, a corpus of another tokenizer or without labels, an unwritable folder.
+    """
+    corpus = corpus_of(config)
+    parent = RunFolder(config.run)
+    kind = parent.about["kind"]
+    if kind != "pretrain":
+        raise HeartlmError(f"run: {config.run} is a {kind} run, a pretrained one expected")
+    classes = class_names(config)
+    torch.manual_seed(config.seed)
+    model, foundation = load_foundation(
+        parent.model("best"),
+        num_classes=len(classes),
+        pooled=config.head == "window",
+        dropout=config.dropout,
+        keep_weights=not config.from_scratch,
+    )
+    check_tokenizer(corpus, foundation, config.run)
+    assert foundation.config.width
+    config.follow(foundation.config.depth, foundation.config.width)
+    labels = labels_of(corpus, config.task, config.rhythm, config.flutter)
+    rows = _labelled_rows(corpus, labels, config)
+    info = ModelInfo(
+        **{
+            **vars(foundation),
+            "window": config.window,
+            "task": config.task,
+            "classes": classes,
+            "pooled": config.head == "window",
+            "positive": (config.rhythm, config.flutter) if config.task == "rhythm" else (),
+        }
+    )
+    run = RunFolder(config.resume or config.out or Path("runs") / _name(config, parent))
+    if config.resume is None:
+        about = {
+            "kind": "finetune",
+            "objective": foundation.objective,
+            "task": config.task,
+            "parent": str(config.run.resolve()),
+            "from_scratch": config.from_scratch,
+            "num_parameters": model.num_parameters,
+            "steps": config.steps,
+        }
+        run.start(config, about, corpus)
+    training = np.concatenate([labels[corpus.tokens_of(int(row))] for row in rows])
+    job = Job(
+        config=config,
+        run=run,
+        model=model,
+        info=info,
+        sampler=sampler(
+            corpus.records,
+            rows,
+            width=config.window,
+            batch_size=batch_size(config),
+            seed=config.seed,
+            weights=config.weights or None,
+        ),
+        make_batch=LabelBatches(
+            corpus, labels, model.mask_codes().numpy(), config.head == "window", config.facet_dropout, config.seed
+        ),
+        loss=LabelLoss(class_weights(training, len(classes), config.class_balance)),
+        validation=validation_windows(corpus, config.window),
+    )
+    train(job, resume=config.resume is not None)
+    run.finish()
+    return run.path
+
+
+def class_names(config: FinetuneConfig) -> tuple[str, ...]:
+    """Names of the labels of the task."""
+    return BEAT_TASK_CLASSES if config.task == "beats" else ("other", config.rhythm)
+
+
+def labels_of(corpus: Corpus, task: str, rhythm: str, flutter: str) -> NDArray[np.int64]:
+    """The label of every token of `corpus` for `task`, −1 to ignore; int64 `[num_tokens]`."""
+    if task == "beats":
+        return beat_labels(corpus.beat_class)
+    return rhythm_labels(corpus.rhythm, rhythm, flutter)
+
+
+def check_tokenizer(corpus: Corpus, info: ModelInfo, run: Path) -> None:
+    """Raise a HeartlmError unless `corpus` was made by the tokenizer that the model of `run` reads."""
+    if corpus.tokenizer_hash != info.tokenizer_hash:
+        raise HeartlmError(
+            f"{corpus.folder}: made by tokenizer {corpus.tokenizer_hash[:12]}, but the model in {run} reads "
+            f"{info.tokenizer_hash[:12]}: tokenize with  --tokenizer-from {run}"
+        )
+
+
+def _labelled_rows(corpus: Corpus, labels: NDArray[np.int64], config: FinetuneConfig) -> NDArray[np.int64]:
+    rows = [row for row in corpus.records.select("train") if (labels[corpus.tokens_of(int(row))] >= 0).any()]
+    if not rows:
+        raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")
+    return np.array(rows, np.int64)
+
+
+def _name(config: FinetuneConfig, parent: RunFolder) -> str:
+    start = "scratch" if config.from_scratch else parent.path.name
+    return f"{config.task}-{start}-w{config.window}-s{config.seed}"

@@ -1,0 +1,87 @@
+"""Losses: what a batch asks of the model, as a sum over the tokens that count.
+
+The loop divides by the number of counting tokens of the whole global batch, so the loss does not depend on how the
+batch is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from heartlm.models.heart import HeartModel
+from heartlm.training.batches import Batch
+
+LossSum = Callable[[HeartModel, Batch, torch.device], tuple[Tensor, dict[str, Tensor]]]
+"""`loss(model, batch, device)` → sum over counting tokens, and the same sum part by part."""
+
+
+def tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    """Move a NumPy array to `device`."""
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def padding(batch: Batch, device: torch.device) -> Tensor | None:
+    """The mask of valid tokens, or None where all are, which spares the attention its mask."""
+    return None if batch.valid.all() else tensor(batch.valid, device)
+
+
+@dataclass(frozen=True)
+class FacetLoss:
+    """Cross-entropy of every facet at the counting tokens, averaged over facets, in nats.
+
+    Attributes:
+        names: of the facets, for the metrics.
+    """
+
+    names: tuple[str, ...]
+
+    def __call__(self, model: HeartModel, batch: Batch, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+        """Sum the loss of `batch`."""
+        hidden, table = model.hidden(tensor(batch.codes, device), padding(batch, device))
+        counts = tensor(batch.counts, device)
+        target = tensor(batch.target, device)[counts]
+        logits = model.facet_logits(hidden[counts], target, table)
+        sums = [F.cross_entropy(x, target[:, facet], reduction="sum") for facet, x in enumerate(logits)]
+        return torch.stack(sums).mean(), dict(zip(self.names, (s.detach() for s in sums), strict=True))
+
+
+@dataclass(frozen=True)
+class LabelLoss:
+    """Cross-entropy of the labels, each class weighed.
+
+    Attributes:
+        class_weight: float32 `[num_classes]`, averaging one over the training labels.
+    """
+
+    class_weight: Tensor
+
+    def __call__(self, model: HeartModel, batch: Batch, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+        """Sum the loss of `batch`."""
+        logits = model.class_logits(tensor(batch.codes, device), padding(batch, device))
+        target = tensor(batch.target, device).flatten()
+        loss = F.cross_entropy(
+            logits.flatten(0, -2),
+            target,
+            weight=self.class_weight.to(device),
+            ignore_index=-1,
+            reduction="sum",
+        )
+        return loss, {}
+
+
+def class_weights(labels: NDArray[np.int64], num_classes: int, balance: float) -> Tensor:
+    """Weight each class by its frequency to the power −`balance`, averaging one over `labels`.
+
+    A class that never occurs weighs as much as one that occurs once.
+    """
+    counts = np.bincount(labels[labels >= 0], minlength=num_classes).astype(np.float64)
+    weight = np.maximum(counts, 1) ** -balance
+    weight *= counts.sum() / max((weight * counts).sum(), 1e-12)
+    return torch.tensor(weight, dtype=torch.float32)

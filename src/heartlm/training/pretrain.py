@@ -1,0 +1,113 @@
+"""Pretraining: a foundation model from unlabelled tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.corpus.windows import Windows, covering_windows, sampler
+from heartlm.errors import HeartlmError
+from heartlm.models.config import ModelConfig
+from heartlm.models.heart import HeartModel
+from heartlm.models.store import ModelInfo, build_model
+from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
+from heartlm.training.config import PretrainConfig, TrainingConfig
+from heartlm.training.loop import Job, train
+from heartlm.training.objectives import FacetLoss
+from heartlm.training.run_folder import RunFolder
+
+VALIDATION_WINDOWS = 512
+"""At most so many windows, evenly spread over the validation split, make up a validation."""
+
+
+def pretrain(config: PretrainConfig) -> Path:
+    """Pretrain as `config` says; return the run folder.
+
+    Raises:
+        HeartlmError: an impossible setting, an unusable corpus, or a folder that cannot be written.
+    """
+    corpus = corpus_of(config)
+    facets = corpus.manifest["tokenizer"]["facets"]
+    shape = ModelConfig(
+        tuple(facet["size"] for facet in facets),
+        config.depth,
+        config.width,
+        config.heads,
+        causal=config.objective == "causal",
+        dropout=config.dropout,
+    ).resolve()
+    assert shape.width
+    config.follow(shape.depth, shape.width)
+    torch.manual_seed(config.seed)
+    model = build_model(shape, [torch.from_numpy(places) for places in corpus.tokenizer().geometry()])
+    info = ModelInfo(
+        shape, corpus.tokenizer_hash, corpus.manifest["tokenizer"]["kind"], config.objective, config.window
+    )
+    name = f"{config.objective}-{info.tokenizer_kind}-d{shape.depth}-w{config.window}-s{config.seed}"
+    run = RunFolder(config.resume or config.out or Path("runs") / name)
+    if config.resume is None:
+        about = {"kind": "pretrain", "objective": config.objective, "task": None, "parent": None, "from_scratch": False}
+        run.start(config, {**about, "num_parameters": model.num_parameters, "steps": config.steps}, corpus)
+    job = Job(
+        config=config,
+        run=run,
+        model=model,
+        info=info,
+        sampler=sampler(
+            corpus.records,
+            corpus.records.select("train"),
+            width=config.window,
+            batch_size=batch_size(config),
+            seed=config.seed,
+            weights=config.weights or None,
+        ),
+        make_batch=_batches(config, corpus, model),
+        loss=FacetLoss(tuple(facet["name"] for facet in facets)),
+        validation=validation_windows(corpus, config.window),
+    )
+    train(job, resume=config.resume is not None)
+    run.finish()
+    return run.path
+
+
+def _batches(config: PretrainConfig, corpus: Corpus, model: HeartModel) -> MakeBatch:
+    if config.objective == "causal":
+        return CausalBatches(corpus)
+    return MaskedBatches(corpus, model.mask_codes().numpy(), config.mask_share, config.mask_span, config.seed)
+
+
+def corpus_of(config: TrainingConfig) -> Corpus:
+    """Check `config` and open its corpus.
+
+    Raises:
+        HeartlmError: an impossible setting, no corpus named, or an unusable one.
+    """
+    config.check()
+    if config.corpus is None:
+        raise HeartlmError("corpus: nothing found, a corpus folder expected: give --corpus FOLDER")
+    return open_corpus(config.corpus)
+
+
+def batch_size(config: TrainingConfig) -> int:
+    """The global batch in windows, which `follow` has filled in."""
+    assert config.batch_size is not None
+    return config.batch_size
+
+
+def validation_windows(corpus: Corpus, width: int) -> Windows | None:
+    """At most `VALIDATION_WINDOWS` windows spread over the validation split; None where it is empty."""
+    rows = corpus.records.select("validation")
+    if len(rows) == 0:
+        return None
+    parts = [
+        covering_windows(int(corpus.records.first_token[row]), int(corpus.records.num_tokens[row]), width, width)
+        for row in rows
+    ]
+    every = Windows(
+        np.concatenate([part.first for part in parts]), np.concatenate([part.length for part in parts]), width
+    )
+    step = -(-len(every) // VALIDATION_WINDOWS)
+    return every[slice(None, None, step)]

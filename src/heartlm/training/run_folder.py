@@ -1,0 +1,181 @@
+"""A run is a folder; everything about it lives there.
+
+run.json            what it is: kind, command, parent, when it began and ended
+config.yaml         resolved settings
+environment.json    machine, versions, git revision
+data.json           manifests of the corpora it was trained on
+metrics.jsonl       one line of numbers now and then
+checkpoints/        for resuming exactly
+models/best, last   for using
+tokenizer/          the artefact whose codes the model reads
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from heartlm import __version__
+from heartlm.corpus.corpus import Corpus
+from heartlm.errors import HeartlmError
+from heartlm.files import atomic_file, read_json, write_json
+from heartlm.training.config import TrainingConfig
+
+SCHEMA_VERSION = 1
+
+
+class RunFolder:
+    """The files of one run.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def config(self) -> Path:
+        """Resolved settings."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """JSON lines."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def tokenizer(self) -> Path:
+        """Folder of the tokenizer."""
+        return self.path / "tokenizer"
+
+    def model(self, which: str = "best") -> Path:
+        """Folder of the model, `best` by validation loss or `last`."""
+        return self.path / "models" / which
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Content of `run.json`.
+
+        Raises:
+            HeartlmError: this is no run folder, or one of another schema version.
+        """
+        if not (self.path / "run.json").is_file():
+            raise HeartlmError(f"{self.path}: no run.json, so not a run folder: make one with  heartlm pretrain")
+        about: dict[str, Any] = read_json(self.path / "run.json")
+        if about.get("schema") != SCHEMA_VERSION:
+            raise HeartlmError(f"{self.path}: run of schema {about.get('schema')}, this heartlm reads {SCHEMA_VERSION}")
+        return about
+
+    def start(self, config: TrainingConfig, about: Mapping[str, Any], corpus: Corpus) -> None:
+        """Write what is known before the first step.
+
+        Raises:
+            HeartlmError: the folder holds a run already, or cannot be written.
+        """
+        if (self.path / "run.json").exists():
+            finished = read_json(self.path / "run.json").get("finished")
+            hint = "choose another --out" if finished else f"continue it with --resume {self.path}, or remove it"
+            raise HeartlmError(f"{self.path} holds a run already: {hint}")
+        with atomic_file(self.config) as stream:
+            yaml.safe_dump(_plain(asdict(config)), stream, sort_keys=False)
+        write_json(self.path / "environment.json", environment(config))
+        write_json(self.path / "data.json", [{"path": str(corpus.folder.resolve()), "manifest": corpus.manifest}])
+        corpus.tokenizer().save(self.tokenizer)
+        write_json(
+            self.path / "run.json",
+            {
+                "schema": SCHEMA_VERSION,
+                "name": self.path.name,
+                "created": _now(),
+                "finished": None,
+                "command": shlex.join(["heartlm", *sys.argv[1:]]),
+                "manifest_hash": corpus.manifest_hash,
+                **about,
+            },
+        )
+
+    def finish(self) -> None:
+        """Note that the last step was done."""
+        write_json(self.path / "run.json", {**self.about, "finished": _now()})
+
+    def truncate_metrics(self, step: int) -> None:
+        """Drop the lines after `step`, and a torn last line: the steps after a checkpoint are done again."""
+        if not self.metrics.exists():
+            return
+        kept = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                break
+            if entry["step"] <= step:
+                kept.append(line)
+        with atomic_file(self.metrics) as stream:
+            stream.writelines(line + "\n" for line in kept)
+
+
+def environment(config: TrainingConfig) -> dict[str, Any]:
+    """The machine and the versions a run used."""
+    return {
+        "heartlm": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "num_cores": len(os.sched_getaffinity(0)),
+        "num_threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if config.device != "cpu" and torch.cuda.is_available() else "cpu",
+        "git_revision": _git_revision(),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _git_revision() -> str | None:
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except OSError:
+        return None
+    return result.stdout.strip() or None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
