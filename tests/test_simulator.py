@@ -191,7 +191,7 @@ def test_wide_beats_are_wider_than_narrow_ones() -> None:
     assert 0.05 < width["N"] < 0.1
     assert 0.11 < width["L"] < 0.18
     assert 0.09 < width["R"] < 0.16
-    assert 0.11 < width["V0"] < 0.2
+    assert 0.1 < width["V0"] < 0.2
 
 
 def test_leads_see_the_same_heart_from_different_sides() -> None:
@@ -296,6 +296,24 @@ def test_splits_keep_patients_apart_and_profiles_together(database: Database) ->
 
 def test_a_small_database_still_has_every_split() -> None:
     assert set(draw_splits(0, 5)) == {"train", "validation", "test"}
+
+
+def test_one_patients_ectopic_beat_looks_like_anothers_bundle_branch_block() -> None:
+    patients = [draw_patient(0, index) for index in range(60)]
+    time, lead = np.arange(-0.25, 0.45, 0.004), np.array([0.55, 0.85, 0.05])
+
+    def normalised(patient: Patient, name: str) -> NDArray[np.float64]:
+        template = patient.templates[name]
+        waves = np.exp(-0.5 * ((time[:, None] - template.offset_s) / template.width_s) ** 2)
+        seen = waves @ (template.dipole_mv @ lead)
+        return np.asarray((seen - seen.mean()) / seen.std() / np.sqrt(len(time)))
+
+    ectopic = np.array([normalised(patient, "V0") for patient in patients])
+    block = np.array([normalised(patient, "L") for patient in patients])
+    correlation = ectopic @ block.T
+    np.fill_diagonal(correlation, 0)
+    alike = np.mean(correlation.max(axis=1) > 0.9)
+    assert 0.15 < alike < 0.85
 
 
 def beat_features(database: Database, split: str) -> tuple[NDArray[np.float64], NDArray[np.int8]]:

@@ -123,13 +123,14 @@ class Heart:
         while (due := self.node + (interval := self.sinus_interval(self.node))) < until:
             chance = self.rng.random() / self._irritability[self._now(due)]
             since_ectopic += 1
+            ventricular = since_ectopic == pattern if pattern else since_ectopic > 1 and chance < self.patient.pvc
             if due < self.last + _REFRACTORY_S:
                 self.atria(due - self.patient.pr_s)
                 self.node = due
-            elif since_ectopic == pattern or (not pattern and chance < self.patient.pvc):
+            elif ventricular:
                 since_ectopic = 0
                 self.premature_ventricular(due, interval, alone=pattern > 0)
-            elif not pattern and chance < self.patient.pvc + self.patient.pac:
+            elif not pattern and 0 <= chance - self.patient.pvc < self.patient.pac:
                 self.premature_atrial(interval)
             else:
                 self.conduct(due)
@@ -144,7 +145,7 @@ class Heart:
             return self._fuse(due)
         focus = self.focus()
         coupling = self.patient.coupling_s[focus] + self.rng.normal(0, 0.02)
-        at = self.last + max(_REFRACTORY_S, min(coupling, 0.88 * interval))
+        at = self.last + max(_REFRACTORY_S, min(coupling, 0.92 * interval))
         self.ventricles(at, "V", (f"V{focus}", at, 1.0))
         if not alone and self.rng.random() < self.patient.couplet:
             focus = self.focus()

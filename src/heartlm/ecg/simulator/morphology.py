@@ -145,8 +145,8 @@ reverse."""
 def _ventricular(rng: Generator, size: float) -> Template:
     direction = _FOCI[rng.integers(len(_FOCI))] + rng.normal(0, 0.25, 3)
     direction /= np.linalg.norm(direction)
-    width = log_uniform(rng, 0.7, 1.3)
-    waves = _wide_qrs(1.1 * direction, width, rng.uniform(0.03, 0.055), log_uniform(rng, 0.25, 0.6))
+    width = log_uniform(rng, 0.65, 1.3)
+    waves = _wide_qrs(1.1 * direction, width, rng.uniform(0.025, 0.055), log_uniform(rng, 0.08, 0.6))
     return _vary(rng, waves, size, np.eye(3))
 
 

@@ -72,7 +72,7 @@ def _atrial_fibrillation(heart: Heart, until: float) -> None:
             at = heart.last + max(_FASTEST_AF_RR_S, patient.coupling_s[focus] + rng.normal(0, 0.03))
             heart.ventricles(at, "V", (f"V{focus}", at, 1.0))
         else:
-            aberrant = 0.45 * heart.aberration(min(interval / patient.af_rr_s, 1.0))
+            aberrant = 0.8 * heart.aberration(min(interval / patient.af_rr_s, 1.0))
             heart.ventricles(at, heart.conduction(at), *heart.mixed(at, aberrant))
     _leave_atrial_tachyarrhythmia(heart, "AFIB", start)
 
