@@ -27,8 +27,9 @@ Options = TypeVar("Options")
 class _Parser(ArgumentParser):
     """Writes options with hyphens, as they are usually typed; underscores, as in a YAML file, are understood too."""
 
-    def format_help(self) -> str:
-        text = re.sub(r"--\w+", lambda option: option[0].replace("_", "-"), super().format_help())
+    def format_help(self, *arguments: Any, **named: Any) -> str:
+        """The help text with hyphens, and without the option that jsonargparse adds of its own."""
+        text = re.sub(r"--\w+", lambda option: option[0].replace("_", "-"), super().format_help(*arguments, **named))
         return re.sub(r"\s--print-config[^\n]*\n( {8,}[^\n]*\n)*", "\n", text)
 
 
