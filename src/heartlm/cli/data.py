@@ -1,0 +1,173 @@
+"""`heartlm data`: the catalogue, and getting, making, checking and looking at ECG databases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from heartlm.cli.options import existing, parse
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.errors import HeartlmError
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """What to list.
+
+    Attributes:
+        name: a database to describe in full, with what to cite; without, all are listed.
+        json: print JSON instead of a table.
+    """
+
+    name: str | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(SimulationConfig):
+    """What to simulate, and where to.
+
+    Attributes:
+        folder: the folder to write; it must not exist yet, or be empty.
+        replace: replace a database that is in `folder` already.
+    """
+
+    folder: Path
+    replace: bool = False
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """What to verify.
+
+    Attributes:
+        folder: the folder of a database.
+        json: print JSON, one object a finding.
+    """
+
+    folder: Path
+    json: bool = False
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one subcommand of `heartlm data`; returns the exit status."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if argv[0] not in SUBCOMMANDS:
+        raise HeartlmError(f"no command 'data {argv[0]}'; it is one of {', '.join(SUBCOMMANDS)}")
+    return SUBCOMMANDS[argv[0]][0](argv[1:])
+
+
+def usage() -> str:
+    """The text of `heartlm data --help`."""
+    lines = [
+        "usage: heartlm data COMMAND [options]        heartlm data COMMAND --help  explains one, with examples",
+        "",
+        *(f"  {name:<10}{summary}" for name, (_, summary) in SUBCOMMANDS.items()),
+    ]
+    return "\n".join(lines)
+
+
+def run_list(argv: Sequence[str]) -> int:
+    """Print the catalogue, or one of its entries."""
+    from heartlm.cli.data_tables import print_catalogue, print_database
+    from heartlm.ecg.catalogue import CATALOGUE, find
+
+    options = parse(
+        ListOptions,
+        argv,
+        command="data list",
+        summary="The databases heartlm can download: size, sampling rate, leads, labels, licence and citation.",
+        examples=["heartlm data list", "heartlm data list mitdb", "heartlm data list --json | jq .mitdb.doi"],
+        positionals=["name"],
+    )
+    chosen = CATALOGUE if options.name is None else {find(options.name).name: find(options.name)}
+    if options.json:
+        print(json.dumps({name: asdict(info) for name, info in chosen.items()}, indent=2, ensure_ascii=False))
+    elif options.name is None:
+        print_catalogue(list(chosen.values()))
+    else:
+        print_database(find(options.name))
+    return 0
+
+
+def run_simulate(argv: Sequence[str]) -> int:
+    """Write a simulated database."""
+    options = parse(
+        SimulateOptions,
+        argv,
+        command="data simulate",
+        summary="Write a database of simulated patients: WFDB records with beats, rhythms and patients annotated.",
+        examples=[
+            "heartlm data simulate data/simulated",
+            "heartlm data simulate data/small --patients 4 --minutes 2 --seed 7",
+            'heartlm data simulate data/clean --leads "[II, V1, V5]" --noise 0 --rate-hz 360',
+        ],
+        positionals=["folder"],
+    )
+    from heartlm.ecg.simulator import simulate_database
+
+    _make_sure_nothing_is_lost(options)
+    config = SimulationConfig(**{field.name: getattr(options, field.name) for field in fields(SimulationConfig)})
+    simulate_database(options.folder, config)
+    print(f"{options.folder}: {config.patients} simulated patients, {config.minutes:g} minutes each recording")
+    print(f"look at one:  heartlm data show {options.folder}/s0001 --start 0 --stop 10")
+    return 0
+
+
+def _make_sure_nothing_is_lost(options: SimulateOptions) -> None:
+    folder = options.folder
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / "database.json").is_file():
+        raise HeartlmError(f"{folder} exists and is no simulated database: choose another name or remove it first")
+    if not options.replace:
+        raise HeartlmError(f"{folder} holds a database already: choose another name or give --replace")
+
+
+def run_verify(argv: Sequence[str]) -> int:
+    """Check a database; status 1 when anything is wrong with it."""
+    options = parse(
+        VerifyOptions,
+        argv,
+        command="data verify",
+        summary="Check every file of a database: checksums, headers, signals and annotations.",
+        examples=["heartlm data verify data/mitdb", "heartlm data verify data/mitdb --json"],
+        positionals=["folder"],
+    )
+    from heartlm.cli.data_tables import print_findings
+    from heartlm.ecg.verify import verify_database
+
+    findings = verify_database(existing(options.folder, "folder"))
+    if options.json:
+        for finding in findings:
+            print(json.dumps({**asdict(finding), "file": str(finding.file)}, ensure_ascii=False))
+    else:
+        print_findings(options.folder, findings)
+    return 1 if findings else 0
+
+
+def run_download(argv: Sequence[str]) -> int:
+    """Fetch a database."""
+    from heartlm.cli import data_download
+
+    return data_download.run(argv)
+
+
+def run_show(argv: Sequence[str]) -> int:
+    """Draw a recording."""
+    from heartlm.cli import data_show
+
+    return data_show.run(argv)
+
+
+SUBCOMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
+    "list": (run_list, "the databases of the catalogue: size, rate, leads, labels, licence, citation"),
+    "simulate": (run_simulate, "write a database of simulated patients"),
+    "download": (run_download, "fetch a database from PhysioNet: resumable, parallel, verified"),
+    "verify": (run_verify, "say what is wrong with which file of a database"),
+    "show": (run_show, "draw a recording with its beats and rhythms"),
+}

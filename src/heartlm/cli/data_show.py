@@ -1,0 +1,107 @@
+"""`heartlm data show`: draw a stretch of a recording on ECG paper, with its annotated beats and rhythms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError
+
+if TYPE_CHECKING:
+    from heartlm.ecg.recording import Annotations, Recording
+    from heartlm.report.strip import Strip
+
+LONGEST_S = 300.0
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """What to draw.
+
+    Attributes:
+        record: a recording as WFDB programs name it, DATABASE/RECORD; an ending is ignored.
+        start: where to begin, in seconds.
+        stop: where to end, in seconds; without, ten seconds after the start.
+        out: the picture to write (.png, .svg or .pdf); without, RECORD-START-STOP.png in the current folder.
+        leads: only these leads, separated by commas.
+    """
+
+    record: Path
+    start: float = 0.0
+    stop: float | None = None
+    out: Path | None = None
+    leads: str | None = None
+
+
+def run(argv: Sequence[str]) -> int:
+    """Draw a recording and say where the picture is."""
+    options = parse(
+        ShowOptions,
+        argv,
+        command="data show",
+        summary="Draw a recording on ECG paper (25 mm/s, 10 mm/mV), beats lettered by AAMI class, rhythms named.",
+        examples=[
+            "heartlm data show data/mitdb/208 --start 60 --stop 70",
+            "heartlm data show data/mitdb/203 --start 100 --stop 130 --leads MLII --out vt.svg",
+        ],
+        positionals=["record"],
+    )
+    from heartlm.cli.record import locate
+    from heartlm.report.strip import save_figure, strip_figure
+
+    database, record_id = locate(options.record)
+    recording = database.recording(record_id)
+    start_s, stop_s = _stretch(options, recording)
+    strip = _strip(recording, database.annotations(record_id), start_s, stop_s, _leads(options, recording))
+    out = options.out or Path(f"{Path(record_id).name}-{start_s:g}-{stop_s:g}.png")
+    save_figure(strip_figure(strip, f"{database.name} {record_id}"), out)
+    print(out)
+    return 0
+
+
+def _stretch(options: ShowOptions, recording: Recording) -> tuple[float, float]:
+    if not recording.has_signal:
+        raise HeartlmError(f"{recording.path}: this recording has annotations only, no signal to draw")
+    start_s, end_s = options.start, recording.duration_s
+    if not 0 <= start_s < end_s:
+        raise HeartlmError(f"--start is {start_s:g} s; {recording.path} lasts from 0 to {end_s:g} s")
+    stop_s = min(start_s + 10.0, end_s) if options.stop is None else options.stop
+    if not start_s < stop_s <= end_s:
+        raise HeartlmError(f"--stop is {stop_s:g} s; expected more than --start, {start_s:g}, and at most {end_s:g} s")
+    if stop_s - start_s > LONGEST_S:
+        raise HeartlmError(f"--start to --stop are {stop_s - start_s:g} s; a picture holds at most {LONGEST_S:g} s")
+    return start_s, stop_s
+
+
+def _leads(options: ShowOptions, recording: Recording) -> list[int]:
+    if options.leads is None:
+        return list(range(recording.num_leads))
+    return [recording.lead_index(name.strip()) for name in options.leads.split(",")]
+
+
+def _strip(
+    recording: Recording, annotations: Annotations | None, start_s: float, stop_s: float, leads: Sequence[int]
+) -> Strip:
+    from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
+    from heartlm.report.strip import Beats, Rhythm, Strip
+
+    rate_hz = recording.rate_hz
+    first, last = round(start_s * rate_hz), round(stop_s * rate_hz)
+    beats, rhythms = None, list[Rhythm]()
+    if annotations is not None:
+        shown = (annotations.sample >= first) & (annotations.sample < last)
+        classes = annotations.beat_classes()[shown]
+        names = [None if index == UNLABELLED else BEAT_CLASSES[index] for index in classes]
+        beats = Beats.of_classes(annotations.sample[shown] / rate_hz, names)
+        rhythms = [Rhythm(span.start / rate_hz, span.stop / rate_hz, span.name) for span in annotations.rhythms]
+    return Strip(
+        signal_mv=recording.signal(first, last, leads),
+        rate_hz=rate_hz,
+        lead_names=[recording.lead_names[lead] for lead in leads],
+        start_s=first / rate_hz,
+        beats=beats,
+        rhythms=rhythms,
+    )

@@ -1,0 +1,46 @@
+"""A recording named on the command line, as WFDB programs name it: `mitdb/100`, with or without an ending."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heartlm.errors import HeartlmError
+
+if TYPE_CHECKING:
+    from heartlm.ecg.database import Database
+
+_LEVELS_UP = 4
+
+
+def locate(path: Path) -> tuple[Database, str]:
+    """Find the database that `path` lies in and its record id there.
+
+    The database is the nearest folder above that has RECORDS or `database.json`, so that `ludb/data/1` belongs to
+    `ludb`; without such a folder it is the one the recording lies in.
+
+    Raises:
+        HeartlmError: there is no such recording; the text offers the nearest names.
+    """
+    from heartlm.ecg.database import open_database
+
+    path = Path(path).absolute()
+    stems = {path, path.with_suffix("")}
+    marked = [folder for folder in path.parents[:_LEVELS_UP] if _is_database(folder)]
+    known: dict[str, None] = {}
+    for folder in dict.fromkeys((*marked[:1], path.parent)):
+        if not folder.is_dir():
+            continue
+        database = open_database(folder)
+        for record_id in database.record_ids:
+            if database.files(record_id).stem in stems:
+                return database, record_id
+        known |= dict.fromkeys(database.record_ids)
+    near = difflib.get_close_matches(path.stem, known, n=3, cutoff=0.3) or list(known)[:3]
+    offer = f"; there are {len(known)}, for example {', '.join(near)}" if known else ": no such folder"
+    raise HeartlmError(f"{path.parent if not known else path}: no such recording{offer}")
+
+
+def _is_database(folder: Path) -> bool:
+    return (folder / "RECORDS").is_file() or (folder / "database.json").is_file()
