@@ -1,0 +1,130 @@
+"""Who imports what, and when: `--help` stays light, the early rooms work without torch, imports run one way."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import heartlm
+from heartlm.cli.main import COMMANDS
+
+PACKAGE = Path(heartlm.__file__).parent
+HEAVY = ("torch", "matplotlib", "wfdb", "scipy", "pyarrow", "sklearn", "sleepecg", "pandas")
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "ecg": set(),
+    "tokenizers": {"ecg"},
+    "corpus": {"ecg", "tokenizers"},
+    "models": set(),
+    "training": {"ecg", "tokenizers", "corpus", "models"},
+    "evaluation": {"ecg", "tokenizers", "corpus", "models", "training"},
+    "report": {"ecg"},
+}
+"""Rooms and the rooms they may import; `cli` may import all, and all may import the modules beside the rooms."""
+
+
+def run(code: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+IMPORTED_BY_COMMAND = f"""
+import sys
+from heartlm.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print("imported:", *(name for name in {HEAVY!r} if name in sys.modules))
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        *([command, "--help"] for command in COMMANDS),
+        ["data", "list"],
+        *(["data", name, "--help"] for name in ("list", "simulate", "download", "verify", "show")),
+    ],
+    ids=" ".join,
+)
+def test_answering_imports_nothing_heavy(arguments: list[str]):
+    assert run(IMPORTED_BY_COMMAND, *arguments).splitlines()[-1] == "imported:"
+
+
+IMPORT_ALL_WITHOUT_TORCH = """
+import importlib, pkgutil, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("torch is blocked", name="torch")
+
+sys.meta_path.insert(0, Blocker())
+room = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
+    importlib.import_module(module.name)
+    print(module.name)
+"""
+
+
+@pytest.mark.parametrize("room", ["ecg", "tokenizers", "corpus", "report"])
+def test_the_rooms_without_a_model_work_without_torch(room: str):
+    run(IMPORT_ALL_WITHOUT_TORCH, f"heartlm.{room}")
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        yield ".".join(("heartlm", *parts)).removesuffix(".__init__"), path
+
+
+def imported_by(module: str, path: Path) -> Iterator[tuple[str, int]]:
+    """Every module of heartlm that `path` imports, anywhere in the file, with the line."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((f"{source}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def room_of(module: str) -> str | None:
+    """The room a module lies in, None for the modules beside the rooms and for other packages."""
+    first, _, rest = module.partition(".")
+    room = rest.partition(".")[0]
+    return room if first == "heartlm" and (room in MAY_IMPORT or room == "cli") else None
+
+
+def test_imports_run_one_way():
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{line}: {room} imports {target}"
+        for module, path in modules()
+        if (room := room_of(module)) != "cli" and not module.endswith("__main__")
+        for target, line in imported_by(module, path)
+        if (other := room_of(target)) not in (None, room) and other not in MAY_IMPORT.get(room or "", set())
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_room_has_its_rules():
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert rooms == {*MAY_IMPORT, "cli"}
+
+
+def test_relative_and_nested_imports_are_seen(tmp_path: Path):
+    path = tmp_path / "x.py"
+    path.write_text(
+        "def f():\n    from ..cli import main\n    import heartlm.training.loop\n    from heartlm import ecg\n"
+    )
+    seen = {target for target, _ in imported_by("heartlm.ecg.x", path)}
+    assert seen == {"heartlm.cli.main", "heartlm.training.loop", "heartlm.ecg"}
