@@ -20,6 +20,7 @@ from typing import IO, Any
 from heartlm.errors import HeartlmError
 
 _CANNOT_WRITE = {
+    errno.ENOENT,
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
