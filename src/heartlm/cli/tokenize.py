@@ -32,6 +32,7 @@ class TokenizeOptions:
         training_leads: first encodes one lead of each recording; all adds the other leads of training recordings.
         beats: auto takes annotated beats and detects them where there are none.
         skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
+        processes: how many encode side by side; by default one a core. The corpus does not depend on it.
         seed: of the choice of beats that the codebooks are fitted on.
     """
 
@@ -43,6 +44,7 @@ class TokenizeOptions:
     training_leads: Literal["first", "all"] = "first"
     beats: Literal["auto", "annotated", "detected"] = "auto"
     skip_unreadable: bool = False
+    processes: int | None = None
     seed: int = 0
 
 
@@ -66,6 +68,7 @@ def run(arguments: Sequence[str]) -> int:
         beats=options.beats,
         fit=options.tokenizer_from is None,
         skip_unreadable=options.skip_unreadable,
+        processes=options.processes,
         seed=options.seed,
         command=shlex.join(["heartlm", "tokenize", *arguments]),
     )

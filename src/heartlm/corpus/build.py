@@ -1,10 +1,13 @@
 """Building a corpus: fit the tokenizer on the training split, encode every lead, write, rename.
 
-Leads are encoded one after the other and appended, so memory holds one recording at a time.
+Recordings are encoded by several processes and appended in their order, so the corpus is the same whatever their
+number, and memory holds a few recordings at a time.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heartlm import __version__
 from heartlm.corpus.schema import FILES, SCHEMA_VERSION, Row
@@ -24,8 +28,20 @@ from heartlm.files import atomic_folder, sha256_of, write_json
 from heartlm.progress import track
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
 
+Result = tuple[list["Encoded"], list[dict[str, str]]]
+"""The leads of one recording, and what was left out of it."""
+
 FIT_RECORDINGS = 300
 """At most so many training recordings of each database fit the tokenizer."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One lead as tokens, with the class of each of its beats, int8 `[num_beats]`."""
+
+    lead: int
+    tokens: Tokens
+    beat_class: NDArray[np.int8]
 
 
 @dataclass
@@ -39,7 +55,8 @@ class _Writer:
     beats: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
     rhythms: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
 
-    def append(self, streams: Mapping[str, IO[bytes]], source: Source, lead: Lead, tokens: Tokens) -> None:
+    def append(self, streams: Mapping[str, IO[bytes]], source: Source, encoded: Encoded) -> None:
+        tokens = encoded.tokens
         values = {
             "codes.bin": tokens.codes,
             "sample.bin": tokens.sample,
@@ -55,8 +72,8 @@ class _Writer:
                 record_id=recording.record_id,
                 patient_id=recording.patient_id,
                 split=source.split,
-                lead=recording.lead_names[lead.lead] if recording.lead_names else "",
-                lead_index=lead.lead,
+                lead=recording.lead_names[encoded.lead] if recording.lead_names else "",
+                lead_index=encoded.lead,
                 rate_hz=recording.rate_hz,
                 num_samples=recording.num_samples,
                 first_token=self.num_tokens,
@@ -65,15 +82,10 @@ class _Writer:
             )
         )
         self.num_tokens += tokens.num_tokens
-        self._count(source, lead, tokens)
-
-    def _count(self, source: Source, lead: Lead, tokens: Tokens) -> None:
-        if lead.lead != source.leads[0]:
-            return  # the other leads repeat the same beats
-        key = (source.recording.database, source.split)
-        beats = self.beats.setdefault(key, Counter())
-        beats.update(_named(lead.annotations.beat_classes(), BEAT_CLASSES))
-        self.rhythms.setdefault(key, Counter()).update(_named(tokens.rhythm, RHYTHMS))
+        if encoded.lead == source.leads[0]:  # the other leads repeat the same beats
+            key = (source.recording.database, source.split)
+            self.beats.setdefault(key, Counter()).update(_named(encoded.beat_class, BEAT_CLASSES))
+            self.rhythms.setdefault(key, Counter()).update(_named(tokens.rhythm, RHYTHMS))
 
 
 def _named(index: np.ndarray[Any, Any], names: Sequence[str]) -> dict[str, int]:
@@ -90,6 +102,7 @@ def build_corpus(
     beats: Beats = "auto",
     fit: bool = True,
     skip_unreadable: bool = False,
+    processes: int | None = None,
     seed: int = 0,
     command: str | None = None,
 ) -> dict[str, Any]:
@@ -103,6 +116,7 @@ def build_corpus(
         beats: annotated beats, detected ones, or annotated where there are any.
         fit: false keeps the tokenizer as it is (another run's).
         skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
+        processes: how many encode side by side; by default as many as this process has cores.
         seed: of the choice of beats the codebooks are fitted on.
         command: noted in the manifest, so that others can do the same.
 
@@ -116,15 +130,62 @@ def build_corpus(
     with atomic_folder(out) as temporary, ExitStack() as stack:
         writer = _Writer(temporary, dropped=dropped)
         streams = {name: stack.enter_context((temporary / name).open("wb")) for name in FILES}
-        for source in track(sources, len(sources), "tokenize"):
-            for lead in _readable(source, tokenizer, beats, writer.dropped, skip_unreadable):
-                writer.append(streams, source, lead, tokenizer.encode(lead))
+        work = _Work(sources, tokenizer, beats, skip_unreadable)
+        results = encode_all(work, processes or len(os.sched_getaffinity(0)))
+        for source, (leads, left_out) in zip(sources, track(results, len(sources), "tokenize"), strict=True):
+            writer.dropped += left_out
+            for encoded in leads:
+                writer.append(streams, source, encoded)
         stack.close()
         if writer.num_tokens == 0:
             raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {_reasons(writer.dropped)}")
         tokenizer.save(temporary / "tokenizer")
         manifest = _finish(writer, tokenizer, command)
     return manifest
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a process needs to encode any of the sources; inherited, not sent."""
+
+    sources: Sequence[Source]
+    tokenizer: Tokenizer
+    beats: Beats
+    skip_unreadable: bool
+
+    def encode(self, index: int) -> Result:
+        source, left_out = self.sources[index], list[dict[str, str]]()
+        leads = [
+            Encoded(lead.lead, self.tokenizer.encode(lead), lead.annotations.beat_classes())
+            for lead in _readable(source, self.tokenizer, self.beats, left_out, self.skip_unreadable)
+        ]
+        return leads, left_out
+
+
+_work: _Work | None = None
+
+
+def _encode(index: int) -> Result:
+    assert _work is not None, "set before the processes were forked"
+    return _work.encode(index)
+
+
+def encode_all(work: _Work, processes: int) -> Iterator[Result]:
+    """Encode every source, in order, by `processes` forked ones.
+
+    Raises:
+        HeartlmError: a recording is unreadable and none are to be skipped.
+    """
+    global _work
+    if processes == 1 or len(work.sources) < 2:
+        yield from map(work.encode, range(len(work.sources)))
+        return
+    _work = work
+    try:
+        with multiprocessing.get_context("fork").Pool(min(processes, len(work.sources))) as pool:
+            yield from pool.imap(_encode, range(len(work.sources)))
+    finally:
+        _work = None
 
 
 def _readable(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-DOMINANT_BEATS, DOMINANT_EVERY = 64, 16
+DOMINANT_BEATS, DOMINANT_EVERY = 300, 32
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def beat_waveforms(signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float,
 def deviations(shape: Floats, causal: bool) -> Floats:
     """What sets each beat apart from the beat that dominates around it; float32 `[num_beats, num_points]`.
 
-    The dominant beat is the median waveform of the 64 beats on either side or, with `causal`, of the 128 before. It is
-    taken anew every 16 beats, which is as often as it changes.
+    The dominant beat is the median waveform of some 300 beats on either side or, with `causal`, of the 600 before:
+    enough that a long run of ectopic beats does not become what is usual. It is taken anew every 32 beats.
     """
     deviation = np.empty_like(shape)
     for begin in range(0, len(shape), DOMINANT_EVERY):
