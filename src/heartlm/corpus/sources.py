@@ -67,7 +67,7 @@ def find_sources(
                     f"{recording.path}: annotations only, and the {tokenizer.kind} tokenizer reads the signal: "
                     "use --tokenizer rhythm"
                 )
-            leads = _leads(recording, split, training_leads) if tokenizer.needs_signal else (0,)
+            leads = chosen_leads(recording, split, training_leads) if tokenizer.needs_signal else (0,)
             if leads:
                 sources.append(Source(recording, split, leads, database))
             else:
@@ -77,7 +77,8 @@ def find_sources(
     return sources, dropped
 
 
-def _leads(recording: Recording, split: Split, training_leads: TrainingLeads) -> tuple[int, ...]:
+def chosen_leads(recording: Recording, split: Split, training_leads: TrainingLeads) -> tuple[int, ...]:
+    """The leads to take: every ECG lead of a training recording with `all`, else the preferred one; none if none is."""
     voltage = [index for index, unit in enumerate(recording.units) if unit == "mV"]
     names = [recording.lead_names[index].lower() for index in voltage]
     preferred = [voltage[names.index(name)] for name in PREFERRED_LEADS if name in names]

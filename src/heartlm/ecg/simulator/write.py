@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.recording import Annotations
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_patient, draw_splits, num_recordings
 from heartlm.ecg.simulator.synthesis import simulate_recording
+from heartlm.ecg.write_annotations import wfdb_annotations
 from heartlm.files import atomic_folder, sha256_of, write_json
 
 GAIN = 200.0
@@ -80,19 +80,6 @@ def _write_recording(folder: Path, record_id: str, config: SimulationConfig, ind
     wfdb.wrann(
         record_id, "atr", np.array(sample), symbol=symbol, aux_note=aux_note, fs=config.rate_hz, write_dir=str(folder)
     )
-
-
-def wfdb_annotations(annotations: Annotations) -> tuple[list[int], list[str], list[str]]:
-    """Merge beats and rhythm changes as a WFDB file holds them: samples (ascending), codes and AUX strings."""
-    entries = [
-        (sample, 2, code, "") for sample, code in zip(annotations.sample, annotations.symbol.tolist(), strict=True)
-    ]
-    for span in annotations.rhythms:
-        entries.append((span.start, 1, "+", f"({span.name}"))
-        if span.name == "VFIB":
-            entries += [(span.start, 0, "[", ""), (span.stop - 1, 3, "]", "")]
-    entries.sort()
-    return [int(entry[0]) for entry in entries], [entry[2] for entry in entries], [entry[3] for entry in entries]
 
 
 def _comments(config: SimulationConfig, patient: Patient) -> list[str]:

@@ -1,0 +1,94 @@
+"""`heartlm predict`: a recording in, a WFDB annotation file out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from heartlm.cli.options import existing, parse
+
+if TYPE_CHECKING:
+    from heartlm.ecg.recording import Annotations
+    from heartlm.evaluation.annotate import Annotated
+
+EXAMPLES = (
+    "heartlm predict runs/beats mitdb/100",
+    "heartlm predict runs/beats mitdb/100 --beats detected --lead V5 --out annotated",
+    "heartlm predict runs/af afdb/04015",
+)
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """What to annotate, and with what.
+
+    Attributes:
+        run: the run folder of a fine-tuned model.
+        record: a recording as WFDB programs name it, DATABASE/RECORD; an ending is ignored.
+        out: the folder to write the annotation file to; by default the current one.
+        annotator: the ending of the file; heartlm replaces an earlier file only if it ends in .hlm.
+        beats: auto takes annotated beat positions and detects them where there are none.
+        lead: the lead to look at; by default MLII, II or the first ECG lead.
+    """
+
+    run: Path
+    record: Path
+    out: Path = Path()
+    annotator: str = "hlm"
+    beats: Literal["auto", "annotated", "detected"] = "auto"
+    lead: str | None = None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Annotate as `arguments` say, and print what was found."""
+    options = parse(
+        PredictOptions,
+        arguments,
+        command="predict",
+        summary="Annotate a recording with a fine-tuned model and write a WFDB annotation file any viewer opens.",
+        examples=EXAMPLES,
+        positionals=["run", "record"],
+    )
+    from heartlm.cli.record import locate
+    from heartlm.errors import needs
+
+    database, record_id = locate(options.record)
+    try:
+        from heartlm.evaluation.annotate import annotate
+    except ModuleNotFoundError as error:
+        raise needs("train", error.name or "torch") from None
+    from heartlm.ecg.write_annotations import write_annotations
+
+    folder = existing(options.run, "run folder")
+    result = annotate(folder, database, record_id, beats=options.beats, lead=options.lead)
+    path = write_annotations(options.out, Path(record_id).name, result.found, options.annotator)
+    print("\n".join(describe(result, f"{database.name}/{record_id}")))
+    print(path)
+    return 0
+
+
+def describe(result: Annotated, name: str) -> Iterator[str]:
+    """The lines that tell what was found in the recording called `name`."""
+    lead = f", lead {result.lead_name}" if result.lead_name else ""
+    yield f"{name}{lead}: {result.known.num_beats:,} beats ({result.known.source or 'annotated'})"
+    yield "  " + (_beat_counts(result.found) if result.task == "beats" else _rhythm_shares(result.found))
+
+
+def _beat_counts(found: Annotations) -> str:
+    counts = Counter(found.symbol.tolist())
+    return "  ".join(f"{name} {count:,}" for name, count in counts.most_common())
+
+
+def _rhythm_shares(found: Annotations) -> str:
+    total = sum(span.stop - span.start for span in found.rhythms)
+    samples, spans = Counter[str](), Counter[str]()
+    for span in found.rhythms:
+        samples[span.name] += span.stop - span.start
+        spans[span.name] += 1
+    return "  ".join(
+        f"{name} {samples[name] / found.rate_hz / 60:.1f} min ({100 * samples[name] / total:.1f} %) in {num} spans"
+        for name, num in spans.most_common()
+    )

@@ -1,0 +1,135 @@
+"""Annotating one recording with a fine-tuned model.
+
+recording ─► one lead, its beats ─► tokens ─► class probabilities ─► beat codes, or rhythm spans
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.corpus.sources import Beats, Source, Unusable, beats_for, chosen_leads, usable_leads
+from heartlm.ecg.database import Database
+from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.predictions import token_probabilities
+from heartlm.models.store import ModelInfo, load_model
+from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
+from heartlm.training.run_folder import RunFolder
+
+SOURCE = "heartlm"
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """What the model says of a recording.
+
+    Attributes:
+        task: beats or rhythm.
+        lead_name: the lead it looked at; empty where it reads no signal.
+        known: the beats it was told of, annotated or detected.
+        found: beats with the model's codes (task beats), or spans of its rhythms (task rhythm).
+    """
+
+    task: str
+    lead_name: str
+    known: Annotations
+    found: Annotations
+
+
+def annotate(
+    run: Path, database: Database, record_id: str, *, beats: Beats = "auto", lead: str | None = None
+) -> Annotated:
+    """Annotate a recording with the model of a fine-tuned run.
+
+    Args:
+        run: the run folder.
+        database: where the recording is.
+        record_id: its name there.
+        beats: use annotated beat positions, detect them, or detect them where none are annotated.
+        lead: the lead to look at; by default the one a corpus would take.
+
+    Raises:
+        HeartlmError: the run is not fine-tuned, or the recording cannot be used.
+    """
+    folder = RunFolder(run)
+    if folder.about["kind"] != "finetune":
+        raise HeartlmError(
+            f"{run}: a pretrained model labels nothing yet: fine-tune it with  heartlm finetune {run} --task beats"
+        )
+    model, info = load_model(folder.model("best"))
+    assert info.task is not None, "a fine-tuned model has a task"
+    tokenizer = load_tokenizer(folder.tokenizer)
+    ready = _ready_lead(tokenizer, database, record_id, beats, lead)
+    tokens = tokenizer.encode(ready)
+    if not tokens.num_tokens:
+        raise HeartlmError(f"{ready.recording.path}: too short for a single token, so there is nothing to annotate")
+    answer = token_probabilities(model, tokens.codes, info.window).argmax(axis=1)
+    known = ready.annotations
+    if info.task == "beats":
+        found = _beats(answer[nearest(tokens.sample, known.sample)], known, info)
+    else:
+        end = ready.recording.num_samples or int(tokens.sample[-1]) + 1
+        spans = rhythm_spans(answer == 1, tokens.sample, end, info.positive[0])
+        found = Annotations(known.rate_hz, np.empty(0, np.int64), np.empty(0, "<U1"), spans, source=SOURCE)
+    lead_name = ready.recording.lead_names[ready.lead] if tokenizer.needs_signal else ""
+    return Annotated(info.task, lead_name, known, found)
+
+
+def _beats(answer: NDArray[np.int64], known: Annotations, info: ModelInfo) -> Annotations:
+    """Beats where they are known to be, with the model's codes: an AAMI class is also the code of its plainest beat."""
+    return Annotations(known.rate_hz, known.sample, np.array(info.classes)[answer], source=SOURCE)
+
+
+def nearest(places: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Index of the place nearest to each wanted position; both ascending, `[num_places]` and `[num_wanted]`."""
+    after = np.clip(np.searchsorted(places, wanted), 1, max(1, len(places) - 1))
+    before = after - 1
+    after = np.minimum(after, len(places) - 1)
+    return np.where(wanted - places[before] <= places[after] - wanted, before, after)
+
+
+def rhythm_spans(
+    positive: NDArray[np.bool_], sample: NDArray[np.int64], end: int, rhythm: str
+) -> tuple[RhythmSpan, ...]:
+    """Join tokens of one answer to spans: the rhythm looked for, and N for all else.
+
+    Args:
+        positive: whether each token is in the rhythm, `[num_tokens]`.
+        sample: where each token stands, `[num_tokens]`; a span begins at its first token.
+        end: where the last span ends.
+        rhythm: the name of the rhythm looked for.
+    """
+    begins = np.flatnonzero(np.diff(positive, prepend=~positive[:1]))
+    starts = sample[begins].tolist()
+    names = [rhythm if positive[begin] else "N" for begin in begins]
+    return tuple(
+        RhythmSpan(start, stop, name) for start, stop, name in zip(starts, [*starts[1:], end], names, strict=True)
+    )
+
+
+def _ready_lead(tokenizer: Tokenizer, database: Database, record_id: str, beats: Beats, lead: str | None) -> Lead:
+    """The lead to tokenise, with the beats that are to be labelled."""
+    recording = database.recording(record_id)
+    index = _lead_index(tokenizer, recording, lead)
+    source = Source(recording, database.split_of(record_id), (index,), database)
+    ready = next(iter(usable_leads(source, tokenizer, beats)))
+    if isinstance(ready, Unusable):
+        raise HeartlmError(f"{recording.path}: {ready.reason}, so there is nothing to annotate")
+    if tokenizer.needs_beats:
+        return ready
+    return replace(ready, annotations=beats_for(ready.recording, database.annotations(record_id), beats, index))
+
+
+def _lead_index(tokenizer: Tokenizer, recording: Recording, lead: str | None) -> int:
+    if not tokenizer.needs_signal:
+        return 0
+    if lead is not None:
+        return recording.lead_index(lead)
+    chosen = chosen_leads(recording, "test", "first")
+    if not chosen:
+        raise HeartlmError(f"{recording.path}: no ECG lead (none measured in mV), so there is nothing to annotate")
+    return chosen[0]

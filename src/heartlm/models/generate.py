@@ -1,0 +1,107 @@
+"""Sampling: a causal model writes on, one token after the other, the facets of a token coarse to fine.
+
+Shapes: T tokens, F facets, C codes of a facet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from heartlm.errors import HeartlmError
+from heartlm.models.heart import HeartModel
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a code is drawn from its probabilities.
+
+    Attributes:
+        temperature: logits are divided by it; 0 always takes the most probable code.
+        top_k: draw from that many most probable codes only.
+        top_p: draw from the fewest most probable codes that together have this probability.
+        seed: of the draws.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values.
+
+        Raises:
+            HeartlmError: the text names the field.
+        """
+        if not 0 <= self.temperature < float("inf"):
+            raise HeartlmError(f"temperature: {self.temperature} found, 0 or more expected")
+        if self.top_k is not None and self.top_k < 1:
+            raise HeartlmError(f"top_k: {self.top_k} found, at least 1 expected")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise HeartlmError(f"top_p: {self.top_p} found, above 0 and up to 1 expected")
+        if not 0 <= self.seed < 2**63:
+            raise HeartlmError(f"seed: {self.seed} found, 0 to 2^63 - 1 expected")
+
+
+@torch.inference_mode()
+def generate(
+    model: HeartModel, prompt: NDArray[np.uint16], num_tokens: int, *, context: int, sampling: Sampling
+) -> NDArray[np.uint16]:
+    """Continue `prompt` by `num_tokens` tokens.
+
+    Args:
+        model: causal, in evaluation mode.
+        prompt: uint16 `[T, F]`, at least one token.
+        num_tokens: how many to write.
+        context: the model looks back at most so many tokens, as many as it was trained on.
+        sampling: how codes are drawn; the same settings write the same tokens.
+
+    Returns:
+        uint16 `[num_tokens, F]`.
+    """
+    assert model.config.causal, "only a causal model can write on"
+    assert len(prompt), "there is nothing to continue"
+    device = next(model.parameters()).device
+    random = torch.Generator().manual_seed(sampling.seed)
+
+    def draw(logits: Tensor) -> int:
+        return int(torch.multinomial(probabilities(logits.float().cpu(), sampling), 1, generator=random))
+
+    codes = torch.from_numpy(prompt.astype(np.int64)).to(device)
+    for _ in range(num_tokens):
+        hidden, table = model.hidden(codes[None, -context:])
+        codes = torch.cat([codes, _next_token(model, hidden[0, -1], table, draw)[None]])
+    return codes[len(prompt) :].cpu().numpy().astype(np.uint16)
+
+
+def _next_token(model: HeartModel, hidden: Tensor, table: Tensor, draw: Callable[[Tensor], int]) -> Tensor:
+    """Draw the facets of one token, int64 `[F]`, each given `hidden` `[D]` and the facets before it."""
+    token: list[int] = []
+    for head, offset in zip(model.facet_heads, model.embedding.offset, strict=True):
+        token.append(draw(head(hidden)))
+        hidden = hidden + F.embedding(offset + token[-1], table)
+    return torch.tensor(token, device=table.device)
+
+
+def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Probabilities to draw from, `[C]`, zero for the codes that are cut off; the most probable one never is.
+
+    The codes kept by `top_p` are those of nucleus sampling (Holtzman 2020, arXiv 1904.09751).
+    """
+    if sampling.temperature == 0:
+        return F.one_hot(logits.argmax(), len(logits)).float()
+    ordered, order = (logits / sampling.temperature).softmax(dim=-1).sort(descending=True)
+    keep = torch.ones_like(ordered, dtype=torch.bool)
+    if sampling.top_k is not None:
+        keep[sampling.top_k :] = False
+    if sampling.top_p is not None:
+        keep &= ordered.cumsum(0) - ordered < sampling.top_p
+    kept = torch.zeros_like(ordered).scatter(0, order, ordered * keep)
+    return kept / kept.sum()
