@@ -93,6 +93,8 @@ def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
         _fsync_folder(path.parent)
     except OSError as error:
         raise _explain(path, error) from error
+    except HeartlmError as error:
+        raise HeartlmError(str(error).replace(str(temporary), str(path))) from error
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

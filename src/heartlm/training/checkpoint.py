@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
@@ -47,8 +48,7 @@ def save_checkpoint(folder: Path, model: HeartModel, optimizer: Optimizer, progr
     """
     with atomic_folder(folder / _name(progress.step)) as temporary:
         write_json(temporary / "progress.json", vars(progress))
-        with warnings.catch_warnings(), _os_errors_bare():
-            warnings.simplefilter("ignore")
+        with _quiet():
             dcp.save(_state(model, optimizer), checkpoint_id=str(temporary / "state"), no_dist=True)
     for old in complete_checkpoints(folder)[:-KEEP]:
         shutil.rmtree(old, ignore_errors=True)
@@ -70,11 +70,10 @@ def restore_checkpoint(folder: Path, model: HeartModel, optimizer: Optimizer) ->
         raise HeartlmError(f"{folder}: no checkpoint to resume from; start the run anew")
     state = _state(model, optimizer)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             dcp.load(state, checkpoint_id=str(complete[-1] / "state"), no_dist=True)
     except Exception as error:
-        reason = str(error).strip().splitlines()[-1]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise HeartlmError(
             f"{complete[-1]} cannot be loaded ({reason}); remove it to resume from the one before"
         ) from error
@@ -92,12 +91,15 @@ def _state(model: HeartModel, optimizer: Optimizer) -> dict[str, Any]:
 
 
 @contextmanager
-def _os_errors_bare() -> Iterator[None]:
-    """Raise the OSError inside what `torch.distributed.checkpoint` raises, so that a full disk is called that."""
+def _quiet() -> Iterator[None]:
+    """Silence `torch.distributed.checkpoint`, and raise what lies in its exceptions: a full disk is an OSError."""
     try:
-        yield
-    except Exception as error:
-        cause: BaseException | None = error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except CheckpointException as error:
+        failed, _ = next(iter(error.failures.values()))
+        cause: BaseException | None = failed
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
-        raise (cause or error) from None
+        raise (cause or failed) from None
