@@ -94,7 +94,8 @@ def k_means(points: Floats, num_codes: int, generator: np.random.Generator, num_
         empty = np.flatnonzero(counts == 0)
         if len(empty):
             error = ((points - centroids[nearest]) ** 2).sum(axis=1)
-            centroids[empty] = points[np.argsort(error)[-len(empty) :]]
+            worst = np.argsort(error)[-len(empty) :]
+            centroids[empty[: len(worst)]] = points[worst]
     return centroids
 
 
