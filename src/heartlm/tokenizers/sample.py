@@ -2,11 +2,13 @@
 
 The idea is HeartGPT's (100 Hz, about a hundred levels), made causal: instead of the minimum and maximum of a whole
 window, a slow average of the past is the baseline and the median peak-to-peak amplitude of the last seconds is the
-scale. The only look ahead is the low-pass of one grid step (10 ms). It sees what has no beats, fibrillation too.
+scale. The only look ahead is the low-pass of one grid step (10 ms, to the next whole sample). It sees what has no
+beats, fibrillation too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -56,9 +58,9 @@ class SampleTokenizer(Tokenizer):
         """Encode all samples of one lead; a token carries the label of the beat whose R peak falls into it."""
         rate_hz, beats = lead.recording.rate_hz, lead.annotations
         grid = low_pass(fill_gaps(lead.signal_mv()), rate_hz, GRID_HZ)
-        num_tokens = int(len(grid) / rate_hz * GRID_HZ)
+        num_tokens = math.ceil(len(grid) * GRID_HZ / rate_hz)
         position = np.arange(num_tokens, dtype=np.float64) * (rate_hz / GRID_HZ)
-        sample = np.round(position).astype(np.int64)
+        sample = np.minimum(np.round(position).astype(np.int64), len(grid) - 1)
         normalised, scale = normalise(interpolate(grid, position))
         beat_class = np.full(num_tokens, UNLABELLED, np.int8)
         inside = beats.sample < len(grid)

@@ -113,7 +113,7 @@ def trailing_median(values: Floats, width: int) -> Floats:
 def low_pass(signal: Floats, rate_hz: float, grid_hz: float) -> Floats:
     """Smooth with a Hann window two grid steps wide, which the grid can then sample without aliasing."""
     half = round(rate_hz / grid_hz)
-    if half < 2:
+    if half < 2 or len(signal) == 0:
         return signal
     weights = np.hanning(2 * half + 1)[1:-1]
     padded = np.pad(signal, len(weights) // 2, mode="edge")
