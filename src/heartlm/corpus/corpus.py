@@ -80,12 +80,15 @@ def open_corpus(folder: Path) -> Corpus:
     if not (folder / "manifest.json").is_file():
         raise HeartlmError(f"{folder}: no manifest.json, so not a corpus: make one with  heartlm tokenize")
     manifest = read_json(folder / "manifest.json")
-    if manifest.get("schema_version") != SCHEMA_VERSION:
+    version = manifest.get("schema_version") if isinstance(manifest, dict) else None
+    if version != SCHEMA_VERSION:
         raise HeartlmError(
-            f"{folder}: corpus of schema version {manifest.get('schema_version')}, this heartlm reads "
-            f"{SCHEMA_VERSION}: tokenize anew"
+            f"{folder}: corpus of schema version {version}, this heartlm reads {SCHEMA_VERSION}: tokenize anew"
         )
-    num_tokens, num_facets = manifest["num_tokens"], len(manifest["tokenizer"]["facets"])
+    try:
+        num_tokens, num_facets = manifest["num_tokens"], len(manifest["tokenizer"]["facets"])
+    except (KeyError, TypeError) as error:
+        raise HeartlmError(f"{folder}/manifest.json lacks {error}: it was changed, tokenize anew") from error
     shapes = {"codes.bin": (num_tokens, num_facets), "labels.bin": (num_tokens, 2)}
     arrays = {
         field: _map(folder / name, shapes.get(name, (num_tokens,)), kind) for name, (kind, field) in FILES.items()

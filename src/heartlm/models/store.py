@@ -7,13 +7,14 @@ tokenizer it reads by its content hash.
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
@@ -22,6 +23,7 @@ from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 
 SCHEMA_VERSION = 1
+_CLASS_HEAD = "class_head."
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def save_model(folder: Path, model: HeartModel, info: ModelInfo) -> None:
     """Write `model` to `folder`, atomically, replacing one that is there."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     with atomic_folder(folder) as temporary:
-        save_file(tensors, temporary / "model.safetensors")
+        (temporary / "model.safetensors").write_bytes(save(tensors))
         described = {"schema_version": SCHEMA_VERSION, **asdict(info)}
         (temporary / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
 
@@ -70,12 +72,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[HeartM
     """
     tensors, info = _read(folder)
     model = build_model(info.config, geometry_of(tensors, info.config), len(info.classes), info.pooled)
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise HeartlmError(
-            f"{folder}: tensors do not fit config.json ({str(error).splitlines()[0]}): train anew"
-        ) from error
+    _fill(model, tensors, folder)
     return model.to(device).eval(), info
 
 
@@ -85,13 +82,17 @@ def load_foundation(
     """Load a pretrained model with a new head of `num_classes`; without `keep_weights` only its shape and geometry.
 
     The facet heads do not learn any further, so the model can still continue a recording.
+
+    Raises:
+        HeartlmError: there is none, it is of another schema version, or its files are damaged.
     """
     tensors, info = _read(folder)
     config = ModelConfig(**{**asdict(info.config), "dropout": dropout, "facet_sizes": info.config.facet_sizes})
     model = build_model(config, geometry_of(tensors, config), num_classes, pooled)
     if keep_weights:
-        without_head = {name: value for name, value in tensors.items() if not name.startswith("class_head.")}
-        model.load_state_dict(without_head, strict=False)
+        kept = {name: value for name, value in tensors.items() if not name.startswith(_CLASS_HEAD)}
+        new = {name: value for name, value in model.state_dict().items() if name.startswith(_CLASS_HEAD)}
+        _fill(model, kept | new, folder)
     model.facet_heads.requires_grad_(False)
     return model, ModelInfo(**{**vars(info), "config": config})
 
@@ -114,19 +115,41 @@ def geometry_of(tensors: dict[str, Tensor], config: ModelConfig) -> list[Tensor]
     return [tensors[f"embedding.places_{facet}"] for facet in range(len(config.facet_sizes))]
 
 
-def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
-    described: dict[str, Any] = read_json(Path(folder) / "config.json")
-    if described.pop("schema_version", None) != SCHEMA_VERSION:
-        raise HeartlmError(
-            f"{folder}: model of another schema version, this heartlm reads {SCHEMA_VERSION}: train anew"
-        )
-    described["config"] = ModelConfig(
-        **{**described["config"], "facet_sizes": tuple(described["config"]["facet_sizes"])}
-    )
-    for name in ("classes", "positive"):
-        described[name] = tuple(described[name])
+def _fill(model: HeartModel, tensors: dict[str, Tensor], folder: Path) -> None:
     try:
-        tensors = load_file(Path(folder) / "model.safetensors")
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise HeartlmError(f"{folder}: tensors do not fit config.json ({_one_line(error)}): train anew") from error
+
+
+def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
+    info = _read_info(Path(folder) / "config.json")
+    path = Path(folder) / "model.safetensors"
+    try:
+        tensors = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise HeartlmError(f"{folder}/model.safetensors cannot be read ({error}): train anew") from error
-    return tensors, ModelInfo(**described)
+        raise HeartlmError(f"{path} cannot be read ({_one_line(error)}): train anew") from error
+    if not all(f"embedding.places_{facet}" in tensors for facet in range(len(info.config.facet_sizes))):
+        raise HeartlmError(f"{path}: the geometry of the {info.tokenizer_kind} tokenizer is missing: train anew")
+    return tensors, info
+
+
+def _read_info(path: Path) -> ModelInfo:
+    described: Any = read_json(path)
+    version = described.pop("schema_version", None) if isinstance(described, dict) else None
+    if version != SCHEMA_VERSION:
+        raise HeartlmError(
+            f"{path}: model of schema version {version}, this heartlm reads {SCHEMA_VERSION}: train anew"
+        )
+    try:
+        config = described["config"]
+        described["config"] = ModelConfig(**{**config, "facet_sizes": tuple(config["facet_sizes"])})
+        for name in ("classes", "positive"):
+            described[name] = tuple(described[name])
+        return ModelInfo(**described)
+    except (KeyError, TypeError) as error:
+        raise HeartlmError(f"{path}: a field is missing or unknown ({_one_line(error)}): train anew") from error
+
+
+def _one_line(error: Exception) -> str:
+    return textwrap.shorten(str(error), 200, placeholder=" …")

@@ -157,13 +157,13 @@ class Tokenizer(ABC):
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json` and `tensors.safetensors` to `folder`, atomically."""
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
         with atomic_folder(folder) as temporary:
             text = json.dumps({**self.describe(), "content_hash": self.content_hash()}, indent=2)
             (temporary / "tokenizer.json").write_text(text + "\n", encoding="utf-8")
             if arrays := self.arrays():
-                save_file(arrays, temporary / "tensors.safetensors")
+                (temporary / "tensors.safetensors").write_bytes(save(arrays))
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -178,19 +178,18 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
     path = Path(folder) / "tokenizer.json"
     saved = read_json(path)
-    if saved.get("schema_version") != SCHEMA_VERSION:
-        raise HeartlmError(
-            f"{path}: schema version {saved.get('schema_version')} found, {SCHEMA_VERSION} expected: tokenize anew"
-        )
+    version = saved.get("schema_version") if isinstance(saved, dict) else None
+    if version != SCHEMA_VERSION:
+        raise HeartlmError(f"{path}: schema version {version} found, {SCHEMA_VERSION} expected: tokenize anew")
     tensors = Path(folder) / "tensors.safetensors"
     try:
         arrays = load_file(tensors) if tensors.exists() else {}
         tokenizer = tokenizer_class(saved["kind"]).restore(saved["settings"], arrays)
+        tokenizer.fitted_on, expected = saved["fitted_on"], saved["content_hash"]
     except HeartlmError:
         raise
     except Exception as error:
-        raise HeartlmError(f"{folder}: the tokenizer cannot be read ({error}): tokenize anew") from error
-    tokenizer.fitted_on = saved["fitted_on"]
-    if tokenizer.content_hash() != saved["content_hash"]:
+        raise HeartlmError(f"{folder}: the tokenizer cannot be read ({error!r}): tokenize anew") from error
+    if tokenizer.content_hash() != expected:
         raise HeartlmError(f"{folder}: the tokenizer does not match its content hash: it was changed, tokenize anew")
     return tokenizer
