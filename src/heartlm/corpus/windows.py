@@ -100,7 +100,7 @@ def sampler(
     """Build the sampler over `rows`: each database by its weight (default: its tokens), rows by their tokens.
 
     Raises:
-        HeartlmError: there is nothing to draw from, or a weight names a database that is not there.
+        HeartlmError: there is nothing to draw from, a weight is impossible or names a database that is not there.
     """
     if len(rows) == 0:
         raise HeartlmError("the split to train on holds no tokens: look at the splits in the corpus manifest")
@@ -110,6 +110,8 @@ def sampler(
         unknown = sorted(set(weights) - set(databases.tolist()))
         if unknown:
             raise HeartlmError(f"weights: no database {unknown[0]!r} to draw from; there are {_names(databases)}")
+        if min(weights.values()) < 0 or not 0 < sum(weights.values()) < np.inf:
+            raise HeartlmError(f"weights: {dict(weights)} found, none below 0 and at least one above expected")
         for name in np.unique(databases):
             inside = databases == name
             probability[inside] *= weights.get(str(name), 0.0) / probability[inside].sum()

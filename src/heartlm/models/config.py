@@ -39,8 +39,10 @@ class ModelConfig:
         Raises:
             HeartlmError: an impossible value; the text names the field.
         """
-        if self.depth < 1:
-            raise HeartlmError(f"depth: {self.depth} found, at least 1 expected")
+        for name in ("depth", "width", "heads", "feed_forward"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise HeartlmError(f"{name}: {value} found, at least 1 expected")
         width = self.width or HEAD_WIDTH * self.depth
         heads = self.heads or max(1, width // HEAD_WIDTH)
         feed_forward = self.feed_forward or -(-8 * width // (3 * 32)) * 32
