@@ -1,0 +1,68 @@
+"""The rhythm tokenizer: intervals alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heartlm.tokenizers.base import Lead
+from heartlm.tokenizers.rhythm import RhythmTokenizer
+from tests.synthetic_leads import heart_lead, rhythm_lead
+
+TOKENIZER = RhythmTokenizer()
+intervals = st.lists(st.floats(0.21, 2.45), min_size=1, max_size=50)
+
+
+@settings(derandomize=True, deadline=None)
+@given(rr_s=intervals, rate_hz=st.sampled_from([128.0, 250.0, 1000.0]))
+def test_an_interval_decodes_to_within_one_percent(rr_s: list[float], rate_hz: float) -> None:
+    lead = rhythm_lead(np.array(rr_s), rate_hz)
+    tokens = TOKENIZER.encode(lead)
+    decoded = TOKENIZER.decode(tokens.codes)
+    true_s = np.diff(lead.annotations.sample) / rate_hz
+    assert np.isnan(decoded[0]) and np.abs(decoded[1:] / true_s - 1).max() <= 0.01
+    assert (tokens.codes < [facet.size for facet in TOKENIZER.facets]).all()
+
+
+@settings(derandomize=True, deadline=None)
+@given(rr_s=intervals, later=intervals, data=st.data())
+def test_later_beats_change_no_code(rr_s: list[float], later: list[float], data: st.DataObject) -> None:
+    beat = data.draw(st.integers(0, len(rr_s)))
+    whole = TOKENIZER.encode(rhythm_lead(np.array(rr_s))).codes
+    other = TOKENIZER.encode(rhythm_lead(np.array(rr_s[:beat] + later))).codes
+    assert np.array_equal(other[: beat + 1], whole[: beat + 1])
+
+
+def test_intervals_beyond_the_levels_are_clipped() -> None:
+    decoded = TOKENIZER.decode(TOKENIZER.encode(rhythm_lead(np.array([0.04, 30.0, 0.8]))).codes)
+    assert 0.2 <= decoded[1] < 0.21 and 2.45 < decoded[2] <= 2.5
+
+
+def test_codes_are_the_same_at_every_rate_and_facets_compare_with_the_past() -> None:
+    rr_s = np.array([0.8] * 10 + [0.4, 1.2] + [0.8] * 10)
+    codes = TOKENIZER.encode(rhythm_lead(rr_s, 250)).codes
+    assert np.array_equal(TOKENIZER.encode(rhythm_lead(rr_s, 1000)).codes, codes)
+    rr, over_recent, over_previous = (np.append(0, codes[1:, facet].astype(int)) for facet in range(3))
+    assert rr[11] < rr[10] < rr[12] and over_recent[11] < over_recent[10] < over_recent[12]
+    assert over_previous[12] > over_previous[10] and codes[0].tolist() == [0, 0, 0]
+
+
+def test_the_signal_is_never_read() -> None:
+    def unreadable(start: int, stop: int, leads: object) -> np.ndarray:
+        raise AssertionError("the rhythm tokenizer read the signal")
+
+    lead = heart_lead(20)
+    tokens = TOKENIZER.encode(Lead(replace(lead.recording, samples=unreadable), lead.annotations))
+    assert tokens.num_tokens == 20 and np.isnan(tokens.scale_mv).all()
+    assert np.array_equal(tokens.beat_class, lead.annotations.beat_classes())
+    assert not TOKENIZER.needs_signal and TOKENIZER.causal
+
+
+def test_one_beat_and_no_beat() -> None:
+    lead = rhythm_lead(np.empty(0))
+    assert TOKENIZER.encode(lead).codes.tolist() == [[0, 0, 0]]
+    nobody = replace(lead.annotations, sample=np.empty(0, np.int64), symbol=np.empty(0, "<U1"))
+    assert TOKENIZER.encode(Lead(lead.recording, nobody)).codes.shape == (0, 3)
