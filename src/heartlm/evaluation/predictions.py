@@ -40,3 +40,29 @@ def token_probabilities(model: HeartModel, codes: NDArray[np.uint16], window: in
         np.add.at(total, places, answer[:, None] if model.pooled else answer)
         np.add.at(count, places, 1)
     return total / count[:, None]
+
+
+@torch.inference_mode()
+def window_probabilities(model: HeartModel, codes: NDArray[np.uint16], window: int) -> NDArray[np.float32]:
+    """Class probabilities of windows, each judged by its own tokens alone.
+
+    A pooled head answers for the window; the answers of a token head are averaged over the window's tokens. A window
+    wider than the model's is read in overlapping parts of the model's width.
+
+    Args:
+        model: with a class head.
+        codes: uint16 `[num_windows, width, num_facets]`.
+        window: tokens a window the model was trained on.
+
+    Returns:
+        float32 `[num_windows, num_classes]`.
+    """
+    if codes.shape[1] > window:
+        return np.stack([token_probabilities(model, each, window).mean(axis=0) for each in codes])
+    device = next(model.parameters()).device
+    answers = []
+    for begin in range(0, len(codes), WINDOWS_AT_ONCE):
+        part = torch.from_numpy(codes[begin : begin + WINDOWS_AT_ONCE].astype(np.int64))
+        answer = model.class_logits(part.to(device)).float().softmax(dim=-1)
+        answers.append((answer if model.pooled else answer.mean(dim=1)).cpu().numpy())
+    return np.concatenate(answers)

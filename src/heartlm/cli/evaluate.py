@@ -1,0 +1,57 @@
+"""`heartlm evaluate`: a fine-tuned run and recordings in, scores beside baselines out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from heartlm.cli.options import existing, parse
+from heartlm.errors import HeartlmError, needs
+from heartlm.evaluation.config import EvaluationConfig
+
+EXAMPLES = (
+    "heartlm evaluate runs/beats --on corpora/mitdb",
+    "heartlm evaluate runs/beats --on corpora/mitdb --random-init runs/scratch",
+    "heartlm evaluate runs/beats --on data/mitdb --beats detected",
+    "heartlm evaluate runs/af --on corpora/mitdb-rhythm --split all --records 201,202,203,210,219,221,222 --window 41",
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Score as `arguments` say, print the scores and where they were written."""
+    config = parse(
+        EvaluationConfig,
+        arguments,
+        command="evaluate",
+        summary=(
+            "Score a fine-tuned model: beats by ANSI/AAMI EC57, rhythms by window and by time, with confidence\n"
+            "intervals over patients and baselines beside them. Results go to RUN/scores."
+        ),
+        examples=EXAMPLES,
+        positionals=["run"],
+    )
+    existing(config.run, "run folder")
+    try:
+        from heartlm.evaluation.evaluate import evaluate
+    except ModuleNotFoundError as error:
+        raise needs("train", error.name or "torch") from None
+
+    from heartlm.cli.score_table import score_table
+
+    for folder, scores in evaluate(config, shlex.join(["heartlm", "evaluate", *arguments])):
+        print("\n".join(score_table(scores)))
+        print(f"  wrote {folder} ({', '.join(written(folder, scores))})\n")
+    return 0
+
+
+def written(folder: Path, scores: dict[str, Any]) -> list[str]:
+    """Draw the figures, if matplotlib is there, and name the files of `folder`."""
+    from heartlm.report.figures import save_score_figures
+
+    try:
+        save_score_figures(scores, folder)
+    except HeartlmError as error:
+        print(f"  no figures: {error}")
+    return sorted(path.name for path in folder.iterdir())

@@ -1,0 +1,78 @@
+"""Scores as aligned lines: the model with its intervals, the baselines beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from heartlm.report.numbers import Score, decimal
+from heartlm.report.scores import MEASURES, MODEL, class_score, method_scores
+
+Scores = Mapping[str, Any]
+
+
+def score_table(scores: Scores) -> list[str]:
+    """The lines that tell what `scores.json` says."""
+    rows = _rhythm_rows(scores) if scores["task"] == "rhythm" else _beat_rows(scores)
+    left_out = scores["records_left_out"]
+    lines = [_heading(scores), *_aligned(rows)]
+    lines += [f"  left out: {entry['record']}: {entry['reason']}" for entry in left_out]
+    return lines + [f"  note: {note}" for note in scores["notes"]]
+
+
+def _heading(scores: Scores) -> str:
+    block = scores["scores"]
+    if scores["task"] == "rhythm":
+        what = f"{block['num_windows']:,} windows of {scores['window']} beats, labelled by {_rule(scores)}"
+        unscored = f"{block['num_left_out']:,} windows without such a label and {block['num_beats_left_over']:,} beats"
+    else:
+        what, unscored = f"{block['num_beats']:,} {scores['beats']} beats", f"{block['num_left_out']:,} beats"
+    return (
+        f"{scores['on']}, {scores['split']} split: {what}, {len(scores['records'])} recordings, "
+        f"{block['num_patients']} patients; {unscored} not scored"
+    )
+
+
+def _rule(scores: Scores) -> str:
+    return "majority" if scores["labels"] == "majority" else "one rhythm throughout"
+
+
+def _beat_rows(scores: Scores) -> list[list[str]]:
+    methods = method_scores(scores)
+    own, others = methods.pop(MODEL), methods
+    rows = [["class", "beats", "Se", "+P", "F1", *(f"F1, {name}" for name in others)]]
+    for name in own["classes"]:
+        beats = f"{own['per_class'][name]['support']:,}"
+        measures = [_with_interval(class_score(own, name, measure)) for measure in ("se", "ppv", "f1")]
+        rows.append([name, beats, *measures, *(class_score(each, name, "f1").text for each in others.values())])
+    macro = [Score.of(each["macro_f1"]) for each in (own, *others.values())]
+    rows.append(
+        ["macro", f"{own['num_beats']:,}", "", "", _with_interval(macro[0]), *(each.text for each in macro[1:])]
+    )
+    return rows
+
+
+def _rhythm_rows(scores: Scores) -> list[list[str]]:
+    rows = [[f"{scores['positive']}, by window", *MEASURES.values(), "threshold"]]
+    for name, block in method_scores(scores).items():
+        measures = [_with_interval(Score.of(block.get(key))) for key in MEASURES]
+        rows.append([name, *measures, decimal(block["threshold"], 3)])
+    for name in ("durations", "durations of Zhou 2015"):
+        if name in scores:
+            block = scores[name]
+            rows.append(
+                [name.replace("durations", "by time"), *(_with_interval(Score.of(block.get(k))) for k in MEASURES)]
+            )
+    return rows
+
+
+def _with_interval(score: Score) -> str:
+    return f"{score.text} ({score.interval})" if score.interval else score.text
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines: the first column to the left, the others to the right."""
+    width = max(map(len, rows))
+    full = [[*row, *[""] * (width - len(row))] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+    return ["  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in full]

@@ -1,0 +1,57 @@
+"""What a method says of the beats of one lead, beside the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
+from heartlm.evaluation.beats import NO_BEAT, Classes
+from heartlm.evaluation.scored import ScoredLead
+
+CLASS_NAMES: dict[int, str | None] = {**dict(enumerate(BEAT_CLASSES)), UNLABELLED: None, NO_BEAT: "none"}
+"""How classes are written in tables of predictions: `"none"` for the missing partner of a missed or extra beat."""
+
+
+@dataclass(frozen=True)
+class LeadAnswers:
+    """Beats of one lead in order of time, annotated and extra ones.
+
+    Attributes:
+        lead: where they are.
+        sample: int64 `[num_beats]`.
+        reference: index into `BEAT_CLASSES`, `UNLABELLED` or `NO_BEAT`, int8 `[num_beats]`.
+        predicted: index into `BEAT_CLASSES` or `NO_BEAT`, int8 `[num_beats]`.
+        probabilities: of the task's classes, NaN for missed beats, float32 `[num_beats, num_classes]`.
+    """
+
+    lead: ScoredLead
+    sample: NDArray[np.int64]
+    reference: Classes
+    predicted: Classes
+    probabilities: NDArray[np.float32]
+
+    @property
+    def is_wrong(self) -> NDArray[np.bool_]:
+        """Which beats with a reference the method called otherwise; bool `[num_beats]`."""
+        wrong: NDArray[np.bool_] = (self.reference != UNLABELLED) & (self.reference != self.predicted)
+        return wrong
+
+
+def columns_of(answers: Sequence[LeadAnswers]) -> dict[str, Any]:
+    """The table of predictions, column by column, one row a beat."""
+    lengths = [len(each.sample) for each in answers]
+    return {
+        "database": np.repeat([each.lead.database for each in answers], lengths),
+        "record": np.repeat([each.lead.record_id for each in answers], lengths),
+        "patient": np.repeat([each.lead.patient_id for each in answers], lengths),
+        "sample": np.concatenate([each.sample for each in answers]),
+        "time_s": np.concatenate([each.sample / each.lead.rate_hz for each in answers]),
+        "reference": [CLASS_NAMES[index] for each in answers for index in each.reference.tolist()],
+        "predicted": [CLASS_NAMES[index] for each in answers for index in each.predicted.tolist()],
+        "probabilities": np.concatenate([each.probabilities for each in answers]),
+    }

@@ -1,0 +1,213 @@
+"""Scores of the beats task: the model, and beside it what a model has to beat, on the same beats.
+
+    leads ─► class of every token, by each method ─► paired with the annotated beats ─► BeatScores
+                                                 └► predictions table, example strips (of the model)
+
+Gradient boosting sees waveforms as the tokenizer decodes them and RR intervals from the beats' positions, so it needs
+nothing but the corpus; it learns from every lead of the training split, as the model did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
+from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.answers import LeadAnswers, columns_of
+from heartlm.evaluation.baselines import GradientBoostedBeats
+from heartlm.evaluation.beats import BeatScores, Classes, pair_classes, score_beats
+from heartlm.evaluation.config import EvaluationConfig
+from heartlm.evaluation.features import beat_features
+from heartlm.evaluation.finetuned import FineTuned
+from heartlm.evaluation.matching import BeatMatch, match_beats
+from heartlm.evaluation.predictions import token_probabilities
+from heartlm.evaluation.results import ScoreSet, attempt
+from heartlm.evaluation.scored import ScoredLead, lead_of_row
+from heartlm.evaluation.strips import example_strips
+from heartlm.progress import track
+from heartlm.tokenizers.beat import BeatTokenizer
+from heartlm.tokenizers.rr import rr_intervals_s
+from heartlm.training.batches import BEAT_TASK_CLASSES, beat_labels
+
+WITHOUT = ("202", "232")
+"""mitdb records without which DS2 is scored again: the patient of 202 is 201 of DS1 too, and 232 holds most S beats."""
+
+FIBRILLATION = (RHYTHM_INDEX["VFIB"], RHYTHM_INDEX["VFL"])
+
+
+@dataclass(frozen=True)
+class PairedLead:
+    """A lead with its tokens matched to the annotated beats.
+
+    Attributes:
+        lead: the tokens.
+        sample: positions of the annotated beats, int64 `[num_annotated]`.
+        reference: their classes, int8 `[num_annotated]`.
+        match: which token is which beat.
+    """
+
+    lead: ScoredLead
+    sample: NDArray[np.int64]
+    reference: Classes
+    match: BeatMatch
+
+    @classmethod
+    def of(cls, lead: ScoredLead) -> PairedLead:
+        """Match by index where the tokens are of annotated beats, else within 150 ms."""
+        if lead.annotations is not None:
+            beats = lead.annotations
+            match = match_beats(beats.sample, lead.tokens.sample, lead.rate_hz)
+            return cls(lead, beats.sample, beats.beat_classes(), match)
+        each, none = np.arange(lead.tokens.num_tokens), np.empty(0, np.int64)
+        return cls(
+            lead, np.asarray(lead.tokens.sample), np.asarray(lead.tokens.beat_class), BeatMatch(each, each, none, none)
+        )
+
+    def answers(self, classes: Classes, probabilities: NDArray[np.float32] | None = None) -> LeadAnswers:
+        """Lay what a method says of the tokens beside the reference, in order of time.
+
+        Detections inside of ventricular flutter and fibrillation, which have no beats, are not scored (EC57).
+
+        Args:
+            classes: index into `BEAT_CLASSES` of each token, int8 `[num_tokens]`.
+            probabilities: of the classes of the task, `[num_tokens, num_classes]`.
+        """
+        match, tokens = self.match, self.lead.tokens
+        reference, predicted = pair_classes(self.reference, classes, match)
+        num_paired = len(match.reference) + len(match.missed)
+        reference[num_paired:][np.isin(tokens.rhythm[match.extra], FIBRILLATION)] = UNLABELLED
+        sample = np.concatenate([self.sample[match.reference], self.sample[match.missed], tokens.sample[match.extra]])
+        if probabilities is None:
+            probabilities = np.empty((tokens.num_tokens, 0), np.float32)
+        unknown = np.full((len(match.missed), probabilities.shape[1]), np.nan, np.float32)
+        beside = np.concatenate([probabilities[match.detected], unknown, probabilities[match.extra]])
+        order = np.argsort(sample, kind="stable")
+        return LeadAnswers(self.lead, sample[order], reference[order], predicted[order], beside[order])
+
+
+def score_beats_task(
+    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig, name: str
+) -> list[ScoreSet]:
+    """Score the model and its baselines on the beats of `leads`.
+
+    Args:
+        leads: what to score.
+        tuned: the model.
+        rival: the same model from random weights, if there is one.
+        config: which baselines, how many resamples.
+        name: of the score set.
+
+    Raises:
+        HeartlmError: no beat there has a label of the task.
+    """
+    paired = [PairedLead.of(lead) for lead in leads]
+    if not any((beat_labels(each.reference) >= 0).any() for each in paired):
+        raise HeartlmError(f"{config.on}: no beat of the {config.split} split has a label, so nothing can be scored")
+    answers = model_answers(paired, tuned)
+    scores = _score(answers, config)
+    strips, notes = example_strips(answers)
+    methods = baseline_methods(paired, tuned, rival, config)
+    found = {method: attempt(method, answer, notes) for method, answer in methods.items()}
+    return [
+        ScoreSet(
+            name,
+            about={"beats": config.beats},
+            scores=scores.to_json(),
+            without={record: scores.without([f"mitdb/{record}"]).to_json() for record in _left_out_in_turn(leads)},
+            baselines={method: each and _score(each, config).to_json() for method, each in found.items()},
+            notes=notes,
+            columns=columns_of(answers),
+            classes=BEAT_TASK_CLASSES,
+            strips=strips,
+        )
+    ]
+
+
+def baseline_methods(
+    paired: Sequence[PairedLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
+) -> dict[str, Callable[[], list[LeadAnswers]]]:
+    """What stands beside the model, by name; each raises a HeartlmError where it cannot be had."""
+    methods: dict[str, Callable[[], list[LeadAnswers]]] = {}
+    if config.baselines:
+        methods["majority class"] = lambda: _constant(paired, majority_beat(tuned))
+        methods["gradient boosting"] = lambda: boosted_answers(paired, tuned, config.seed)
+    if rival is not None:
+        methods["random initialisation"] = lambda: model_answers(paired, rival)
+    return methods
+
+
+def model_answers(paired: Sequence[PairedLead], tuned: FineTuned) -> list[LeadAnswers]:
+    """What the model says of each lead."""
+    place = np.array([BEAT_CLASSES.index(name) for name in tuned.info.classes], np.int8)
+    answers = []
+    for each in track(paired, len(paired), "predict"):
+        probabilities = token_probabilities(tuned.model, np.asarray(each.lead.tokens.codes), tuned.info.window)
+        answers.append(each.answers(place[probabilities.argmax(axis=1)], probabilities))
+    return answers
+
+
+def majority_beat(tuned: FineTuned) -> int:
+    """The most frequent class of the training split, by the manifests the run keeps."""
+    counts = dict.fromkeys(BEAT_TASK_CLASSES, 0)
+    for manifest in tuned.training_manifests():
+        for database in manifest["databases"]:
+            beats = database["splits"].get("train", {}).get("beats_per_class", {})
+            for name in counts:
+                counts[name] += beats.get(name, 0)
+    return BEAT_CLASSES.index(max(counts, key=lambda name: counts[name]))
+
+
+def boosted_answers(paired: Sequence[PairedLead], tuned: FineTuned, seed: int) -> list[LeadAnswers]:
+    """What gradient boosting, trained on the training split of the run's own corpus, says of each lead.
+
+    Raises:
+        HeartlmError: the training corpus is gone, its tokens hold no waveforms, or scikit-learn is not installed.
+    """
+    tokenizer = tuned.tokenizer()
+    if not isinstance(tokenizer, BeatTokenizer):
+        raise HeartlmError(f"tokens of the {tokenizer.kind} tokenizer hold no waveforms of beats")
+    corpus = tuned.training_corpus()
+    training = [lead_of_row(corpus, int(row)) for row in corpus.records.select("train")]
+    labels = np.concatenate([beat_labels(lead.tokens.beat_class) for lead in training]).astype(np.int8)
+    features = np.concatenate([features_of(lead, tokenizer) for lead in training])
+    boosted = GradientBoostedBeats(seed).fit(features, labels)
+    return [each.answers(boosted.predict(features_of(each.lead, tokenizer))) for each in paired]
+
+
+def features_of(lead: ScoredLead, tokenizer: BeatTokenizer) -> NDArray[np.float64]:
+    """Features of every beat of a lead, from its tokens alone; `[num_tokens, num_features]`."""
+    tokens = lead.tokens
+    waveforms = tokenizer.decode(np.asarray(tokens.codes), np.asarray(tokens.scale_mv))
+    return beat_features(waveforms, rr_intervals_s(np.asarray(tokens.sample), lead.rate_hz))
+
+
+def _constant(paired: Sequence[PairedLead], beat_class: int) -> list[LeadAnswers]:
+    return [each.answers(np.full(each.lead.tokens.num_tokens, beat_class, np.int8)) for each in paired]
+
+
+def _score(answers: Sequence[LeadAnswers], config: EvaluationConfig) -> BeatScores:
+    lengths = [len(each.sample) for each in answers]
+    return score_beats(
+        np.concatenate([each.reference for each in answers]),
+        np.concatenate([each.predicted for each in answers]),
+        np.repeat([each.lead.patient_id for each in answers], lengths),
+        np.repeat([each.lead.name for each in answers], lengths),
+        classes=BEAT_TASK_CLASSES,
+        num_bootstrap=config.bootstrap,
+        seed=config.seed,
+    )
+
+
+def _left_out_in_turn(leads: Sequence[ScoredLead]) -> list[str]:
+    """Those of `WITHOUT` that are scored, unless nothing would remain."""
+    names = {lead.name for lead in leads}
+    return [record for record in WITHOUT if f"mitdb/{record}" in names and len(names) > 1]
+
+
+def _without(scores: BeatScores, record: str) -> BeatScores:
+    return scores.without([f"mitdb/{record}"])

@@ -1,0 +1,101 @@
+"""Evaluation: a fine-tuned run and recordings in, scores beside baselines out.
+
+run ─► model ┐
+             ├─► task ─► ScoreSet ─► RUN/scores/NAME
+on ─► leads  ┘
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heartlm.corpus.corpus import open_corpus
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.beats_task import score_beats_task
+from heartlm.evaluation.config import EvaluationConfig
+from heartlm.evaluation.finetuned import FineTuned, load_finetuned, load_random_init
+from heartlm.evaluation.results import write_score_set
+from heartlm.evaluation.rhythm_task import score_rhythm_task, window_of
+from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
+from heartlm.training.device import device_and_precision
+from heartlm.training.finetune import check_tokenizer
+
+
+def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, dict[str, Any]]]:
+    """Score as `config` says.
+
+    Args:
+        config: which run, on what, beside what.
+        command: noted in the results, so that others can do the same.
+
+    Returns:
+        For each score set its folder below RUN/scores and the content of its `scores.json`; the rhythm task makes two.
+
+    Raises:
+        HeartlmError: an impossible setting, a run that cannot be scored, nothing to score, or an unwritable folder.
+    """
+    config.check()
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    device, _ = device_and_precision(config.device, "fp32")
+    tuned = load_finetuned(config.run, config.checkpoint, device)
+    rival = load_random_init(config.random_init, tuned, config.checkpoint, device) if config.random_init else None
+    if tuned.info.task != "rhythm" and config.window is not None:
+        raise HeartlmError(f"window: {config.window} found, but the task {tuned.info.task} scores single beats")
+    if tuned.info.task == "rhythm":
+        window_of(tuned, config)
+    scored = leads_to_score(config, tuned)
+    score = score_rhythm_task if tuned.info.task == "rhythm" else score_beats_task
+    score_sets = score(scored.leads, tuned, rival, config, config.name or default_name(config, tuned))
+    shared = _shared(config, tuned, scored, command)
+    folders = [config.run / "scores" / each.name for each in score_sets]
+    return [(folder, write_score_set(folder, each, shared)) for folder, each in zip(folders, score_sets, strict=True)]
+
+
+def leads_to_score(config: EvaluationConfig, tuned: FineTuned) -> ScoredLeads:
+    """The leads that `config` asks for, as tokens that the model of `tuned` reads.
+
+    Raises:
+        HeartlmError: nothing there, a corpus of another tokenizer, or a corpus where a signal is needed.
+    """
+    if not (config.on / "manifest.json").is_file():
+        if not config.on.is_dir():
+            raise HeartlmError(f"on: {config.on}: no such folder; give a corpus or a folder of recordings")
+        return leads_of_folder(config.on, tuned.tokenizer(), config)
+    if config.beats == "detected":
+        raise HeartlmError(
+            f"beats: 'detected' found, but {config.on} is a corpus of tokens: give --on the folder of recordings"
+        )
+    corpus = open_corpus(config.on)
+    check_tokenizer(corpus, tuned.info, config.run)
+    return leads_of_corpus(corpus, config)
+
+
+def default_name(config: EvaluationConfig, tuned: FineTuned) -> str:
+    """The folder of a score set that was given no name, for example `mitdb-test-annotated` or `afdb-all-w41`."""
+    how = f"w{window_of(tuned, config)}" if tuned.info.task == "rhythm" else config.beats
+    chosen = [f"{len(config.record_ids)}records"] if config.record_ids else []
+    last = ["last"] if config.checkpoint == "last" else []
+    return "-".join([config.on.resolve().name, config.split, how, *chosen, *last])
+
+
+def _shared(config: EvaluationConfig, tuned: FineTuned, scored: ScoredLeads, command: str) -> dict[str, Any]:
+    return {
+        "task": tuned.info.task,
+        "on": str(config.on),
+        "split": config.split,
+        "records": [lead.name for lead in scored.leads],
+        "records_left_out": scored.left_out,
+        "checkpoint": config.checkpoint,
+        "step": tuned.info.step,
+        "random_init": str(config.random_init) if config.random_init else None,
+        "num_bootstrap": config.bootstrap,
+        "seed": config.seed,
+        "confidence": 0.95,
+        "command": command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,267 @@
+"""Scores of the rhythm task: windows of beats, and time, in and out of the rhythm looked for.
+
+    leads ─► RhythmWindows ─► score of every window, by each method ─► WindowScores, twice: by the majority of the
+          │                                                            beats, and of windows with one label throughout
+          └► probability of every beat ─► spans ─► DurationScores
+
+Every method judges a window by its own beats alone (an interval relative to the past may look a little further back).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.errors import HeartlmError
+from heartlm.evaluation import zhou
+from heartlm.evaluation.baselines import GradientBoostedRhythm
+from heartlm.evaluation.config import SMALLEST_WINDOW, EvaluationConfig
+from heartlm.evaluation.durations import Durations, measure_durations, score_durations
+from heartlm.evaluation.features import rr_window_features
+from heartlm.evaluation.finetuned import FineTuned
+from heartlm.evaluation.predictions import token_probabilities, window_probabilities
+from heartlm.evaluation.results import ScoreSet, attempt
+from heartlm.evaluation.rhythm import Flutter, WindowLabels, WindowRule, WindowScores, score_windows, window_labels
+from heartlm.evaluation.rhythm_windows import RhythmWindows, rr_of
+from heartlm.evaluation.scored import ScoredLead, lead_of_row
+from heartlm.progress import track
+from heartlm.training.batches import IGNORE, rhythm_labels
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+THRESHOLD = 0.5
+"""Probability from which the model's window, or beat, counts as in the rhythm."""
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What a method says of every window: positive where `score`, float64 `[num_windows]`, reaches `threshold`."""
+
+    score: Floats
+    threshold: float = THRESHOLD
+
+
+def window_of(tuned: FineTuned, config: EvaluationConfig) -> int:
+    """Beats a window.
+
+    Raises:
+        HeartlmError: a model that labels windows as a whole is asked for another width than it learnt.
+    """
+    width = config.window or tuned.info.window
+    if tuned.info.pooled and width != tuned.info.window:
+        raise HeartlmError(
+            f"window: {width} found, but {tuned.folder.path} labels windows of {tuned.info.window} beats as a whole: "
+            "leave --window out, or fine-tune at that width"
+        )
+    if width < SMALLEST_WINDOW:
+        raise HeartlmError(f"window: {width} found, at least {SMALLEST_WINDOW} expected: give --window")
+    return width
+
+
+def score_rhythm_task(
+    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig, name: str
+) -> list[ScoreSet]:
+    """Score the model and its baselines on windows of `leads`, by majority label and, second, pure windows alone.
+
+    Args:
+        leads: what to score.
+        tuned: the model.
+        rival: the same model from random weights, if there is one.
+        config: the width, which baselines, how many resamples.
+        name: of the first score set; the second gets `-pure` behind it.
+
+    Raises:
+        HeartlmError: no whole window, or none with a label.
+    """
+    windows = RhythmWindows.of(leads, window_of(tuned, config))
+    if not labels_of(windows, tuned, "majority").scored.any():
+        raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
+    own, notes = model_verdicts(windows, tuned), list[str]()
+    methods = baseline_methods(windows, tuned, rival, config)
+    baselines = {method: attempt(method, judge, notes) for method, judge in methods.items()}
+    durations = _duration_scores(leads, tuned, config)
+    sets = []
+    for rule, suffix in (("majority", ""), ("pure", "-pure")):
+        labels = labels_of(windows, tuned, cast(WindowRule, rule))
+        patient = np.array([lead.patient_id for lead in leads])[windows.lead]
+        unscored = {"num_left_out": int((~labels.scored).sum()), "num_beats_left_over": windows.num_left_over}
+        about = {
+            "beats": config.beats,
+            "window": windows.codes.shape[1],
+            "positive": tuned.info.positive[0],
+            "flutter": tuned.info.positive[1],
+            "labels": rule,
+        }
+        sets.append(
+            ScoreSet(
+                name + suffix,
+                about | (durations if rule == "majority" else {}),
+                scores=_score(own, labels, patient, config).to_json() | unscored,
+                baselines={
+                    method: verdicts and _score(verdicts, labels, patient, config).to_json()
+                    for method, verdicts in baselines.items()
+                },
+                notes=notes,
+                columns=_columns(leads, windows, labels, own, tuned),
+                classes=tuned.info.classes,
+            )
+        )
+    return sets
+
+
+def labels_of(windows: RhythmWindows, tuned: FineTuned, rule: WindowRule) -> WindowLabels:
+    """Reference labels of windows, flutter counted as in training."""
+    wanted, flutter = tuned.info.positive
+    counted = cast(Flutter, flutter if wanted == "AFIB" else "negative")
+    return window_labels(windows.rhythm, rule=rule, flutter=counted, positive=[wanted])
+
+
+def model_verdicts(windows: RhythmWindows, tuned: FineTuned) -> Verdicts:
+    """The model's probability of every window: of the window, or the mean over its beats."""
+    probabilities = window_probabilities(tuned.model, windows.codes, tuned.info.window)
+    return Verdicts(probabilities[:, 1].astype(np.float64))
+
+
+def baseline_methods(
+    windows: RhythmWindows, tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
+) -> dict[str, Callable[[], Verdicts]]:
+    """What stands beside the model, by name; each raises a HeartlmError where it cannot be had."""
+    methods: dict[str, Callable[[], Verdicts]] = {}
+    if config.baselines:
+        methods["majority class"] = lambda: Verdicts(np.full(len(windows), float(_mostly_positive(tuned))))
+        if tuned.info.positive[0] == "AFIB":
+            methods["Zhou 2015"] = lambda: Verdicts(_entropy(windows, tuned), zhou.THRESHOLD)
+            methods["Zhou 2015, fitted"] = lambda: _fitted_zhou(windows, tuned)
+        methods["gradient boosting"] = lambda: _boosted(windows, tuned, config.seed)
+    if rival is not None:
+        methods["random initialisation"] = lambda: model_verdicts(windows, rival)
+    return methods
+
+
+def _mostly_positive(tuned: FineTuned) -> bool:
+    """Whether most labelled beats of the training split are in the rhythm, by the manifests the run keeps."""
+    wanted, flutter = tuned.info.positive
+    counts = np.zeros(2, np.int64)
+    for manifest in tuned.training_manifests():
+        for database in manifest["databases"]:
+            rhythms = database["splits"].get("train", {}).get("rhythms", {})
+            for rhythm, count in rhythms.items():
+                index = np.array([RHYTHM_INDEX.get(rhythm, -1)], np.int8)
+                label = rhythm_labels(index, wanted, flutter)[0]
+                counts[label] += count if label != IGNORE else 0
+    return bool(counts[1] > counts[0])
+
+
+def _entropy(windows: RhythmWindows, tuned: FineTuned) -> Floats:
+    _needs_intervals(tuned)
+    return zhou.window_entropy(windows.rr_s)
+
+
+def _fitted_zhou(windows: RhythmWindows, tuned: FineTuned) -> Verdicts:
+    training, positive = _training_windows(tuned, windows.codes.shape[1])
+    if len(np.unique(positive)) < 2:
+        raise HeartlmError("a threshold needs windows with and without the rhythm in the training split")
+    return Verdicts(_entropy(windows, tuned), zhou.fit_threshold(zhou.window_entropy(training), positive))
+
+
+def _boosted(windows: RhythmWindows, tuned: FineTuned, seed: int) -> Verdicts:
+    training, positive = _training_windows(tuned, windows.codes.shape[1])
+    boosted = GradientBoostedRhythm(seed).fit(rr_window_features(training), positive)
+    return Verdicts(boosted.score(rr_window_features(windows.rr_s)))
+
+
+def _training_windows(tuned: FineTuned, width: int) -> tuple[Floats, Flags]:
+    """Intervals `[num_windows, width]` and majority labels of the labelled windows the run was trained on.
+
+    Raises:
+        HeartlmError: the training corpus is gone, or its tokens are not beats.
+    """
+    _needs_intervals(tuned)
+    corpus = tuned.training_corpus()
+    unique = {
+        (corpus.records.database[row], corpus.records.record_id[row]): row for row in corpus.records.select("train")
+    }
+    windows = RhythmWindows.of([lead_of_row(corpus, int(row)) for row in unique.values()], width)
+    labels = labels_of(windows, tuned, "majority")
+    return windows.rr_s[labels.scored], labels.positive[labels.scored]
+
+
+def _needs_intervals(tuned: FineTuned) -> None:
+    if tuned.info.tokenizer_kind == "sample":
+        raise HeartlmError("tokens of the sample tokenizer are no beats and have no RR intervals")
+
+
+def _score(method: Verdicts, labels: WindowLabels, patient: NDArray[np.str_], config: EvaluationConfig) -> WindowScores:
+    return score_windows(
+        labels.positive[labels.scored],
+        patient[labels.scored],
+        score=method.score[labels.scored],
+        threshold=method.threshold,
+        num_bootstrap=config.bootstrap,
+        seed=config.seed,
+    )
+
+
+def _duration_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> dict[str, Any]:
+    """Scores of time, of the model and, where it applies, of Zhou 2015 at its published window."""
+    flags = {"durations": [_positive_beats(lead, tuned) for lead in track(leads, len(leads), "predict")]}
+    if config.baselines and tuned.info.positive[0] == "AFIB" and tuned.info.tokenizer_kind != "sample":
+        flags["durations of Zhou 2015"] = [zhou.detect(rr_of(lead)) for lead in leads]
+    patients = [lead.patient_id for lead in leads]
+    return {
+        name: score_durations(
+            [_durations(lead, tuned, positive) for lead, positive in zip(leads, by_lead, strict=True)],
+            patients,
+            num_bootstrap=config.bootstrap,
+            seed=config.seed,
+        ).to_json()
+        for name, by_lead in flags.items()
+    }
+
+
+def _positive_beats(lead: ScoredLead, tuned: FineTuned) -> Flags:
+    probabilities = token_probabilities(tuned.model, np.asarray(lead.tokens.codes), tuned.info.window)
+    return np.asarray(probabilities[:, 1] >= THRESHOLD)
+
+
+def _durations(lead: ScoredLead, tuned: FineTuned, positive: Flags) -> Durations:
+    """Compare by time: each labelled beat stands for the time to the next one; unlabelled time is cut out."""
+    labels = rhythm_labels(lead.tokens.rhythm, *tuned.info.positive)[:-1]
+    labelled = labels != IGNORE
+    length_s = (np.diff(lead.tokens.sample) / lead.rate_hz)[labelled]
+    stop_s = np.cumsum(length_s)
+    spans_s = np.stack([stop_s - length_s, stop_s], axis=1)
+    reference, predicted = labels[labelled] == 1, positive[:-1][labelled]
+    return measure_durations(_runs(spans_s, reference), _runs(spans_s, predicted), float(length_s.sum()))
+
+
+def _runs(spans_s: Floats, flags: Flags) -> Floats:
+    """Merge spans `[num_spans, 2]` in a row that are flagged; float64 `[num_runs, 2]`."""
+    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
+    return np.stack([spans_s[edges[::2], 0], spans_s[edges[1::2] - 1, 1]], axis=1)
+
+
+def _columns(
+    leads: Sequence[ScoredLead], windows: RhythmWindows, labels: WindowLabels, own: Verdicts, tuned: FineTuned
+) -> dict[str, Any]:
+    """The predictions table, column by column, one row a window; `sample` is its first beat."""
+    other, wanted = tuned.info.classes
+    rate_hz = np.array([lead.rate_hz for lead in leads])[windows.lead]
+    reference = np.where(labels.positive, wanted, other).astype(object)
+    reference[~labels.scored] = None
+    return {
+        "database": np.array([lead.database for lead in leads])[windows.lead],
+        "record": np.array([lead.record_id for lead in leads])[windows.lead],
+        "patient": np.array([lead.patient_id for lead in leads])[windows.lead],
+        "sample": windows.sample,
+        "time_s": windows.sample / rate_hz,
+        "reference": reference,
+        "predicted": np.where(own.score >= own.threshold, wanted, other),
+        "probabilities": np.stack([1 - own.score, own.score], axis=1).astype(np.float32),
+    }

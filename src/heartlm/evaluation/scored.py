@@ -1,0 +1,199 @@
+"""The recordings to score, one lead each, as tokens: from a corpus, or tokenised here from a folder of recordings.
+
+    corpus, split, names ───────────────────────────────┐
+    folder of recordings ─► beats, annotated or detected ─► tokenizer of the run ─► ScoredLead, one a recording
+
+Of recordings that have several leads in a corpus the preferred one is scored, as tokenising a test recording does.
+What is left out is listed with its reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.schema import Row
+from heartlm.corpus.sources import PREFERRED_LEADS, Source, Unusable, find_sources, open_sources, usable_leads
+from heartlm.ecg.readers.discovery import RecordFiles
+from heartlm.ecg.recording import Annotations, Recording
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.config import EvaluationConfig
+from heartlm.progress import track
+from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
+
+
+@dataclass(frozen=True)
+class ScoredLead:
+    """One lead of one recording, ready for the model.
+
+    Attributes:
+        database: its database.
+        record_id: name within the database.
+        patient_id: whose heart it is, unique over databases.
+        lead: name of the lead, empty where no signal was read.
+        lead_index: its place in the recording.
+        rate_hz: ticks a second of `tokens.sample`.
+        tokens: all of the lead.
+        open_recording: gives the recording, whose samples may or may not be readable any more.
+        annotations: the annotated beats, where `tokens` are of detected ones; else None.
+    """
+
+    database: str
+    record_id: str
+    patient_id: str
+    lead: str
+    lead_index: int
+    rate_hz: float
+    tokens: Tokens
+    open_recording: Callable[[], Recording] = field(repr=False)
+    annotations: Annotations | None = None
+
+    @property
+    def name(self) -> str:
+        """`database/record`."""
+        return f"{self.database}/{self.record_id}"
+
+
+@dataclass(frozen=True)
+class ScoredLeads:
+    """All leads to score, and what was left out.
+
+    Attributes:
+        leads: one a recording.
+        left_out: `record` and `reason` of each recording that has no usable lead.
+    """
+
+    leads: list[ScoredLead]
+    left_out: list[dict[str, str]]
+
+
+def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
+    """The leads of `corpus` in the split, and of the names, that `config` asks for.
+
+    Raises:
+        HeartlmError: there is none, or a name is not there.
+    """
+    chosen: dict[tuple[str, str], int] = {}
+    rows = corpus.records.rows
+    for index, row in enumerate(rows):
+        key = (row.database, row.record_id)
+        if key not in chosen or _preference(row.lead) < _preference(rows[chosen[key]].lead):
+            chosen[key] = index
+    splits = {key: rows[index].split for key, index in chosen.items()}
+    wanted = _wanted(splits, config)
+    leads = [lead_of_row(corpus, chosen[key]) for key in chosen if key in wanted and rows[chosen[key]].num_tokens > 0]
+    empty = [key for key in wanted if rows[chosen[key]].num_tokens == 0]
+    return _some(leads, [{"record": "/".join(key), "reason": "no tokens"} for key in sorted(empty)], config)
+
+
+def lead_of_row(corpus: Corpus, index: int) -> ScoredLead:
+    """The lead of one row of a corpus."""
+    row, tokens = corpus.records.rows[index], corpus.tokens_of(index)
+    return ScoredLead(
+        row.database,
+        row.record_id,
+        row.patient_id,
+        row.lead,
+        row.lead_index,
+        row.rate_hz,
+        Tokens(
+            corpus.codes[tokens],
+            corpus.sample[tokens],
+            corpus.beat_class[tokens],
+            corpus.rhythm[tokens],
+            corpus.scale_mv[tokens],
+        ),
+        lambda: _open_source(row),
+    )
+
+
+def _open_source(row: Row) -> Recording:
+    """Open the file a row was read from; leads without calibration were accepted when the corpus was made."""
+    path = Path(row.source)
+    if not path.is_file():
+        raise HeartlmError(f"{path} is gone")
+    return RecordFiles(path.with_suffix(""), path).open_signal(accept_uncalibrated=True)
+
+
+def leads_of_folder(folder: Path, tokenizer: Tokenizer, config: EvaluationConfig) -> ScoredLeads:
+    """Tokenise the recordings of `folder` in the split, and of the names, that `config` asks for.
+
+    Raises:
+        HeartlmError: there is none, a name is not there, or a file is unreadable.
+    """
+    if config.beats == "detected" and not (tokenizer.needs_beats and tokenizer.needs_signal):
+        raise HeartlmError(
+            f"beats: 'detected' found, but the {tokenizer.kind} tokenizer reads no beats from a signal: "
+            "use --beats annotated"
+        )
+    sources, left_out = find_sources(open_sources([folder]), tokenizer, "first")
+    wanted = _wanted({_key(source): source.split for source in sources}, config)
+    chosen = [source for source in sources if _key(source) in wanted]
+    leads = []
+    for source in track(chosen, len(chosen), "tokenize"):
+        annotations = source.database.annotations(source.recording.record_id)
+        if annotations is None or not annotations.num_beats:
+            left_out.append({"record": source.name, "reason": "no beats annotated"})
+            continue
+        for lead in usable_leads(source, tokenizer, config.beats):
+            if isinstance(lead, Unusable):
+                left_out.append({"record": source.name, "reason": lead.reason})
+            else:
+                leads.append(_encoded(source, lead, tokenizer, annotations if config.beats == "detected" else None))
+    return _some(leads, left_out, config)
+
+
+def _encoded(source: Source, lead: Lead, tokenizer: Tokenizer, annotations: Annotations | None) -> ScoredLead:
+    recording = source.recording
+    return ScoredLead(
+        recording.database,
+        recording.record_id,
+        recording.patient_id,
+        recording.lead_names[lead.lead] if recording.lead_names else "",
+        lead.lead,
+        recording.rate_hz,
+        tokenizer.encode(lead),
+        lambda: recording,
+        annotations,
+    )
+
+
+def _key(source: Source) -> tuple[str, str]:
+    return source.recording.database, source.recording.record_id
+
+
+def _preference(lead: str) -> int:
+    name = lead.lower()
+    return PREFERRED_LEADS.index(name) if name in PREFERRED_LEADS else len(PREFERRED_LEADS)
+
+
+def _wanted(splits: dict[tuple[str, str], str], config: EvaluationConfig) -> set[tuple[str, str]]:
+    """The recordings to score out of all, whose splits are given."""
+    inside = {key for key, split in splits.items() if config.split in ("all", split)}
+    if not config.record_ids:
+        return inside
+    for name in config.record_ids:
+        if name not in {record_id for _, record_id in inside}:
+            places = sorted({split for (_, record_id), split in splits.items() if record_id == name})
+            where = f"it is in {places[0]}: use --split {_split_option(places[0])}" if places else "no such recording"
+            raise HeartlmError(f"records: {name!r} is not in the {config.split} split of {config.on}: {where}")
+    return {(database, record_id) for database, record_id in inside if record_id in config.record_ids}
+
+
+def _split_option(split: str) -> str:
+    return "all" if split == "excluded" else f"{split} or all"
+
+
+def _some(leads: list[ScoredLead], left_out: list[dict[str, str]], config: EvaluationConfig) -> ScoredLeads:
+    if not leads:
+        reasons = _reasons(entry["reason"] for entry in left_out)
+        raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}: try --split all")
+    return ScoredLeads(leads, left_out)
+
+
+def _reasons(reasons: Iterable[str]) -> str:
+    counts = Counter(reasons).most_common(3)
+    return f" ({'; '.join(f'{reason}: {count}' for reason, count in counts)})" if counts else ""

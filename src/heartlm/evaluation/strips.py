@@ -1,0 +1,127 @@
+"""Example strips: a few seconds each in which the model was right or wrong in a way worth seeing.
+
+What to look for stands in `SIGHTS`; each is shown in a patient of its own as long as there are enough, and the patient
+with the most wrong beats comes last. The same predictions always give the same strips.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.beats import BEAT_CLASSES
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.answers import CLASS_NAMES, LeadAnswers
+from heartlm.evaluation.beats import NO_BEAT, Classes
+
+STRIP_S = 9.0
+NO_BEAT_LETTER = "–"
+
+Flags = NDArray[np.bool_]
+N, S, V, F = (BEAT_CLASSES.index(name) for name in "NSVF")
+
+SIGHTS: tuple[tuple[str, Callable[[Classes, Classes], Flags]], ...] = (
+    ("V found", lambda reference, predicted: (reference == V) & (predicted == V)),
+    ("S found", lambda reference, predicted: (reference == S) & (predicted == S)),
+    ("F found", lambda reference, predicted: (reference == F) & (predicted == F)),
+    ("V not found", lambda reference, predicted: (reference == V) & (predicted != V)),
+    ("S not found", lambda reference, predicted: (reference == S) & (predicted != S)),
+    ("N called V", lambda reference, predicted: (reference == N) & (predicted == V)),
+)
+"""What to show: a title, and which beats show it, given reference and predicted classes."""
+
+
+def example_strips(answers: Sequence[LeadAnswers]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Choose and cut the strips.
+
+    Returns:
+        The strips as plain values, and a note for each whose signal could not be read.
+    """
+    strips, notes = [], []
+    for title, lead, flags in _choices(answers):
+        try:
+            strips.append(_cut(lead, _centre(lead, flags), title))
+        except HeartlmError as error:
+            notes.append(f"no strip of {lead.lead.name}: {error}")
+    return strips, list(dict.fromkeys(notes))
+
+
+def _choices(answers: Sequence[LeadAnswers]) -> Iterator[tuple[str, LeadAnswers, Flags]]:
+    """For each sight the lead that has most of it, patients not shown yet first."""
+    hardest = _hardest(answers)
+    shown = {hardest.lead.patient_id} if hardest is not None else set()
+    for title, sees in SIGHTS:
+        flags = [sees(lead.reference, lead.predicted) for lead in answers]
+        candidates = [index for index, of_lead in enumerate(flags) if of_lead.any()]
+        if candidates:
+            best = max(candidates, key=lambda i: (answers[i].lead.patient_id not in shown, flags[i].sum()))
+            shown.add(answers[best].lead.patient_id)
+            yield title, answers[best], flags[best]
+    if hardest is not None:
+        yield "The patient with the most wrong beats", hardest, hardest.is_wrong
+
+
+def _hardest(answers: Sequence[LeadAnswers]) -> LeadAnswers | None:
+    """Of the patient with the most wrong beats, the recording with the most; None where nothing is wrong."""
+    wrong: Counter[str] = Counter()
+    for each in answers:
+        wrong[each.lead.patient_id] += int(each.is_wrong.sum())
+    worst = max(answers, key=lambda each: (wrong[each.lead.patient_id], each.is_wrong.sum()))
+    return worst if worst.is_wrong.any() else None
+
+
+def _centre(answers: LeadAnswers, flags: Flags) -> int:
+    """The flagged beat to put in the middle: one with an N near by to compare with, then with most flagged near by."""
+    reach = STRIP_S / 2 * answers.lead.rate_hz
+    centres = np.flatnonzero(flags)
+    first = np.searchsorted(answers.sample, answers.sample[centres] - reach)
+    last = np.searchsorted(answers.sample, answers.sample[centres] + reach)
+    num_flagged, num_normal = (
+        counts[last] - counts[first]
+        for counts in (np.concatenate([[0], np.cumsum(each)]) for each in (flags, answers.reference == N))
+    )
+    rank = np.where(num_normal > 0, len(flags), 0) + num_flagged
+    return int(answers.sample[centres[np.argmax(rank)]])
+
+
+def _cut(answers: LeadAnswers, centre: int, title: str) -> dict[str, Any]:
+    """The strip around sample `centre`.
+
+    Raises:
+        HeartlmError: the recording has no signal, or it cannot be read any more.
+    """
+    lead = answers.lead
+    recording = lead.open_recording()
+    width = round(STRIP_S * lead.rate_hz)
+    start = max(0, min(centre - width // 2, recording.num_samples - width))
+    stop = min(start + width, recording.num_samples)
+    signal = recording.signal(start, stop, leads=[lead.lead_index])[0]
+    inside = np.flatnonzero((answers.sample >= start) & (answers.sample < stop))
+    return {
+        "title": title,
+        "record": lead.record_id,
+        "patient": lead.patient_id,
+        "lead": lead.lead,
+        "rate_hz": lead.rate_hz,
+        "start_s": start / lead.rate_hz,
+        "signal_mv": [None if np.isnan(value) else round(float(value), 3) for value in signal],
+        "beats": [_beat(answers, int(index), start) for index in inside],
+    }
+
+
+def _beat(answers: LeadAnswers, index: int, start: int) -> dict[str, Any]:
+    reference, predicted = int(answers.reference[index]), int(answers.predicted[index])
+    return {
+        "time_s": round((int(answers.sample[index]) - start) / answers.lead.rate_hz, 4),
+        "reference": _letter(reference),
+        "predicted": _letter(predicted),
+        "probability": None if predicted == NO_BEAT else round(float(answers.probabilities[index].max()), 4),
+    }
+
+
+def _letter(beat_class: int) -> str | None:
+    return NO_BEAT_LETTER if beat_class == NO_BEAT else CLASS_NAMES[beat_class]
