@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +12,6 @@ from heartlm.cli.options import existing, parse
 
 if TYPE_CHECKING:
     from heartlm.ecg.recording import Annotations
-    from heartlm.evaluation.annotate import Annotated
 
 EXAMPLES = (
     "heartlm predict runs/beats mitdb/100",
@@ -65,24 +64,21 @@ def run(arguments: Sequence[str]) -> int:
     folder = existing(options.run, "run folder")
     result = annotate(folder, database, record_id, beats=options.beats, lead=options.lead)
     path = write_annotations(options.out, Path(record_id).name, result.found, options.annotator)
-    print("\n".join(describe(result, f"{database.name}/{record_id}")))
+    lead = f", lead {result.lead_name}" if result.lead_name else ""
+    print(f"{database.name}/{record_id}{lead}: {result.known.num_beats:,} beats ({result.known.source})")
+    print("  " + (beat_counts(result.found) if result.task == "beats" else rhythm_shares(result.found)))
     print(path)
     return 0
 
 
-def describe(result: Annotated, name: str) -> Iterator[str]:
-    """The lines that tell what was found in the recording called `name`."""
-    lead = f", lead {result.lead_name}" if result.lead_name else ""
-    yield f"{name}{lead}: {result.known.num_beats:,} beats ({result.known.source or 'annotated'})"
-    yield "  " + (_beat_counts(result.found) if result.task == "beats" else _rhythm_shares(result.found))
-
-
-def _beat_counts(found: Annotations) -> str:
+def beat_counts(found: Annotations) -> str:
+    """How many beats of each class were found."""
     counts = Counter(found.symbol.tolist())
     return "  ".join(f"{name} {count:,}" for name, count in counts.most_common())
 
 
-def _rhythm_shares(found: Annotations) -> str:
+def rhythm_shares(found: Annotations) -> str:
+    """How long each rhythm lasts, and in how many spans."""
     total = sum(span.stop - span.start for span in found.rhythms)
     samples, spans = Counter[str](), Counter[str]()
     for span in found.rhythms:

@@ -15,10 +15,10 @@ from heartlm.corpus.sources import Beats, Source, Unusable, beats_for, chosen_le
 from heartlm.ecg.database import Database
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
 from heartlm.errors import HeartlmError
+from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import token_probabilities
-from heartlm.models.store import ModelInfo, load_model
-from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
-from heartlm.training.run_folder import RunFolder
+from heartlm.models.store import ModelInfo
+from heartlm.tokenizers.base import Lead, Tokenizer
 
 SOURCE = "heartlm"
 
@@ -55,15 +55,10 @@ def annotate(
     Raises:
         HeartlmError: the run is not fine-tuned, or the recording cannot be used.
     """
-    folder = RunFolder(run)
-    if folder.about["kind"] != "finetune":
-        raise HeartlmError(
-            f"{run}: a pretrained model labels nothing yet: fine-tune it with  heartlm finetune {run} --task beats"
-        )
-    model, info = load_model(folder.model("best"))
+    fine_tuned = load_finetuned(run)
+    model, info, tokenizer = fine_tuned.model, fine_tuned.info, fine_tuned.tokenizer()
     assert info.task is not None, "a fine-tuned model has a task"
-    tokenizer = load_tokenizer(folder.tokenizer)
-    ready = _ready_lead(tokenizer, database, record_id, beats, lead)
+    ready = ready_lead(tokenizer, database, record_id, beats, lead)
     tokens = tokenizer.encode(ready)
     if not tokens.num_tokens:
         raise HeartlmError(f"{ready.recording.path}: too short for a single token, so there is nothing to annotate")
@@ -95,7 +90,7 @@ def nearest(places: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.
 def rhythm_spans(
     positive: NDArray[np.bool_], sample: NDArray[np.int64], end: int, rhythm: str
 ) -> tuple[RhythmSpan, ...]:
-    """Join tokens of one answer to spans: the rhythm looked for, and N for all else.
+    """Join tokens of one answer to spans: the rhythm looked for, and N (OTHER, where that is N itself) for all else.
 
     Args:
         positive: whether each token is in the rhythm, `[num_tokens]`.
@@ -104,21 +99,25 @@ def rhythm_spans(
         rhythm: the name of the rhythm looked for.
     """
     begins = np.flatnonzero(np.diff(positive, prepend=~positive[:1]))
-    starts = sample[begins].tolist()
-    names = [rhythm if positive[begin] else "N" for begin in begins]
+    starts, other = sample[begins].tolist(), "N" if rhythm != "N" else "OTHER"
+    names = [rhythm if positive[begin] else other for begin in begins]
     return tuple(
         RhythmSpan(start, stop, name) for start, stop, name in zip(starts, [*starts[1:], end], names, strict=True)
     )
 
 
-def _ready_lead(tokenizer: Tokenizer, database: Database, record_id: str, beats: Beats, lead: str | None) -> Lead:
-    """The lead to tokenise, with the beats that are to be labelled."""
+def ready_lead(tokenizer: Tokenizer, database: Database, record_id: str, beats: Beats, lead: str | None) -> Lead:
+    """The lead to tokenise, with the beats that are to be labelled.
+
+    Raises:
+        HeartlmError: no such record or lead, an unreadable file, a flat lead, or fewer than two beats.
+    """
     recording = database.recording(record_id)
     index = _lead_index(tokenizer, recording, lead)
     source = Source(recording, database.split_of(record_id), (index,), database)
     ready = next(iter(usable_leads(source, tokenizer, beats)))
     if isinstance(ready, Unusable):
-        raise HeartlmError(f"{recording.path}: {ready.reason}, so there is nothing to annotate")
+        raise HeartlmError(f"{recording.path}: {ready.reason}, so the model cannot read it")
     if tokenizer.needs_beats:
         return ready
     return replace(ready, annotations=beats_for(ready.recording, database.annotations(record_id), beats, index))
@@ -131,5 +130,5 @@ def _lead_index(tokenizer: Tokenizer, recording: Recording, lead: str | None) ->
         return recording.lead_index(lead)
     chosen = chosen_leads(recording, "test", "first")
     if not chosen:
-        raise HeartlmError(f"{recording.path}: no ECG lead (none measured in mV), so there is nothing to annotate")
+        raise HeartlmError(f"{recording.path}: no ECG lead (none measured in mV), so the model cannot read it")
     return chosen[0]

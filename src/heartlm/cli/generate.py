@@ -1,0 +1,113 @@
+"""`heartlm generate`: a causal model continues recordings, and the result is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from heartlm.cli.options import existing, parse
+from heartlm.errors import HeartlmError, needs
+
+EXAMPLES = (
+    "heartlm generate runs/foundation --record mitdb/100",
+    "heartlm generate runs/foundation --corpus corpora/mitdb --num-recordings 5 --seed 1",
+    "heartlm generate runs/foundation --record mitdb/208 --temperature 0.8 --top-p 0.95 --out 208.png",
+)
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """What to continue, and how.
+
+    Attributes:
+        run: the run folder of a model pretrained with --objective causal, or of one fine-tuned from it.
+        record: the recording to continue at its end, as WFDB programs name it.
+        lead: of that recording; by default MLII, II or the first ECG lead.
+        corpus: continue test recordings of this corpus somewhere on their way; by default of the one trained on.
+        num_recordings: how many recordings of the corpus.
+        num_tokens: how many tokens to write: heartbeats, or hundredths of a second with the sample tokenizer.
+        prompt_tokens: how many tokens of the recording the model is given; it looks back one window at most.
+        temperature: below 1 the model keeps to what is probable, above 1 it dares more; 0 is without chance.
+        top_k: draw each code from that many most probable ones only.
+        top_p: draw each code from the fewest most probable ones that together have this probability.
+        seed: of the choice of recordings, and of the draws for the first; each further one counts up.
+        out: the picture to write (.png, .svg or .pdf), further ones numbered; by default in the run folder.
+    """
+
+    run: Path
+    record: Path | None = None
+    lead: str | None = None
+    corpus: Path | None = None
+    num_recordings: int = 3
+    num_tokens: int = 16
+    prompt_tokens: int = 64
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+    out: Path | None = None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Continue recordings as `arguments` say, write `generation.json` and pictures, and print where they are."""
+    options = parse(
+        GenerateOptions,
+        arguments,
+        command="generate",
+        summary="Let a causal model continue recordings; draw what it was given and what it wrote.",
+        examples=EXAMPLES,
+        positionals=["run"],
+    )
+    _check(options)
+    folder = existing(options.run, "run folder")
+    entries = _entries(options, folder)
+    from heartlm.files import write_json
+    from heartlm.report.continuation import continuation_figure
+    from heartlm.report.strip import save_figure
+
+    pictures = [_picture(options.out or folder / "continuation.png", place) for place in range(len(entries))]
+    for entry, picture in zip(entries, pictures, strict=True):
+        save_figure(continuation_figure(entry), picture)
+        print(f"{entry['record']}: {entry['num_prompt_tokens']} tokens continued by {entry['num_tokens']}: {picture}")
+    write_json(folder / "generation.json", entries)
+    return 0
+
+
+def _check(options: GenerateOptions) -> None:
+    for name in ("num_recordings", "num_tokens", "prompt_tokens"):
+        if getattr(options, name) < 1:
+            raise HeartlmError(f"{name}: {getattr(options, name)} found, at least 1 expected")
+    if options.record is not None and options.corpus is not None:
+        raise HeartlmError("corpus: found beside record: give one of the two")
+    if options.lead is not None and options.record is None:
+        raise HeartlmError("lead: found without record: a corpus has its leads chosen already")
+
+
+def _entries(options: GenerateOptions, folder: Path) -> list[dict[str, Any]]:
+    """One entry of `generation.json` for each recording."""
+    try:
+        from heartlm.evaluation.continuation import continue_recording
+        from heartlm.evaluation.prompts import load_writer, prompt_of_record, prompts_of_corpus
+        from heartlm.models.generate import Sampling
+    except ModuleNotFoundError as error:
+        raise needs("train", error.name or "torch") from None
+    from heartlm.cli.record import locate
+    from heartlm.corpus.corpus import open_corpus
+
+    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
+    writer = load_writer(folder)
+    if options.record is not None:
+        prompts = [prompt_of_record(writer, *locate(options.record), options.lead, options.prompt_tokens)]
+    else:
+        corpus = writer.training_corpus() if options.corpus is None else open_corpus(options.corpus)
+        prompts = prompts_of_corpus(writer, corpus, options.num_recordings, options.prompt_tokens, options.seed)
+    return [
+        continue_recording(writer, prompt, options.num_tokens, replace(sampling, seed=options.seed + place))
+        for place, prompt in enumerate(prompts)
+    ]
+
+
+def _picture(path: Path, place: int) -> Path:
+    return path if place == 0 else path.with_stem(f"{path.stem}-{place + 1}")

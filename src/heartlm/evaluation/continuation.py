@@ -1,0 +1,160 @@
+"""A causal model continues recordings.
+
+    prompt (the last tokens of a recording) ─► sampled tokens ─► decoded: millivolts, or RR intervals ─► generation.json
+
+Beats are decoded to their waveforms, set at the R peaks that their RR intervals give, and blended where they overlap.
+What is left of the seam is the recording itself, what is right of it the model's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.evaluation.prompts import Prompt, Writer
+from heartlm.models.generate import Sampling, generate
+from heartlm.tokenizers.beat import BeatTokenizer
+from heartlm.tokenizers.rhythm import RhythmTokenizer
+from heartlm.tokenizers.sample import GRID_HZ, SampleTokenizer
+from heartlm.tokenizers.waveform import BeatWindow
+
+Floats = NDArray[np.float64]
+
+SHOWN_S = 4.0
+"""How much of the recording before the seam is kept for drawing; the model is given all tokens of the prompt."""
+SEAM_S = 0.2
+"""How long the step at the seam takes to fade."""
+
+
+def continue_recording(writer: Writer, prompt: Prompt, num_tokens: int, sampling: Sampling) -> dict[str, Any]:
+    """Continue `prompt` by `num_tokens` tokens; return an entry of `generation.json`.
+
+    Millivolts are `prompt_mv` and `generated_mv` at `rate_hz`, `beats` have `time_s` from the first of those samples.
+    The rhythm tokenizer gives `prompt_rr_s` and `generated_rr_s` instead.
+    """
+    codes = generate(writer.model, prompt.tokens.codes, num_tokens, context=writer.context, sampling=sampling)
+    tokenizer = writer.tokenizer
+    entry = {
+        "record": prompt.name,
+        "lead": prompt.recording.lead_names[prompt.lead] if tokenizer.needs_signal else "",
+        "num_prompt_tokens": prompt.tokens.num_tokens,
+        "num_tokens": num_tokens,
+        "sampling": vars(sampling),
+    }
+    if isinstance(tokenizer, RhythmTokenizer):
+        return entry | _decoded_rhythm(tokenizer, prompt, codes)
+    if isinstance(tokenizer, BeatTokenizer):
+        return entry | _decoded_beats(tokenizer, prompt, codes)
+    assert isinstance(tokenizer, SampleTokenizer)
+    return entry | _decoded_samples(tokenizer, prompt, codes)
+
+
+def _decoded_rhythm(tokenizer: RhythmTokenizer, prompt: Prompt, codes: NDArray[np.uint16]) -> dict[str, Any]:
+    before_s = tokenizer.decode(prompt.tokens.codes)
+    return {
+        "prompt_rr_s": _listed(before_s),
+        "generated_rr_s": _listed(known_intervals(tokenizer.decode(codes), before_s)),
+    }
+
+
+def _decoded_samples(tokenizer: SampleTokenizer, prompt: Prompt, codes: NDArray[np.uint16]) -> dict[str, Any]:
+    """The baseline is what the recording has above the decoded prompt in its last second."""
+    scale_mv, tokens, rate_hz = float(prompt.tokens.scale_mv[-1]), prompt.tokens, prompt.recording.rate_hz
+    last = tokens.sample[-int(GRID_HZ) :]
+    signal = prompt.signal_mv(int(last[0]), prompt.end + 1)
+    baseline_mv = _median(signal[last - last[0]] - tokenizer.decode(tokens.codes[-len(last) :], scale_mv))
+    decoded = tokenizer.decode(np.concatenate([tokens.codes[-1:], codes]), scale_mv) + baseline_mv
+    num_samples = round(len(codes) / GRID_HZ * rate_hz)
+    generated = np.interp(np.arange(1, num_samples + 1) / rate_hz, np.arange(len(decoded)) / GRID_HZ, decoded)
+    return _drawn(prompt, prompt.end + 1, generated, np.empty(0, np.int64), np.empty(0))
+
+
+def _decoded_beats(tokenizer: BeatTokenizer, prompt: Prompt, codes: NDArray[np.uint16]) -> dict[str, Any]:
+    """The seam lies midway between the last beat recorded and the first one written, at most where its window ends."""
+    tokens, rate_hz, window = prompt.tokens, prompt.recording.rate_hz, tokenizer.window
+    rr_s = known_intervals(tokenizer.decode_rr_s(codes), tokenizer.decode_rr_s(tokens.codes))
+    peak_s = np.concatenate([[0.0], np.cumsum(rr_s)])  # from the last beat recorded
+    seam = min(prompt.end + round(min(window.after_s, rr_s[0] / 2) * rate_hz), prompt.recording.num_samples)
+    time_s = np.arange(seam - prompt.end, round((peak_s[-1] + window.after_s) * rate_hz)) / rate_hz
+    waveforms = tokenizer.decode(np.concatenate([tokens.codes[-1:], codes]), float(tokens.scale_mv[-1]))
+    generated = blend(waveforms, peak_s, window, time_s) + _baseline_mv(prompt, window)
+    step_mv = np.nan_to_num(prompt.signal_mv(seam - 1, seam)[0] - generated[0])
+    generated += step_mv * np.clip(1 - (time_s - time_s[0]) / SEAM_S, 0, 1)
+    return _drawn(prompt, seam, generated, tokens.sample, prompt.end / rate_hz + peak_s[1:])
+
+
+def blend(waveforms: NDArray[np.float32], peak_s: Floats, window: BeatWindow, time_s: Floats) -> Floats:
+    """Put waveforms at their R peaks; where windows overlap one passes smoothly into the next.
+
+    The weight of each falls from 1 at its R peak to 0 at the ends of its window as a squared cosine, so at an R peak
+    its own beat prevails. Between windows that do not meet the line is straight.
+
+    Args:
+        waveforms: float32 `[num_beats, num_points]` on the window's grid.
+        peak_s: R peaks, ascending, `[num_beats]`.
+        window: the grid.
+        time_s: where to evaluate, ascending, `[num_times]`.
+
+    Returns:
+        float64 `[num_times]`.
+    """
+    total, weight = np.zeros(len(time_s)), np.zeros(len(time_s))
+    for waveform, peak in zip(waveforms, peak_s, strict=True):
+        inside = slice(*np.searchsorted(time_s, [peak - window.before_s, peak + window.after_s]))
+        from_peak = time_s[inside] - peak
+        reach = np.where(from_peak < 0, window.before_s, window.after_s)
+        own = np.cos(np.pi / 2 * from_peak / reach) ** 2
+        total[inside] += own * np.interp(from_peak, window.times_s, waveform)
+        weight[inside] += own
+    covered = weight > 1e-9
+    return np.interp(time_s, time_s[covered], total[covered] / weight[covered])
+
+
+def known_intervals(rr_s: Floats, before_s: Floats) -> Floats:
+    """RR intervals with each "unknown" replaced by the median of those in the prompt, or by 1 s where none is known."""
+    known = before_s[np.isfinite(before_s)]
+    return np.where(np.isnan(rr_s), np.median(known) if len(known) else 1.0, rr_s)
+
+
+def _baseline_mv(prompt: Prompt, window: BeatWindow) -> float:
+    """The median around the last beat recorded, which the tokenizer took away."""
+    rate_hz = prompt.recording.rate_hz
+    start = max(0, prompt.end - round(window.before_s * rate_hz))
+    stop = min(prompt.recording.num_samples, prompt.end + round(window.after_s * rate_hz) + 1)
+    return _median(prompt.signal_mv(start, stop))
+
+
+def _drawn(
+    prompt: Prompt,
+    seam: int,
+    generated: Floats,
+    recorded_peak: NDArray[np.int64],
+    generated_peak_s: Floats,
+) -> dict[str, Any]:
+    """What is drawn: the recording up to the sample `seam`, what was written from there on, and the R peaks of both."""
+    rate_hz = prompt.recording.rate_hz
+    start = max(0, seam - round(SHOWN_S * rate_hz))
+    shown_s = recorded_peak[recorded_peak >= start] / rate_hz
+    return {
+        "rate_hz": rate_hz,
+        "start_s": start / rate_hz,
+        "prompt_mv": _listed(prompt.signal_mv(start, seam)),
+        "generated_mv": _listed(generated),
+        "beats": [
+            {"time_s": round(float(peak_s) - start / rate_hz, 3), "generated": is_written}
+            for peaks_s, is_written in ((shown_s, False), (generated_peak_s, True))
+            for peak_s in peaks_s
+        ],
+    }
+
+
+def _median(values: NDArray[np.floating]) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else 0.0
+
+
+def _listed(values: NDArray[np.floating]) -> list[float | None]:
+    """For JSON: rounded to a thousandth, None where there is none."""
+    return [round(float(value), 3) if np.isfinite(value) else None for value in values]
