@@ -110,7 +110,7 @@ def build_corpus(
 
     Args:
         folders: one folder a database.
-        tokenizer: fitted here on the training split, unless `fit` is false.
+        tokenizer: fitted here on the training split, unless `fit` is false or there is nothing to fit.
         out: replaced when the corpus is complete, untouched before.
         training_leads: the first lead of training recordings, or all of them.
         beats: annotated beats, detected ones, or annotated where there are any.
@@ -124,8 +124,8 @@ def build_corpus(
         HeartlmError: unreadable input, nothing to tokenise, or `out` cannot be written.
     """
     databases = open_sources(folders)
-    sources, dropped = find_sources(databases, tokenizer, training_leads)
-    if fit:
+    sources, dropped = find_sources(databases, tokenizer, training_leads, skip_unreadable)
+    if fit and tokenizer.needs_fitting:
         _fit(tokenizer, sources, beats, seed)
     with atomic_folder(out) as temporary, ExitStack() as stack:
         writer = _Writer(temporary, dropped=dropped)

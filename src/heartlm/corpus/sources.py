@@ -50,18 +50,25 @@ class Unusable:
 
 
 def find_sources(
-    databases: Sequence[Database], tokenizer: Tokenizer, training_leads: TrainingLeads
+    databases: Sequence[Database], tokenizer: Tokenizer, training_leads: TrainingLeads, skip_unreadable: bool = False
 ) -> tuple[list[Source], list[dict[str, str]]]:
     """List the recordings of `databases` that are in a split, and those that are left out.
 
     Raises:
-        HeartlmError: a header is unreadable, or a recording without signal meets a tokenizer that needs one.
+        HeartlmError: a header is unreadable and none are to be skipped, or a recording without signal meets a
+            tokenizer that needs one.
     """
     sources: list[Source] = []
     dropped: list[dict[str, str]] = []
     for database in databases:
         for record_id in database.record_ids:
-            recording, split = database.recording(record_id), database.split_of(record_id)
+            try:
+                recording, split = database.recording(record_id), database.split_of(record_id)
+            except HeartlmError as error:
+                if not skip_unreadable:
+                    raise
+                dropped.append({"record": f"{database.name}/{record_id}", "reason": str(error)})
+                continue
             if tokenizer.needs_signal and not recording.has_signal:
                 raise HeartlmError(
                     f"{recording.path}: annotations only, and the {tokenizer.kind} tokenizer reads the signal: "
@@ -114,12 +121,19 @@ def _usable_lead(
 
 
 def beats_for(recording: Recording, annotations: Annotations | None, beats: Beats, lead: int) -> Annotations:
-    """The beats to use: annotated ones, or detected ones with the annotated rhythms kept."""
+    """The beats to use: annotated ones, or detected ones with the annotated rhythms kept.
+
+    Raises:
+        HeartlmError: beats have to be detected, and there is no signal or its rate is too low for that.
+    """
     none = Annotations(recording.rate_hz, np.empty(0, np.int64), np.empty(0, "<U1"), beats_labelled=False)
     known = annotations or none
     if beats == "annotated" or (beats == "auto" and known.num_beats):
         return known
-    found = detect_beats(recording.signal(leads=[lead])[0], recording.rate_hz)
+    try:
+        found = detect_beats(recording.signal(leads=[lead])[0], recording.rate_hz)
+    except ValueError as error:
+        raise HeartlmError(f"{recording.path}: {error}: give beat annotations") from error
     symbols = np.full(len(found), "Q", "<U1")
     return replace(known, sample=found, symbol=symbols, beats_labelled=False, source="detected")
 

@@ -95,6 +95,7 @@ class Tokenizer(ABC):
     kind: ClassVar[str]
     needs_signal: ClassVar[bool] = True
     needs_beats: ClassVar[bool] = True
+    needs_fitting: ClassVar[bool] = True
 
     fitted_on: dict[str, Any] = field(default_factory=dict, kw_only=True)
 

@@ -29,6 +29,7 @@ class RhythmTokenizer(Tokenizer):
 
     kind: ClassVar[str] = "rhythm"
     needs_signal: ClassVar[bool] = False
+    needs_fitting: ClassVar[bool] = False
 
     @property
     def facets(self) -> tuple[Facet, ...]:

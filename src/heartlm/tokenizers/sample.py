@@ -45,6 +45,7 @@ class SampleTokenizer(Tokenizer):
 
     kind: ClassVar[str] = "sample"
     needs_beats: ClassVar[bool] = False
+    needs_fitting: ClassVar[bool] = False
 
     @property
     def facets(self) -> tuple[Facet, ...]:
