@@ -1,0 +1,219 @@
+"""`heartlm demo`: the whole line on a simulated database, each step a command that anyone can type.
+
+    simulate ─► verify ─► tokenize ─► pretrain ─► finetune (twice) ─► evaluate ─► predict, generate ─► report
+
+Steps that are finished are kept, so a demo that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json, write_json
+
+EXAMPLES = (
+    "heartlm demo",
+    "heartlm demo --out elsewhere --seed 1 --threads 2",
+    "heartlm demo --out quick --patients 30 --minutes 2 --steps 60 --finetune-steps 40",
+)
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """Where the demo goes, and how large it is.
+
+    Attributes:
+        out: the folder for everything it makes.
+        seed: of patients, training and sampling.
+        threads: CPU threads of torch; by default as many as torch takes.
+        patients: how many patients to simulate; about six in ten are for training, three for the test.
+        minutes: length of each recording.
+        depth: size of the model.
+        steps: of pretraining.
+        finetune_steps: of fine-tuning, and of the same model from random weights.
+        overwrite: begin anew instead of keeping the finished steps of an earlier demo.
+    """
+
+    out: Path = Path("demo")
+    seed: int = 0
+    threads: int | None = None
+    patients: int = 160
+    minutes: float = 4.0
+    depth: int = 3
+    steps: int = 600
+    finetune_steps: int = 250
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of the demo.
+
+    Attributes:
+        title: what it is for.
+        words: the command line after `heartlm`.
+        is_done: whether an earlier demo has finished it.
+    """
+
+    title: str
+    words: list[str]
+    is_done: Callable[[], bool]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run all steps that are not done yet; returns the first status that is not 0."""
+    options = parse(
+        DemoOptions,
+        arguments,
+        command="demo",
+        summary="The whole line on a simulated database: from recordings to a scored model and its report.",
+        examples=EXAMPLES,
+    )
+    prepare(options)
+    begin = time.monotonic()
+    for number, step in enumerate(steps(options), start=1):
+        print(f"\n{number}. {step.title}\n$ {shlex.join(['heartlm', *step.words])}", flush=True)
+        if step.is_done():
+            print("   done before, kept")
+        elif status := _run(step.words):
+            print(f"the demo stopped here; go on with:  heartlm demo {shlex.join(arguments)}".rstrip(), file=sys.stderr)
+            return status
+    print("", *key_scores(options.out / "beats"), sep="\n")
+    print(f"\nAll of it took {time.monotonic() - begin:.0f} s. Open the report:  {options.out / 'report.html'}")
+    return 0
+
+
+def prepare(options: DemoOptions) -> None:
+    """Make the folder of the demo ready, or make sure that it belongs to an earlier one of the same settings.
+
+    Raises:
+        HeartlmError: the folder holds something else, or a demo of other settings.
+    """
+    settings = {name: value for name, value in asdict(options).items() if name not in ("out", "threads", "overwrite")}
+    note = options.out / "demo.json"
+    if not note.is_file() and options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+        raise HeartlmError(f"{options.out} exists and was not made by heartlm demo: give another --out")
+    if note.is_file() and options.overwrite:
+        for path in options.out.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if note.is_file() and (earlier := read_json(note)) != settings:
+        changed = next(name for name in settings if earlier.get(name) != settings[name])
+        raise HeartlmError(
+            f"{changed}: {settings[changed]} found, but the demo in {options.out} has {earlier.get(changed)}: "
+            "give --overwrite or another --out"
+        )
+    write_json(note, settings)
+
+
+def steps(options: DemoOptions) -> Iterator[Step]:
+    """The commands in order; each is made when the one before has run."""
+    out = options.out
+    data, corpus, foundation, beats, scratch = (
+        str(out / name) for name in ("data", "corpus", "foundation", "beats", "scratch")
+    )
+    seed = ["--seed", str(options.seed)]
+    threads = [] if options.threads is None else ["--threads", str(options.threads)]
+    training = ["--batch-size", "16", "--validate-every", "50", *seed, *threads]
+    tuning = ["--task", "beats", "--corpus", corpus, "--steps", str(options.finetune_steps), *training]
+    size = ["--patients", str(options.patients), "--minutes", f"{options.minutes:g}"]
+    yield Step(
+        f"Simulate the hearts of {options.patients} patients",
+        ["data", "simulate", data, *size, *seed],
+        (out / "data" / "database.json").is_file,
+    )
+    tokenized = (out / "corpus" / "manifest.json").is_file
+    yield Step("Check every file of the database", ["data", "verify", data], tokenized)
+    yield Step(
+        "Turn heartbeats into tokens",
+        ["tokenize", data, "--tokenizer", "beat", "--training-leads", "all", "--out", corpus, *seed],
+        tokenized,
+    )
+    shape = ["--objective", "causal", "--depth", str(options.depth), "--steps", str(options.steps)]
+    yield _training(
+        "Pretrain a foundation model: predict the next heartbeat",
+        ["pretrain", "--corpus", corpus, *shape, *training],
+        out / "foundation",
+    )
+    yield _training("Fine-tune it to name heartbeats", ["finetune", foundation, *tuning], out / "beats")
+    yield _training(
+        "Train the same model from random weights, to see what pretraining was worth",
+        ["finetune", foundation, "--from-scratch", *tuning],
+        out / "scratch",
+    )
+    yield Step(
+        "Score both on patients they have never seen, beside simpler methods",
+        ["evaluate", beats, "--on", corpus, "--random-init", scratch, "--name", "test", *threads],
+        (out / "beats" / "scores" / "test" / "scores.json").is_file,
+    )
+    record = _test_record(out / "data")
+    yield Step(
+        "Annotate a recording of the test split",
+        ["predict", beats, f"{data}/{record}", "--out", str(out)],
+        (out / f"{record}.hlm").is_file,
+    )
+    yield Step(
+        "Let the foundation model write on where recordings were cut",
+        ["generate", beats, "--num-tokens", "8", "--temperature", "0.7", "--top-p", "0.9", *seed],
+        (out / "beats" / "generation.json").is_file,
+    )
+    yield Step("Write the report", ["report", beats, "--out", str(out / "report.html")], lambda: False)
+
+
+def _training(title: str, words: list[str], folder: Path) -> Step:
+    """A training run in `folder`: resumed where it has a checkpoint, begun anew where it stopped before one."""
+
+    def is_finished() -> bool:
+        return (folder / "run.json").is_file() and bool(read_json(folder / "run.json")["finished"])
+
+    if folder.exists() and not is_finished():
+        if any(folder.glob("checkpoints/step-*/progress.json")):
+            return Step(title, [words[0], "--resume", str(folder)], is_finished)
+        shutil.rmtree(folder)
+    return Step(title, [*words, "--out", str(folder)], is_finished)
+
+
+def _test_record(folder: Path) -> str:
+    """The first recording of the test split; of any split, where the test split is empty."""
+    from heartlm.ecg.database import open_database
+
+    database = open_database(folder)
+    test = [record_id for record_id in database.record_ids if database.split_of(record_id) == "test"]
+    return (test or list(database.record_ids))[0]
+
+
+def _run(words: list[str]) -> int:
+    from heartlm.cli.main import COMMANDS
+
+    with _typed(words):
+        status: int = importlib.import_module(COMMANDS[words[0]][0]).run(words[1:])
+    return status
+
+
+@contextmanager
+def _typed(words: list[str]) -> Iterator[None]:
+    """Let a run folder note the command as if it had been typed by itself."""
+    before, sys.argv = sys.argv, ["heartlm", *words]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def key_scores(run: Path) -> Iterator[str]:
+    """The scores at the head of the report, a line each, with the best other method."""
+    from heartlm.report.run_folder import read_run_folder
+    from heartlm.report.story import score_cards
+
+    for score_set in read_run_folder(run).score_sets:
+        for card in score_cards(score_set):
+            yield f"{card.label:<10} {card.value:>6}  {card.interval:<16} {card.note}".rstrip()
