@@ -12,6 +12,7 @@ import re
 import typing
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,6 +71,9 @@ def parse(
     words = [_underscored(word) for word in arguments]
     if config_file and words and not words[0].startswith("-"):
         words.insert(0, "--config")
+    for before, word in pairwise(words):
+        if before == "--config":
+            _check_config_file(Path(word))
     try:
         values = parser.parse_args(words).as_dict()
     except (ArgumentError, TypeError, ValueError) as error:
@@ -119,13 +123,41 @@ def _parser(
     return parser
 
 
+def _check_config_file(path: Path) -> None:
+    """Raise a HeartlmError that names the file unless it holds fields and their values."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HeartlmError(f"{path}: cannot be read ({error.strerror}); a YAML file of settings expected") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise HeartlmError(f"{path}: not valid YAML ({_one_line(str(error))})") from error
+    if not isinstance(content, dict):
+        raise HeartlmError(f"{path}: fields with their values expected, for example  steps: 1000")
+
+
+_PLAIN_WORDS = (
+    (r"Parser key ", ""),
+    (
+        r"Does not validate against any of the Union subtypes.*?Errors: - (.*?)( - .*)? Given value type: .*? "
+        r"Given value:",
+        r"\1. Got value:",
+    ),
+    (r"typing\.Literal\[(.*?)\]", r"one of \1"),
+    (r"Expected a one of", "Expected one of"),
+    (r"<class 'float'>", "number"),
+    (r"<class 'int'>", "whole number"),
+    (r"<class 'dict'>", "mapping, such as {name: 1}"),
+)
+"""What jsonargparse says in terms of Python, and how its reader says it."""
+
+
 def _one_line(text: str) -> str:
-    return " ".join(
-        text.replace("Parser key ", "")
-        .replace("<class 'float'>", "number")
-        .replace("<class 'int'>", "whole number")
-        .split()
-    )
+    text = " ".join(text.split())
+    for pattern, plain in _PLAIN_WORDS:
+        text = re.sub(pattern, plain, text)
+    return text
 
 
 def existing(path: Path, what: str) -> Path:
