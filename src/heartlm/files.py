@@ -36,7 +36,7 @@ def _explain(path: Path, error: OSError) -> Exception:
     if error.errno not in _CANNOT_WRITE:
         return error
     return HeartlmError(
-        f"cannot write {path}: {error.strerror}; nothing was changed, free space or choose another place"
+        f"cannot write {path}: {error.strerror}; what was there is untouched, free space or choose another place"
     )
 
 
@@ -113,6 +113,19 @@ def _swap(temporary: Path, path: Path) -> None:
         raise
     finally:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add `line` to the end of the file at `path`; on a full disk it may be torn.
+
+    Raises:
+        HeartlmError: the file cannot be written.
+    """
+    try:
+        with Path(path).open("a", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+    except OSError as error:
+        raise _explain(path, error) from error
 
 
 def write_json(path: Path, value: Any) -> None:

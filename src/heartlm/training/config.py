@@ -6,12 +6,25 @@ The global batch is a number of windows; accumulation only splits it, so it neve
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from heartlm.errors import HeartlmError
 from heartlm.models.config import HEAD_WIDTH
+
+_AT_LEAST_ONE = (
+    "window",
+    "batch_size",
+    "accumulation",
+    "steps",
+    "threads",
+    "log_every",
+    "validate_every",
+    "checkpoint_every",
+)
 
 
 @dataclass
@@ -64,20 +77,21 @@ class TrainingConfig:
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
-        at_least_one = ("window", "accumulation", "steps", "log_every", "validate_every", "checkpoint_every")
-        for name in (*at_least_one, *(n for n in ("batch_size", "threads") if getattr(self, n) is not None)):
-            if getattr(self, name) < 1:
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, at least 1 expected")
-        for name in ("learning_rate", "clip"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise HeartlmError(f"{name}: {value} found, more than 0 expected")
-        if not 0 <= self.seed < 2**31:
-            raise HeartlmError(f"seed: {self.seed} found, 0 to 2147483647 expected")
+        self._require(lambda value: value >= 1, "at least 1", *_AT_LEAST_ONE)
+        self._require(lambda value: 0 < value < math.inf, "more than 0", "learning_rate", "clip")
+        self._require(lambda value: 0 <= value < math.inf, "at least 0", "warmup_steps", "weight_decay")
+        self._require(lambda value: 0 <= value <= 1, "0 to 1", "final_learning_rate")
+        self._require(lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
         if self.batch_size is not None and self.batch_size % self.accumulation:
             raise HeartlmError(
                 f"accumulation: {self.accumulation} found; it must divide batch_size, which is {self.batch_size}"
             )
+
+    def _require(self, holds: Callable[[float], bool], expected: str, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not holds(value):
+                raise HeartlmError(f"{name}: {value} found, {expected} expected")
 
     def follow(self, depth: int, width: int) -> None:
         """Fill in what follows from the size of the model."""
@@ -115,10 +129,9 @@ class PretrainConfig(TrainingConfig):
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
         super().check()
-        if not 0 < self.mask_share < 1:
-            raise HeartlmError(f"mask_share: {self.mask_share} found, between 0 and 1 expected")
-        if self.mask_span < 1:
-            raise HeartlmError(f"mask_span: {self.mask_span} found, at least 1 expected")
+        self._require(lambda value: 0 < value < 1, "between 0 and 1", "mask_share")
+        self._require(lambda value: value >= 1, "at least 1", "mask_span", "depth", "width", "heads")
+        self._require(lambda value: 0 <= value < 1, "0 to below 1", "dropout")
         if self.objective == "causal" and self.window < 2:
             raise HeartlmError(f"window: {self.window} found, at least 2 expected by the causal objective")
 
@@ -135,7 +148,8 @@ class FinetuneConfig(TrainingConfig):
         rhythm: the rhythm that the rhythm task looks for.
         flutter: how atrial flutter counts when the rhythm is AFIB.
         class_balance: 0 weighs every labelled token alike, 1 every class alike, 0.5 lies between.
-        facet_dropout: share of codes hidden from the model in training.
+        facet_dropout: share of single codes hidden from the model in training.
+        facet_hiding: probability that a facet is hidden from the model throughout a window of training.
         dropout: share of activations dropped in training.
     """
 
@@ -147,6 +161,7 @@ class FinetuneConfig(TrainingConfig):
     flutter: Literal["negative", "positive", "left out"] = "negative"
     class_balance: float = 0.5
     facet_dropout: float = 0.1
+    facet_hiding: float = 0.3
     dropout: float = 0.1
 
     def check(self) -> None:
@@ -154,10 +169,11 @@ class FinetuneConfig(TrainingConfig):
         from heartlm.ecg.rhythms import RHYTHMS
 
         super().check()
+        if self.run == Path():
+            raise HeartlmError("run: nothing found, a run folder expected: heartlm finetune RUN --corpus FOLDER")
         if self.rhythm not in RHYTHMS:
             raise HeartlmError(f"rhythm: {self.rhythm!r} found, one of {', '.join(RHYTHMS)} expected")
-        for name in ("class_balance", "facet_dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, 0 to 1 expected")
+        self._require(lambda value: 0 <= value <= 1, "0 to 1", "class_balance")
+        self._require(lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "facet_hiding", "dropout")
         if self.head == "window" and self.task == "beats":
             raise HeartlmError("head: 'window' found, but the beats task labels tokens: use --head token")

@@ -9,14 +9,13 @@ import torch
 from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.windows import sampler
 from heartlm.errors import HeartlmError
 from heartlm.models.store import ModelInfo, load_foundation
 from heartlm.training.batches import BEAT_TASK_CLASSES, LabelBatches, beat_labels, rhythm_labels
 from heartlm.training.config import FinetuneConfig
 from heartlm.training.loop import Job, train
 from heartlm.training.objectives import LabelLoss, class_weights
-from heartlm.training.pretrain import batch_size, corpus_of, validation_windows
+from heartlm.training.pretrain import corpus_of, training_windows, validation_windows
 from heartlm.training.run_folder import RunFolder
 
 
@@ -45,6 +44,7 @@ def finetune(config: FinetuneConfig) -> Path:
     config.follow(foundation.config.depth, foundation.config.width)
     labels = labels_of(corpus, config.task, config.rhythm, config.flutter)
     rows = _labelled_rows(corpus, labels, config)
+    windows = training_windows(corpus, rows, config)
     info = ModelInfo(
         **{
             **vars(foundation),
@@ -67,22 +67,23 @@ def finetune(config: FinetuneConfig) -> Path:
             "steps": config.steps,
         }
         run.start(config, about, corpus)
+    else:
+        run.check_resumable(corpus)
     training = np.concatenate([labels[corpus.tokens_of(int(row))] for row in rows])
     job = Job(
         config=config,
         run=run,
         model=model,
         info=info,
-        sampler=sampler(
-            corpus.records,
-            rows,
-            width=config.window,
-            batch_size=batch_size(config),
-            seed=config.seed,
-            weights=config.weights or None,
-        ),
+        sampler=windows,
         make_batch=LabelBatches(
-            corpus, labels, model.mask_codes().numpy(), config.head == "window", config.facet_dropout, config.seed
+            corpus,
+            labels,
+            model.mask_codes().numpy(),
+            config.head == "window",
+            config.facet_dropout,
+            config.facet_hiding,
+            config.seed,
         ),
         loss=LabelLoss(class_weights(training, len(classes), config.class_balance)),
         validation=validation_windows(corpus, config.window),

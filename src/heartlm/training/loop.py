@@ -21,10 +21,11 @@ from torch.optim import AdamW
 
 from heartlm.corpus.windows import Windows, WindowSampler, generator
 from heartlm.errors import HeartlmError
+from heartlm.files import append_line
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, save_model
 from heartlm.training.batches import MakeBatch
-from heartlm.training.checkpoint import Progress, restore_checkpoint, save_checkpoint
+from heartlm.training.checkpoint import Progress, complete_checkpoints, restore_checkpoint, save_checkpoint
 from heartlm.training.config import TrainingConfig
 from heartlm.training.device import device_and_precision
 from heartlm.training.meters import Clock
@@ -67,7 +68,7 @@ class Job:
 
 
 def train(job: Job, resume: bool) -> Progress:
-    """Train until the last step, from the newest checkpoint with `resume`.
+    """Train until the last step, from the newest checkpoint with `resume`; where there is none yet, from the beginning.
 
     Raises:
         HeartlmError: the loss is not finite, or nothing can be written; the last checkpoint is good.
@@ -95,14 +96,12 @@ class _Loop:
 
     def run(self, resume: bool) -> Progress:
         if resume:
-            self.progress = restore_checkpoint(self.job.run.checkpoints, self.model, self.optimizer)
-            self.job.run.truncate_metrics(self.progress.step)
-            print(f"resumed after step {self.progress.step}", file=sys.stderr)
-        with self._signals(), self.job.run.metrics.open("a", encoding="utf-8") as metrics:
+            self._resume()
+        with self._signals():
             for step in range(self.progress.step, self.config.steps):
-                self._step(step, metrics)
+                self._step(step)
                 self.progress.step = step + 1
-                self._now_and_then(metrics)
+                self._now_and_then()
                 if self.stop_asked:
                     self._checkpoint()
                     raise Stopped(f"stopped after step {step + 1}; continue with --resume {self.job.run.path}")
@@ -111,7 +110,13 @@ class _Loop:
             self._export("best")
         return self.progress
 
-    def _step(self, step: int, metrics: Any) -> None:
+    def _resume(self) -> None:
+        if complete_checkpoints(self.job.run.checkpoints):
+            self.progress = restore_checkpoint(self.job.run.checkpoints, self.model, self.optimizer)
+        self.job.run.truncate_metrics(self.progress.step)
+        print(f"resumed after step {self.progress.step}", file=sys.stderr)
+
+    def _step(self, step: int) -> None:
         config = self.config
         self.model.train()
         rate = learning_rate(
@@ -135,15 +140,15 @@ class _Loop:
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip))
         if not (torch.isfinite(torch.tensor([total, norm])).all()):
             raise HeartlmError(
-                f"step {step + 1}: loss {total}, gradient norm {norm}: not finite; the checkpoints before it are good, "
-                "resume with a lower learning_rate"
+                f"step {step + 1}: loss {total}, gradient norm {norm}: not finite; the checkpoints before it are good; "
+                "start anew with a lower learning_rate"
             )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.clock.count(int(batch.valid.sum()))
         if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
             entry = {"loss": total, "learning_rate": rate, "grad_norm": norm}
-            self._log(metrics, step + 1, "train", entry | {f"loss/{name}": part for name, part in parts.items()})
+            self._log(step + 1, "train", entry | {f"loss/{name}": part for name, part in parts.items()})
 
     def _backward(self, batch: Any, num_counted: int) -> tuple[float, dict[str, float]]:
         with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
@@ -151,19 +156,19 @@ class _Loop:
         (loss / num_counted).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach()) / num_counted, {name: float(part) / num_counted for name, part in parts.items()}
 
-    def _now_and_then(self, metrics: Any) -> None:
+    def _now_and_then(self) -> None:
         step, last = self.progress.step, self.progress.step == self.config.steps
         if self.job.validation is not None and (step % self.config.validate_every == 0 or last):
-            self._validate(metrics)
+            self._validate()
         if step % self.config.checkpoint_every == 0 or last:
             self._checkpoint()
 
-    def _validate(self, metrics: Any) -> None:
+    def _validate(self) -> None:
         with self.clock.paused():
             entry = self._validation()
             if self.job.score is not None:
                 entry |= self.job.score(self.model)
-        self._log(metrics, self.progress.step, "validation", entry)
+        self._log(self.progress.step, "validation", entry)
         if self.progress.best_loss is None or entry["loss"] < self.progress.best_loss:
             self.progress.best_loss = entry["loss"]
             self._export("best")
@@ -183,11 +188,10 @@ class _Loop:
                     sums[name] = sums.get(name, 0.0) + float(value)
         return {name: value / max(1, counted) for name, value in sums.items()}
 
-    def _log(self, metrics: Any, step: int, split: str, entry: dict[str, float]) -> None:
+    def _log(self, step: int, split: str, entry: dict[str, float]) -> None:
         rates = self.clock.rates() if split == "train" else {}
         line = {"step": step, "split": split, **entry, **rates, "elapsed_s": self.clock.elapsed_s()}
-        metrics.write(json.dumps({key: _rounded(value) for key, value in line.items()}) + "\n")
-        metrics.flush()
+        append_line(self.job.run.metrics, json.dumps({key: _rounded(value) for key, value in line.items()}))
         print(_story(line, self.config.steps, self.clock), file=sys.stderr, flush=True)
 
     def _checkpoint(self) -> None:

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.corpus.windows import Windows, covering_windows, sampler
+from heartlm.corpus.windows import Windows, WindowSampler, covering_windows, sampler
 from heartlm.errors import HeartlmError
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
 from heartlm.training.config import PretrainConfig, TrainingConfig
+from heartlm.training.device import device_and_precision
 from heartlm.training.loop import Job, train
 from heartlm.training.objectives import FacetLoss
 from heartlm.training.run_folder import RunFolder
@@ -47,23 +49,19 @@ def pretrain(config: PretrainConfig) -> Path:
         shape, corpus.tokenizer_hash, corpus.manifest["tokenizer"]["kind"], config.objective, config.window
     )
     name = f"{config.objective}-{info.tokenizer_kind}-d{shape.depth}-w{config.window}-s{config.seed}"
+    windows = training_windows(corpus, corpus.records.select("train"), config)
     run = RunFolder(config.resume or config.out or Path("runs") / name)
     if config.resume is None:
         about = {"kind": "pretrain", "objective": config.objective, "task": None, "parent": None, "from_scratch": False}
         run.start(config, {**about, "num_parameters": model.num_parameters, "steps": config.steps}, corpus)
+    else:
+        run.check_resumable(corpus)
     job = Job(
         config=config,
         run=run,
         model=model,
         info=info,
-        sampler=sampler(
-            corpus.records,
-            corpus.records.select("train"),
-            width=config.window,
-            batch_size=batch_size(config),
-            seed=config.seed,
-            weights=config.weights or None,
-        ),
+        sampler=windows,
         make_batch=_batches(config, corpus, model),
         loss=FacetLoss(tuple(facet["name"] for facet in facets)),
         validation=validation_windows(corpus, config.window),
@@ -83,18 +81,26 @@ def corpus_of(config: TrainingConfig) -> Corpus:
     """Check `config` and open its corpus.
 
     Raises:
-        HeartlmError: an impossible setting, no corpus named, or an unusable one.
+        HeartlmError: an impossible setting, a device that is not there, no corpus named, or an unusable one.
     """
     config.check()
+    device_and_precision(config.device, config.precision)
     if config.corpus is None:
         raise HeartlmError("corpus: nothing found, a corpus folder expected: give --corpus FOLDER")
     return open_corpus(config.corpus)
 
 
-def batch_size(config: TrainingConfig) -> int:
-    """The global batch in windows, which `follow` has filled in."""
-    assert config.batch_size is not None
-    return config.batch_size
+def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingConfig) -> WindowSampler:
+    """The windows of every step, drawn from `rows` of `corpus`.
+
+    Raises:
+        HeartlmError: there is nothing to draw from, or the weights do not fit the databases.
+    """
+    assert config.batch_size is not None, "follow fills it in"
+    weights = config.weights or None
+    return sampler(
+        corpus.records, rows, width=config.window, batch_size=config.batch_size, seed=config.seed, weights=weights
+    )
 
 
 def validation_windows(corpus: Corpus, width: int) -> Windows | None:

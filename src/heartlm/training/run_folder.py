@@ -113,6 +113,21 @@ class RunFolder:
             },
         )
 
+    def check_resumable(self, corpus: Corpus) -> None:
+        """See that there is something left to do, with the tokens it was begun with.
+
+        Raises:
+            HeartlmError: the run is finished, or its corpus was made anew meanwhile.
+        """
+        about = self.about
+        if about["finished"]:
+            raise HeartlmError(f"{self.path}: finished on {about['finished']}, nothing to resume: start another run")
+        if about["manifest_hash"] != corpus.manifest_hash:
+            raise HeartlmError(
+                f"{corpus.folder}: manifest {corpus.manifest_hash[:12]}, but {self.path} was begun on "
+                f"{about['manifest_hash'][:12]}: bring that corpus back, or start another run"
+            )
+
     def finish(self) -> None:
         """Note that the last step was done."""
         write_json(self.path / "run.json", {**self.about, "finished": _now()})
