@@ -17,3 +17,45 @@ def shared_data(name: str) -> Path:
     if not path.exists():
         pytest.skip(f"real recordings {name!r} not found: set HEARTLM_TEST_DATA to the folder that holds them")
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated database of a few patients in every split; read it only."""
+    from heartlm.ecg.simulator import SimulationConfig, simulate_database
+
+    folder = tmp_path_factory.mktemp("tiny") / "tinydb"
+    simulate_database(folder, SimulationConfig(patients=16, minutes=2.0, seed=3, name="tinydb"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Beat tokens of `tiny_database`; read it only."""
+    from heartlm.corpus.build import build_corpus
+    from heartlm.tokenizers.beat import BeatTokenizer
+
+    folder = tmp_path_factory.mktemp("tiny") / "corpus"
+    build_corpus([tiny_database], BeatTokenizer(num_levels=2, num_deviation_levels=1, num_codes=16), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_pretrained(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a foundation model of one block, hardly trained; read it only."""
+    from heartlm.training.config import PretrainConfig
+    from heartlm.training.pretrain import pretrain
+
+    out = tmp_path_factory.mktemp("tiny") / "foundation"
+    return pretrain(PretrainConfig(corpus=tiny_corpus, out=out, depth=1, window=32, steps=3, threads=1, device="cpu"))
+
+
+@pytest.fixture(scope="session")
+def tiny_finetuned(tiny_corpus: Path, tiny_pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that fine-tuned `tiny_pretrained` on beats for some steps; copy it before adding files to it."""
+    from heartlm.training.config import FinetuneConfig
+    from heartlm.training.finetune import finetune
+
+    out = tmp_path_factory.mktemp("tiny") / "beats"
+    settings = {"run": tiny_pretrained, "corpus": tiny_corpus, "out": out}
+    return finetune(FinetuneConfig(**settings, window=32, steps=30, threads=1, device="cpu", learning_rate=5e-3))

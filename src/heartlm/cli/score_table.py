@@ -26,11 +26,22 @@ def _heading(scores: Scores) -> str:
         what = f"{block['num_windows']:,} windows of {scores['window']} beats, labelled by {_rule(scores)}"
         unscored = f"{block['num_left_out']:,} windows without such a label and {block['num_beats_left_over']:,} beats"
     else:
-        what, unscored = f"{block['num_beats']:,} {scores['beats']} beats", f"{block['num_left_out']:,} beats"
+        what, unscored = f"{block['num_beats']:,} beats{_found(scores)}", f"{block['num_left_out']:,} beats"
     return (
         f"{scores['on']}, {scores['split']} split: {what}, {len(scores['records'])} recordings, "
         f"{block['num_patients']} patients; {unscored} not scored"
     )
+
+
+def _found(scores: Scores) -> str:
+    """How many beats the detector missed and how many it made up, where beats were detected."""
+    block = scores["scores"]
+    if scores["beats"] == "annotated":
+        return ", annotated"
+    labels, confusion = block["confusion_labels"], block["confusion"]
+    none = labels.index("none") if "none" in labels else None
+    missed, extra = (0, 0) if none is None else (sum(row[none] for row in confusion), sum(confusion[none]))
+    return f" ({missed:,} not detected, and {extra:,} detections that are no beat)"
 
 
 def _rule(scores: Scores) -> str:

@@ -38,6 +38,7 @@ WITHOUT = ("202", "232")
 """mitdb records without which DS2 is scored again: the patient of 202 is 201 of DS1 too, and 232 holds most S beats."""
 
 FIBRILLATION = (RHYTHM_INDEX["VFIB"], RHYTHM_INDEX["VFL"])
+"""Rhythms without beats, in which a detection is neither right nor wrong."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,20 @@ class PairedLead:
     match: BeatMatch
 
     @classmethod
-    def of(cls, lead: ScoredLead) -> PairedLead:
-        """Match by index where the tokens are of annotated beats, else within 150 ms."""
+    def of(cls, lead: ScoredLead, tokens_are_beats: bool = True) -> PairedLead:
+        """Match by index where the tokens are of annotated beats, else within 150 ms.
+
+        Where tokens are no beats, those that carry a beat's label stand for it.
+        """
+        tokens = lead.tokens
         if lead.annotations is not None:
             beats = lead.annotations
-            match = match_beats(beats.sample, lead.tokens.sample, lead.rate_hz)
+            match = match_beats(beats.sample, tokens.sample, lead.rate_hz)
             return cls(lead, beats.sample, beats.beat_classes(), match)
-        each, none = np.arange(lead.tokens.num_tokens), np.empty(0, np.int64)
-        return cls(
-            lead, np.asarray(lead.tokens.sample), np.asarray(lead.tokens.beat_class), BeatMatch(each, each, none, none)
-        )
+        is_beat = np.full(tokens.num_tokens, tokens_are_beats) | (tokens.beat_class != UNLABELLED)
+        place, none = np.flatnonzero(is_beat), np.empty(0, np.int64)
+        match = BeatMatch(np.arange(len(place)), place, none, none)
+        return cls(lead, tokens.sample[place], tokens.beat_class[place], match)
 
     def answers(self, classes: Classes, probabilities: NDArray[np.float32] | None = None) -> LeadAnswers:
         """Lay what a method says of the tokens beside the reference, in order of time.
@@ -105,7 +110,7 @@ def score_beats_task(
     Raises:
         HeartlmError: no beat there has a label of the task.
     """
-    paired = [PairedLead.of(lead) for lead in leads]
+    paired = [PairedLead.of(lead, tuned.info.tokenizer_kind != "sample") for lead in leads]
     if not any((beat_labels(each.reference) >= 0).any() for each in paired):
         raise HeartlmError(f"{config.on}: no beat of the {config.split} split has a label, so nothing can be scored")
     answers = model_answers(paired, tuned)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.schema import Row
-from heartlm.corpus.sources import PREFERRED_LEADS, Source, Unusable, find_sources, open_sources, usable_leads
+from heartlm.corpus.sources import PREFERRED_LEADS, Source, Unusable, find_sources, usable_leads
+from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.discovery import RecordFiles
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
@@ -118,31 +119,36 @@ def _open_source(row: Row) -> Recording:
     return RecordFiles(path.with_suffix(""), path).open_signal(accept_uncalibrated=True)
 
 
-def leads_of_folder(folder: Path, tokenizer: Tokenizer, config: EvaluationConfig) -> ScoredLeads:
+def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: EvaluationConfig) -> ScoredLeads:
     """Tokenise the recordings of `folder` in the split, and of the names, that `config` asks for.
+
+    With detected beats the beats task leaves out recordings whose beats nobody classified: there is nothing to match.
 
     Raises:
         HeartlmError: there is none, a name is not there, or a file is unreadable.
     """
-    if config.beats == "detected" and not (tokenizer.needs_beats and tokenizer.needs_signal):
-        raise HeartlmError(
-            f"beats: 'detected' found, but the {tokenizer.kind} tokenizer reads no beats from a signal: "
-            "use --beats annotated"
-        )
-    sources, left_out = find_sources(open_sources([folder]), tokenizer, "first")
+    if config.beats == "detected" and not tokenizer.needs_beats:
+        raise HeartlmError(f"beats: 'detected' found, but tokens of the {tokenizer.kind} tokenizer are no beats")
+    database = open_database(folder)
+    sources, unusable = find_sources([database], tokenizer, "first")
+    inside = {
+        f"{database.name}/{name}" for name in database.record_ids if config.split in ("all", database.split_of(name))
+    }
+    left_out = [entry for entry in unusable if entry["record"] in inside]
     wanted = _wanted({_key(source): source.split for source in sources}, config)
     chosen = [source for source in sources if _key(source) in wanted]
     leads = []
     for source in track(chosen, len(chosen), "tokenize"):
         annotations = source.database.annotations(source.recording.record_id)
-        if annotations is None or not annotations.num_beats:
-            left_out.append({"record": source.name, "reason": "no beats annotated"})
+        detected = config.beats == "detected"
+        if detected and task == "beats" and (annotations is None or not annotations.beats_labelled):
+            left_out.append({"record": source.name, "reason": "beats not classified by anybody"})
             continue
         for lead in usable_leads(source, tokenizer, config.beats):
             if isinstance(lead, Unusable):
                 left_out.append({"record": source.name, "reason": lead.reason})
             else:
-                leads.append(_encoded(source, lead, tokenizer, annotations if config.beats == "detected" else None))
+                leads.append(_encoded(source, lead, tokenizer, annotations if detected else None))
     return _some(leads, left_out, config)
 
 

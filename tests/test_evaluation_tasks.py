@@ -1,0 +1,127 @@
+"""What both tasks make of tokens: pairs of beats, windows, time; on leads made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
+from heartlm.ecg.recording import Annotations
+from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.answers import columns_of
+from heartlm.evaluation.beats import NO_BEAT
+from heartlm.evaluation.beats_task import PairedLead
+from heartlm.evaluation.rhythm_windows import RhythmWindows
+from heartlm.evaluation.scored import ScoredLead
+from heartlm.evaluation.strips import example_strips
+from heartlm.tokenizers.base import Tokens
+
+RATE_HZ = 100.0
+
+
+def no_recording():
+    raise HeartlmError("made by hand")
+
+
+def a_lead(
+    sample: Sequence[int],
+    *,
+    beats: str | None = None,
+    rhythms: Sequence[str] = (),
+    annotations: Annotations | None = None,
+    patient: str = "p",
+) -> ScoredLead:
+    """A lead whose code is the place of the token; `beats` are class letters, a blank being unlabelled."""
+    num_tokens = len(sample)
+    classes = [BEAT_CLASSES.index(name) if name != " " else UNLABELLED for name in beats or " " * num_tokens]
+    named = [RHYTHM_INDEX[name] for name in rhythms] or [UNLABELLED] * num_tokens
+    tokens = Tokens(
+        np.arange(num_tokens, dtype=np.uint16)[:, None],
+        np.array(sample, np.int64),
+        np.array(classes, np.int8),
+        np.array(named, np.int8),
+        np.ones(num_tokens, np.float32),
+    )
+    return ScoredLead("db", patient, f"db/{patient}", "MLII", 0, RATE_HZ, tokens, no_recording, annotations)
+
+
+def classes_of(letters: str) -> np.ndarray:
+    return np.array([BEAT_CLASSES.index(letter) for letter in letters], np.int8)
+
+
+def test_annotated_beats_are_paired_by_index():
+    answers = PairedLead.of(a_lead([10, 110, 210], beats="NV ")).answers(classes_of("NNS"))
+    assert answers.reference.tolist() == [0, 2, UNLABELLED]
+    assert answers.predicted.tolist() == [0, 0, 1]
+    assert answers.is_wrong.tolist() == [False, True, False]
+
+
+def test_detected_beats_stand_in_order_of_time_between_missed_and_extra_ones():
+    annotations = Annotations(RATE_HZ, np.array([100, 200, 300]), np.array(["N", "V", "N"]))
+    lead = a_lead([50, 103, 310], annotations=annotations)
+    probabilities = np.eye(4, dtype=np.float32)[:3]
+    answers = PairedLead.of(lead).answers(classes_of("VNN"), probabilities)
+    assert answers.sample.tolist() == [50, 100, 200, 300]
+    assert answers.reference.tolist() == [NO_BEAT, 0, 2, 0]
+    assert answers.predicted.tolist() == [2, 0, NO_BEAT, 0]
+    assert np.isnan(answers.probabilities[2]).all()
+    assert answers.probabilities[[0, 1, 3]].tolist() == probabilities.tolist()
+    columns = columns_of([answers])
+    assert columns["reference"] == ["none", "N", "V", "N"]
+    assert columns["predicted"] == ["V", "N", "none", "N"]
+
+
+def test_detections_in_fibrillation_are_not_scored():
+    annotations = Annotations(RATE_HZ, np.array([100]), np.array(["N"]))
+    lead = a_lead([100, 200, 300], rhythms=["N", "VFIB", "N"], annotations=annotations)
+    answers = PairedLead.of(lead).answers(classes_of("NVV"))
+    assert answers.reference.tolist() == [0, UNLABELLED, NO_BEAT]
+
+
+def test_of_tokens_that_are_no_beats_only_labelled_ones_are_scored():
+    paired = PairedLead.of(a_lead([0, 1, 2, 3], beats=" N V"), tokens_are_beats=False)
+    answers = paired.answers(classes_of("NNSV"))
+    assert answers.sample.tolist() == [1, 3]
+    assert answers.predicted.tolist() == [0, 2]
+
+
+def test_windows_lie_side_by_side_and_never_cross_recordings():
+    leads = [a_lead([0, 100, 150, 250, 300]), a_lead([7]), a_lead([0, 80, 160, 240])]
+    windows = RhythmWindows.of(leads, 2)
+    assert windows.codes[:, :, 0].tolist() == [[0, 1], [2, 3], [0, 1], [2, 3]]
+    assert windows.lead.tolist() == [0, 0, 2, 2]
+    assert windows.sample.tolist() == [0, 150, 0, 160]
+    assert windows.num_left_over == 2
+    assert windows.rr_s.tolist() == [[1, 1], [0.5, 1], [0.8, 0.8], [0.8, 0.8]]
+
+
+def test_windows_wider_than_every_recording_are_refused():
+    with pytest.raises(HeartlmError, match="the longest recording has 3 beats"):
+        RhythmWindows.of([a_lead([0, 1, 2])], 4)
+
+
+def test_strips_are_of_different_patients_the_hardest_last():
+    predictions = {"a": ("VVNNNN", "VVNNNN"), "b": ("VNNNNN", "VNNNNN"), "c": ("VNSSNN", "VNNNVN")}
+    read: list[str] = []
+
+    def lead_of(patient: str, beats: str) -> ScoredLead:
+        lead = a_lead(range(0, 600, 100), beats=beats, patient=patient)
+
+        def noted():
+            read.append(patient)
+            return no_recording()
+
+        return ScoredLead(**{**vars(lead), "open_recording": noted})
+
+    answers = [
+        PairedLead.of(lead_of(patient, beats)).answers(classes_of(predicted), np.full((6, 4), 0.25, np.float32))
+        for patient, (beats, predicted) in predictions.items()
+    ]
+    strips, notes = example_strips(answers)
+    assert strips == []
+    # V found (a has most), S not found and N called V (only c has them), the hardest patient
+    assert read == ["a", "c", "c", "c"]
+    assert notes == ["no strip of db/a: made by hand", "no strip of db/c: made by hand"]
