@@ -26,6 +26,8 @@ SHOWN_S = 4.0
 """How much of the recording before the seam is kept for drawing; the model is given all tokens of the prompt."""
 SEAM_S = 0.2
 """How long the step at the seam takes to fade."""
+FADE_S = 0.1
+"""The least time that one decoded beat takes to pass into the next."""
 
 
 def continue_recording(writer: Writer, prompt: Prompt, num_tokens: int, sampling: Sampling) -> dict[str, Any]:
@@ -86,10 +88,10 @@ def _decoded_beats(tokenizer: BeatTokenizer, prompt: Prompt, codes: NDArray[np.u
 
 
 def blend(waveforms: NDArray[np.float32], peak_s: Floats, window: BeatWindow, time_s: Floats) -> Floats:
-    """Put waveforms at their R peaks; where windows overlap one passes smoothly into the next.
+    """Put waveforms at their R peaks, each passing smoothly into the next.
 
-    The weight of each falls from 1 at its R peak to 0 at the ends of its window as a squared cosine, so at an R peak
-    its own beat prevails. Between windows that do not meet the line is straight.
+    Between two R peaks the one fades into the other where their windows overlap, or over the gap between them, in
+    which their last and first values are held; at an R peak its own waveform stands alone.
 
     Args:
         waveforms: float32 `[num_beats, num_points]` on the window's grid.
@@ -100,16 +102,14 @@ def blend(waveforms: NDArray[np.float32], peak_s: Floats, window: BeatWindow, ti
     Returns:
         float64 `[num_times]`.
     """
-    total, weight = np.zeros(len(time_s)), np.zeros(len(time_s))
-    for waveform, peak in zip(waveforms, peak_s, strict=True):
-        inside = slice(*np.searchsorted(time_s, [peak - window.before_s, peak + window.after_s]))
-        from_peak = time_s[inside] - peak
-        reach = np.where(from_peak < 0, window.before_s, window.after_s)
-        own = np.cos(np.pi / 2 * from_peak / reach) ** 2
-        total[inside] += own * np.interp(from_peak, window.times_s, waveform)
-        weight[inside] += own
-    covered = weight > 1e-9
-    return np.interp(time_s, time_s[covered], total[covered] / weight[covered])
+    out: Floats = np.interp(time_s - peak_s[0], window.times_s, waveforms[0])
+    for waveform, before, peak in zip(waveforms[1:], peak_s[:-1], peak_s[1:], strict=True):
+        middle = (before + window.after_s + peak - window.before_s) / 2
+        half = max(abs(middle - before - window.after_s), FADE_S / 2)
+        begin, end = np.clip([middle - half, middle + half], before, peak)
+        share = 0.5 - 0.5 * np.cos(np.pi * np.clip((time_s - begin) / (end - begin), 0, 1))
+        out = (1 - share) * out + share * np.interp(time_s - peak, window.times_s, waveform)
+    return out
 
 
 def known_intervals(rr_s: Floats, before_s: Floats) -> Floats:
