@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.cli.options import existing, parse
+from heartlm.errors import HeartlmError
 
 EXAMPLES = (
     "heartlm tokenize mitdb --tokenizer beat --out corpora/mitdb",
@@ -58,6 +59,10 @@ def run(arguments: Sequence[str]) -> int:
         examples=EXAMPLES,
         positionals=["databases"],
     )
+    if options.processes is not None and options.processes < 1:
+        raise HeartlmError(f"processes: {options.processes} found, at least 1 expected")
+    if options.seed < 0:
+        raise HeartlmError(f"seed: {options.seed} found, at least 0 expected")
     from heartlm.corpus.build import build_corpus
 
     manifest = build_corpus(
@@ -107,6 +112,8 @@ def describe(manifest: dict[str, Any], folder: Path) -> list[str]:
             )
     if tokenizer["decode_error"] is not None:
         lines.append(f"  decoding loses {100 * tokenizer['decode_error']:.1f} % of the waveform's RMS")
-    reasons = Counter(entry["reason"] for entry in manifest["dropped"])
+    reasons = Counter[str]()
+    for entry in manifest["dropped"]:
+        reasons[entry["reason"]] += entry.get("count", 1)
     lines += [f"  left out: {count} x {reason} (listed in manifest.json)" for reason, count in reasons.most_common()]
     return lines

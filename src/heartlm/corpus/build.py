@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 from heartlm import __version__
 from heartlm.corpus.schema import FILES, SCHEMA_VERSION, Row
-from heartlm.corpus.sources import Beats, Source, TrainingLeads, Unusable, find_sources, open_sources, usable_leads
+from heartlm.corpus.sources import (
+    Beats,
+    Source,
+    TrainingLeads,
+    Unusable,
+    find_sources,
+    open_sources,
+    usable_leads,
+)
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.rhythms import RHYTHMS
 from heartlm.errors import HeartlmError
@@ -28,7 +36,10 @@ from heartlm.files import atomic_folder, sha256_of, write_json
 from heartlm.progress import track
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
 
-Result = tuple[list["Encoded"], list[dict[str, str]]]
+LeftOut = Mapping[str, str | int]
+"""What is not in the corpus: `record`, `reason` and, where several of a kind are left out, their `count`."""
+
+Result = tuple[list["Encoded"], list[LeftOut]]
 """The leads of one recording, and what was left out of it."""
 
 FIT_RECORDINGS = 300
@@ -50,7 +61,7 @@ class _Writer:
 
     folder: Path
     rows: list[Row] = field(default_factory=list)
-    dropped: list[dict[str, str]] = field(default_factory=list)
+    dropped: list[LeftOut] = field(default_factory=list)
     num_tokens: int = 0
     beats: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
     rhythms: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
@@ -121,14 +132,14 @@ def build_corpus(
         command: noted in the manifest, so that others can do the same.
 
     Raises:
-        HeartlmError: unreadable input, nothing to tokenise, or `out` cannot be written.
+        HeartlmError: unreadable input, nothing to tokenise, or `out` cannot be written or holds something else.
     """
     databases = open_sources(folders)
     sources, dropped = find_sources(databases, tokenizer, training_leads, skip_unreadable)
-    if fit and tokenizer.needs_fitting:
-        _fit(tokenizer, sources, beats, seed)
-    with atomic_folder(out) as temporary, ExitStack() as stack:
-        writer = _Writer(temporary, dropped=dropped)
+    with atomic_folder(_replaceable(out)) as temporary, ExitStack() as stack:
+        if fit and tokenizer.needs_fitting:
+            _fit(tokenizer, sources, beats, seed, skip_unreadable)
+        writer = _Writer(temporary, dropped=[*dropped])
         streams = {name: stack.enter_context((temporary / name).open("wb")) for name in FILES}
         work = _Work(sources, tokenizer, beats, skip_unreadable)
         results = encode_all(work, processes or len(os.sched_getaffinity(0)))
@@ -144,6 +155,14 @@ def build_corpus(
     return manifest
 
 
+def _replaceable(out: Path) -> Path:
+    """Return `out` unless something stands there that is no corpus, such as the recordings themselves."""
+    is_corpus = (out / "manifest.json").is_file() and (out / "codes.bin").is_file()
+    if out.exists() and not is_corpus and not (out.is_dir() and not any(out.iterdir())):
+        raise HeartlmError(f"{out} exists and is no corpus: choose another name, or remove it first")
+    return out
+
+
 @dataclass(frozen=True)
 class _Work:
     """What a process needs to encode any of the sources; inherited, not sent."""
@@ -154,11 +173,13 @@ class _Work:
     skip_unreadable: bool
 
     def encode(self, index: int) -> Result:
-        source, left_out = self.sources[index], list[dict[str, str]]()
-        leads = [
-            Encoded(lead.lead, self.tokenizer.encode(lead), lead.annotations.beat_classes())
-            for lead in _readable(source, self.tokenizer, self.beats, left_out, self.skip_unreadable)
-        ]
+        source, left_out = self.sources[index], list[LeftOut]()
+        leads, ignored = list[Encoded](), dict[str, int]()
+        for lead in _readable(source, self.tokenizer, self.beats, left_out, self.skip_unreadable):
+            leads.append(Encoded(lead.lead, self.tokenizer.encode(lead), lead.annotations.beat_classes()))
+            ignored = lead.annotations.ignored
+        for reason, count in ignored.items():
+            left_out.append({"record": source.name, "reason": f"annotation: {reason}", "count": count})
         return leads, left_out
 
 
@@ -189,7 +210,7 @@ def encode_all(work: _Work, processes: int) -> Iterator[Result]:
 
 
 def _readable(
-    source: Source, tokenizer: Tokenizer, beats: Beats, dropped: list[dict[str, str]], skip_unreadable: bool
+    source: Source, tokenizer: Tokenizer, beats: Beats, dropped: list[LeftOut], skip_unreadable: bool
 ) -> Iterator[Lead]:
     try:
         for lead in usable_leads(source, tokenizer, beats):
@@ -203,7 +224,7 @@ def _readable(
         dropped.append({"record": source.name, "reason": str(error)})
 
 
-def _fit(tokenizer: Tokenizer, sources: Sequence[Source], beats: Beats, seed: int) -> None:
+def _fit(tokenizer: Tokenizer, sources: Sequence[Source], beats: Beats, seed: int, skip_unreadable: bool) -> None:
     random = np.random.Generator(np.random.Philox(seed))
     chosen: list[Source] = []
     for name in sorted({source.recording.database for source in sources}):
@@ -212,14 +233,21 @@ def _fit(tokenizer: Tokenizer, sources: Sequence[Source], beats: Beats, seed: in
         chosen += [training[index] for index in pick]
     if not chosen:
         raise HeartlmError("no recording is in the training split, so there is nothing to fit the tokenizer on")
-    leads = (
-        lead
-        for source in track(chosen, len(chosen), f"fit the {tokenizer.kind} tokenizer")
-        for lead in _readable(source, tokenizer, beats, [], True)
-    )
-    tokenizer.fit(leads, seed)
+    tokenizer.fit(_leads_to_fit(chosen, tokenizer, beats, skip_unreadable), seed)
     counts = Counter(source.recording.database for source in chosen)
     tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": seed}
+
+
+def _leads_to_fit(
+    sources: Sequence[Source], tokenizer: Tokenizer, beats: Beats, skip_unreadable: bool
+) -> Iterator[Lead]:
+    left_out, num_leads = list[LeftOut](), 0
+    for source in track(sources, len(sources), f"fit the {tokenizer.kind} tokenizer"):
+        for lead in _readable(source, tokenizer, beats, left_out, skip_unreadable):
+            num_leads += 1
+            yield lead
+    if not num_leads:
+        raise HeartlmError(f"no recording of the training split can be fitted on: {_reasons(left_out)}")
 
 
 def _finish(writer: _Writer, tokenizer: Tokenizer, command: str | None) -> dict[str, Any]:
@@ -280,6 +308,6 @@ def _split(name: str, split: str, rows: list[Row], writer: _Writer) -> dict[str,
     }
 
 
-def _reasons(dropped: list[dict[str, str]]) -> str:
-    counts = Counter(entry["reason"] for entry in dropped)
+def _reasons(dropped: list[LeftOut]) -> str:
+    counts = Counter(str(entry["reason"]) for entry in dropped)
     return "; ".join(f"{reason} ({count})" for reason, count in counts.most_common(3)) or "no recordings"
