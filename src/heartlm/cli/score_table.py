@@ -28,9 +28,14 @@ def _heading(scores: Scores) -> str:
     else:
         what, unscored = f"{block['num_beats']:,} beats{_found(scores)}", f"{block['num_left_out']:,} beats"
     return (
-        f"{scores['on']}, {scores['split']} split: {what}, {len(scores['records'])} recordings, "
-        f"{block['num_patients']} patients; {unscored} not scored"
+        f"{scores['on']}, {scores['split']} split: {what}, "
+        f"{_counted(len(scores['records']), 'recording')}, {_counted(block['num_patients'], 'patient')}; "
+        f"{unscored} not scored"
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _found(scores: Scores) -> str:

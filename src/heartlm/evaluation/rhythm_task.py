@@ -86,10 +86,10 @@ def score_rhythm_task(
     methods = baseline_methods(windows, tuned, rival, config)
     baselines = {method: attempt(method, judge, notes) for method, judge in methods.items()}
     durations = _duration_scores(leads, tuned, config)
+    patient = np.array([lead.patient_id for lead in leads])[windows.lead]
     sets = []
     for rule, suffix in (("majority", ""), ("pure", "-pure")):
         labels = labels_of(windows, tuned, cast(WindowRule, rule))
-        patient = np.array([lead.patient_id for lead in leads])[windows.lead]
         unscored = {"num_left_out": int((~labels.scored).sum()), "num_beats_left_over": windows.num_left_over}
         about = {
             "beats": config.beats,

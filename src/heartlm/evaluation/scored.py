@@ -196,7 +196,8 @@ def _split_option(split: str) -> str:
 def _some(leads: list[ScoredLead], left_out: list[dict[str, str]], config: EvaluationConfig) -> ScoredLeads:
     if not leads:
         reasons = _reasons(entry["reason"] for entry in left_out)
-        raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}: try --split all")
+        hint = "" if config.split == "all" else ": try --split all"
+        raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}{hint}")
     return ScoredLeads(leads, left_out)
 
 
