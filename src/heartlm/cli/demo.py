@@ -28,6 +28,10 @@ EXAMPLES = (
 )
 
 
+MADE = ("data", "corpus", "foundation", "beats", "scratch", "report.html", "demo.json")
+"""What the demo makes in its folder, the annotated recording apart."""
+
+
 @dataclass(frozen=True)
 class DemoOptions:
     """Where the demo goes, and how large it is.
@@ -104,8 +108,11 @@ def prepare(options: DemoOptions) -> None:
     if not note.is_file() and options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         raise HeartlmError(f"{options.out} exists and was not made by heartlm demo: give another --out")
     if note.is_file() and options.overwrite:
-        for path in options.out.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in (*map(options.out.joinpath, MADE), *options.out.glob("*.hlm")):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
     if note.is_file() and (earlier := read_json(note)) != settings:
         changed = next(name for name in settings if earlier.get(name) != settings[name])
         raise HeartlmError(
