@@ -1,0 +1,183 @@
+"""Batches: what is hidden, what is asked, what counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.windows import Windows, generator
+from heartlm.ecg.beats import BEAT_CLASSES
+from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.training.batches import (
+    IGNORE,
+    CausalBatches,
+    LabelBatches,
+    MaskedBatches,
+    beat_labels,
+    hide_spans,
+    majority,
+    rhythm_labels,
+)
+from heartlm.training.objectives import class_weights
+from tests.synthetic_corpus import SIZES, every_window, synthetic_corpus
+
+MASK = np.array(SIZES)
+WIDTH = 16
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return synthetic_corpus()
+
+
+@pytest.fixture(scope="module")
+def windows(corpus: Corpus) -> Windows:
+    """Windows of the whole corpus; the last is shorter than the width, so it ends in padding."""
+    windows = every_window(corpus, WIDTH)
+    assert not windows.valid.all()
+    return windows
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    width=st.integers(1, 40),
+    share=st.floats(0.01, 0.99),
+    longest=st.integers(1, 50),
+    seed=st.integers(0, 1000),
+)
+@settings(derandomize=True, deadline=None)
+def test_every_window_hides_something_and_never_padding(
+    lengths: list[int], width: int, share: float, longest: int, seed: int
+) -> None:
+    valid = np.arange(width) < np.minimum(lengths, width)[:, None]
+    hidden = hide_spans(valid, share, longest, generator(seed, 0))
+    assert hidden.any(axis=1).all()
+    assert not (hidden & ~valid).any()
+
+
+@pytest.mark.parametrize("longest", [1, 4, 8])
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_about_the_asked_share_is_hidden_in_runs(share: float, longest: int) -> None:
+    valid = np.ones((400, 256), np.bool_)
+    hidden = hide_spans(valid, share, longest, generator(0, 0))
+    # spans that overlap hide less than the share; the one that every window is sure of hides a little more
+    assert 0.8 * share < hidden.mean() < 1.1 * share
+    edges = np.diff(np.pad(hidden, ((0, 0), (1, 1))).astype(int), axis=1)
+    runs = np.argwhere(edges == -1)[:, 1] - np.argwhere(edges == 1)[:, 1]
+    assert runs.mean() > (longest + 1) / 2 * 0.95
+
+
+def test_masked_batches_hide_whole_tokens_and_ask_for_them(corpus: Corpus, windows: Windows) -> None:
+    make = MaskedBatches(corpus, MASK, 0.3, 4, seed=5)
+    batch = make(windows, 7)
+    assert (batch.codes[batch.counts] == MASK).all()
+    assert (batch.codes[~batch.counts] == batch.target[~batch.counts]).all()
+    np.testing.assert_array_equal(batch.target, corpus.codes[windows.index])
+    assert batch.num_counted == batch.counts.sum() > 0
+    np.testing.assert_array_equal(make(windows, 7).counts, batch.counts)
+    assert (make(windows, 8).counts != batch.counts).any()
+
+
+def test_validation_masks_stay_the_same(corpus: Corpus, windows: Windows) -> None:
+    make = MaskedBatches(corpus, MASK, 0.3, 4, seed=5)
+    np.testing.assert_array_equal(make(windows, None).codes, make(windows, None).codes)
+
+
+def test_causal_targets_are_the_next_tokens(corpus: Corpus, windows: Windows) -> None:
+    batch = CausalBatches(corpus)(windows, 0)
+    assert batch.codes.shape == (len(windows), WIDTH - 1, len(SIZES))
+    np.testing.assert_array_equal(batch.codes[:, 1:], batch.target[:, :-1])
+    for window in range(len(windows)):
+        first, length = int(windows.first[window]), int(windows.length[window])
+        np.testing.assert_array_equal(batch.target[window, : length - 1], corpus.codes[first + 1 : first + length])
+        assert batch.counts[window].sum() == length - 1
+        assert batch.valid[window].sum() == min(length, WIDTH - 1)
+
+
+def test_micro_batches_are_the_batch_in_parts(corpus: Corpus, windows: Windows) -> None:
+    batch = MaskedBatches(corpus, MASK, 0.3, 4, seed=5)(windows[:12], 0)
+    parts = [batch.part(index, 4) for index in range(4)]
+    np.testing.assert_array_equal(np.concatenate([part.codes for part in parts]), batch.codes)
+    assert sum(part.num_counted for part in parts) == batch.num_counted
+
+
+def labelled(corpus: Corpus, *, pooled: bool = False, single: float = 0.0, throughout: float = 0.0) -> LabelBatches:
+    labels = corpus.beat_class.astype(np.int64).copy()
+    labels[::5] = IGNORE
+    return LabelBatches(corpus, labels, MASK, pooled, single, throughout, seed=3)
+
+
+def test_labels_of_tokens_leave_out_padding_and_the_unlabelled(corpus: Corpus, windows: Windows) -> None:
+    make = labelled(corpus)
+    batch = make(windows, 0)
+    np.testing.assert_array_equal(batch.target[windows.valid], make.labels[windows.index][windows.valid])
+    assert (batch.target[~windows.valid] == IGNORE).all()
+    np.testing.assert_array_equal(batch.counts, batch.target != IGNORE)
+
+
+@pytest.mark.parametrize(("single", "throughout"), [(0.4, 0.0), (0.0, 0.4)])
+def test_codes_are_hidden_in_training_only(corpus: Corpus, windows: Windows, single: float, throughout: float) -> None:
+    make = labelled(corpus, single=single, throughout=throughout)
+    plain = corpus.codes[windows.index]
+    hidden = make(windows, 3).codes == MASK
+    assert 0.25 < hidden.mean() < 0.55
+    np.testing.assert_array_equal(np.where(hidden, plain, make(windows, 3).codes), plain)
+    np.testing.assert_array_equal(make(windows, None).codes, plain)
+    assert (hidden.all(axis=1) | ~hidden.any(axis=1)).all() == bool(throughout)
+    assert (make(windows, 4).codes != make(windows, 3).codes).any()
+
+
+def test_window_labels_are_the_majority(corpus: Corpus, windows: Windows) -> None:
+    tokens, pooled = labelled(corpus)(windows, None), labelled(corpus, pooled=True)(windows, None)
+    assert pooled.target.shape == pooled.counts.shape == (len(windows),)
+    for labels, found in zip(tokens.target, pooled.target, strict=True):
+        assert found == np.bincount(labels[labels >= 0]).argmax()
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"), [([1, 1, 0], 1), ([0, 1, -1, -1, -1], 0), ([3, 3, 1, 1], 1), ([-1, -1], -1), ([2], 2)]
+)
+def test_majority(labels: list[int], expected: int) -> None:
+    assert majority(np.array([labels])).tolist() == [expected]
+
+
+def test_majority_of_rows_is_each_row_its_own() -> None:
+    assert majority(np.array([[-1, -1], [0, 0], [5, 5]])).tolist() == [-1, 0, 5]
+
+
+def test_q_and_unlabelled_beats_are_not_learnt() -> None:
+    index = np.array([-1, *range(len(BEAT_CLASSES))], np.int8)
+    assert beat_labels(index).tolist() == [-1, 0, 1, 2, 3, -1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "flutter", "of_flutter"),
+    [("AFIB", "negative", 0), ("AFIB", "positive", 1), ("AFIB", "left out", -1), ("N", "positive", 0)],
+)
+def test_rhythm_labels_count_flutter_as_told(wanted: str, flutter: str, of_flutter: int) -> None:
+    rhythm = np.array([-1, *(RHYTHM_INDEX[name] for name in ("N", "AFIB", "VT", "AFL"))], np.int8)
+    expected = [-1, int(wanted == "N"), int(wanted == "AFIB"), 0, of_flutter]
+    assert rhythm_labels(rhythm, wanted, flutter).tolist() == expected
+
+
+@given(
+    counts=st.lists(st.integers(0, 500), min_size=2, max_size=5).filter(any),
+    balance=st.floats(0, 1),
+)
+@settings(derandomize=True, deadline=None)
+def test_class_weights_average_one_over_the_labels(counts: list[int], balance: float) -> None:
+    labels = np.concatenate([np.repeat(np.arange(len(counts)), counts), [-1, -1]]).astype(np.int64)
+    weight = class_weights(labels, len(counts), balance)
+    assert float(weight[torch.from_numpy(labels[labels >= 0])].mean()) == pytest.approx(1, rel=1e-4)
+    assert torch.isfinite(weight).all()
+
+
+def test_balance_goes_from_alike_to_inverse() -> None:
+    labels = np.repeat([0, 1], [90, 10])
+    np.testing.assert_allclose(class_weights(labels, 2, 0.0), [1, 1])
+    np.testing.assert_allclose(class_weights(labels, 2, 1.0), [100 / 180, 5], rtol=1e-5)
+    assert class_weights(np.repeat([0, 1], [9, 1]), 3, 1.0)[2] == class_weights(np.repeat([0, 1], [9, 1]), 3, 1.0)[1]
