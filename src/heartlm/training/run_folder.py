@@ -89,12 +89,14 @@ class RunFolder:
         """Write what is known before the first step.
 
         Raises:
-            HeartlmError: the folder holds a run already, or cannot be written.
+            HeartlmError: the folder holds a run or something else already, or cannot be written.
         """
         if (self.path / "run.json").exists():
             finished = read_json(self.path / "run.json").get("finished")
             hint = "choose another --out" if finished else f"continue it with --resume {self.path}, or remove it"
             raise HeartlmError(f"{self.path} holds a run already: {hint}")
+        if self.path.exists() and not self.config.exists() and (self.path.is_file() or any(self.path.iterdir())):
+            raise HeartlmError(f"{self.path} exists and is no run: choose another --out")
         with atomic_file(self.config) as stream:
             yaml.safe_dump(_plain(asdict(config)), stream, sort_keys=False)
         write_json(self.path / "environment.json", environment(config))
