@@ -25,6 +25,7 @@ from heartlm.files import atomic_folder, read_json, write_json
 from heartlm.models.heart import HeartModel
 
 KEEP = 2
+_PREFIX = "step-"
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Progress:
 
 
 def save_checkpoint(folder: Path, model: HeartModel, optimizer: Optimizer, progress: Progress) -> None:
-    """Write a checkpoint below `folder`, then remove all but the newest `KEEP`.
+    """Write a checkpoint below `folder`, then remove all but the newest `KEEP`, and unfinished ones.
 
     Raises:
         HeartlmError: it cannot be written; earlier ones are untouched.
@@ -50,13 +51,14 @@ def save_checkpoint(folder: Path, model: HeartModel, optimizer: Optimizer, progr
         write_json(temporary / "progress.json", vars(progress))
         with _quiet():
             dcp.save(_state(model, optimizer), checkpoint_id=str(temporary / "state"), no_dist=True)
-    for old in complete_checkpoints(folder)[:-KEEP]:
+    torn = folder.glob(f".{_PREFIX}*")  # what a kill left
+    for old in (*complete_checkpoints(folder)[:-KEEP], *torn):
         shutil.rmtree(old, ignore_errors=True)
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints below `folder`, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if (path / "progress.json").is_file())
+    return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / "progress.json").is_file())
 
 
 def restore_checkpoint(folder: Path, model: HeartModel, optimizer: Optimizer) -> Progress:
@@ -82,7 +84,7 @@ def restore_checkpoint(folder: Path, model: HeartModel, optimizer: Optimizer) ->
 
 
 def _name(step: int) -> str:
-    return f"step-{step:09d}"
+    return f"{_PREFIX}{step:09d}"
 
 
 def _state(model: HeartModel, optimizer: Optimizer) -> dict[str, Any]:
