@@ -1,4 +1,4 @@
-"""Corpora in memory, for training: two facets, codes that follow from the code before, labels that follow from a code."""
+"""Corpora in memory, for training: two facets, codes that follow from the one before, labels that follow from codes."""
 
 from __future__ import annotations
 

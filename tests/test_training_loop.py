@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def test_learning_rate_warms_up_and_decays() -> None:
     assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     assert rates[8] == pytest.approx(0.55)
     assert rates[12] == pytest.approx(0.1)
-    assert all(later < earlier for earlier, later in zip(rates[4:], rates[5:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(rates[4:]))
     assert learning_rate(0, peak=1.0, warmup_steps=0, steps=1, final_share=0.1) == 1.0
 
 

@@ -1,0 +1,154 @@
+"""Writing: whole or not at all, and one line that says why not."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from heartlm import files
+from heartlm.errors import HeartlmError
+from heartlm.files import append_line, atomic_file, atomic_folder, read_json, sha256_of, write_json
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.txt"
+    with atomic_file(path) as stream:
+        stream.write("one")
+        assert not path.exists()
+    assert path.read_text() == "one"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("defect"), KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
+def test_a_file_that_fails_leaves_the_earlier_one(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("earlier")
+    with pytest.raises(HeartlmError if isinstance(error, OSError) else type(error)), atomic_file(path) as stream:
+        stream.write("half")
+        raise error
+    assert path.read_text() == "earlier"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_permissions_follow_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with atomic_file(tmp_path / "a.txt") as stream:
+            stream.write("x")
+        with atomic_folder(tmp_path / "b"):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o750
+
+
+def test_a_folder_replaces_the_earlier_one_when_complete(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for name in ("one", "two"):
+        with atomic_folder(out) as temporary:
+            (temporary / name).write_text(name)
+            assert not (out / name).exists()
+    assert [path.name for path in out.iterdir()] == ["two"]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_folder_that_shall_not_be_replaced_is_not(tmp_path: Path) -> None:
+    with pytest.raises(HeartlmError, match="exists already"), atomic_folder(tmp_path, replace=False):
+        pass
+
+
+@pytest.mark.parametrize("where", ["writing", "flushing", "renaming"])
+def test_a_full_disk_leaves_the_earlier_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    out = tmp_path / "out"
+    with atomic_folder(out) as temporary:
+        (temporary / "a").write_text("earlier")
+    with pytest.raises(HeartlmError) as error, atomic_folder(out) as temporary:
+        (temporary / "a").write_text("later")
+        if where == "writing":
+            full()
+        elif where == "flushing":
+            monkeypatch.setattr(os, "fsync", full)
+        else:
+            rename = Path.rename
+            monkeypatch.setattr(Path, "rename", lambda self, to: full() if self == temporary else rename(self, to))
+    assert str(error.value).startswith(f"cannot write {out}: No space left on device")
+    assert (out / "a").read_text() == "earlier"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_an_error_deep_in_a_folder_names_the_place_it_was_to_have(tmp_path: Path) -> None:
+    with pytest.raises(HeartlmError) as error, atomic_folder(tmp_path / "out") as temporary:
+        (temporary / "file").write_text("")
+        write_json(temporary / "file" / "a.json", {})
+    assert str(error.value).startswith(f"cannot write {tmp_path}/out/file/a.json: ")
+
+
+def test_defects_are_not_dressed_up_as_mistakes_of_the_user(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"), atomic_folder(tmp_path / "out"):
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+
+@pytest.mark.parametrize("write", [lambda path: write_json(path, 1), lambda path: atomic_folder(path).__enter__()])
+@pytest.mark.parametrize("place", ["a_file/below", "/proc/nothing/here"])
+def test_an_unwritable_place_is_one_line(tmp_path: Path, write: Callable[[Path], object], place: str) -> None:
+    (tmp_path / "a_file").write_text("earlier")
+    with pytest.raises(HeartlmError, match=r"^cannot write .*(below|here): [^\n]*$"):
+        write(tmp_path / place)
+    assert (tmp_path / "a_file").read_text() == "earlier"
+
+
+def test_appended_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    append_line(path, "a")
+    append_line(path, "b")
+    assert path.read_text() == "a\nb\n"
+    with pytest.raises(HeartlmError, match=r"cannot write .*log\.jsonl/below: Not a directory"):
+        append_line(path / "below", "c")
+
+
+def test_json_round_trip_and_what_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"name": "Schönberg", "values": [1, 2.5, None]})
+    assert read_json(path) == {"name": "Schönberg", "values": [1, 2.5, None]}
+    assert path.read_text().endswith("}\n")
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, float("nan"))
+    assert read_json(path)["name"] == "Schönberg"
+
+
+def test_json_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with pytest.raises(HeartlmError, match=r"cannot read .*a\.json: No such file"):
+        read_json(path)
+    path.write_text(json.dumps({"a": 1})[:-2])
+    with pytest.raises(HeartlmError, match=r"a\.json is not valid JSON .* truncated"):
+        read_json(path)
+
+
+def test_sha256(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256_of(tmp_path / "a").startswith("ba7816bf8f01cfea")
+
+
+def test_what_is_written_is_flushed_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(
+        files.os, "fsync", lambda number: flushed.append(Path(f"/proc/self/fd/{number}").readlink().name)
+    )
+    with atomic_folder(tmp_path / "out") as temporary:
+        (temporary / "deep").mkdir()
+        (temporary / "deep" / "a").write_text("x")
+        (temporary / "b").write_text("x")
+    assert sorted(flushed[:-1]) == ["a", "b"]
+    assert flushed[-1] == tmp_path.name

@@ -1,0 +1,73 @@
+"""Settings: impossible ones are refused by name, and sizes follow from the dial."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heartlm.errors import HeartlmError
+from heartlm.training.config import FinetuneConfig, PretrainConfig, TrainingConfig
+
+IMPOSSIBLE: list[tuple[type[TrainingConfig], str, Any]] = [
+    *((PretrainConfig, name, 0) for name in ("window", "steps", "accumulation", "batch_size", "threads")),
+    *((PretrainConfig, name, -1) for name in ("log_every", "validate_every", "checkpoint_every")),
+    *((PretrainConfig, name, 0) for name in ("depth", "width", "heads", "mask_span")),
+    *((PretrainConfig, "learning_rate", value) for value in (0.0, -1e-3, math.nan, math.inf)),
+    *((PretrainConfig, "clip", value) for value in (0.0, math.nan)),
+    *((PretrainConfig, "weight_decay", value) for value in (-0.1, math.nan)),
+    *((PretrainConfig, "final_learning_rate", value) for value in (-0.1, 1.1)),
+    *((PretrainConfig, "mask_share", value) for value in (0.0, 1.0)),
+    *((PretrainConfig, "seed", value) for value in (-1, 2**31)),
+    (PretrainConfig, "warmup_steps", -1),
+    (PretrainConfig, "dropout", 1.0),
+    *((FinetuneConfig, name, 1.0) for name in ("dropout", "facet_dropout", "facet_hiding")),
+    *((FinetuneConfig, "class_balance", value) for value in (-0.1, 1.5, math.nan)),
+    (FinetuneConfig, "rhythm", "JAZZ"),
+    (FinetuneConfig, "head", "window"),
+    (FinetuneConfig, "run", Path()),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"), IMPOSSIBLE, ids=lambda value: str(getattr(value, "__name__", value))
+)
+def test_an_impossible_value_is_refused_by_name(kind: type[TrainingConfig], name: str, value: Any) -> None:
+    settings = {"run": Path("runs/a"), name: value} if kind is FinetuneConfig else {name: value}
+    with pytest.raises(HeartlmError, match=rf"^{name}: [^\n]+$"):
+        kind(**settings).check()
+
+
+def test_the_defaults_are_possible() -> None:
+    PretrainConfig().check()
+    FinetuneConfig(run=Path("runs/a")).check()
+    FinetuneConfig(run=Path("runs/a"), task="rhythm", head="window").check()
+
+
+def test_accumulation_must_divide_the_batch() -> None:
+    PretrainConfig(batch_size=8, accumulation=4).check()
+    with pytest.raises(HeartlmError, match=r"^accumulation: 3 found; it must divide batch_size, which is 8"):
+        PretrainConfig(batch_size=8, accumulation=3).check()
+
+
+def test_a_causal_window_holds_two_tokens() -> None:
+    PretrainConfig(window=1).check()
+    with pytest.raises(HeartlmError, match=r"^window: 1 found, at least 2"):
+        PretrainConfig(window=1, objective="causal").check()
+
+
+def test_what_is_not_set_follows_from_the_dial() -> None:
+    config = PretrainConfig(window=128, accumulation=3, steps=5000)
+    config.follow(depth=4, width=128)
+    assert (config.batch_size, config.learning_rate, config.warmup_steps) == (18, 1e-3, 100)
+    deep = PretrainConfig(window=128, steps=50)
+    deep.follow(depth=16, width=512)
+    assert (deep.batch_size, deep.learning_rate, deep.warmup_steps) == (64, 5e-4, 5)
+
+
+def test_what_is_set_by_hand_stays() -> None:
+    config = PretrainConfig(batch_size=5, learning_rate=0.1, warmup_steps=0)
+    config.follow(depth=16, width=512)
+    assert (config.batch_size, config.learning_rate, config.warmup_steps) == (5, 0.1, 0)
