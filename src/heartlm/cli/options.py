@@ -30,8 +30,12 @@ class _Parser(ArgumentParser):
 
     def format_help(self, *arguments: Any, **named: Any) -> str:
         """The help text with hyphens, and without the option that jsonargparse adds of its own."""
-        text = re.sub(r"--\w+", lambda option: option[0].replace("_", "-"), super().format_help(*arguments, **named))
+        text = _hyphenated(super().format_help(*arguments, **named))
         return re.sub(r"\s--print-config[^\n]*\n( {8,}[^\n]*\n)*", "\n", text)
+
+
+def _hyphenated(text: str) -> str:
+    return re.sub(r"--\w+", lambda option: option[0].replace("_", "-"), text)
 
 
 def _underscored(word: str) -> str:
@@ -77,7 +81,7 @@ def parse(
     try:
         values = parser.parse_args(words).as_dict()
     except (ArgumentError, TypeError, ValueError) as error:
-        raise HeartlmError(f"{_one_line(str(error))}  (see heartlm {command} --help)") from error
+        raise HeartlmError(f"{_one_line(_hyphenated(str(error)))}  (see heartlm {command} --help)") from error
     values.pop("config", None)
     return options(**values)
 
