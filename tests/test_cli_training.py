@@ -1,0 +1,225 @@
+"""Pretraining and fine-tuning as their user meets them: killed, stopped, resumed, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from heartlm.cli.main import main
+from heartlm.training.checkpoint import complete_checkpoints
+
+STEPS = 120
+SMALL = ["--window", "16", "--batch-size", "4", "--threads", "1", "--device", "cpu", "--log-every", "1"]
+OFTEN = ["--steps", str(STEPS), "--validate-every", "40", "--checkpoint-every", "7"]
+
+
+def command(*words: str | Path) -> subprocess.Popen[str]:
+    """Start `python -m heartlm` on one CPU thread."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "heartlm", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+    )
+
+
+def steps_of(run: Path) -> list[int]:
+    """The steps of the whole training lines of a run's metrics."""
+    if not (run / "metrics.jsonl").exists():
+        return []
+    whole = (run / "metrics.jsonl").read_text().rpartition("\n")[0].splitlines()
+    return [line["step"] for line in map(json.loads, whole) if line["split"] == "train"]
+
+
+def interrupt(process: subprocess.Popen[str], run: Path, step: int, number: signal.Signals) -> tuple[int, str]:
+    """Send a signal when `run` shows `step`; return the exit status and the last line of standard error."""
+    while process.poll() is None and max(steps_of(run), default=0) < step:
+        time.sleep(0.005)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said.splitlines()[-1] if said else ""
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+
+
+def weights(run: Path) -> list[bytes]:
+    return [(run / "models" / which / "model.safetensors").read_bytes() for which in ("last", "best")]
+
+
+def numbers(run: Path) -> list[dict[str, float]]:
+    """All metrics that do not depend on time."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    timed = ("tokens_per_s", "data_wait_share", "elapsed_s")
+    return [{key: value for key, value in line.items() if key not in timed} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def straight(tiny_corpus: Path, tiny_pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A pretraining and a fine-tuning run that were never interrupted."""
+    folder = tmp_path_factory.mktemp("straight")
+    runs = {kind: folder / kind for kind in ("pretrain", "finetune")}
+    for kind, run in runs.items():
+        assert main(begin(kind, tiny_corpus, tiny_pretrained, run)) == 0
+    return runs
+
+
+def begin(kind: str, corpus: Path, foundation: Path, out: Path) -> list[str]:
+    """The words that begin a run with everything random in it: masks, dropout, hidden facets."""
+    if kind == "pretrain":
+        first = ["pretrain", "--depth", "1", "--dropout", "0.2"]
+    else:
+        first = ["finetune", str(foundation), "--task", "beats", "--dropout", "0.2", "--facet-dropout", "0.2"]
+    return [*first, "--corpus", str(corpus), "--out", str(out), "--seed", "5", *SMALL, *OFTEN]
+
+
+@pytest.mark.parametrize("kind", ["pretrain", "finetune"])
+def test_killed_and_stopped_and_resumed_a_run_ends_bit_for_bit_the_same(
+    straight: dict[str, Path], tiny_corpus: Path, tiny_pretrained: Path, tmp_path: Path, kind: str
+) -> None:
+    run, moment = tmp_path / "run", random.Random(kind)
+    process = command(*begin(kind, tiny_corpus, tiny_pretrained, run))
+    status, _ = interrupt(process, run, moment.randrange(8, STEPS // 3), signal.SIGKILL)
+    assert status == -signal.SIGKILL
+
+    (run / "checkpoints" / ".step-000000099.torn" / "state").mkdir(parents=True)
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"step": 9')
+    process = command(kind, "--resume", run)
+    status, said = interrupt(process, run, moment.randrange(STEPS // 2, 2 * STEPS // 3), signal.SIGTERM)
+    stopped = complete_checkpoints(run / "checkpoints")[-1]
+    assert status == 143
+    assert said == f"stopped after step {int(stopped.name[5:])}; continue with --resume {run}"
+    assert steps_of(run)[-1] == int(stopped.name[5:])
+
+    finish(command(kind, "--resume", run))
+    assert weights(run) == weights(straight[kind])
+    assert numbers(run) == numbers(straight[kind])
+    assert steps_of(run) == list(range(1, STEPS + 1))
+
+
+def test_killed_before_its_first_checkpoint_a_run_resumes_from_the_beginning(
+    straight: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(straight["pretrain"], run)
+    shutil.rmtree(run / "checkpoints")
+    shutil.rmtree(run / "models")
+    about = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(about | {"finished": None}))
+    assert main(["pretrain", "--resume", str(run)]) == 0
+    assert "resumed after step 0" in capfd.readouterr().err
+    assert weights(run) == weights(straight["pretrain"])
+    assert steps_of(run) == list(range(1, STEPS + 1))
+
+
+def test_a_run_is_a_folder_with_everything_about_it(straight: dict[str, Path], tiny_pretrained: Path) -> None:
+    for kind, run in straight.items():
+        about = json.loads((run / "run.json").read_text())
+        assert about["kind"] == kind and about["finished"] and about["steps"] == STEPS
+        environment = json.loads((run / "environment.json").read_text())
+        assert {"torch", "python", "cpu", "git_revision"} <= environment.keys()
+        assert json.loads((run / "data.json").read_text())[0]["manifest"]["num_tokens"] > 0
+        assert "seed: 5" in (run / "config.yaml").read_text()
+        assert (run / "tokenizer" / "tokenizer.json").is_file()
+    assert json.loads((straight["finetune"] / "run.json").read_text())["parent"] == str(tiny_pretrained)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def refused(capfd: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    """Run a command that must fail with status 2 and exactly one line on standard error; return the line."""
+    capfd.readouterr()
+    assert main([str(word) for word in words]) == 2
+    said = capfd.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and said.err.endswith("\n")
+    assert said.err.startswith(f"heartlm {words[0]}: ")
+    return said.err
+
+
+def test_a_settings_file_and_options_beside_it(tiny_corpus: Path, tmp_path: Path) -> None:
+    lines = [f"corpus: {tiny_corpus}", "depth: 1", "steps: 9", "window: 16", "batch_size: 4", "learning_rate: 1e-3"]
+    (tmp_path / "a.yaml").write_text("\n".join([*lines, "objective: causal", "weights: {tinydb: 2}", "threads: 1"]))
+    run = tmp_path / "run"
+    assert main(["pretrain", str(tmp_path / "a.yaml"), "--steps", "2", "--out", str(run), "--device", "cpu"]) == 0
+    resolved = (run / "config.yaml").read_text()
+    assert "steps: 2\n" in resolved and "objective: causal\n" in resolved and "learning_rate: 0.001\n" in resolved
+    again = tmp_path / "again"
+    assert main(["pretrain", str(run / "config.yaml"), "--out", str(again)]) == 0
+    assert weights(again) == weights(run)
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (["--steps", "0"], "steps"),
+        (["--stepz", "3"], "--stepz"),
+        (["--depth", "few"], "depth"),
+        (["--batch-size", "6", "--accumulation", "4"], "accumulation"),
+        (["--batch_size", "6", "--accumulation=4"], "accumulation"),
+        (["--width", "33"], "heads"),
+        (["--objective", "guess"], "objective"),
+        (["--weights", "{nowhere: 1}"], "weights"),
+        (["--weights", "{tinydb: -1}"], "weights"),
+        (["--no-dropout"], "--no-dropout"),
+        (["--precision", "fp7"], "precision"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_an_impossible_setting_is_named_and_nothing_is_begun(
+    tiny_corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], field: str
+) -> None:
+    out = tmp_path / "run"
+    assert field in refused(capfd, "pretrain", "--corpus", tiny_corpus, "--out", out, "--depth", "1", *words)
+    assert not out.exists()
+
+
+def test_finetuning_settings_that_cannot_be(
+    tiny_corpus: Path, tiny_pretrained: Path, tiny_finetuned: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    beats = ["finetune", tiny_pretrained, "--corpus", tiny_corpus, "--out", tmp_path / "run"]
+    assert "rhythm: 'JAZZ' found" in refused(capfd, *beats, "--rhythm", "JAZZ")
+    assert "head: 'window' found" in refused(capfd, *beats, "--head", "window")
+    assert "dropout: 1.0 found" in refused(capfd, *beats, "--dropout", "1")
+    assert "run: nothing found" in refused(capfd, "finetune", "--corpus", tiny_corpus)
+    assert "is a finetune run, a pretrained one expected" in refused(capfd, "finetune", tiny_finetuned, *beats[2:])
+    assert "no run.json" in refused(capfd, "finetune", tiny_corpus, *beats[2:])
+    assert "corpus: nothing found" in refused(capfd, "finetune", tiny_pretrained)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_be_resumed(
+    straight: dict[str, Path], tiny_corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = straight["pretrain"]
+    before = weights(run)
+    assert "seed: cannot change when a run is resumed" in refused(capfd, "pretrain", "--resume", run, "--seed", "1")
+    assert "finished on" in refused(capfd, "pretrain", "--resume", run)
+    assert "not a run of this command" in refused(capfd, "finetune", "--resume", run)
+    assert "no such run folder" in refused(capfd, "pretrain", "--resume", tmp_path / "none")
+    assert "config.yaml cannot be read" in refused(capfd, "pretrain", "--resume", tiny_corpus)
+    assert weights(run) == before
+
+
+def test_a_run_folder_is_never_overwritten(
+    straight: dict[str, Path], tiny_corpus: Path, tiny_database: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, again = straight["pretrain"], ["pretrain", "--corpus", tiny_corpus, "--depth", "1", "--out"]
+    before = (run / "run.json").read_bytes()
+    assert "holds a run already: choose another --out" in refused(capfd, *again, run)
+    assert "exists and is no run" in refused(capfd, *again, tiny_database)
+    assert "exists and is no run" in refused(capfd, *again, tiny_corpus / "manifest.json")
+    assert (run / "run.json").read_bytes() == before
