@@ -103,7 +103,7 @@ def test_several_values() -> None:
         ((), "pots"),
         (("red", "--pepper", "3"), "--pepper"),
         (("red", "--salt-g", "much"), '"salt_g": Expected a number. Got value: much'),
-        (("red", "--salt-g"), "salt_g"),
+        (("red", "--salt-g"), "--salt-g"),
         (("red", "--kind", "fish"), "\"kind\": Expected one of 'pea', 'leek'. Got value: fish"),
         (("red", "--guests", "2.5"), '"guests": Expected a whole number. Got value: 2.5'),
         (("red", "--spices", "7"), '"spices": Expected a mapping, such as {name: 1}. Got value: 7'),
