@@ -23,7 +23,7 @@ IMPOSSIBLE: list[tuple[type[TrainingConfig], str, Any]] = [
     *((PretrainConfig, "seed", value) for value in (-1, 2**31)),
     (PretrainConfig, "warmup_steps", -1),
     (PretrainConfig, "dropout", 1.0),
-    *((FinetuneConfig, name, 1.0) for name in ("dropout", "facet_dropout", "facet_hiding")),
+    *((FinetuneConfig, name, 1.0) for name in ("dropout", "facet_dropout")),
     *((FinetuneConfig, "class_balance", value) for value in (-0.1, 1.5, math.nan)),
     (FinetuneConfig, "rhythm", "JAZZ"),
     (FinetuneConfig, "head", "window"),

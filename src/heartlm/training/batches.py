@@ -103,9 +103,7 @@ class LabelBatches:
     Attributes:
         labels: label of every token of the corpus, int64 `[num_tokens]`, −1 to ignore.
         pooled: label windows by the majority of their labelled tokens.
-        facet_dropout: share of single codes hidden in training.
-        facet_hiding: probability that a facet is hidden throughout a window in training, so that each cue is learnt by
-            itself and not only beside the others.
+        facet_dropout: share of codes hidden in training.
     """
 
     corpus: Corpus
@@ -113,7 +111,6 @@ class LabelBatches:
     mask_codes: NDArray[np.int64]
     pooled: bool
     facet_dropout: float
-    facet_hiding: float
     seed: int
 
     def __call__(self, windows: Windows, step: int | None) -> Batch:
@@ -121,11 +118,9 @@ class LabelBatches:
         index = windows.index
         codes = self.corpus.codes[index].astype(np.int64)
         labels = np.where(windows.valid, self.labels[index], IGNORE)
-        if step is not None and (self.facet_dropout or self.facet_hiding):
+        if step is not None and self.facet_dropout:
             random = generator(self.seed, step, DROP_STREAM)
-            single = random.random(codes.shape) < self.facet_dropout
-            throughout = random.random((len(codes), 1, codes.shape[2])) < self.facet_hiding
-            codes = np.where(single | throughout, self.mask_codes, codes)
+            codes = np.where(random.random(codes.shape) < self.facet_dropout, self.mask_codes, codes)
         target = majority(labels) if self.pooled else labels
         return Batch(codes, target, target != IGNORE, windows.valid)
 

@@ -148,8 +148,7 @@ class FinetuneConfig(TrainingConfig):
         rhythm: the rhythm that the rhythm task looks for.
         flutter: how atrial flutter counts when the rhythm is AFIB.
         class_balance: 0 weighs every labelled token alike, 1 every class alike, 0.5 lies between.
-        facet_dropout: share of single codes hidden from the model in training.
-        facet_hiding: probability that a facet is hidden from the model throughout a window of training.
+        facet_dropout: share of codes hidden from the model in training.
         dropout: share of activations dropped in training.
     """
 
@@ -161,7 +160,6 @@ class FinetuneConfig(TrainingConfig):
     flutter: Literal["negative", "positive", "left out"] = "negative"
     class_balance: float = 0.5
     facet_dropout: float = 0.1
-    facet_hiding: float = 0.3
     dropout: float = 0.1
 
     def check(self) -> None:
@@ -174,6 +172,6 @@ class FinetuneConfig(TrainingConfig):
         if self.rhythm not in RHYTHMS:
             raise HeartlmError(f"rhythm: {self.rhythm!r} found, one of {', '.join(RHYTHMS)} expected")
         self._require(lambda value: 0 <= value <= 1, "0 to 1", "class_balance")
-        self._require(lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "facet_hiding", "dropout")
+        self._require(lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "dropout")
         if self.head == "window" and self.task == "beats":
             raise HeartlmError("head: 'window' found, but the beats task labels tokens: use --head token")

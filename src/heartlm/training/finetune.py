@@ -82,7 +82,6 @@ def finetune(config: FinetuneConfig) -> Path:
             model.mask_codes().numpy(),
             config.head == "window",
             config.facet_dropout,
-            config.facet_hiding,
             config.seed,
         ),
         loss=LabelLoss(class_weights(training, len(classes), config.class_balance)),

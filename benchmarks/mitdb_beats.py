@@ -1,0 +1,124 @@
+"""Beats on the MIT-BIH Arrhythmia Database, DS1 → DS2, single lead, annotated beats.
+
+    python benchmarks/mitdb_beats.py --data ../shared/data --cinc2017 FOLDER --ludb FOLDER --work FOLDER
+
+One foundation model is pretrained on the training split of several databases; then, for each seed, it is fine-tuned on
+DS1 and scored on DS2, and so is the same model from random initialisation at the same labels. Every step is a `heartlm`
+command, printed before it runs, and none that is done is done again. The table goes to benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from steps import RESULTS, Steps, cell, header, row
+
+CLASSES = ("N", "S", "V", "F")
+ONE_MODEL = ("tokenize", "pretrain", "tokenize-mitdb", "tuned-0", "evaluate-0")
+
+
+def main() -> None:
+    arguments = options()
+    steps, seeds = Steps(arguments.work), range(arguments.seeds)
+    work, mitdb = arguments.work, arguments.data / "mitdb"
+    many, beats, foundation = work / "many", work / "mitdb", work / "foundation"
+    databases = [mitdb, arguments.data / "cudb", arguments.ludb, arguments.cinc2017]
+    leads = ("--training-leads", "all")
+    steps.run("tokenize", many, "tokenize", *databases, *leads, "--out", many)
+    size = ("--depth", arguments.depth, "--steps", arguments.pretrain_steps)
+    steps.run("pretrain", foundation / "models/last", "pretrain", "--corpus", many, *size, "--out", foundation)
+    steps.run("tokenize-mitdb", beats, "tokenize", mitdb, "--tokenizer-from", foundation, *leads, "--out", beats)
+    for seed in seeds:
+        tune = (
+            "finetune",
+            foundation,
+            "--task",
+            "beats",
+            "--corpus",
+            beats,
+            "--steps",
+            arguments.steps,
+            "--seed",
+            seed,
+        )
+        scratch, tuned = work / f"scratch-{seed}", work / f"tuned-{seed}"
+        steps.run(f"scratch-{seed}", scratch / "models/last", *tune, "--from-scratch", "--out", scratch)
+        steps.run(f"tuned-{seed}", tuned / "models/last", *tune, "--out", tuned)
+        score = ("evaluate", tuned, "--on", beats, "--random-init", scratch, "--name", "ds2")
+        steps.run(f"evaluate-{seed}", tuned / "scores/ds2/scores.json", *score)
+    runs = [json.loads((work / f"tuned-{seed}" / "scores/ds2/scores.json").read_text()) for seed in seeds]
+    machine = json.loads((foundation / "environment.json").read_text())
+    settings = {key: value for key, value in vars(arguments).items() if isinstance(value, int)}
+    write(runs, steps.seconds, machine, settings)
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
+    parser.add_argument("--data", type=Path, default=default, help="folder that holds mitdb and cudb")
+    parser.add_argument("--cinc2017", type=Path, required=True, help="unpacked PhysioNet/CinC Challenge 2017")
+    parser.add_argument("--ludb", type=Path, required=True, help="unpacked Lobachevsky University Database")
+    parser.add_argument("--work", type=Path, required=True, help="where corpora and runs go")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--pretrain-steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=800)
+    return parser.parse_args()
+
+
+def write(
+    runs: list[dict[str, Any]], seconds: dict[str, float], machine: dict[str, Any], settings: dict[str, int]
+) -> None:
+    """Write the table as JSON and Markdown."""
+    columns = {
+        "heartlm, pretrained": [run["scores"] for run in runs],
+        "heartlm, random initialisation": [run["baselines"]["random initialisation"] for run in runs],
+        "gradient boosting": [run["baselines"]["gradient boosting"] for run in runs[:1]],
+        "majority class": [run["baselines"]["majority"] for run in runs[:1]],
+        "heartlm, pretrained, without 202": [run["without"]["202"] for run in runs],
+        "heartlm, pretrained, without 232": [run["without"]["232"] for run in runs],
+    }
+    content = {"settings": settings, "seconds": seconds, "machine": machine, "scores": columns}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "mitdb_beats.json").write_text(json.dumps(content, indent=1) + "\n")
+    text = "\n".join(table(columns, seconds, machine, settings)) + "\n"
+    (RESULTS / "mitdb_beats.md").write_text(text)
+    print(text)
+
+
+def table(
+    columns: dict[str, list[dict[str, Any]]],
+    seconds: dict[str, float],
+    machine: dict[str, Any],
+    settings: dict[str, int],
+) -> list[str]:
+    """The lines of the Markdown page."""
+    lines = [
+        "# Beats on mitdb, DS1 → DS2, single lead, annotated beats",
+        "",
+        f"`benchmarks/mitdb_beats.py` with {settings}; {machine['cpu']}, {machine['num_cores']} cores, torch "
+        f"{machine['torch']}. F1: mean over seeds (smallest–largest) and the 95 % interval of the first seed, by "
+        "bootstrap over patients.",
+        "",
+        *header("model", *(f"{name} F1" for name in CLASSES), "macro F1"),
+    ]
+    for name, blocks in columns.items():
+        scores = [[block["per_class"][label]["f1"] for block in blocks] for label in CLASSES]
+        lines.append(row(name, *map(cell, [*scores, [block["macro_f1"] for block in blocks]])))
+    lines += ["", *header("Se / +P", *CLASSES)]
+    for name, blocks in columns.items():
+        pairs = []
+        for label in CLASSES:
+            both = [[block["per_class"][label][score] | {"ci": None} for block in blocks] for score in ("se", "ppv")]
+            pairs.append(" / ".join(map(cell, both)))
+        lines.append(row(name, *pairs))
+    minutes = sum(seconds[name] for name in ONE_MODEL) / 60
+    return [*lines, "", f"From recordings to one scored model: {minutes:.1f} minutes. Seconds by step: {seconds}."]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What the studies share: steps that are `heartlm` commands, done once, timed; and tables."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+Estimate = dict[str, Any]
+
+
+class Steps:
+    """Runs `heartlm` commands, each once: a step whose result is there is not done again.
+
+    Attributes:
+        work: folder of all results.
+        seconds: time of each step, measured when it was done.
+    """
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.seconds: dict[str, float] = {}
+        work.mkdir(parents=True, exist_ok=True)
+
+    def run(self, name: str, done: Path, *words: object) -> None:
+        command = [str(word) for word in words]
+        print("heartlm", shlex.join(command), flush=True)
+        note = self.work / f"{name}.seconds"
+        if not (done.exists() and note.exists()):
+            begin = time.monotonic()
+            subprocess.run([sys.executable, "-m", "heartlm", *command], check=True)
+            note.write_text(f"{time.monotonic() - begin:.1f}")
+        self.seconds[name] = float(note.read_text())
+
+
+def cell(estimates: Sequence[Estimate | None]) -> str:
+    """Mean over seeds (smallest–largest) [interval of the first seed]; – where there is no value."""
+    known = [entry for entry in estimates if entry is not None and entry["value"] is not None]
+    if not known:
+        return "–"
+    values = [entry["value"] for entry in known]
+    text = f"{statistics.mean(values):.3f}"
+    if max(values) > min(values):
+        text += f" ({min(values):.3f}–{max(values):.3f})"
+    interval = known[0].get("ci")
+    return text + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval and None not in interval else "")
+
+
+def row(*cells: object) -> str:
+    """One line of a Markdown table."""
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def header(*names: str) -> list[str]:
+    """The first two lines of a Markdown table."""
+    return [row(*names), "|" + "---|" * len(names)]
