@@ -54,7 +54,7 @@ class DemoOptions:
     patients: int = 160
     minutes: float = 4.0
     depth: int = 3
-    steps: int = 600
+    steps: int = 500
     finetune_steps: int = 250
     overwrite: bool = False
 
@@ -131,7 +131,8 @@ def steps(options: DemoOptions) -> Iterator[Step]:
     seed = ["--seed", str(options.seed)]
     threads = [] if options.threads is None else ["--threads", str(options.threads)]
     training = ["--batch-size", "16", "--validate-every", "50", *seed, *threads]
-    tuning = ["--task", "beats", "--corpus", corpus, "--steps", str(options.finetune_steps), *training]
+    tuning = ["--task", "beats", "--corpus", corpus, "--steps", str(options.finetune_steps)]
+    tuning += ["--learning-rate", "6e-4", "--class-balance", "0.25", *training]
     size = ["--patients", str(options.patients), "--minutes", f"{options.minutes:g}"]
     yield Step(
         f"Simulate the hearts of {options.patients} patients",
