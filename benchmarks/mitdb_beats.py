@@ -66,7 +66,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--pretrain-steps", type=int, default=2000)
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=500)
     return parser.parse_args()
 
 
