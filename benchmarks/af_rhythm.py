@@ -3,9 +3,10 @@
     python benchmarks/af_rhythm.py --data ../shared/data --work FOLDER
 
 For windows of 41, 128, 256 and 512 beats: a rhythm model is pretrained on afdb, nsrdb (annotation files only) and
-simulated patients, fine-tuned on the labels of afdb and of the simulated ones, and scored on the mitdb records that hold
-atrial fibrillation, and on all 48. No mitdb record is trained on. The simulated patients are there for their ectopic
-beats, which afdb has few of and mitdb many. Window labels are the majority of beats; flutter counts as no fibrillation.
+simulated patients, fine-tuned on the labels of afdb and of the simulated ones, and scored on the mitdb records that
+hold atrial fibrillation, and on all 48. No mitdb record is trained on. The simulated patients are there for their
+ectopic beats, which a model of afdb alone takes for fibrillation. Window labels are the majority of beats; flutter
+counts as no fibrillation.
 """
 
 from __future__ import annotations
