@@ -162,7 +162,7 @@ def patients_chart(patients: Sequence[Mapping[str, Any]], classes: Sequence[str]
     ]
     for number, patient in enumerate(rows):
         y, wrong = top + pitch * (number + 0.5), num_wrong(patient)
-        name = str(patient.get("patient", ""))
+        name = str(patient.get("patient", "")).rpartition("/")[2]  # the database is the same for most
         parts.append(text(48, y + 4, name[-8:], class_="tick", text_anchor="end"))
         parts.append(line(x.first, y, x.last, y, class_="grid"))
         parts += _patient_discs(patient, classes, x, y)
