@@ -110,7 +110,12 @@ def test_a_pretrained_run_is_refused_in_one_line(database, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(["--lead", "V6"], "V6"), (["--annotator", "h.1"], "annotator"), (["--beats", "some"], "beats")],
+    [
+        (["--lead", "V6"], "V6"),
+        (["--annotator", "h.1"], "annotator"),
+        (["--beats", "some"], "beats"),
+        (["--checkpoint", "last"], "models/last"),
+    ],
 )
 def test_impossible_options_name_what_is_wrong(database, beats_run, tmp_path, capsys, options, named):
     assert main(["predict", str(beats_run), str(database.folder / RECORD), "--out", str(tmp_path), *options]) == 2

@@ -39,7 +39,7 @@ class DemoOptions:
     Attributes:
         out: the folder for everything it makes.
         seed: of patients, training and sampling.
-        threads: CPU threads of torch; by default as many as torch takes.
+        threads: CPU threads of torch; with one, the same seed gives the same scores to the last digit.
         patients: how many patients to simulate; about six in ten are for training, three for the test.
         minutes: length of each recording.
         depth: size of the model.
@@ -50,7 +50,7 @@ class DemoOptions:
 
     out: Path = Path("demo")
     seed: int = 0
-    threads: int | None = None
+    threads: int = 1
     patients: int = 160
     minutes: float = 4.0
     depth: int = 3
@@ -129,10 +129,11 @@ def steps(options: DemoOptions) -> Iterator[Step]:
         str(out / name) for name in ("data", "corpus", "foundation", "beats", "scratch")
     )
     seed = ["--seed", str(options.seed)]
-    threads = [] if options.threads is None else ["--threads", str(options.threads)]
+    threads = ["--threads", str(options.threads)]
     training = ["--batch-size", "16", "--validate-every", "50", *seed, *threads]
     tuning = ["--task", "beats", "--corpus", corpus, "--steps", str(options.finetune_steps)]
     tuning += ["--learning-rate", "6e-4", "--class-balance", "0.25", *training]
+    last = ["--checkpoint", "last"]  # so few validation patients are too few to choose the best one by
     size = ["--patients", str(options.patients), "--minutes", f"{options.minutes:g}"]
     yield Step(
         f"Simulate the hearts of {options.patients} patients",
@@ -160,13 +161,13 @@ def steps(options: DemoOptions) -> Iterator[Step]:
     )
     yield Step(
         "Score both on patients they have never seen, beside simpler methods",
-        ["evaluate", beats, "--on", corpus, "--random-init", scratch, "--name", "test", *threads],
+        ["evaluate", beats, "--on", corpus, "--random-init", scratch, *last, "--name", "test", *threads],
         (out / "beats" / "scores" / "test" / "scores.json").is_file,
     )
     record = _test_record(out / "data")
     yield Step(
         "Annotate a recording of the test split",
-        ["predict", beats, f"{data}/{record}", "--out", str(out)],
+        ["predict", beats, f"{data}/{record}", *last, "--out", str(out)],
         (out / f"{record}.hlm").is_file,
     )
     yield Step(

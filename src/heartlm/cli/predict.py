@@ -31,6 +31,7 @@ class PredictOptions:
         annotator: the ending of the file; heartlm replaces an earlier file only if it ends in .hlm.
         beats: auto takes annotated beat positions and detects them where there are none.
         lead: the lead to look at; by default MLII, II or the first ECG lead.
+        checkpoint: the model with the lowest validation loss, or the last one.
     """
 
     run: Path
@@ -39,6 +40,7 @@ class PredictOptions:
     annotator: str = "hlm"
     beats: Literal["auto", "annotated", "detected"] = "auto"
     lead: str | None = None
+    checkpoint: Literal["best", "last"] = "best"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -62,7 +64,9 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.ecg.write_annotations import write_annotations
 
     folder = existing(options.run, "run folder")
-    result = annotate(folder, database, record_id, beats=options.beats, lead=options.lead)
+    result = annotate(
+        folder, database, record_id, beats=options.beats, lead=options.lead, checkpoint=options.checkpoint
+    )
     path = write_annotations(options.out, Path(record_id).name, result.found, options.annotator)
     lead = f", lead {result.lead_name}" if result.lead_name else ""
     print(f"{database.name}/{record_id}{lead}: {result.known.num_beats:,} beats ({result.known.source})")

@@ -41,7 +41,13 @@ class Annotated:
 
 
 def annotate(
-    run: Path, database: Database, record_id: str, *, beats: Beats = "auto", lead: str | None = None
+    run: Path,
+    database: Database,
+    record_id: str,
+    *,
+    beats: Beats = "auto",
+    lead: str | None = None,
+    checkpoint: str = "best",
 ) -> Annotated:
     """Annotate a recording with the model of a fine-tuned run.
 
@@ -51,11 +57,12 @@ def annotate(
         record_id: its name there.
         beats: use annotated beat positions, detect them, or detect them where none are annotated.
         lead: the lead to look at; by default the one a corpus would take.
+        checkpoint: the `"best"` model by validation loss, or the `"last"`.
 
     Raises:
         HeartlmError: the run is not fine-tuned, or the recording cannot be used.
     """
-    fine_tuned = load_finetuned(run)
+    fine_tuned = load_finetuned(run, checkpoint)
     model, info, tokenizer = fine_tuned.model, fine_tuned.info, fine_tuned.tokenizer()
     assert info.task is not None, "a fine-tuned model has a task"
     ready = ready_lead(tokenizer, database, record_id, beats, lead)
