@@ -37,8 +37,9 @@ class LeadAnswers:
 
     @property
     def is_wrong(self) -> NDArray[np.bool_]:
-        """Which beats with a reference the method called otherwise; bool `[num_beats]`."""
-        wrong: NDArray[np.bool_] = (self.reference != UNLABELLED) & (self.reference != self.predicted)
+        """Which scored beats the method called otherwise, Q beats not being scored; bool `[num_beats]`."""
+        scored = (self.reference != UNLABELLED) & (self.reference != BEAT_CLASSES.index("Q"))
+        wrong: NDArray[np.bool_] = scored & (self.reference != self.predicted)
         return wrong
 
 

@@ -51,10 +51,15 @@ def _database_row(database: Mapping[str, Any]) -> dict[str, Any]:
             count(database.get("num_patients")),
             count(database.get("num_beats")),
             decimal(database.get("hours"), 1),
-            f"{database['rate_hz']:g}" if is_number(database.get("rate_hz")) else "–",
+            _rates(database.get("rate_hz")),
             *(count((splits.get(split) or {}).get("patients")) for split in SPLITS),
         ],
     }
+
+
+def _rates(rate_hz: object) -> str:
+    rates = rate_hz if isinstance(rate_hz, list) else [rate_hz]
+    return ", ".join(f"{rate:g}" for rate in rates if is_number(rate)) or "–"
 
 
 def _class_rows(databases: list[dict[str, Any]]) -> list[dict[str, Any]]:

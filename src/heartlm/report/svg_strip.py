@@ -106,9 +106,9 @@ def banner(signal_mv: Sequence[float | None], rate_hz: float) -> Markup | None:
 
 
 def is_wrong(beat: Beat) -> bool:
-    """Say whether reference and answer are both there and differ."""
+    """Say whether reference and answer are both there and differ; beats of class Q are not scored, so never wrong."""
     reference, predicted = beat.get("reference"), beat.get("predicted")
-    return bool(reference) and bool(predicted) and reference != predicted
+    return bool(reference) and bool(predicted) and reference not in (predicted, "Q")
 
 
 @dataclass(frozen=True)
