@@ -56,11 +56,12 @@ def _training_sentence(folder: RunFolder) -> str:
 
 def _databases(corpora: list[dict[str, Any]]) -> str:
     manifests = [corpus.get("manifest") or {} for corpus in corpora]
-    names = [str(each.get("name")) for manifest in manifests for each in manifest.get("databases") or []]
-    patients = [manifest.get("num_patients") for manifest in manifests]
-    words = ", ".join(dict.fromkeys(names)) or "a corpus that data.json does not describe"
-    known = [each for each in patients if is_number(each)]
-    return f"{words} ({count(sum(known))} patients)" if known else words
+    databases = [each for manifest in manifests for each in manifest.get("databases") or []]
+    words = ", ".join(dict.fromkeys(str(each.get("name")) for each in databases))
+    training = [((each.get("splits") or {}).get("train") or {}).get("patients") for each in databases]
+    known = [patients for patients in training if is_number(patients)]
+    words = words or "a corpus that data.json does not describe"
+    return f"{words} ({count(sum(known))} patients of the training split)" if known else words
 
 
 def _scoring_sentence(scores: Mapping[str, Any]) -> str:
