@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def build_corpus(
         writer = CorpusWriter(temporary, dropped=[*dropped])
         streams = {name: stack.enter_context((temporary / name).open("wb")) for name in FILES}
         work = Work(sources, tokenizer, beats, skip_unreadable)
-        results = encode_all(work, processes or len(os.sched_getaffinity(0)))
+        results = stack.enter_context(closing(encode_all(work, processes or len(os.sched_getaffinity(0)))))
         for source, (leads, left_out) in zip(sources, track(results, len(sources), "tokenize"), strict=True):
             writer.dropped += left_out
             writer.append(streams, source, leads)

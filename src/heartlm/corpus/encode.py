@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +21,9 @@ LeftOut = Mapping[str, str | int]
 
 Result = tuple[list["Encoded"], list[LeftOut]]
 """The leads of one recording, and what was left out of it."""
+
+AHEAD = 4
+"""So many recordings for each process may be ahead of the writer, which bounds the memory they take."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +64,32 @@ def _encode(index: int) -> Result:
     return _work.encode(index)
 
 
-def encode_all(work: Work, processes: int) -> Iterator[Result]:
+def encode_all(work: Work, processes: int) -> Generator[Result]:
     """Encode every source, in order, by `processes` forked ones.
 
     Raises:
-        HeartlmError: a recording is unreadable and none are to be skipped.
+        HeartlmError: a recording is unreadable and none are to be skipped, or a process was killed.
     """
     global _work
     if processes == 1 or len(work.sources) < 2:
         yield from map(work.encode, range(len(work.sources)))
         return
     _work = work
+    pool = ProcessPoolExecutor(min(processes, len(work.sources)), multiprocessing.get_context("fork"))
+    waiting = deque[Future[Result]]()
     try:
-        with multiprocessing.get_context("fork").Pool(min(processes, len(work.sources))) as pool:
-            yield from pool.imap(_encode, range(len(work.sources)))
+        for index in range(len(work.sources)):
+            waiting.append(pool.submit(_encode, index))
+            if len(waiting) > AHEAD * processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise HeartlmError(
+            "a process that encodes was killed, maybe for want of memory: use fewer --processes"
+        ) from error
     finally:
+        pool.shutdown(cancel_futures=True)
         _work = None
 
 
