@@ -257,7 +257,7 @@ def finetuned_loss(corpus: Corpus, labels: np.ndarray[Any, Any], folder: Path) -
         small_model(num_classes=4),
         folder,
         config,
-        make_batch=LabelBatches(corpus, labels, MASK, False, 0.0, 0.0, seed=0),
+        make_batch=LabelBatches(corpus, labels, MASK, False, 0.0, seed=0),
         loss=LabelLoss(class_weights(labels, 4, 0.5)),
     )
     train(work, resume=False)
