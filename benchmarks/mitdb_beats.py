@@ -78,7 +78,7 @@ def write(
         "heartlm, pretrained": [run["scores"] for run in runs],
         "heartlm, random initialisation": [run["baselines"]["random initialisation"] for run in runs],
         "gradient boosting": [run["baselines"]["gradient boosting"] for run in runs[:1]],
-        "majority class": [run["baselines"]["majority"] for run in runs[:1]],
+        "majority class": [run["baselines"]["majority class"] for run in runs[:1]],
         "heartlm, pretrained, without 202": [run["without"]["202"] for run in runs],
         "heartlm, pretrained, without 232": [run["without"]["232"] for run in runs],
     }

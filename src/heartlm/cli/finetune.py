@@ -37,4 +37,4 @@ def run(arguments: Sequence[str]) -> int:
 
         return finetune(settings)
 
-    return run_or_resume(config, work)
+    return run_or_resume(config, work, words)

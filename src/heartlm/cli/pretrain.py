@@ -42,12 +42,12 @@ def run(arguments: Sequence[str]) -> int:
 
         return pretrain(settings)
 
-    return run_or_resume(config, work)
+    return run_or_resume(config, work, arguments)
 
 
-def run_or_resume(config: Config, work: Callable[[Config], Path]) -> int:
+def run_or_resume(config: Config, work: Callable[[Config], Path], arguments: Sequence[str]) -> int:
     """Do `work` with `config`, or with the settings of the run to resume; print where the run is."""
-    settings = resumed(config) if config.resume else config
+    settings = resumed(config, arguments) if config.resume else config
     settings.check()
     if settings.corpus is None:
         raise HeartlmError("corpus: nothing found, a corpus folder expected: give --corpus FOLDER")
@@ -66,19 +66,18 @@ def run_or_resume(config: Config, work: Callable[[Config], Path]) -> int:
     return 0
 
 
-def resumed(config: Config) -> Config:
-    """The settings of the run that `config.resume` names.
+def resumed(config: Config, arguments: Sequence[str]) -> Config:
+    """The settings of the run that `config.resume` names; `arguments` are the words typed.
 
     Raises:
         HeartlmError: it is no run of this kind, it is finished, or other options were given beside it.
     """
     assert config.resume is not None
     folder = existing(config.resume, "run folder")
-    given = [
-        f.name for f in fields(config) if f.name != "resume" and getattr(config, f.name) != _default(config, f.name)
-    ]
-    if given:
-        raise HeartlmError(f"{given[0]}: cannot change when a run is resumed: give --resume alone")
+    options = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+    beside = [word for word in (*options, *arguments[:1]) if word.partition("=")[0] != "--resume"]
+    if beside:
+        raise HeartlmError(f"{beside[0].lstrip('-')}: cannot change when a run is resumed: give --resume alone")
     try:
         saved = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
@@ -88,7 +87,3 @@ def resumed(config: Config) -> Config:
         raise HeartlmError(f"{folder}: not a run of this command, or of another version of heartlm: start it anew")
     paths = {name: Path(saved[name]) for name in ("corpus", "out", "run") if saved.get(name) is not None}
     return type(config)(**{**saved, **paths, "resume": folder})
-
-
-def _default(config: TrainingConfig, name: str) -> object:
-    return getattr(type(config)(), name)

@@ -27,7 +27,8 @@ class TokenizeOptions:
     Attributes:
         databases: folders of recordings, one each database.
         out: the corpus folder to write; an earlier one is replaced when the new one is complete.
-        tokenizer: beat reads waveforms and RR intervals, rhythm RR intervals alone, sample amplitudes at 100 Hz.
+        tokenizer: beat, the default, reads waveforms and RR intervals; rhythm reads RR intervals alone; sample reads
+            amplitudes at 100 Hz.
         tokenizer_from: encode with the tokenizer of this run or corpus instead of fitting one.
         causal: leave out what needs the next beats, so that a live stream can be tokenised alike (beat).
         training_leads: first encodes one lead of each recording; all adds the other leads of training recordings.
@@ -39,7 +40,7 @@ class TokenizeOptions:
 
     databases: list[Path]
     out: Path
-    tokenizer: Literal["beat", "rhythm", "sample"] = "beat"
+    tokenizer: Literal["beat", "rhythm", "sample"] | None = None
     tokenizer_from: Path | None = None
     causal: bool = False
     training_leads: Literal["first", "all"] = "first"
@@ -85,11 +86,17 @@ def _tokenizer(options: TokenizeOptions) -> Any:
     from heartlm.tokenizers.base import load_tokenizer
     from heartlm.tokenizers.registry import tokenizer_class
 
+    kind = options.tokenizer or "beat"
     if options.tokenizer_from is not None:
+        if options.causal or options.tokenizer is not None:
+            name = "causal" if options.causal else "tokenizer"
+            raise HeartlmError(f"{name}: the tokenizer of {options.tokenizer_from} is what it is: leave --{name} out")
         return load_tokenizer(existing(options.tokenizer_from, "run or corpus") / "tokenizer")
-    if options.tokenizer == "beat":
+    if options.causal and kind != "beat":
+        raise HeartlmError(f"causal: the {kind} tokenizer is causal anyway: leave --causal out")
+    if kind == "beat":
         return tokenizer_class("beat")(causal_only=options.causal)  # type: ignore[call-arg]
-    return tokenizer_class(options.tokenizer)()
+    return tokenizer_class(kind)()
 
 
 def describe(manifest: dict[str, Any], folder: Path) -> list[str]:

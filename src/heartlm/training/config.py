@@ -1,7 +1,8 @@
 """Settings of a training run, as documented fields. Imports no torch.
 
 One dial, `depth`, sets the size of a model; width, heads, learning rate and batch follow from it unless they are set.
-The global batch is a number of windows; accumulation only splits it, so it never changes the result.
+The global batch is a number of windows; accumulation only splits it, which changes nothing but rounding and, where
+there is dropout, which activations are dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TrainingConfig:
         resume: continue the interrupted run in this folder; its own settings hold and all others are refused.
         window: tokens a window.
         batch_size: windows in a global batch; by default about 2048 tokens, more for deeper models.
-        accumulation: micro-batches a global batch is split into; changes memory and time, never the result.
+        accumulation: micro-batches a global batch is split into, to save memory; the loss is that of the whole batch.
         steps: optimiser steps.
         learning_rate: peak learning rate; by default 1e-3 at width 128, falling with the square root of the width.
         warmup_steps: steps of linear warm-up; by default a tenth of all steps, at most 100.

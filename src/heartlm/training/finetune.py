@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.errors import HeartlmError
+from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, load_foundation
 from heartlm.training.batches import BEAT_TASK_CLASSES, LabelBatches, beat_labels, rhythm_labels
 from heartlm.training.config import FinetuneConfig
@@ -43,53 +46,53 @@ def finetune(config: FinetuneConfig) -> Path:
     assert foundation.config.width
     config.follow(foundation.config.depth, foundation.config.width)
     labels = labels_of(corpus, config.task, config.rhythm, config.flutter)
-    rows = _labelled_rows(corpus, labels, config)
+    rows = labelled_rows(corpus, labels, "train")
+    if len(rows) == 0:
+        raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")
     windows = training_windows(corpus, rows, config)
-    info = ModelInfo(
-        **{
-            **vars(foundation),
-            "window": config.window,
-            "task": config.task,
-            "classes": classes,
-            "pooled": config.head == "window",
-            "positive": (config.rhythm, config.flutter) if config.task == "rhythm" else (),
-        }
-    )
     run = RunFolder(config.resume or config.out or Path("runs") / _name(config, parent))
     if config.resume is None:
-        about = {
-            "kind": "finetune",
-            "objective": foundation.objective,
-            "task": config.task,
-            "parent": str(config.run.resolve()),
-            "from_scratch": config.from_scratch,
-            "num_parameters": model.num_parameters,
-            "steps": config.steps,
-        }
-        run.start(config, about, corpus)
+        run.start(config, _about(config, foundation, model), corpus)
     else:
         run.check_resumable(corpus)
     training = np.concatenate([labels[corpus.tokens_of(int(row))] for row in rows])
+    mask_codes, pooled = model.mask_codes().numpy(), config.head == "window"
     job = Job(
         config=config,
         run=run,
         model=model,
-        info=info,
+        info=_info(config, foundation, classes),
         sampler=windows,
-        make_batch=LabelBatches(
-            corpus,
-            labels,
-            model.mask_codes().numpy(),
-            config.head == "window",
-            config.facet_dropout,
-            config.seed,
-        ),
+        make_batch=LabelBatches(corpus, labels, mask_codes, pooled, config.facet_dropout, config.seed),
         loss=LabelLoss(class_weights(training, len(classes), config.class_balance)),
-        validation=validation_windows(corpus, config.window),
+        validation=validation_windows(corpus, labelled_rows(corpus, labels, "validation"), config.window),
     )
     train(job, resume=config.resume is not None)
     run.finish()
     return run.path
+
+
+def _info(config: FinetuneConfig, foundation: ModelInfo, classes: tuple[str, ...]) -> ModelInfo:
+    return replace(
+        foundation,
+        window=config.window,
+        task=config.task,
+        classes=classes,
+        pooled=config.head == "window",
+        positive=(config.rhythm, config.flutter) if config.task == "rhythm" else (),
+    )
+
+
+def _about(config: FinetuneConfig, foundation: ModelInfo, model: HeartModel) -> dict[str, Any]:
+    return {
+        "kind": "finetune",
+        "objective": foundation.objective,
+        "task": config.task,
+        "parent": str(config.run.resolve()),
+        "from_scratch": config.from_scratch,
+        "num_parameters": model.num_parameters,
+        "steps": config.steps,
+    }
 
 
 def class_names(config: FinetuneConfig) -> tuple[str, ...]:
@@ -113,10 +116,9 @@ def check_tokenizer(corpus: Corpus, info: ModelInfo, run: Path) -> None:
         )
 
 
-def _labelled_rows(corpus: Corpus, labels: NDArray[np.int64], config: FinetuneConfig) -> NDArray[np.int64]:
-    rows = [row for row in corpus.records.select("train") if (labels[corpus.tokens_of(int(row))] >= 0).any()]
-    if not rows:
-        raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")
+def labelled_rows(corpus: Corpus, labels: NDArray[np.int64], split: str) -> NDArray[np.int64]:
+    """Rows of `split` in which at least one token has a label."""
+    rows = [row for row in corpus.records.select(split) if (labels[corpus.tokens_of(int(row))] >= 0).any()]
     return np.array(rows, np.int64)
 
 

@@ -11,7 +11,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +53,6 @@ class Job:
         make_batch: windows to batches.
         loss: batches to sums of losses.
         validation: windows of the validation split, in order; none where there is no such split.
-        score: more numbers about the validation windows, by name; empty for pretraining.
     """
 
     config: TrainingConfig
@@ -64,7 +63,6 @@ class Job:
     make_batch: MakeBatch
     loss: LossSum
     validation: Windows | None = None
-    score: Callable[[HeartModel], dict[str, float]] | None = None
 
 
 def train(job: Job, resume: bool) -> Progress:
@@ -74,7 +72,11 @@ def train(job: Job, resume: bool) -> Progress:
         HeartlmError: the loss is not finite, or nothing can be written; the last checkpoint is good.
         Stopped: a signal asked for it.
     """
-    return _Loop(job).run(resume)
+    torch.set_flush_denormal(True)  # denormal gradients slow a CPU down tenfold
+    try:
+        return _Loop(job).run(resume)
+    finally:
+        torch.set_flush_denormal(False)
 
 
 class _Loop:
@@ -84,7 +86,6 @@ class _Loop:
         self.job, self.config = job, job.config
         if job.config.threads:
             torch.set_num_threads(job.config.threads)
-        torch.set_flush_denormal(True)  # denormal gradients slow a CPU down tenfold
         self.device, self.precision = device_and_precision(job.config.device, job.config.precision)
         self.model = job.model.to(self.device)
         self.optimizer = AdamW(
@@ -166,8 +167,6 @@ class _Loop:
     def _validate(self) -> None:
         with self.clock.paused():
             entry = self._validation()
-            if self.job.score is not None:
-                entry |= self.job.score(self.model)
         self._log(self.progress.step, "validation", entry)
         if self.progress.best_loss is None or entry["loss"] < self.progress.best_loss:
             self.progress.best_loss = entry["loss"]
@@ -230,11 +229,9 @@ def _rounded(value: Any) -> Any:
 def _story(line: dict[str, Any], steps: int, clock: Clock) -> str:
     """One line worth reading."""
     head = f"step {line['step']:>{len(str(steps))}}/{steps}  {line['split']:<10} loss {line['loss']:.4f}"
-    if line["split"] != "train":
-        return head + "".join(f"  {key} {value:.3f}" for key, value in line.items() if key.startswith(("f1", "macro")))
-    left = time.strftime("%H:%M:%S", time.gmtime(clock.remaining_s(steps - line["step"])))
     if "tokens_per_s" not in line:
         return head
+    left = time.strftime("%H:%M:%S", time.gmtime(clock.remaining_s(steps - line["step"])))
     rate, waited = line["tokens_per_s"] / 1000, 100 * line["data_wait_share"]
     return (
         f"{head}  lr {line['learning_rate']:.1e}  norm {line['grad_norm']:.2f}"

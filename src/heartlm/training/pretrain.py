@@ -64,7 +64,7 @@ def pretrain(config: PretrainConfig) -> Path:
         sampler=windows,
         make_batch=_batches(config, corpus, model),
         loss=FacetLoss(tuple(facet["name"] for facet in facets)),
-        validation=validation_windows(corpus, config.window),
+        validation=validation_windows(corpus, corpus.records.select("validation"), config.window),
     )
     train(job, resume=config.resume is not None)
     run.finish()
@@ -103,9 +103,8 @@ def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingCo
     )
 
 
-def validation_windows(corpus: Corpus, width: int) -> Windows | None:
-    """At most `VALIDATION_WINDOWS` windows spread over the validation split; None where it is empty."""
-    rows = corpus.records.select("validation")
+def validation_windows(corpus: Corpus, rows: NDArray[np.int64], width: int) -> Windows | None:
+    """At most `VALIDATION_WINDOWS` windows spread over `rows`; None where there are none."""
     if len(rows) == 0:
         return None
     parts = [

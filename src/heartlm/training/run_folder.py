@@ -191,7 +191,7 @@ def _git_revision() -> str | None:
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items()}
-    return str(value) if isinstance(value, Path) else value
+    return str(value.resolve()) if isinstance(value, Path) else value
 
 
 def _now() -> str:
