@@ -15,7 +15,7 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
-from heartlm.ecg.databases_known import KNOWN_DATABASES, UNKNOWN, database_name
+from heartlm.ecg.databases_known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
 from heartlm.ecg.readers.annotation_file import AnnotationFile, read_annotation_file
 from heartlm.ecg.readers.discovery import RecordFiles, find_records
 from heartlm.ecg.readers.labels import beats_of, positions_at_rate, rhythms_of
@@ -100,19 +100,20 @@ class Database:
         return self._combine(recording, beat_file, rhythm_file)
 
     def patient_of(self, record_id: str) -> str:
-        """The patient of a record, `database/patient`, unique over databases."""
+        """The patient of a record, `database/patient`, unique over databases; of what is mitdb's too, mitdb's."""
         if self._known.patient_in_comment is not None:
             return self.recording(record_id).patient_id
         self.files(record_id)
         return self._patient(None, record_id)
 
     def split_of(self, record_id: str) -> Split:
-        """The split of a record: as `database.json` or de Chazal say, else by hash of the patient."""
+        """The split of a record: as `database.json` says, or de Chazal of mitdb's recordings, else by patient."""
         patient_id = self.patient_of(record_id)
-        stated = self._settings.get("splits", {}).get(patient_id.removeprefix(f"{self.name}/"))
+        stated = self._settings.get("splits", {}).get(patient_id.removeprefix(f"{self.name}/").removeprefix("mitdb/"))
         if stated is not None:
             return cast(Split, stated)
-        published = de_chazal_split(record_id) if self.name == "mitdb" else None
+        in_mitdb = same_recording_in_mitdb(self.name, record_id)
+        published = de_chazal_split(in_mitdb) if in_mitdb is not None else None
         return published or hash_split(patient_id)
 
     @property
@@ -155,6 +156,8 @@ class Database:
         if patient is None and recording is not None and self._known.patient_in_comment is not None:
             found = self._known.patient_in_comment.search("\n".join(recording.comments))
             patient = found[1] if found else None
+        if patient is None and (in_mitdb := same_recording_in_mitdb(self.name, record_id)) is not None:
+            return f"mitdb/{KNOWN_DATABASES['mitdb'].patients.get(in_mitdb, in_mitdb)}"
         return f"{self.name}/{patient or record_id}"
 
     def _read_recording(self, files: RecordFiles) -> Recording:

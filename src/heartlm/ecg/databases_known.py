@@ -1,7 +1,8 @@
 """What reading a published database needs to know and its files do not say.
 
 Which annotator's file holds the beats and which the rhythms, whether anybody classified the beats, the rate of records
-without a header, and which recordings are of one patient.
+without a header, and which recordings are of one patient, also where a database gives out those of mitdb again. Of
+edb no such mapping is known, so that each of its recordings counts as a patient.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from heartlm.ecg.splits import de_chazal_split
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class KnownDatabase:
         patient_in_comment: pattern whose first group is the patient, searched in the header's comments.
         patient_of: patient from the record's name, where names tell it.
         patients: patients of records that share one; a record not named is its own patient.
+        mitdb_record_of: the number mitdb would give a record that is one of its own, given out again; a number that
+            mitdb does not have says that it is another.
     """
 
     beat_annotators: tuple[str, ...] = ("atr",)
@@ -38,6 +43,7 @@ class KnownDatabase:
     patient_in_comment: re.Pattern[str] | None = None
     patient_of: Callable[[str], str] | None = None
     patients: dict[str, str] = field(default_factory=dict)
+    mitdb_record_of: Callable[[str], str] | None = None
 
 
 _DETECTORS = ("qrsc", "qrs", "wqrs", "ecg")
@@ -46,23 +52,23 @@ UNKNOWN = KnownDatabase(beat_annotators=("atr", *_DETECTORS), unlabelled_annotat
 """A folder that no catalogue knows: reviewed `atr` annotations where there are any, else detected beats."""
 
 KNOWN_DATABASES: dict[str, KnownDatabase] = {
-    "mitdb": KnownDatabase(patients={"202": "201"}),
+    "mitdb": KnownDatabase(patients={"202": "201"}, mitdb_record_of=lambda record_id: record_id),
     "afdb": KnownDatabase(beat_annotators=("qrsc", "qrs"), beats_labelled=False, rate_hz=250.0, uncalibrated=True),
     "ltafdb": KnownDatabase(),
     "svdb": KnownDatabase(uncalibrated=True),
     "incartdb": KnownDatabase(patient_in_comment=re.compile(r"patient\s+(\d+)", re.IGNORECASE)),
     "edb": KnownDatabase(),
     "ltdb": KnownDatabase(uncalibrated=True),
-    "ltstdb": KnownDatabase(),
+    "ltstdb": KnownDatabase(patient_of=lambda record_id: record_id[:5]),
     "nsrdb": KnownDatabase(uncalibrated=True),
     "nsr2db": KnownDatabase(beat_annotators=("ecg",), rhythm_annotators=(), rate_hz=128.0),
     "chfdb": KnownDatabase(beat_annotators=("ecg",), rhythm_annotators=(), beats_labelled=False, uncalibrated=True),
     "chf2db": KnownDatabase(beat_annotators=("ecg",), rhythm_annotators=(), rate_hz=128.0),
     "vfdb": KnownDatabase(beat_annotators=()),
     "cudb": KnownDatabase(beats_labelled=False, bracketed_rhythm="VFIB"),
-    "qtdb": KnownDatabase(),
+    "qtdb": KnownDatabase(mitdb_record_of=lambda record_id: record_id.removeprefix("sel")),
     "sddb": KnownDatabase(beat_annotators=("atr", "ari"), unlabelled_annotators=("ari",)),
-    "nstdb": KnownDatabase(),
+    "nstdb": KnownDatabase(mitdb_record_of=lambda record_id: record_id[:3]),
     "ludb": KnownDatabase(beat_annotators=("ii",), rhythm_annotators=(), beats_labelled=False),
     "challenge-2017": KnownDatabase(beat_annotators=(), rhythm_annotators=(), beats_labelled=False),
     "ptb-xl": KnownDatabase(
@@ -83,6 +89,18 @@ _ALIASES = {
     "mit-bih-arrhythmia-database": "mitdb",
     "mit-bih-atrial-fibrillation-database": "afdb",
 }
+
+
+def same_recording_in_mitdb(database: str, record_id: str) -> str | None:
+    """The mitdb record that is the same recording, perhaps cut or with noise added; None where there is none.
+
+    mitdb's own records are themselves; `sel100` of qtdb is `100`, and `118e06` of nstdb is `118`.
+    """
+    known = KNOWN_DATABASES.get(database)
+    if known is None or known.mitdb_record_of is None:
+        return None
+    number = known.mitdb_record_of(record_id)
+    return number if de_chazal_split(number) is not None else None
 
 
 def database_name(folder_name: str) -> str:

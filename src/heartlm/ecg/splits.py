@@ -2,8 +2,11 @@
 
 The MIT-BIH Arrhythmia Database has the split of de Chazal et al. (IEEE Trans. Biomed. Eng. 51(7):1196-1206, 2004),
 on which the field's beat scores are published. Its records 201 and 202 come from one patient but stand on different
-sides, the one documented exception to the rule that patients never straddle a split. Every other database is split by a
-hash of the patient, so that the answer depends on nothing but the patient's name.
+sides, the one documented exception to the rule that known patients never straddle a split. What other databases give
+out again of mitdb (qtdb, nstdb) has the split it has there. Everything else is split by a hash of the patient, so that
+the answer depends on nothing but the patient's name. The rule reaches no further than what is known: a patient whom
+no file and no record's name tells, or one who is in two other databases (parts of qtdb are edb, svdb, nsrdb or ltdb
+too), may stand on two sides.
 """
 
 from __future__ import annotations
