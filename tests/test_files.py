@@ -63,11 +63,6 @@ def test_a_folder_replaces_the_earlier_one_when_complete(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_a_folder_that_shall_not_be_replaced_is_not(tmp_path: Path) -> None:
-    with pytest.raises(HeartlmError, match="exists already"), atomic_folder(tmp_path, replace=False):
-        pass
-
-
 @pytest.mark.parametrize("where", ["writing", "flushing", "renaming"])
 def test_a_full_disk_leaves_the_earlier_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     out = tmp_path / "out"
@@ -92,6 +87,25 @@ def test_an_error_deep_in_a_folder_names_the_place_it_was_to_have(tmp_path: Path
         (temporary / "file").write_text("")
         write_json(temporary / "file" / "a.json", {})
     assert str(error.value).startswith(f"cannot write {tmp_path}/out/file/a.json: ")
+
+
+def test_a_folder_where_a_file_goes_is_one_line_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(HeartlmError, match=r"^cannot write .*/out: Is a directory; [^\n]*$"):
+        write_json(tmp_path / "out", {})
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+@pytest.mark.parametrize("write", [lambda path: write_json(path, 1), lambda path: atomic_folder(path).__enter__()])
+def test_a_name_that_is_too_long_is_one_line(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    with pytest.raises(HeartlmError, match=r": File name too long; [^\n]*$"):
+        write(tmp_path / ("n" * 300))
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.ENOTEMPTY, errno.EIO])
+def test_what_the_machine_refuses_is_one_line(tmp_path: Path, number: int) -> None:
+    with pytest.raises(HeartlmError, match=os.strerror(number)), atomic_file(tmp_path / "a"):
+        raise OSError(number, os.strerror(number))
 
 
 def test_defects_are_not_dressed_up_as_mistakes_of_the_user(tmp_path: Path) -> None:

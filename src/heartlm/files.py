@@ -29,6 +29,11 @@ _CANNOT_WRITE = {
     errno.EPERM,
     errno.ENOTDIR,
     errno.EEXIST,
+    errno.EISDIR,
+    errno.EBUSY,
+    errno.ENOTEMPTY,
+    errno.ENAMETOOLONG,
+    errno.EIO,
 }
 
 
@@ -68,17 +73,15 @@ def atomic_file(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 @contextmanager
-def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary neighbour folder of `path`; flush it and rename it to `path` when the block ends well.
 
-    An existing `path` is replaced only then, and only with `replace`.
+    An existing `path` is replaced only then.
 
     Raises:
-        HeartlmError: the folder cannot be written, or exists and `replace` is false.
+        HeartlmError: the folder cannot be written.
     """
     path = Path(path)
-    if path.exists() and not replace:
-        raise HeartlmError(f"{path} exists already: choose another name or remove it first")
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
