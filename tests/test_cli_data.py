@@ -277,6 +277,13 @@ def test_download_with_a_file_that_never_verifies_is_status_2(
     assert (target / "100.hea").exists() and not (target / "100.dat").exists()
 
 
+@pytest.mark.parametrize("option", ["--attempts", "--workers"])
+def test_download_without_a_try_or_a_worker_is_refused(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "download", "mitdb", str(tmp_path / "mitdb"), option, "0"]) == 2
+    assert f"{option}: 0 found, at least 1 expected" in capsys.readouterr().err
+    assert not (tmp_path / "mitdb").exists()
+
+
 def test_progress_off_a_terminal_is_a_line_now_and_then():
     seconds = iter([0.0, 1.0, 10.0, 40.0, 41.0, 80.0])
     stream = StringIO()

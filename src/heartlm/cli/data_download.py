@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError
 
 if TYPE_CHECKING:
     from heartlm.ecg.download import Listener
@@ -40,6 +41,12 @@ class DownloadOptions:
     base_url: str = "https://physionet.org/files/"
     attempts: int = 5
 
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first option with an impossible value."""
+        for name in ("workers", "attempts"):
+            if getattr(self, name) < 1:
+                raise HeartlmError(f"--{name}: {getattr(self, name)} found, at least 1 expected")
+
 
 def run(argv: Sequence[str]) -> int:
     """Fetch a database and say what to cite."""
@@ -56,6 +63,7 @@ def run(argv: Sequence[str]) -> int:
         ],
         positionals=["name", "folder"],
     )
+    options.check()
     from heartlm.ecg.catalogue import find
     from heartlm.ecg.download import download_database
     from heartlm.ecg.transfer import Retry
