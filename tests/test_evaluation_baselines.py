@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.baselines import GradientBoostedBeats, GradientBoostedRhythm, majority_class
+from heartlm.evaluation.baselines import GradientBoostedBeats, GradientBoostedRhythm
 from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
 from heartlm.evaluation.features import (
     _centred_mean,
@@ -30,12 +30,6 @@ def recording(num_beats: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.nda
     return waveforms.astype(np.float32), rr_s, classes
 
 
-def test_majority_class_leaves_unlabelled_beats_aside() -> None:
-    assert majority_class(np.array([UNLABELLED, UNLABELLED, UNLABELLED, 2, 2, 0], np.int8)) == 2
-    with pytest.raises(HeartlmError, match="none of these is labelled"):
-        majority_class(np.array([UNLABELLED], np.int8))
-
-
 def test_boosted_beats_learn_and_repeat() -> None:
     pytest.importorskip("sklearn")
     waveforms, rr_s, classes = recording(200, seed=1)
@@ -53,6 +47,8 @@ def test_boosted_beats_need_two_classes() -> None:
     pytest.importorskip("sklearn")
     with pytest.raises(HeartlmError, match="all are V"):
         GradientBoostedBeats().fit(np.zeros((3, 2)), np.array([2, 2, UNLABELLED], np.int8))
+    with pytest.raises(HeartlmError, match="none of these is labelled"):
+        GradientBoostedBeats().fit(np.zeros((1, 2)), np.array([UNLABELLED], np.int8))
 
 
 def test_boosted_rhythm_tells_irregular_windows() -> None:

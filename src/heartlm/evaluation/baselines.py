@@ -1,6 +1,6 @@
-"""Baselines that stand beside every score: the majority class, and gradient boosting on hand-made features.
+"""The baseline that learns: gradient boosting on hand-made features.
 
-Both learn from the training split alone. Boosting is scikit-learn's histogram gradient boosting with fixed, ordinary
+It learns from the training split alone. Boosting is scikit-learn's histogram gradient boosting with fixed, ordinary
 settings: no early stopping, since an inner split over shuffled beats would put one patient on both sides.
 """
 
@@ -16,15 +16,6 @@ from heartlm.errors import HeartlmError, needs
 
 Floats = NDArray[np.float64]
 Classes = NDArray[np.int8]
-
-
-def majority_class(classes: Classes) -> int:
-    """Return the most frequent class of a training split, unlabelled beats aside.
-
-    Raises:
-        HeartlmError: nothing is labelled.
-    """
-    return int(np.argmax(np.bincount(classes[_labelled(classes)])))
 
 
 class GradientBoostedBeats:

@@ -212,7 +212,3 @@ def _left_out_in_turn(leads: Sequence[ScoredLead]) -> list[str]:
     """Those of `WITHOUT` that are scored, unless nothing would remain."""
     names = {lead.name for lead in leads}
     return [record for record in WITHOUT if f"mitdb/{record}" in names and len(names) > 1]
-
-
-def _without(scores: BeatScores, record: str) -> BeatScores:
-    return scores.without([f"mitdb/{record}"])
