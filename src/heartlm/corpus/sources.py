@@ -94,10 +94,10 @@ def chosen_leads(recording: Recording, split: Split, training_leads: TrainingLea
 
 
 def usable_leads(source: Source, tokenizer: Tokenizer, beats: Beats) -> Iterator[Lead | Unusable]:
-    """The leads of `source` ready to encode, or the reason why one is not.
+    """The leads of `source` ready to encode, or the reason why one is not: it is flat, or has fewer than two beats.
 
     Raises:
-        HeartlmError: a file is unreadable, or annotated beats are asked for where there are none.
+        HeartlmError: a file is unreadable, or beats have to be detected where that is impossible.
     """
     annotations = source.database.annotations(source.recording.record_id)
     for index in source.leads:

@@ -121,7 +121,7 @@ class Annotations:
         rhythms: rhythm spans, ascending, not overlapping; time outside of them is unlabelled.
         beats_labelled: whether `symbol` was assigned by an annotator; false for detected beats and for databases
             whose beats are all marked N without classification (afdb `.qrs`, cudb).
-        source: where they came from, for example `"100.atr"` or `"detector sleepecg"`.
+        source: where they came from, for example `"100.atr"` or `"detected"`.
         ignored: counts of entries left out, by reason, for example `{"past the end": 1}`.
     """
 

@@ -2,8 +2,8 @@
 
 Around each R peak the signal is sampled on a fixed grid of times, whatever the recording's rate, after a short
 low-pass that keeps what the grid can hold. The median of the window is its baseline; the scale is the median
-peak-to-peak amplitude of the last beats. Nothing later than the window of the beat itself is looked at, so a
-stream and a file give the same waveforms.
+peak-to-peak amplitude of the last beats. Nothing later is looked at than the window of the beat itself and, for the
+low-pass, about one grid step (8 ms) beyond it, so a stream and a file give the same waveforms.
 """
 
 from __future__ import annotations
