@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
 from heartlm.ecg.database import open_database
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.finetuned import load_finetuned, load_random_init
 from heartlm.report.page import write_report
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.training.config import FinetuneConfig, PretrainConfig
@@ -80,7 +83,7 @@ def test_beats_of_a_corpus_are_scored_beside_baselines(
     assert scores["schema"] == 1
     assert (scores["task"], scores["split"], scores["beats"]) == ("beats", "test", "annotated")
     assert set(scores["baselines"]) == {"majority class", "gradient boosting", "random initialisation"}
-    assert scores["notes"] == []
+    assert scores["notes"] == ["random initialisation was trained for 2 steps, the model for 30"]
     block = scores["scores"]
     assert (block["num_beats"], block["num_patients"], block["num_left_out"]) == (721, 5, 0)
     assert [block["per_class"][name]["support"] for name in "NSVF"] == [665, 28, 27, 1]
@@ -178,19 +181,46 @@ def test_a_training_corpus_that_is_gone_leaves_a_note(
     scores = scores_of(beats_run, "corpus-test-annotated")
     assert scores["baselines"]["gradient boosting"] is None
     assert scores["baselines"]["majority class"] is not None
-    assert len(scores["notes"]) == 1
-    assert f"note: {scores['notes'][0]}" in capsys.readouterr().out
-    assert str(tmp_path / "gone") in scores["notes"][0]
+    unknown, missing = scores["notes"]
+    assert unknown.startswith("not known whether patients were trained on: ")
+    assert missing.startswith("gradient boosting not computed: ")
+    assert f"note: {missing}" in capsys.readouterr().out
+    assert str(tmp_path / "gone") in unknown and str(tmp_path / "gone") in missing
 
 
-def test_only_the_records_asked_for_are_scored(beats_run: Path, tiny_corpus: Path):
+def test_only_the_records_asked_for_are_scored(beats_run: Path, tiny_corpus: Path, capsys: pytest.CaptureFixture[str]):
     table = pyarrow.parquet.read_table(tiny_corpus / "records.parquet").to_pylist()
     test, train = ([row["record_id"] for row in table if row["split"] == split] for split in ("test", "train"))
     options = ("--no-baselines", "--split", "all", "--records", f"{test[0]},{train[0]}")
     assert evaluate(beats_run, tiny_corpus, *options) == 0
-    assert scores_of(beats_run, "corpus-all-annotated-2records")["records"] == [
-        f"tinydb/{r}" for r in sorted((test[0], train[0]))
+    scores = scores_of(beats_run, "corpus-all-annotated-2records")
+    assert scores["records"] == [f"tinydb/{r}" for r in sorted((test[0], train[0]))]
+    patient = next(row["patient_id"] for row in table if row["record_id"] == train[0])
+    assert scores["notes"][0] == f"1 of 2 patients was trained on ({patient})"
+    assert f"note: {scores['notes'][0]}" in capsys.readouterr().out
+
+
+def test_patients_trained_on_are_counted_and_some_named(beats_run: Path, tiny_corpus: Path):
+    trained = pyarrow.parquet.read_table(tiny_corpus / "records.parquet", filters=[("split", "=", "train")])
+    patients = sorted(set(trained["patient_id"].to_pylist()))
+    tuned = load_finetuned(beats_run)
+    assert tuned.seen_notes([*patients, *patients, "mitdb/100"]) == [
+        f"{len(patients)} of {len(patients) + 1} patients were trained on ({', '.join(patients[:5])}, ...)"
     ]
+    assert tuned.seen_notes(["mitdb/100"]) == []
+
+
+def test_a_rival_of_another_shape_or_corpus_is_refused(tiny_finetuned: Path, scratch_run: Path):
+    tuned = load_finetuned(tiny_finetuned)
+    deeper, regularised = (dataclasses.replace(tuned.info.config, **each) for each in ({"depth": 2}, {"dropout": 0.5}))
+    other_shape = dataclasses.replace(tuned, info=dataclasses.replace(tuned.info, config=deeper))
+    with pytest.raises(HeartlmError, match=r"has depth 1, but .* has 2: compare models of one shape"):
+        load_random_init(scratch_run, other_shape, "best", "cpu")
+    other_corpus = dataclasses.replace(tuned, about={**tuned.about, "manifest_hash": "f" * 64})
+    with pytest.raises(HeartlmError, match=f"but {tiny_finetuned} on ffffffffffff: compare runs of one corpus"):
+        load_random_init(scratch_run, other_corpus, "best", "cpu")
+    other_dropout = dataclasses.replace(tuned, info=dataclasses.replace(tuned.info, config=regularised))
+    assert load_random_init(scratch_run, other_dropout, "best", "cpu").about["from_scratch"]
 
 
 def test_rhythm_windows_are_scored_by_majority_and_pure(

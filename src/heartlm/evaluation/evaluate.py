@@ -7,6 +7,7 @@ on ─► leads  ┘
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from heartlm.corpus.corpus import open_corpus
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats_task import score_beats_task
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.finetuned import FineTuned, load_finetuned, load_random_init
+from heartlm.evaluation.finetuned import FineTuned, load_finetuned, load_random_init, steps_notes
 from heartlm.evaluation.results import write_score_set
 from heartlm.evaluation.rhythm_task import score_rhythm_task, window_of
 from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
@@ -51,6 +52,9 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
     scored = leads_to_score(config, tuned)
     score = score_rhythm_task if tuned.info.task == "rhythm" else score_beats_task
     score_sets = score(scored.leads, tuned, rival, config, config.name or default_name(config, tuned))
+    notes = tuned.seen_notes([lead.patient_id for lead in scored.leads])
+    notes += steps_notes(rival, tuned) if rival is not None else []
+    score_sets = [replace(each, notes=[*notes, *each.notes]) for each in score_sets]
     shared = _shared(config, tuned, scored, command)
     folders = [config.run / "scores" / each.name for each in score_sets]
     return [(folder, write_score_set(folder, each, shared)) for folder, each in zip(folders, score_sets, strict=True)]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
+from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, load_model
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
@@ -52,6 +55,25 @@ class FineTuned:
             raise HeartlmError(f"{corpus.folder}: no longer the corpus that the run was trained on")
         return corpus
 
+    @property
+    def num_steps(self) -> int:
+        """How many steps it was fine-tuned for."""
+        return int(yaml.safe_load(self.folder.config.read_text(encoding="utf-8"))["steps"])
+
+    def seen_notes(self, patients: Collection[str]) -> list[str]:
+        """What a reader has to know where `patients` were trained on, or where nobody can tell; else nothing."""
+        try:
+            records = self.training_corpus().records
+        except HeartlmError as error:
+            return [f"not known whether patients were trained on: {error}"]
+        seen = sorted(set(patients).intersection(records.patient_id[records.select("train")].tolist()))
+        if not seen:
+            return []
+        names = ", ".join(seen[:5]) + (", ..." if len(seen) > 5 else "")
+        return [
+            f"{len(seen)} of {len(set(patients))} patients {'was' if len(seen) == 1 else 'were'} trained on ({names})"
+        ]
+
 
 def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | str = "cpu") -> FineTuned:
     """Load the fine-tuned model of the run in `path`.
@@ -75,7 +97,7 @@ def load_random_init(path: Path, beside: FineTuned, checkpoint: str, device: tor
     """Load the run that started from random weights, to stand beside another.
 
     Raises:
-        HeartlmError: it started from pretrained weights, or has another task, head or tokenizer.
+        HeartlmError: it started from pretrained weights, or has another task, head, tokenizer, shape or corpus.
     """
     rival = load_finetuned(path, checkpoint, device)
     if not rival.about["from_scratch"]:
@@ -87,4 +109,24 @@ def load_random_init(path: Path, beside: FineTuned, checkpoint: str, device: tor
                 f"random_init: {path} has {name} {found!r}, but {beside.folder.path} has {expected!r}: "
                 "compare runs of one task and one tokenizer"
             )
+    for name in (entry.name for entry in fields(ModelConfig) if entry.name != "dropout"):
+        found, expected = getattr(rival.info.config, name), getattr(beside.info.config, name)
+        if found != expected:
+            raise HeartlmError(
+                f"random_init: {path} has {name} {found}, but {beside.folder.path} has {expected}: "
+                "compare models of one shape"
+            )
+    found, expected = rival.about["manifest_hash"], beside.about["manifest_hash"]
+    if found != expected:
+        raise HeartlmError(
+            f"random_init: {path} was trained on the corpus {found[:12]}, but {beside.folder.path} on {expected[:12]}: "
+            "compare runs of one corpus"
+        )
     return rival
+
+
+def steps_notes(rival: FineTuned, beside: FineTuned) -> list[str]:
+    """What a reader has to know where the two were trained for different numbers of steps; else nothing."""
+    if rival.num_steps == beside.num_steps:
+        return []
+    return [f"random initialisation was trained for {rival.num_steps} steps, the model for {beside.num_steps}"]

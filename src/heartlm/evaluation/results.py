@@ -41,7 +41,7 @@ class ScoreSet:
         columns: the predictions table, column by column.
         classes: names of the columns of `probabilities`.
         baselines: scores of the others, by name; None where one could not be had.
-        notes: for the reader: why a baseline or a strip is missing.
+        notes: for the reader: patients trained on, why a baseline or a strip is missing.
         without: scores again without one record, by record.
         strips: example strips; None for a task without.
     """
