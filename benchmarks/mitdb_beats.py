@@ -2,9 +2,10 @@
 
     python benchmarks/mitdb_beats.py --data ../shared/data --cinc2017 FOLDER --ludb FOLDER --work FOLDER
 
-One foundation model is pretrained on the training split of several databases; then, for each seed, it is fine-tuned on
-DS1 and scored on DS2, and so is the same model from random initialisation at the same labels. Every step is a `heartlm`
-command, printed before it runs, and none that is done is done again. The table goes to benchmarks/results/.
+One foundation model is pretrained on the training split of several databases. For each seed it is then fine-tuned and
+scored on DS2, and so is the same model from random initialisation at the same labels: once with the labels of DS1
+alone, once with those of simulated patients too. Every step is a `heartlm` command, printed before it runs, and none
+that is done is done again. The table goes to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from typing import Any
 from steps import RESULTS, Steps, cell, header, row
 
 CLASSES = ("N", "S", "V", "F")
-ONE_MODEL = ("tokenize", "pretrain", "tokenize-mitdb", "tuned-0", "evaluate-0")
+ONE_MODEL = (
+    "tokenize",
+    "pretrain",
+    "simulate",
+    "tokenize-labelled",
+    "tokenize-mitdb",
+    "labelled-tuned-0",
+    "labelled-evaluate-0",
+)
 
 
 def main() -> None:
@@ -32,28 +41,26 @@ def main() -> None:
     size = ("--depth", arguments.depth, "--steps", arguments.pretrain_steps)
     steps.run("pretrain", foundation / "models/last", "pretrain", "--corpus", many, *size, "--out", foundation)
     steps.run("tokenize-mitdb", beats, "tokenize", mitdb, "--tokenizer-from", foundation, *leads, "--out", beats)
-    for seed in seeds:
-        tune = (
-            "finetune",
-            foundation,
-            "--task",
-            "beats",
-            "--corpus",
-            beats,
-            "--steps",
-            arguments.steps,
-            "--seed",
-            seed,
-        )
-        scratch, tuned = work / f"scratch-{seed}", work / f"tuned-{seed}"
-        steps.run(f"scratch-{seed}", scratch / "models/last", *tune, "--from-scratch", "--out", scratch)
-        steps.run(f"tuned-{seed}", tuned / "models/last", *tune, "--out", tuned)
-        score = ("evaluate", tuned, "--on", beats, "--random-init", scratch, "--name", "ds2")
-        steps.run(f"evaluate-{seed}", tuned / "scores/ds2/scores.json", *score)
-    runs = [json.loads((work / f"tuned-{seed}" / "scores/ds2/scores.json").read_text()) for seed in seeds]
+    simulated, labelled = work / "simdb", work / "labelled"
+    patients = ("--patients", 200, "--minutes", 8, "--leads", "[MLII,V1]", "--seed", 11)
+    steps.run("simulate", simulated, "data", "simulate", simulated, *patients)
+    both = (mitdb, simulated, "--tokenizer-from", foundation, *leads)
+    steps.run("tokenize-labelled", labelled, "tokenize", *both, "--out", labelled)
+    tune = ("finetune", foundation, "--task", "beats", "--steps", arguments.steps)
+    runs: dict[str, list[dict[str, Any]]] = {"": [], "labelled-": []}
+    for prefix, corpus in (("", (beats,)), ("labelled-", (labelled, "--weights", "{mitdb: 2, simdb: 1}"))):
+        for seed in seeds:
+            scratch, tuned = work / f"{prefix}scratch-{seed}", work / f"{prefix}tuned-{seed}"
+            train = (*tune, "--corpus", *corpus, "--seed", seed)
+            steps.run(scratch.name, scratch / "models/last", *train, "--from-scratch", "--out", scratch)
+            steps.run(tuned.name, tuned / "models/last", *train, "--out", tuned)
+            score = ("evaluate", tuned, "--on", beats, "--random-init", scratch, "--checkpoint", "last")
+            scores = tuned / "scores/ds2/scores.json"
+            steps.run(f"{prefix}evaluate-{seed}", scores, *score, "--name", "ds2")
+            runs[prefix].append(json.loads(scores.read_text()))
     machine = json.loads((foundation / "environment.json").read_text())
     settings = {key: value for key, value in vars(arguments).items() if isinstance(value, int)}
-    write(runs, steps.seconds, machine, settings)
+    write(columns_of(runs["labelled-"], runs[""]), steps.seconds, machine, settings)
 
 
 def options() -> argparse.Namespace:
@@ -70,23 +77,30 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def columns_of(labelled: list[dict[str, Any]], alone: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the table: score blocks of every seed, by the name of the model."""
+    columns = {}
+    for runs, labels in ((labelled, "DS1 and simulated patients"), (alone, "DS1 alone")):
+        rivals = [run["baselines"]["random initialisation"] for run in runs]
+        columns[f"heartlm, pretrained; {labels}"] = [run["scores"] for run in runs]
+        columns[f"heartlm, random initialisation; {labels}"] = rivals
+        columns[f"gradient boosting; {labels}"] = [runs[0]["baselines"]["gradient boosting"]]
+        columns[f"heartlm, pretrained; {labels}; without 202"] = [run["without"]["202"] for run in runs]
+        columns[f"heartlm, pretrained; {labels}; without 232"] = [run["without"]["232"] for run in runs]
+        columns[f"heartlm, random initialisation; {labels}; without 232"] = [
+            without(block, "mitdb/232") for block in rivals
+        ]
+    columns["majority class"] = [alone[0]["baselines"]["majority class"]]
+    return columns
+
+
 def write(
-    runs: list[dict[str, Any]], seconds: dict[str, float], machine: dict[str, Any], settings: dict[str, int]
+    columns: dict[str, list[dict[str, Any]]],
+    seconds: dict[str, float],
+    machine: dict[str, Any],
+    settings: dict[str, int],
 ) -> None:
     """Write the table as JSON and Markdown."""
-    columns = {
-        "heartlm, pretrained": [run["scores"] for run in runs],
-        "heartlm, random initialisation": [run["baselines"]["random initialisation"] for run in runs],
-        "gradient boosting": [
-            run["baselines"]["gradient boosting"] for run in runs[:1] if run["baselines"]["gradient boosting"]
-        ],
-        "majority class": [run["baselines"]["majority class"] for run in runs[:1]],
-        "heartlm, pretrained, without 202": [run["without"]["202"] for run in runs],
-        "heartlm, pretrained, without 232": [run["without"]["232"] for run in runs],
-        "heartlm, random initialisation, without 232": [
-            without(run["baselines"]["random initialisation"], "mitdb/232") for run in runs
-        ],
-    }
     content = {"settings": settings, "seconds": seconds, "machine": machine, "scores": columns}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "mitdb_beats.json").write_text(json.dumps(content, indent=1) + "\n")
