@@ -10,12 +10,12 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.baselines import GradientBoostedBeats, GradientBoostedRhythm
 from heartlm.evaluation.bootstrap import Resampling, ratio, sum_by
 from heartlm.evaluation.features import (
-    _centred_mean,
-    _recent_median,
+    NUM_RECENT_BEATS,
     _sample_entropy,
     beat_features,
     rr_window_features,
 )
+from heartlm.tokenizers.running import mean_around, trailing_median
 
 
 def recording(num_beats: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -122,8 +122,10 @@ def test_running_median_and_mean_against_loops(rr_s: np.ndarray) -> None:
         recent = rr_s[max(i - 31, 0) : i + 1]
         around = rr_s[max(i - 5, 0) : i + 6]
         known, near = recent[~np.isnan(recent)], around[~np.isnan(around)]
-        np.testing.assert_allclose(_recent_median(rr_s)[i], np.median(known) if len(known) else np.nan)
-        np.testing.assert_allclose(_centred_mean(rr_s, 5)[i], near.mean() if len(near) else np.nan)
+        np.testing.assert_allclose(
+            trailing_median(rr_s, NUM_RECENT_BEATS)[i], np.median(known) if len(known) else np.nan
+        )
+        np.testing.assert_allclose(mean_around(rr_s, 5, 5)[i], near.mean() if len(near) else np.nan)
 
 
 def test_ratio_of_nothing_is_unknown() -> None:

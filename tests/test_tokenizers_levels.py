@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from heartlm.tokenizers.quantize import ResidualQuantizer, fit_quantizer, nearest_centroid
 from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale, ordinal_coordinates, rr_facets
+from heartlm.tokenizers.running import trailing_median
 from heartlm.tokenizers.sample import LIMIT, NUM_LEVELS, STEP, dequantize, quantize
-from heartlm.tokenizers.waveform import fill_gaps, interpolate, low_pass, trailing_median
+from heartlm.tokenizers.waveform import fill_gaps, interpolate, low_pass
 
 scales = st.builds(
     lambda low, ratio, num_levels: LogScale(low, low * ratio, num_levels),

@@ -48,9 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 def run_or_resume(config: Config, work: Callable[[Config], Path], arguments: Sequence[str]) -> int:
     """Do `work` with `config`, or with the settings of the run to resume; print where the run is."""
     settings = resumed(config, arguments) if config.resume else config
-    settings.check()
-    if settings.corpus is None:
-        raise HeartlmError("corpus: nothing found, a corpus folder expected: give --corpus FOLDER")
+    settings.checked_corpus()  # before torch is imported, which takes a while
     try:
         from heartlm.training.loop import Stopped
     except ModuleNotFoundError as error:

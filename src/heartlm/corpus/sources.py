@@ -99,7 +99,7 @@ def usable_leads(source: Source, tokenizer: Tokenizer, beats: Beats) -> Iterator
     Raises:
         HeartlmError: a file is unreadable, or beats have to be detected where that is impossible.
     """
-    annotations = source.database.annotations(source.recording.record_id)
+    annotations = source.database.annotations(source.recording.record_id, source.recording)
     for index in source.leads:
         yield _usable_lead(source, tokenizer, beats, annotations, index)
 

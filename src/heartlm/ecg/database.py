@@ -83,15 +83,17 @@ class Database:
             recording, record_id=record_id, database=self.name, patient_id=self._patient(recording, record_id)
         )
 
-    def annotations(self, record_id: str) -> Annotations | None:
+    def annotations(self, record_id: str, recording: Recording | None = None) -> Annotations | None:
         """Read the heartbeats and rhythms of a record; None where nobody annotated it.
+
+        A `recording` that is open already spares reading its header again.
 
         A record with a rhythm but no annotated beats gives zero beats: they are then to be detected.
 
         Raises:
             HeartlmError: no such record, or a file that is there is unreadable.
         """
-        recording = self.recording(record_id)
+        recording = recording or self.recording(record_id)
         files = self.files(record_id)
         beat_file = _first_annotation_file(files, self._known.beat_annotators)
         rhythm_file = _first_annotation_file(files, self._known.rhythm_annotators)

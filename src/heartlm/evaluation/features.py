@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.evaluation import zhou
+from heartlm.tokenizers.running import mean_around, trailing_median
 
 Floats = NDArray[np.float64]
 
@@ -82,10 +83,11 @@ def _rr_features(rr_s: Floats) -> Floats:
     rr_s = np.maximum(rr_s, SHORTEST_RR_S)
     padded = np.concatenate([[np.nan], rr_s, [np.nan, np.nan]])
     before_previous, previous, following, after_following = (padded[i : i + len(rr_s)] for i in range(4))
-    recent = _recent_median(rr_s)
-    long = _centred_mean(rr_s, NUM_LONG_BEATS)
-    near = _centred_mean(rr_s, NUM_RECENT_BEATS // 4)
-    unsteadiness = np.sqrt(_centred_mean((previous - before_previous) ** 2, NUM_RECENT_BEATS // 2)) / near
+    recent = trailing_median(rr_s, NUM_RECENT_BEATS)
+    long = mean_around(rr_s, NUM_LONG_BEATS, NUM_LONG_BEATS)
+    near = mean_around(rr_s, NUM_RECENT_BEATS // 4, NUM_RECENT_BEATS // 4)
+    changes = mean_around((previous - before_previous) ** 2, NUM_RECENT_BEATS // 2, NUM_RECENT_BEATS // 2)
+    unsteadiness = np.sqrt(changes) / near
     columns = [
         previous,
         following,
@@ -136,30 +138,6 @@ def _shape_features(waveforms: NDArray[np.float32]) -> Floats:
     num_pieces = min(NUM_SHAPE_SAMPLES, beats.shape[1])
     pieces = np.array_split(beats - template, num_pieces, axis=1)
     return np.stack(columns + [piece.mean(axis=1) for piece in pieces], axis=1)
-
-
-def _recent_median(rr_s: Floats) -> Floats:
-    """Median of the intervals up to and including each, `NUM_RECENT_BEATS` at most."""
-    # One more than is needed in front, so that an empty recording has a window too.
-    padded = np.concatenate([np.full(NUM_RECENT_BEATS, np.nan), rr_s])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, NUM_RECENT_BEATS)[1:]
-    known = np.sort(windows, axis=1)
-    num_known = np.count_nonzero(~np.isnan(known), axis=1)
-    middle = np.maximum(num_known - 1, 0)
-    rows = np.arange(len(rr_s))
-    median: Floats = (known[rows, middle // 2] + known[rows, (middle + 1) // 2]) / 2
-    return median
-
-
-def _centred_mean(values: Floats, reach: int) -> Floats:
-    """Mean of the known values up to `reach` places to either side."""
-    known = ~np.isnan(values)
-    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0))])
-    counts = np.concatenate([[0], np.cumsum(known)])
-    index = np.arange(len(values))
-    start, stop = np.maximum(index - reach, 0), np.minimum(index + reach + 1, len(values))
-    num_known = counts[stop] - counts[start]
-    return np.where(num_known > 0, (sums[stop] - sums[start]) / np.maximum(num_known, 1), np.nan)
 
 
 def _correlation(first: Floats, second: Floats) -> Floats:

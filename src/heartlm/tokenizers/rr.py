@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.tokenizers.running import mean_around, trailing_median
+
 Floats = NDArray[np.float64]
 
 RECENT_BEATS = 32
@@ -99,8 +101,8 @@ def rr_facets(rr_s: Floats, causal: bool) -> dict[str, Floats]:
         causal: look back only.
     """
     following = np.append(rr_s[1:], np.nan)[: len(rr_s)]
-    recent = _recent_median(rr_s)
-    long = _mean_around(rr_s, LONG_BEATS, 0 if causal else LONG_BEATS)
+    recent = trailing_median(rr_s, RECENT_BEATS + 1)
+    long = mean_around(rr_s, LONG_BEATS, 0 if causal else LONG_BEATS)
     previous = np.concatenate([[np.nan], rr_s[:-1]])[: len(rr_s)]
     return {
         "rr": rr_s,
@@ -110,27 +112,3 @@ def rr_facets(rr_s: Floats, causal: bool) -> dict[str, Floats]:
         "rr_over_long": rr_s / long,
         "next_rr_over_long": following / long,
     }
-
-
-def _recent_median(rr_s: Floats) -> Floats:
-    """Median of each interval and the `RECENT_BEATS` before it."""
-    if len(rr_s) == 0:
-        return rr_s
-    padded = np.concatenate([np.full(RECENT_BEATS, np.nan), rr_s])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, RECENT_BEATS + 1)
-    known = ~np.isnan(windows).all(axis=1)
-    median = np.full(len(rr_s), np.nan)
-    median[known] = np.nanmedian(windows[known], axis=1)
-    return median
-
-
-def _mean_around(rr_s: Floats, before: int, after: int) -> Floats:
-    """Mean of the known intervals from `before` beats back to `after` beats ahead."""
-    known = ~np.isnan(rr_s)
-    total = np.concatenate([[0.0], np.cumsum(np.where(known, rr_s, 0.0))])
-    count = np.concatenate([[0], np.cumsum(known)])
-    place = np.arange(len(rr_s))
-    first, last = np.maximum(place - before, 0), np.minimum(place + after + 1, len(rr_s))
-    with np.errstate(invalid="ignore"):
-        mean: Floats = (total[last] - total[first]) / (count[last] - count[first])
-    return mean

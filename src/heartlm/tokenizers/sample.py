@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
-from heartlm.tokenizers.waveform import fill_gaps, interpolate, low_pass, trailing_median
+from heartlm.tokenizers.running import trailing_median
+from heartlm.tokenizers.waveform import fill_gaps, interpolate, low_pass
 
 Floats = NDArray[np.float32]
 

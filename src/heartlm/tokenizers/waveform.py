@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.tokenizers.running import trailing_median
+
 Floats = NDArray[np.float32]
 
 DOMINANT_BEATS, DOMINANT_EVERY = 300, 32
@@ -99,15 +101,6 @@ def fill_gaps(signal: Floats) -> Floats:
     last_valid = np.maximum.accumulate(np.where(invalid, -1, np.arange(len(signal))))
     filled: Floats = np.where(last_valid < 0, np.float32(0), signal[np.maximum(last_valid, 0)])
     return filled
-
-
-def trailing_median(values: Floats, width: int) -> Floats:
-    """Median of each value and the up to `width - 1` values before it; float32, the shape of `values`."""
-    if len(values) == 0:
-        return values
-    padded = np.concatenate([np.full(width - 1, np.nan, np.float32), values])
-    median: Floats = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, width), axis=1)
-    return median.astype(np.float32)
 
 
 def low_pass(signal: Floats, rate_hz: float, grid_hz: float) -> Floats:

@@ -88,6 +88,17 @@ class TrainingConfig:
                 f"accumulation: {self.accumulation} found; it must divide batch_size, which is {self.batch_size}"
             )
 
+    def checked_corpus(self) -> Path:
+        """The corpus folder, once every field was checked.
+
+        Raises:
+            HeartlmError: an impossible setting, or no corpus named.
+        """
+        self.check()
+        if self.corpus is None:
+            raise HeartlmError("corpus: nothing found, a corpus folder expected: give --corpus FOLDER")
+        return self.corpus
+
     def _require(self, holds: Callable[[float], bool], expected: str, *names: str) -> None:
         for name in names:
             value = getattr(self, name)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import Windows, WindowSampler, covering_windows, sampler
-from heartlm.errors import HeartlmError
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model
@@ -83,11 +82,9 @@ def corpus_of(config: TrainingConfig) -> Corpus:
     Raises:
         HeartlmError: an impossible setting, a device that is not there, no corpus named, or an unusable one.
     """
-    config.check()
+    folder = config.checked_corpus()
     device_and_precision(config.device, config.precision)
-    if config.corpus is None:
-        raise HeartlmError("corpus: nothing found, a corpus folder expected: give --corpus FOLDER")
-    return open_corpus(config.corpus)
+    return open_corpus(folder)
 
 
 def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingConfig) -> WindowSampler:
