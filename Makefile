@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint kernels clean
 
 demo: $(VENV)/ready
 	$(BIN)/heartlm demo --out demo
@@ -17,8 +17,12 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# After a change of src/heartlm/kernels/c/.
+kernels: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+
 # The environment is made anew whenever what it holds has changed.
-$(VENV)/ready: pyproject.toml constraints.txt
+$(VENV)/ready: pyproject.toml constraints.txt CMakeLists.txt
 	$(PYTHON) -c 'import sys; sys.exit("heartlm needs Python 3.11 or newer; this is " + sys.version.split()[0] + ": set PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"
@@ -26,4 +30,4 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build src/heartlm.egg-info
+	rm -rf $(VENV) build

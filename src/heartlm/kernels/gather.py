@@ -1,0 +1,53 @@
+"""Windows of tokens, gathered from a memory map into one buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import address, int64, kernel, pointer
+
+
+def gather_windows(
+    corpus: NDArray[Any],
+    first: NDArray[np.int64],
+    length: NDArray[np.int64],
+    width: int,
+    out: NDArray[Any] | None = None,
+    variant: str | None = None,
+) -> NDArray[Any]:
+    """Copy windows of `width` tokens out of `corpus`; one with fewer valid tokens repeats its last.
+
+    Args:
+        corpus: `[num_tokens, ...]`, contiguous; it may be a memory map.
+        first: first token of each window, `[B]`.
+        length: valid tokens of each, 1 to `width`, `[B]`.
+        width: T.
+        out: where to write, `[B, T, ...]`, reused from step to step; by default a new array.
+        variant: of the kernel; by default the best.
+
+    Returns:
+        `[B, T, ...]` of the corpus' type.
+    """
+    shape = (len(first), width, *corpus.shape[1:])
+    out = np.empty(shape, corpus.dtype) if out is None else out
+    assert out.shape == shape and out.dtype == corpus.dtype and corpus.flags.c_contiguous and out.flags.c_contiguous
+    copy = kernel("gather_windows", pointer, pointer, pointer, int64, int64, int64, pointer, variant=variant)
+    if copy is None:
+        return gather_windows_reference(corpus, first, length, width, out)
+    if len(first):
+        assert first.min() >= 0 and length.min() >= 1 and int((first + length).max()) <= len(corpus)
+    token_bytes = corpus.dtype.itemsize * int(np.prod(corpus.shape[1:], dtype=np.int64))
+    places = address(first, np.int64), address(length, np.int64)
+    copy(corpus.ctypes.data, *places, len(first), width, token_bytes, out.ctypes.data)
+    return out
+
+
+def gather_windows_reference(
+    corpus: NDArray[Any], first: NDArray[np.int64], length: NDArray[np.int64], width: int, out: NDArray[Any]
+) -> NDArray[Any]:
+    """The same in NumPy."""
+    index = first[:, None] + np.minimum(np.arange(width), length[:, None] - 1)
+    return np.take(corpus, index, axis=0, out=out)

@@ -1,0 +1,92 @@
+"""Loading the compiled kernels.
+
+One shared library serves every hot loop. It is built with the package where a C compiler is at hand and found beside it;
+each of its functions exists once for each kind of processor, and `kernel` picks the best this machine can run. Where
+there is no library, `kernel` returns None and its caller takes the NumPy way; that is said once.
+
+`HEARTLM_KERNELS` overrides the choice: `portable`, `avx2` or `avx512` for a variant, `numpy` for none at all, or the path
+of another build of the library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.errors import HeartlmError
+
+VARIANTS: tuple[str, ...] = ("portable", "avx2", "avx512")
+"""Kinds of processor the kernels are compiled for, each able to run those before it."""
+
+_NAME = "libheartlm_kernels.so"
+
+int32, int64, float32, float64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_double
+pointer = ctypes.c_void_p
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The library, or None where there is none."""
+    setting = os.environ.get("HEARTLM_KERNELS", "")
+    if setting == "numpy":
+        return None
+    named = Path(setting) if setting and setting not in VARIANTS else None
+    import heartlm.kernels
+
+    for path in [named] if named else [Path(folder) / _NAME for folder in heartlm.kernels.__path__]:
+        if path.is_file():
+            return ctypes.CDLL(str(path))
+    if named:
+        raise HeartlmError(
+            f"HEARTLM_KERNELS: {setting!r} found, one of {', '.join(VARIANTS)}, numpy or the path of a library expected"
+        )
+    print(
+        "heartlm: no compiled kernels, so NumPy does their work, slower: install again where there is a C compiler",
+        file=sys.stderr,
+    )
+    return None
+
+
+@functools.cache
+def variants() -> tuple[str, ...]:
+    """The variants this machine can run, slowest first; none without the library."""
+    loaded = library()
+    return VARIANTS[: int(loaded.heartlm_cpu_level()) + 1] if loaded is not None else ()
+
+
+@functools.cache
+def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None = None) -> Callable[..., Any] | None:
+    """The function `name` of the library, or None where NumPy has to do its work.
+
+    Args:
+        name: without the suffix of the variant.
+        arguments: ctypes types of its arguments; `pointer` for arrays, which are passed as `address(array)`.
+        returns: ctypes type of its result.
+        variant: one of `variants()`; by default the best, or that of `HEARTLM_KERNELS`.
+
+    Raises:
+        HeartlmError: `HEARTLM_KERNELS` names a variant that this machine cannot run.
+    """
+    loaded, possible = library(), variants()
+    if loaded is None:
+        return None
+    wanted = variant or os.environ.get("HEARTLM_KERNELS", "")
+    if wanted in VARIANTS and wanted not in possible:
+        raise HeartlmError(f"HEARTLM_KERNELS: {wanted!r} found, but this processor runs {', '.join(possible)} only")
+    function: Callable[..., Any] = getattr(loaded, f"{name}_{wanted if wanted in possible else possible[-1]}")
+    function.argtypes, function.restype = list(arguments), returns  # type: ignore[attr-defined]
+    return function
+
+
+def address(array: NDArray[Any], kind: type[np.generic]) -> int:
+    """Where the elements of `array` begin; it must be of the type the kernel expects and contiguous."""
+    assert array.dtype == kind and array.flags.c_contiguous, f"{array.dtype} {array.shape} given to a kernel of {kind}"
+    return array.ctypes.data

@@ -1,0 +1,52 @@
+"""Loading the kernels: every variant of the machine, the way without any, and what a wrong setting says."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heartlm.kernels.gather import gather_windows, gather_windows_reference
+from heartlm.kernels.library import VARIANTS, variants
+
+
+def test_the_library_is_built_here() -> None:
+    assert variants()
+    assert variants() == VARIANTS[: len(variants())]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.sampled_from([(), (1,), (3,), (2, 2)]))
+def test_gathering_windows_is_the_same_in_every_variant(seed: int, width: int, facets: tuple[int, ...]) -> None:
+    random = np.random.default_rng(seed)
+    corpus = random.integers(0, 60_000, (50, *facets)).astype(np.uint16)
+    length = random.integers(1, width + 1, 7)
+    first = random.integers(0, 50 - length + 1)
+    expected = np.empty((7, width, *facets), np.uint16)
+    gather_windows_reference(corpus, first, length, width, expected)
+    for variant in variants():
+        assert np.array_equal(gather_windows(corpus, first, length, width, variant=variant), expected)
+
+
+SCRIPT = "from heartlm.kernels.library import kernel; print(kernel('gather_windows'), kernel('gather_windows'))"
+
+
+def loading(setting: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HEARTLM_KERNELS": setting}
+    return subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True)
+
+
+def test_numpy_can_be_asked_for() -> None:
+    assert loading("numpy").stdout == "None None\n"
+
+
+@pytest.mark.parametrize("variant", variants())
+def test_a_variant_can_be_asked_for(variant: str) -> None:
+    assert loading(variant).stdout.startswith("<_FuncPtr")
+
+
+def test_a_wrong_setting_is_named() -> None:
+    result = loading("sse9")
+    assert "HEARTLM_KERNELS: 'sse9' found" in result.stderr
