@@ -1,8 +1,8 @@
-"""How speed is measured: rivals take turns in one run, the median of several rounds counts, and the machine is watched.
+"""How speed is measured: rivals take turns in one run, the median of several rounds counts, the machine is watched.
 
-The machine may be shared, so a rate says little by itself and the ratio of two rates taken in turns says more. A probe, a
-fixed piece of arithmetic, is timed before and after every table: where the two differ by more than a tenth, the table says
-so. Every process is pinned to one core unless a benchmark is about more.
+The machine may be shared, so a rate says little by itself and the ratio of two rates taken in turns says more. A probe,
+a fixed piece of arithmetic, is timed before and after every table: where the two differ by more than a tenth, the table
+says so. Every process is pinned to one core unless a benchmark is about more.
 """
 
 from __future__ import annotations

@@ -17,11 +17,12 @@ PACKAGE = Path(heartlm.__file__).parent
 HEAVY = ("torch", "matplotlib", "wfdb", "scipy", "pyarrow", "sklearn", "sleepecg", "pandas")
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "ecg": set(),
-    "tokenizers": {"ecg"},
-    "corpus": {"ecg", "tokenizers"},
+    "kernels": set(),
+    "ecg": {"kernels"},
+    "tokenizers": {"ecg", "kernels"},
+    "corpus": {"ecg", "tokenizers", "kernels"},
     "models": set(),
-    "training": {"ecg", "tokenizers", "corpus", "models"},
+    "training": {"ecg", "tokenizers", "corpus", "models", "kernels"},
     "evaluation": {"ecg", "tokenizers", "corpus", "models", "training"},
     "report": {"ecg"},
 }
@@ -75,7 +76,7 @@ for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
 """
 
 
-@pytest.mark.parametrize("room", ["ecg", "tokenizers", "corpus", "report"])
+@pytest.mark.parametrize("room", ["kernels", "ecg", "tokenizers", "corpus", "report"])
 def test_the_rooms_without_a_model_work_without_torch(room: str):
     run(IMPORT_ALL_WITHOUT_TORCH, f"heartlm.{room}")
 

@@ -1,11 +1,11 @@
 """Loading the compiled kernels.
 
-One shared library serves every hot loop. It is built with the package where a C compiler is at hand and found beside it;
-each of its functions exists once for each kind of processor, and `kernel` picks the best this machine can run. Where
-there is no library, `kernel` returns None and its caller takes the NumPy way; that is said once.
+One shared library serves every hot loop. It is built with the package where a C compiler is at hand and found beside
+it; each of its functions exists once for each kind of processor, and `kernel` picks the best this machine can run.
+Where there is no library, `kernel` returns None and its caller takes the NumPy way; that is said once.
 
-`HEARTLM_KERNELS` overrides the choice: `portable`, `avx2` or `avx512` for a variant, `numpy` for none at all, or the path
-of another build of the library.
+`HEARTLM_KERNELS` overrides the choice: `portable`, `avx2` or `avx512` for a variant, `numpy` for none at all, or the
+path of another build of the library.
 """
 
 from __future__ import annotations
