@@ -98,7 +98,7 @@ def test_padding_changes_no_loss(corpus: Corpus) -> None:
     windows = every_window(synthetic_corpus((7,)), 16)
     make = CausalBatches(synthetic_corpus((7,)))
     batch = make(windows, 0)
-    other = Batch(batch.codes.copy(), batch.target.copy(), batch.counts, batch.valid)
+    other = replace(batch, codes=batch.codes.clone(), target=batch.target.clone())
     other.codes[~batch.valid] = 3
     other.target[~batch.counts] = 2
     model = small_model()

@@ -3,14 +3,18 @@
 Shapes: B windows in the global batch, T tokens a window, R rows of the corpus, F facets.
 
 A counter-based generator (Philox) is started at (seed, step), so step s needs no memory of the steps before it: a run
-resumes anywhere, and rank r of n takes windows r, r + n, … of the same global batch. No window crosses a recording; one
-shorter than the window fills its end with padding, marked invalid.
+resumes anywhere. It is also started anywhere within a step, so a rank draws its own windows of the global batch and no
+others. With n ranks and a micro-batches each, the global batch is n × a equal blocks of windows side by side;
+micro-batch j of rank r is block r × a + j, so 1 × 4, 2 × 2 and 4 × 1 of them compute on the very same blocks.
+
+No window crosses a recording; one shorter than the window fills its end with padding, marked invalid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +62,20 @@ def generator(seed: int, step: int, stream: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, stream], counter=[0, 0, 0, step]))
 
 
+def draws(seed: int, step: int, stream: int, first: int, num: int) -> NDArray[np.uint64]:
+    """Draws `first` to `first + num` of `generator(seed, step, stream)`, those before it skipped; uint64 `[num]`."""
+    blocks, skipped = divmod(first, 4)
+    drawn = np.random.Philox(key=[seed, stream], counter=[blocks, 0, 0, step]).random_raw(skipped + num)
+    later: NDArray[np.uint64] = drawn[skipped:]
+    return later
+
+
+def uniform(drawn: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Draws as numbers from 0 to below 1, the ones `Generator.random` makes of them."""
+    between: NDArray[np.float64] = np.multiply(drawn >> np.uint64(11), 2.0**-53, dtype=np.float64)
+    return between
+
+
 @dataclass(frozen=True)
 class WindowSampler:
     """Draws the windows of any step.
@@ -78,13 +96,19 @@ class WindowSampler:
     batch_size: int
     seed: int
 
-    def windows(self, step: int) -> Windows:
-        """The global batch of `step`: rows by their probability, positions uniform within a row."""
-        random = generator(self.seed, step)
-        row = np.searchsorted(np.cumsum(self.probability), random.random(self.batch_size), side="right")
-        row = np.minimum(row, len(self.first) - 1)
+    @cached_property
+    def _reach(self) -> NDArray[np.float64]:
+        return np.cumsum(self.probability)
+
+    def windows(self, step: int, first_window: int = 0, num_windows: int | None = None) -> Windows:
+        """The global batch of `step`, or `num_windows` of it: rows by probability, positions uniform within a row."""
+        num = self.batch_size - first_window if num_windows is None else num_windows
+        chosen, placed = (
+            uniform(draws(self.seed, step, 0, begin + first_window, num)) for begin in (0, self.batch_size)
+        )
+        row = np.minimum(np.searchsorted(self._reach, chosen, side="right"), len(self.first) - 1)
         room = np.maximum(self.num_tokens[row] - self.width, 0)
-        start = np.floor(random.random(self.batch_size) * (room + 1)).astype(np.int64)
+        start = np.floor(placed * (room + 1)).astype(np.int64)
         return Windows(self.first[row] + start, np.minimum(self.num_tokens[row], self.width), self.width)
 
 

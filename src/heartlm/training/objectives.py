@@ -22,14 +22,9 @@ LossSum = Callable[[HeartModel, Batch, torch.device], tuple[Tensor, dict[str, Te
 """`loss(model, batch, device)` → sum over counting tokens, and the same sum part by part."""
 
 
-def tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
-    """Move a NumPy array to `device`."""
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
-
-def padding(batch: Batch, device: torch.device) -> Tensor | None:
+def padding(batch: Batch) -> Tensor | None:
     """The mask of valid tokens, or None where all are, which spares the attention its mask."""
-    return None if batch.valid.all() else tensor(batch.valid, device)
+    return None if batch.all_valid else batch.valid
 
 
 @dataclass(frozen=True)
@@ -44,10 +39,10 @@ class FacetLoss:
 
     def __call__(self, model: HeartModel, batch: Batch, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
-        hidden, table = model.hidden(tensor(batch.codes, device), padding(batch, device))
-        counts = tensor(batch.counts, device)
-        target = tensor(batch.target, device)[counts]
-        logits = model.facet_logits(hidden[counts], target, table)
+        batch = batch.to(device)
+        hidden, table = model.hidden(batch.codes, padding(batch))
+        target = batch.target[batch.counts]
+        logits = model.facet_logits(hidden[batch.counts], target, table)
         sums = [F.cross_entropy(x, target[:, facet], reduction="sum") for facet, x in enumerate(logits)]
         return torch.stack(sums).mean(), dict(zip(self.names, (s.detach() for s in sums), strict=True))
 
@@ -64,8 +59,9 @@ class LabelLoss:
 
     def __call__(self, model: HeartModel, batch: Batch, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
-        logits = model.class_logits(tensor(batch.codes, device), padding(batch, device))
-        target = tensor(batch.target, device).flatten()
+        batch = batch.to(device)
+        logits = model.class_logits(batch.codes, padding(batch))
+        target = batch.target.flatten()
         loss = F.cross_entropy(
             logits.flatten(0, -2),
             target,
