@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import wfdb
 
-from heartlm.ecg.readers.wfdb_signal import load_header, read_wfdb, stored_checksums
+from heartlm.ecg.readers.wfdb_checks import checksums
+from heartlm.ecg.readers.wfdb_header import read_header
+from heartlm.ecg.readers.wfdb_signal import read_wfdb
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
 
@@ -69,7 +71,7 @@ def test_values_and_slices_equal_the_reference_reader(tmp_path: Path, fmt: str) 
 def test_a_slice_of_difference_format_is_summed_from_the_start() -> None:
     path = shared_data("formats/binformats.hea")
     recording = read_wfdb(path)
-    assert load_header(path).record.fmt[0] == "8"
+    assert read_header(path).signals[0].format == "8"
     np.testing.assert_array_equal(recording.signal(200, 300), recording.signal()[:, 200:300])
 
 
@@ -203,4 +205,4 @@ def test_record_100() -> None:
     assert (recording.num_samples, recording.rate_hz, recording.lead_names) == (650_000, 360.0, ("MLII", "V5"))
     assert recording.duration_s == pytest.approx(1805.6, abs=0.1)
     np.testing.assert_allclose(recording.signal(0, 3), [[-0.145] * 3, [-0.065] * 3], atol=1e-6)
-    assert all(stated == computed for _, stated, computed in stored_checksums(load_header(recording.path)))
+    assert all(stated == computed for _, stated, computed in checksums(read_header(recording.path)))

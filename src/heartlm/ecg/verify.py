@@ -16,7 +16,8 @@ import numpy as np
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.readers.labels import positions_at_rate
-from heartlm.ecg.readers.wfdb_signal import Header, load_header, stored_checksums, uncalibrated_leads
+from heartlm.ecg.readers.wfdb_checks import checksums
+from heartlm.ecg.readers.wfdb_header import Header, read_header
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.files import sha256_of
@@ -70,7 +71,7 @@ def verify_record(database: Database, record_id: str) -> list[Finding]:
         return [_as_finding(database.files(record_id).stem, error)]
     findings: list[Finding] = []
     if recording.path.suffix == ".hea":
-        findings += _wfdb_findings(load_header(recording.path), calibrated=not database.accepts_uncalibrated)
+        findings += _wfdb_findings(read_header(recording.path), calibrated=not database.accepts_uncalibrated)
     if recording.has_signal:
         findings += _lead_findings(recording)
     findings += _annotation_findings(database, recording)
@@ -85,18 +86,18 @@ def _as_finding(file: Path, error: HeartlmError) -> Finding:
 
 def _wfdb_findings(header: Header, *, calibrated: bool) -> Iterator[Finding]:
     """Calibration and checksums of a record, or of each of its segments."""
-    for part in header.part_headers():
-        for place in uncalibrated_leads(part.path):
+    for part in header.parts:
+        for lead in part.signals:
+            if lead.calibrated:
+                continue
             consequence = "its signal is refused" if calibrated else "200 adu/mV are assumed"
             severity: Literal["error", "warning"] = "error" if calibrated else "warning"
-            yield Finding(
-                part.path, severity, f"lead {part.leads.names[place]} has gain 0 (uncalibrated): {consequence}"
-            )
+            yield Finding(part.path, severity, f"lead {lead.name} has gain 0 (uncalibrated): {consequence}")
         try:
-            checksums = stored_checksums(part)
+            found = checksums(part)
         except HeartlmError:
             continue  # an unreadable signal is reported where its leads are looked at
-        for name, stated, computed in checksums:
+        for name, stated, computed in found:
             if stated is not None and stated != computed:
                 yield Finding(
                     part.path,

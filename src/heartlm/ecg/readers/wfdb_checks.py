@@ -1,0 +1,102 @@
+"""Does a WFDB header fit its signal files: lengths, calibration, checksums."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from heartlm.ecg.readers import wfdb_package
+from heartlm.ecg.readers.wfdb_files import GROUP, UNKNOWN_LENGTH, SignalFile, num_samples, signal_files
+from heartlm.ecg.readers.wfdb_header import Header
+from heartlm.errors import HeartlmError
+from heartlm.kernels.wfdb import GROUP as DECODED
+from heartlm.kernels.wfdb import adu_type, decode
+
+_FLAC_FORMATS = ("508", "516", "524")
+
+
+class Checksum(NamedTuple):
+    """The 16-bit sum of a lead's samples: as the header states it (None where it does not), and as computed."""
+
+    lead: str
+    stated: int | None
+    computed: int
+
+
+def check_files(header: Header) -> None:
+    """Compare every signal file with the header.
+
+    Raises:
+        HeartlmError: a file is missing, too short for the header, or more than a second longer than it says while the
+            header's checksum does not vouch for the length.
+    """
+    for part in header.parts:
+        num_frames = num_samples(part)
+        for file in signal_files(part):
+            _check_file(header, file, num_frames)
+    if header.stated_samples is None and num_samples(header) == UNKNOWN_LENGTH:
+        raise HeartlmError(
+            f"{header.path}: states no length, and its signal files do not tell it; add it to the header"
+        )
+
+
+def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
+    try:
+        size_bytes = file.path.stat().st_size
+    except OSError:
+        raise HeartlmError(f"{file.path}: signal file named by {header.path.name} is missing; fetch it") from None
+    if file.format in _FLAC_FORMATS:
+        return  # its length shows when it is decoded
+    if file.format not in GROUP:
+        raise HeartlmError(f"{header.path}: signal format {file.format} is not one that heartlm reads")
+    held = file.num_frames_in(size_bytes)
+    lengths = f"{file.path}: holds {held} samples a lead, {header.path.name} says {num_frames}"
+    if size_bytes < file.num_bytes(num_frames):
+        raise HeartlmError(f"{lengths}; the file is truncated or the header wrong, fetch both again")
+    if not header.segment_lines and held - num_frames > header.rate_hz and not _checksums_hold(header):
+        raise HeartlmError(f"{lengths} and its checksum does not fit them; the header is wrong, fetch it again")
+
+
+def _checksums_hold(header: Header) -> bool:
+    return all(stated == computed for _, stated, computed in checksums(header))
+
+
+def checksums(header: Header) -> list[Checksum]:
+    """The checksum of every lead of a header without segments.
+
+    Raises:
+        HeartlmError: a signal file is unreadable.
+    """
+    computed = dict[int, int]()
+    length = num_samples(header)
+    for file in signal_files(header):
+        if file.format in DECODED:
+            computed |= _sums(file, length)
+    if others := [place for place in range(len(header.signals)) if place not in computed]:
+        computed |= wfdb_package.sums(header, others)
+    return [Checksum(lead.name, lead.checksum, computed[place]) for place, lead in enumerate(header.signals)]
+
+
+def _sums(file: SignalFile, num_frames: int) -> dict[int, int]:
+    sums = np.zeros(len(file.columns), np.uint16)
+    columns = list(file.columns.values())
+    for first, last, content, skip in file.frames(0, num_frames):
+        adu = np.empty((len(columns), last - first), adu_type(file.format))
+        decode(content, file.format, file.samples_per_frame, columns, adu, skip, sums=sums)
+    return dict(zip(file.columns, sums.tolist(), strict=True))
+
+
+def check_gains(header: Header) -> None:
+    """Refuse leads without calibration.
+
+    Raises:
+        HeartlmError: a lead's gain is 0 or missing, so its millivolts are unknown.
+    """
+    for part in header.parts:
+        for lead in part.signals:
+            if not lead.calibrated:
+                raise HeartlmError(
+                    f"{part.path}: lead {lead.name} has gain 0 (uncalibrated), so its millivolts are unknown; write "
+                    'its adu/mV into the header, or "uncalibrated": true into database.json to assume 200'
+                )

@@ -1,0 +1,157 @@
+/* Samples and annotations out of WFDB files.
+ *
+ * A signal file is a row of samples, those of one moment ("frame") side by side. It is worked through in blocks that stay
+ * in the nearest cache: unpack the block, then pick each wanted column out of it. */
+#include <math.h>
+#include <string.h>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "kernel.h"
+
+enum { BLOCK = 4096 };
+
+static int16_t sign_extend_12(unsigned value) { return (int16_t)((int16_t)(value << 4) >> 4); }
+
+/* Two samples in three bytes: low bytes first and last, their high halves in the middle. */
+static void unpack_212(const uint8_t *bytes, int64_t count, int16_t *out) {
+    int64_t i = 0;
+#if defined(__AVX2__)
+    const __m256i pairs = _mm256_setr_epi8(0, 1, 2, 1, 3, 4, 5, 4, 6, 7, 8, 7, 9, 10, 11, 10, 0, 1, 2, 1, 3, 4, 5, 4, 6,
+                                           7, 8, 7, 9, 10, 11, 10);
+    const __m256i lift = _mm256_set1_epi32(0x00010010), low_byte = _mm256_set1_epi32(0x00FF0000);
+    for (; i + 20 <= count; i += 16) { /* the upper load ends four bytes past its twelve */
+        const uint8_t *from = bytes + i / 2 * 3;
+        __m256i raw = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)from)),
+                                              _mm_loadu_si128((const __m128i *)(from + 12)), 1);
+        __m256i words = _mm256_shuffle_epi8(raw, pairs);
+        __m256i high = _mm256_srai_epi16(_mm256_mullo_epi16(words, lift), 4);
+        _mm256_storeu_si256((__m256i *)(out + i), _mm256_blendv_epi8(high, words, low_byte));
+    }
+#endif
+    for (; i + 2 <= count; i += 2) {
+        const uint8_t *from = bytes + i / 2 * 3;
+        out[i] = sign_extend_12(from[0] | (from[1] & 15u) << 8);
+        out[i + 1] = sign_extend_12(from[2] | (from[1] >> 4) << 8);
+    }
+    if (i < count) out[i] = sign_extend_12(bytes[i / 2 * 3] | (bytes[i / 2 * 3 + 1] & 15u) << 8);
+}
+
+static void unpack_16(const uint8_t *bytes, int64_t count, int16_t *out) {
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t word;
+        memcpy(&word, bytes + 2 * i, 2);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+        word = __builtin_bswap16(word);
+#endif
+        out[i] = (int16_t)word;
+    }
+}
+
+static void unpack_61(const uint8_t *bytes, int64_t count, int16_t *out) {
+    for (int64_t i = 0; i < count; i++) out[i] = (int16_t)(bytes[2 * i] << 8 | bytes[2 * i + 1]);
+}
+
+static void unpack_80(const uint8_t *bytes, int64_t count, int16_t *out) {
+    for (int64_t i = 0; i < count; i++) out[i] = (int16_t)(bytes[i] - 128);
+}
+
+static void unpack_24(const uint8_t *bytes, int64_t count, int32_t *out) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *from = bytes + 3 * i;
+        out[i] = (int32_t)((uint32_t)from[0] << 8 | (uint32_t)from[1] << 16 | (uint32_t)from[2] << 24) >> 8;
+    }
+}
+
+static void unpack_32(const uint8_t *bytes, int64_t count, int32_t *out) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *from = bytes + 4 * i;
+        out[i] = (int32_t)((uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24);
+    }
+}
+
+static int is_wide(int64_t format) { return format == 24 || format == 32; }
+
+static int64_t num_bytes(int64_t format, int64_t num_samples) {
+    return format == 212 ? num_samples / 2 * 3 : format == 80 ? num_samples : num_samples * (is_wide(format) ? format / 8 : 2);
+}
+
+static int32_t invalid_adu(int64_t format) {
+    return format == 212 ? -2048 : format == 80 ? -128 : format == 24 ? -(1 << 23) : format == 32 ? INT32_MIN : INT16_MIN;
+}
+
+/* Unpack `count` samples; `out` is int32 where the format is wide, else int16. */
+static void unpack(const uint8_t *bytes, int64_t format, int64_t count, void *out) {
+    switch (format) {
+    case 212: unpack_212(bytes, count, out); break;
+    case 16: unpack_16(bytes, count, out); break;
+    case 61: unpack_61(bytes, count, out); break;
+    case 80: unpack_80(bytes, count, out); break;
+    case 24: unpack_24(bytes, count, out); break;
+    default: unpack_32(bytes, count, out); break;
+    }
+}
+
+/* For int16 and int32 alike: pick a column, sum it, and turn it into physical values. The loops for one and two leads are
+ * the same as the last, with a step the compiler knows. */
+#define COLUMNS(TYPE, NAME)                                                                                        \
+    static void NAME##_pick(const TYPE *from, int64_t step, int64_t count, TYPE *to) {                             \
+        if (step == 1) memcpy(to, from, (size_t)count * sizeof(TYPE));                                             \
+        else if (step == 2) for (int64_t t = 0; t < count; t++) to[t] = from[2 * t];                               \
+        else for (int64_t t = 0; t < count; t++) to[t] = from[step * t];                                           \
+    }                                                                                                              \
+    static uint16_t NAME##_sum(const TYPE *from, int64_t count) {                                                  \
+        uint16_t sum = 0;                                                                                          \
+        for (int64_t t = 0; t < count; t++) sum = (uint16_t)(sum + (uint16_t)from[t]);                             \
+        return sum;                                                                                                \
+    }                                                                                                              \
+    static void NAME##_scale(const TYPE *from, int64_t count, double baseline, double gain, double factor,         \
+                             TYPE invalid, float *to) {                                                            \
+        for (int64_t t = 0; t < count; t++) {                                                                      \
+            float value = (float)(((double)from[t] - baseline) / gain * factor);                                   \
+            to[t] = from[t] == invalid ? NAN : value;                                                              \
+        }                                                                                                          \
+    }
+
+COLUMNS(int16_t, narrow)
+COLUMNS(int32_t, wide)
+
+/* Decode `num_frames` frames of `width` samples; the first of them is sample number `skip` of `bytes`, which start at a
+ * group of the format.
+ *
+ * columns[c] says which sample of a frame becomes row c of `out`; rows are `row` elements apart. Without `calibration`
+ * rows are adu, int16 or (formats 24 and 32) int32; with it they are float32
+ * (adu - calibration[c][0]) / calibration[c][1] * calibration[c][2], NaN where the format has its mark for no value.
+ * Where `sums` is not null, the sum of each row's adu is added to sums[c]. */
+void HEARTLM(wfdb_decode)(const uint8_t *bytes, int64_t format, int64_t skip, int64_t num_frames, int64_t width,
+                          const int64_t *columns, int64_t num_columns, const double *calibration, void *out, int64_t row,
+                          uint16_t *sums) {
+    union {
+        int16_t narrow[BLOCK];
+        int32_t wide[BLOCK];
+    } block, column;
+    int64_t per_block = (BLOCK - 1) / width / 2 * 2;
+    for (int64_t done = 0; done < num_frames; done += per_block) {
+        int64_t count = num_frames - done < per_block ? num_frames - done : per_block;
+        unpack(bytes + num_bytes(format, done * width), format, skip + count * width, &block);
+        for (int64_t c = 0; c < num_columns; c++) {
+            int64_t first = skip + columns[c], at = c * row + done;
+            const double *scale = calibration + 3 * c;
+            if (is_wide(format)) {
+                int32_t *adu = calibration ? column.wide : (int32_t *)out + at;
+                wide_pick(block.wide + first, width, count, adu);
+                if (sums) sums[c] = (uint16_t)(sums[c] + wide_sum(adu, count));
+                if (calibration)
+                    wide_scale(adu, count, scale[0], scale[1], scale[2], invalid_adu(format), (float *)out + at);
+            } else {
+                int16_t *adu = calibration ? column.narrow : (int16_t *)out + at;
+                narrow_pick(block.narrow + first, width, count, adu);
+                if (sums) sums[c] = (uint16_t)(sums[c] + narrow_sum(adu, count));
+                if (calibration)
+                    narrow_scale(adu, count, scale[0], scale[1], scale[2], (int16_t)invalid_adu(format), (float *)out + at);
+            }
+        }
+    }
+}

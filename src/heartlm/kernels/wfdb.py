@@ -1,0 +1,135 @@
+"""Samples out of the bytes of WFDB signal files: formats 212, 16, 61, 80, 24 and 32.
+
+Format: signal(5) of the WFDB Applications Guide, https://physionet.org/physiotools/wag/signal-5.htm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import address, int64, kernel, pointer
+
+GROUP: dict[str, tuple[int, ...]] = {
+    "212": (0, 2, 3),
+    "16": (0, 2),
+    "61": (0, 2),
+    "80": (0, 1),
+    "24": (0, 3),
+    "32": (0, 4),
+}
+"""The formats decoded here: the bytes that 0, 1, ... samples take, up to those that fill a group."""
+
+_NUM_BITS = {"212": 12, "16": 16, "61": 16, "80": 8, "24": 24, "32": 32}
+"""Of a sample; the lowest that they hold marks a missing value."""
+_MAX_WIDTH = 2048
+"""Samples a frame that the kernel takes; it works in blocks that hold whole frames."""
+
+
+def num_bytes(group: tuple[int, ...], num_samples: int) -> int:
+    """Bytes that `num_samples` take in a format of that `GROUP`."""
+    groups, rest = divmod(num_samples, len(group) - 1)
+    return groups * group[-1] + group[rest]
+
+
+def adu_type(fmt: str) -> type[np.int16] | type[np.int32]:
+    """The type of the samples of a format; of 80 int16 too, for fewer types."""
+    return np.int16 if _NUM_BITS[fmt] <= 16 else np.int32
+
+
+def decode(
+    content: NDArray[np.uint8],
+    fmt: str,
+    width: int,
+    columns: Sequence[int],
+    out: NDArray[Any],
+    skip: int = 0,
+    calibration: NDArray[np.float64] | None = None,
+    sums: NDArray[np.uint16] | None = None,
+    variant: str | None = None,
+) -> None:
+    """Decode some columns of frames of `width` samples, as many frames as `out` has samples.
+
+    Args:
+        content: bytes of the file, from the start of a group of its format.
+        fmt: a key of `GROUP`.
+        width: samples a frame.
+        columns: which samples of a frame are wanted, `[num_columns]`.
+        out: `[num_columns, num_frames]`, contiguous along frames: of `adu_type` of the format for adu, float32 for
+            physical values, NaN where the sample marks a missing one.
+        skip: samples of the first group that come before the first frame.
+        calibration: baseline, gain and a factor of each column, `[num_columns, 3]`: physical is
+            `(adu - baseline) / gain * factor`, in float64 and rounded once. None for adu.
+        sums: `[num_columns]`; the sum of each column's adu is added, modulo 65536.
+        variant: of the kernel; by default the best.
+    """
+    num_frames = out.shape[1]
+    assert out.shape[0] == len(columns) and out.dtype == (adu_type(fmt) if calibration is None else np.float32)
+    assert len(content) >= num_bytes(GROUP[fmt], skip + num_frames * width) and all(
+        0 <= column < width for column in columns
+    )
+    run = kernel(
+        "wfdb_decode",
+        *(pointer, int64, int64, int64, int64, pointer, int64, pointer, pointer, int64, pointer),
+        variant=variant,
+    )
+    if run is None or width > _MAX_WIDTH:
+        decode_reference(content, fmt, width, columns, out, skip, calibration, sums)
+        return
+    assert out.strides[1] == out.itemsize or num_frames < 2
+    places = np.array(columns, np.int64)
+    run(
+        address(content, np.uint8),
+        int(fmt),
+        skip,
+        num_frames,
+        width,
+        places.ctypes.data,
+        len(columns),
+        None if calibration is None else address(calibration, np.float64),
+        out.ctypes.data,
+        out.strides[0] // out.itemsize,
+        None if sums is None else address(sums, np.uint16),
+    )
+
+
+def decode_reference(
+    content: NDArray[np.uint8],
+    fmt: str,
+    width: int,
+    columns: Sequence[int],
+    out: NDArray[Any],
+    skip: int = 0,
+    calibration: NDArray[np.float64] | None = None,
+    sums: NDArray[np.uint16] | None = None,
+) -> None:
+    """The same in NumPy."""
+    num_samples = out.shape[1] * width
+    samples = _unpack(content[: num_bytes(GROUP[fmt], skip + num_samples)], fmt)[skip : skip + num_samples]
+    adu = samples.reshape(-1, width).T[list(columns)]
+    if sums is not None:
+        sums += adu.sum(axis=1, dtype=np.int64).astype(np.uint16)
+    if calibration is None:
+        out[:] = adu
+        return
+    baseline, gain, factor = calibration.T[:, :, np.newaxis]
+    out[:] = (adu - baseline) / gain * factor
+    out[adu == -(1 << _NUM_BITS[fmt] - 1)] = np.nan
+
+
+def _unpack(content: NDArray[np.uint8], fmt: str) -> NDArray[Any]:
+    if fmt == "16" or fmt == "32":
+        return content.view(f"<i{int(fmt) // 8}")
+    if fmt == "61":
+        return content.view(">i2")
+    if fmt == "80":
+        return content.astype(np.int16) - 128
+    groups = np.concatenate([content, np.zeros(-len(content) % 3, np.uint8)]).reshape(-1, 3).astype(np.int32)
+    low, middle, high = groups.T
+    if fmt == "24":
+        return (low << 8 | middle << 16 | high << 24) >> 8
+    pairs = np.stack([low | (middle & 15) << 8, high | (middle >> 4) << 8], axis=1).ravel()
+    return ((pairs << 4).astype(np.int16) >> 4).astype(np.int16)
