@@ -14,7 +14,7 @@ from torch.optim import AdamW
 
 from heartlm.errors import HeartlmError
 from heartlm.models.heart import HeartModel
-from heartlm.training.checkpoint import KEEP, Progress, complete_checkpoints, restore_checkpoint, save_checkpoint
+from heartlm.training.checkpoint import Progress, complete_checkpoints, restore_checkpoint, save_checkpoint
 from tests.conftest import ROOT
 from tests.synthetic_corpus import small_model
 
@@ -52,7 +52,7 @@ def test_the_newest_comes_back_and_few_are_kept(tmp_path: Path) -> None:
     for step in (2, 3, 11):
         save(tmp_path, step)
     assert [path.name for path in complete_checkpoints(tmp_path)] == ["step-000000003", "step-000000011"]
-    assert len(complete_checkpoints(tmp_path)) == KEEP
+    assert len(complete_checkpoints(tmp_path)) == 2
     assert restored_step(tmp_path) == 11
 
 

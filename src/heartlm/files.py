@@ -1,11 +1,14 @@
 """Writing files so that nothing is ever half there.
 
 Outputs are written under a temporary name beside their destination, flushed to the disk and renamed. A crash, a
-full disk or a `kill -9` leaves the earlier output, or none; never a torn one.
+full disk or a `kill -9` leaves the earlier output, or none; never a torn one. A folder that replaces another changes
+places with it in one call where the filesystem has that; where it has not, a kill between the two renames leaves the
+earlier one under a name that `recover_folder` knows.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
@@ -37,7 +40,8 @@ _CANNOT_WRITE = {
 }
 
 
-def _explain(path: Path, error: OSError) -> Exception:
+def explained(path: Path, error: OSError) -> Exception:
+    """What to raise for `error` while writing `path`: one line for the user, or `error` where it is a defect."""
     if error.errno not in _CANNOT_WRITE:
         return error
     return HeartlmError(
@@ -64,9 +68,9 @@ def atomic_file(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
             os.fsync(stream.fileno())
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
-        _fsync_folder(path.parent)
+        fsync_folder(path.parent)
     except OSError as error:
-        raise _explain(path, error) from error
+        raise explained(path, error) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -92,10 +96,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             if file.is_file():
                 with file.open("rb") as stream:
                     os.fsync(stream.fileno())
-        _swap(temporary, path)
-        _fsync_folder(path.parent)
+        replace_folder(temporary, path)
+        fsync_folder(path.parent)
     except OSError as error:
-        raise _explain(path, error) from error
+        raise explained(path, error) from error
     except HeartlmError as error:
         raise HeartlmError(str(error).replace(str(temporary), str(path))) from error
     finally:
@@ -103,19 +107,56 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _swap(temporary: Path, path: Path) -> None:
+def replace_folder(temporary: Path, path: Path) -> None:
+    """Give the complete folder `temporary` the name `path` beside it; a folder of that name is removed.
+
+    At every moment `path` is the earlier folder or the new one, or, where the filesystem cannot exchange two names,
+    `recover_folder` brings one of them back.
+
+    Raises:
+        OSError: `path` cannot be replaced and is as it was.
+    """
+    recover_folder(path)
     if not path.exists():
         temporary.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    path.rename(old / "old")
-    try:
-        temporary.rename(path)
-    except OSError:
-        (old / "old").rename(path)
-        raise
-    finally:
+    elif _exchange(temporary, path):
+        shutil.rmtree(temporary, ignore_errors=True)
+    else:
+        old = _set_aside(path)
+        shutil.rmtree(old, ignore_errors=True)  # of a replacement that was killed when it was done
+        path.rename(old)
+        try:
+            temporary.rename(path)
+        except OSError:
+            old.rename(path)
+            raise
         shutil.rmtree(old, ignore_errors=True)
+
+
+def recover_folder(path: Path) -> None:
+    """Bring `path` back if a kill in the middle of `replace_folder` left it under its other name."""
+    if not path.exists() and _set_aside(path).is_dir():
+        _set_aside(path).rename(path)
+
+
+def _set_aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+_RENAME_EXCHANGE, _AT_FDCWD = 2, -100
+_CANNOT_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two names change places in one step; False where the system or the filesystem cannot."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is None:
+        return False
+    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    if (number := ctypes.get_errno()) in _CANNOT_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
 
 
 def append_line(path: Path, line: str) -> None:
@@ -128,7 +169,7 @@ def append_line(path: Path, line: str) -> None:
         with Path(path).open("a", encoding="utf-8") as stream:
             stream.write(line + "\n")
     except OSError as error:
-        raise _explain(path, error) from error
+        raise explained(path, error) from error
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -164,7 +205,8 @@ def _umask() -> int:
     return mask
 
 
-def _fsync_folder(path: Path) -> None:
+def fsync_folder(path: Path) -> None:
+    """Flush the names in the folder `path` to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,31 +1,41 @@
 """Checkpoints for resuming exactly: model, optimiser, step and best loss so far.
 
-They are written by `torch.distributed.checkpoint`, so a run may resume on another number of processes. Each is a
-folder written under a temporary name and renamed; the newest complete one counts, and one older is kept behind it.
-Because data, masks and dropout of a step follow from the seed and the step, no other state is needed.
+    state on the device ─► staged in memory ─► .step-000000200/ ─► step-000000200/ ─► older ones removed
+        all ranks            all ranks           each its part        rank 0            rank 0
+
+Staging is all that training waits for; the rest happens in a thread. `torch.distributed.checkpoint` writes the parts,
+so a run may resume on another number of processes, wrapped otherwise. A checkpoint counts when it has its final name,
+which rank 0 gives it after every rank has flushed its part; `checkpoint.json` in it says what each file must hash to,
+so one that the disk damaged later is passed over for the one before it. Because data, masks and dropout of a step
+follow from the seed and the step, no other state is needed.
 """
 
 from __future__ import annotations
 
+import copy
 import shutil
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_folder, read_json, write_json
-from heartlm.models.heart import HeartModel
+from heartlm.files import explained, fsync_folder, read_json, replace_folder, sha256_of, write_json
+from heartlm.training.agreement import Agreement
 
-KEEP = 2
 _PREFIX = "step-"
+_ABOUT = "checkpoint.json"
 
 
 @dataclass
@@ -35,73 +45,199 @@ class Progress:
     Attributes:
         step: steps done.
         best_loss: lowest validation loss so far; None before the first validation.
+        bad_steps: what `BadSteps.state` returned after the last step.
     """
 
     step: int = 0
     best_loss: float | None = None
+    bad_steps: dict[str, Any] = field(default_factory=dict)
 
 
-def save_checkpoint(folder: Path, model: HeartModel, optimizer: Optimizer, progress: Progress) -> None:
-    """Write a checkpoint below `folder`, then remove all but the newest `KEEP`, and unfinished ones.
+class Checkpoints:
+    """The checkpoints of one run. All ranks make it, and call each of its methods in the same order.
 
-    Raises:
-        HeartlmError: it cannot be written; earlier ones are untouched.
+    Args:
+        folder: where they are, each in a folder of its own.
+        keep: how many complete ones stay.
+        asynchronous: write in the background while training goes on; one at a time.
     """
-    with atomic_folder(folder / _name(progress.step)) as temporary:
-        write_json(temporary / "progress.json", vars(progress))
-        with _quiet():
-            dcp.save(_state(model, optimizer), checkpoint_id=str(temporary / "state"), no_dist=True)
-    torn = folder.glob(f".{_PREFIX}*")  # what a kill left
-    for old in (*complete_checkpoints(folder)[:-KEEP], *torn):
-        shutil.rmtree(old, ignore_errors=True)
+
+    def __init__(self, folder: Path, keep: int = 2, asynchronous: bool = True) -> None:
+        self.folder, self.keep, self.asynchronous = Path(folder), keep, asynchronous
+        self._ranks = Agreement()
+        self._writer: Thread | None = None
+        self._failure: Exception | None = None
+        self._damaged: list[Path] = []
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", module="torch.distributed.checkpoint")
+
+    def complete(self) -> list[Path]:
+        """The complete checkpoints, oldest first, whether damaged since or not."""
+        return sorted(path for path in self.folder.glob(f"{_PREFIX}*") if (path / _ABOUT).is_file())
+
+    def save(self, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
+        """Stage the state and begin to write it; waits for the one before.
+
+        Raises:
+            HeartlmError: the one before could not be written, or without `asynchronous` this one.
+        """
+        self.wait()
+        state, about = _staged(_state(model, optimizer)), asdict(progress)
+        self._writer = Thread(target=self._try_to_write, args=(state, about), name="checkpoint")
+        self._writer.start()
+        if not self.asynchronous:
+            self.wait()
+
+    def wait(self) -> None:
+        """Return when nothing is being written.
+
+        Raises:
+            HeartlmError: the checkpoint could not be written; earlier ones are untouched.
+        """
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def restore(self, model: nn.Module, optimizer: Optimizer) -> Progress:
+        """Load the newest undamaged checkpoint into `model` and `optimizer`; say which were passed over.
+
+        Raises:
+            HeartlmError: there is none, or it is of another model.
+        """
+        self.wait()
+        complete = self._ranks.first(self.complete)
+        if not complete:
+            raise HeartlmError(f"{self.folder}: no checkpoint to resume from; start the run anew")
+        for path in reversed(complete):
+            damage = next(filter(None, self._ranks.all(partial(self._damage, path))), None)
+            if damage is None:
+                return self._load(path, model, optimizer)
+            self._ranks.first(partial(print, f"{damage}: passed over", file=sys.stderr, flush=True))
+            self._damaged.append(path)
+        raise HeartlmError(f"{self.folder}: none of {len(complete)} checkpoints is undamaged; start the run anew")
+
+    def _load(self, path: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
+        state = _state(model, optimizer)
+        try:
+            with _plain_errors():
+                dcp.load(state, checkpoint_id=str(path / "state"), **self._ranks.for_torch())
+            about = read_json(path / _ABOUT)
+            progress = Progress(**about["progress"])
+        except Exception as error:
+            raise HeartlmError(
+                f"{path} does not fit this run ({_last_line(error)}); resume it with the settings it was begun with"
+            ) from error
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        return progress
+
+    def _damage(self, path: Path) -> str | None:
+        """What is wrong with this rank's share of the files of `path`."""
+        try:
+            files = sorted(read_json(path / _ABOUT)["files"].items())
+            for name, expected in files[self._ranks.rank :: self._ranks.num_ranks]:
+                if sha256_of(path / name) != expected:
+                    return f"{path / name} is damaged"
+        except (OSError, HeartlmError, KeyError, TypeError, AttributeError) as error:
+            return f"{path} is damaged ({_last_line(error)})"
+        return None
+
+    def _try_to_write(self, state: dict[str, Any], about: dict[str, Any]) -> None:
+        path = self.folder / f"{_PREFIX}{about['step']:09d}"
+        try:
+            self._write(path, state, about)
+        except Exception as error:
+            self._failure = error if isinstance(error, HeartlmError) else _explained(path, error)
+
+    def _write(self, path: Path, state: dict[str, Any], progress: dict[str, Any]) -> None:
+        temporary = path.with_name(f".{path.name}")
+        self._ranks.first(lambda: self._begin(temporary))
+        with _plain_errors():
+            dcp.save(state, checkpoint_id=str(temporary / "state"), **self._ranks.for_torch())
+        files: dict[str, str] = {}
+        for part in self._ranks.all(lambda: self._hashes(temporary)):
+            files |= part
+        self._ranks.first(lambda: self._commit(temporary, path, {"progress": progress, "files": files}))
+
+    def _begin(self, temporary: Path) -> None:
+        self._sweep()
+        (temporary / "state").mkdir(parents=True)
+
+    def _hashes(self, temporary: Path) -> dict[str, str]:
+        """Hash of each file that this rank wrote; rank 0 wrote the metadata too."""
+        mine = [*(temporary / "state").glob(f"__{self._ranks.rank}_*")]
+        if self._ranks.rank == 0:
+            mine.append(temporary / "state" / ".metadata")
+        return {str(path.relative_to(temporary)): sha256_of(path) for path in mine}
+
+    def _commit(self, temporary: Path, path: Path, about: dict[str, Any]) -> None:
+        write_json(temporary / _ABOUT, about)
+        fsync_folder(temporary / "state")
+        replace_folder(temporary, path)
+        fsync_folder(self.folder)
+        good = [kept for kept in self.complete() if kept not in self._damaged or kept == path]
+        for old in {*self.complete()} - {*good[-self.keep :]}:
+            old.rename(old.with_name(f".{old.name}"))
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what a kill left half written or half removed."""
+        for torn in self.folder.glob(f".{_PREFIX}*"):
+            shutil.rmtree(torn, ignore_errors=True)
 
 
-def complete_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints below `folder`, oldest first."""
-    return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / "progress.json").is_file())
-
-
-def restore_checkpoint(folder: Path, model: HeartModel, optimizer: Optimizer) -> Progress:
-    """Load the newest checkpoint below `folder` into `model` and `optimizer`.
-
-    Raises:
-        HeartlmError: there is none, or it does not fit.
-    """
-    complete = complete_checkpoints(folder)
-    if not complete:
-        raise HeartlmError(f"{folder}: no checkpoint to resume from; start the run anew")
-    state = _state(model, optimizer)
-    try:
-        with _quiet():
-            dcp.load(state, checkpoint_id=str(complete[-1] / "state"), no_dist=True)
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        raise HeartlmError(
-            f"{complete[-1]} cannot be loaded ({reason}); remove it to resume from the one before"
-        ) from error
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    return Progress(**read_json(complete[-1] / "progress.json"))
-
-
-def _name(step: int) -> str:
-    return f"{_PREFIX}{step:09d}"
-
-
-def _state(model: HeartModel, optimizer: Optimizer) -> dict[str, Any]:
+def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     model_state, optimizer_state = get_state_dict(model, optimizer)
     return {"model": model_state, "optimizer": optimizer_state}
 
 
+def _staged(value: Any) -> Any:
+    """A copy in main memory that later steps do not change."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _staged(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_staged(entry) for entry in value)
+    return copy.deepcopy(value)
+
+
+def _explained(path: Path, error: Exception) -> Exception:
+    if isinstance(error, OSError):
+        return explained(path, error)
+    if isinstance(error, RuntimeError):  # of gloo, or of another rank
+        return HeartlmError(f"{path} was not written ({_last_line(error)}); the checkpoints before it are good")
+    return error
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[-1]
+
+
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence `torch.distributed.checkpoint`, and raise what lies in its exceptions: a full disk is an OSError."""
+def _plain_errors() -> Iterator[None]:
+    """Raise what lies in the exceptions of `torch.distributed.checkpoint`: a full disk is an OSError."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     except CheckpointException as error:
         failed, _ = next(iter(error.failures.values()))
         cause: BaseException | None = failed
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
         raise (cause or failed) from None
+
+
+def save_checkpoint(folder: Path, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
+    """`Checkpoints.save` for one process, in the foreground."""
+    Checkpoints(folder, asynchronous=False).save(model, optimizer, progress)
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """`Checkpoints.complete`."""
+    return Checkpoints(folder).complete()
+
+
+def restore_checkpoint(folder: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
+    """`Checkpoints.restore` for one process."""
+    return Checkpoints(folder).restore(model, optimizer)

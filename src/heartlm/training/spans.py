@@ -1,0 +1,96 @@
+"""Where the time of each step went, span by span: JSON lines a rank writes, and the page Perfetto opens.
+
+`spans/rank-0.jsonl`, `rank-1.jsonl`, … hold one event a line in the Trace Event Format (the document of that name by
+the Chromium project): `ts` and `dur` in microseconds, `pid` the rank. `write_trace` joins them to one file for
+https://ui.perfetto.dev or chrome://tracing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from heartlm.errors import HeartlmError
+from heartlm.files import append_line, atomic_file
+
+
+class Spans:
+    """Writes the spans of one rank, many at a time.
+
+    Args:
+        path: the file; lines are added, so a resumed run goes on in it.
+        rank: this rank.
+    """
+
+    BUFFERED = 512
+    """Lines kept in memory; a kill loses them."""
+
+    def __init__(self, path: Path, rank: int = 0) -> None:
+        self.path, self.rank = Path(path), rank
+        self._lines: list[str] = []
+        self._epoch_s = time.time() - time.perf_counter()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise HeartlmError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def add(self, name: str, begin_s: float, end_s: float, step: int) -> None:
+        """Note that `name` lasted from `begin_s` to `end_s`, in seconds of `time.perf_counter`.
+
+        Raises:
+            HeartlmError: the file cannot be written.
+        """
+        ts_us, dur_us = (self._epoch_s + begin_s) * 1e6, (end_s - begin_s) * 1e6
+        self._lines.append(
+            f'{{"name":"{name}","ph":"X","ts":{ts_us:.1f},"dur":{dur_us:.1f},'
+            f'"pid":{self.rank},"tid":0,"args":{{"step":{step}}}}}'
+        )
+        if len(self._lines) >= self.BUFFERED:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is buffered; call it when the run ends.
+
+        Raises:
+            HeartlmError: the file cannot be written.
+        """
+        if self._lines:
+            append_line(self.path, "\n".join(self._lines))
+            self._lines = []
+
+
+def write_trace(folder: Path, out: Path) -> int:
+    """Join the spans of all ranks below `folder` to one trace at `out`, times from the first span on.
+
+    Lines that a kill tore are left out.
+
+    Returns:
+        The number of spans.
+
+    Raises:
+        HeartlmError: there are none, or `out` cannot be written.
+    """
+    files = sorted(folder.glob("rank-*.jsonl"))
+    events = [
+        event for path in files for line in path.read_text(encoding="utf-8").splitlines() if (event := _event(line))
+    ]
+    if not events:
+        raise HeartlmError(f"{folder}: no spans found: train with --spans first")
+    first_us = min(event["ts"] for event in events)
+    ranks = sorted({event["pid"] for event in events})
+    names = [{"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}} for rank in ranks]
+    for event in events:
+        event["ts"] = round(event["ts"] - first_us, 1)
+    with atomic_file(out) as stream:
+        json.dump({"traceEvents": names + events, "displayTimeUnit": "ms"}, stream)
+    return len(events)
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and {"name", "ts", "dur", "pid"} <= event.keys() else None

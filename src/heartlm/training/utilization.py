@@ -1,0 +1,57 @@
+"""Model FLOPs utilisation: the useful arithmetic of training over what the devices could do at their peak.
+
+Useful is what the model's mathematics needs for the valid tokens: padding, recomputed activations and attention masks
+win nothing (Chowdhery et al. 2022, PaLM, appendix B).
+"""
+
+from __future__ import annotations
+
+from heartlm.models.config import ModelConfig
+
+_A100 = {"bf16": 312.0, "tf32": 156.0, "fp32": 19.5}
+_H100_SXM = {"bf16": 989.4, "tf32": 494.7, "fp32": 66.9}
+_PEAK_TFLOPS = {
+    "NVIDIA A100-SXM4-40GB": _A100,
+    "NVIDIA A100-SXM4-80GB": _A100,
+    "NVIDIA A100-PCIE-40GB": _A100,
+    "NVIDIA A100 80GB PCIe": _A100,
+    "NVIDIA H100 80GB HBM3": _H100_SXM,
+    "NVIDIA H100 PCIe": {"bf16": 756.0, "tf32": 378.0, "fp32": 51.0},
+    "NVIDIA H200": _H100_SXM,
+    "NVIDIA GH200 480GB": _H100_SXM,
+}
+"""Dense peaks, 10^12 operations a second, by the name CUDA gives a device; half of what is claimed with sparsity.
+
+NVIDIA A100 data sheet (nvidia-a100-datasheet-us-nvidia-1758950), H100 Tensor Core GPU Architecture white paper (the
+GPU of H200 and GH200 is the same), H100 data sheet for PCIe.
+"""
+
+
+def flops_per_token(config: ModelConfig, window: int, num_classes: int = 0, head_share: float = 1.0) -> float:
+    """Floating-point operations of training on one token, forward and backward.
+
+    6 N + 12 L T D (PaLM, appendix B): N weights of matrix products, each 2 operations forward and 4 backward; L blocks;
+    T tokens a window; D width. Attention counts in full, causal or not. Embeddings, a look-up, count nothing.
+
+    Args:
+        config: the resolved shape.
+        window: tokens a window.
+        num_classes: of the head for labels.
+        head_share: share of the tokens that the facet heads are evaluated at: 1 for the causal objective, the share of
+            hidden tokens for the masked one, 0 in fine-tuning.
+    """
+    assert config.width and config.feed_forward, "resolve the config first"
+    block = config.width * (4 * config.width + 3 * config.feed_forward)
+    heads = config.width * (head_share * sum(config.facet_sizes) + num_classes)
+    return 6 * (config.depth * block + heads) + 12 * config.depth * window * config.width
+
+
+def peak_flops(device_name: str, precision: str) -> float | None:
+    """Peak floating-point operations a second of one device, dense; None where it is not known, as of any CPU.
+
+    Args:
+        device_name: as `torch.cuda.get_device_name` says it.
+        precision: bf16, tf32 or fp32.
+    """
+    tflops = _PEAK_TFLOPS.get(device_name, {}).get(precision)
+    return None if tflops is None else tflops * 1e12
