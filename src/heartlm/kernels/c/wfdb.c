@@ -94,8 +94,8 @@ static void unpack(const uint8_t *bytes, int64_t format, int64_t count, void *ou
     }
 }
 
-/* For int16 and int32 alike: pick a column, sum it, and turn it into physical values. The loops for one and two leads are
- * the same as the last, with a step the compiler knows. */
+/* For int16 and int32 alike: pick a column, sum it, and turn it into physical values. Missing values are rare and have a
+ * loop of their own, which keeps the one that divides free of branches. */
 #define COLUMNS(TYPE, NAME)                                                                                        \
     static void NAME##_pick(const TYPE *from, int64_t step, int64_t count, TYPE *to) {                             \
         if (step == 1) memcpy(to, from, (size_t)count * sizeof(TYPE));                                             \
@@ -107,12 +107,14 @@ static void unpack(const uint8_t *bytes, int64_t format, int64_t count, void *ou
         for (int64_t t = 0; t < count; t++) sum = (uint16_t)(sum + (uint16_t)from[t]);                             \
         return sum;                                                                                                \
     }                                                                                                              \
-    static void NAME##_scale(const TYPE *from, int64_t count, double baseline, double gain, double factor,         \
-                             TYPE invalid, float *to) {                                                            \
-        for (int64_t t = 0; t < count; t++) {                                                                      \
-            float value = (float)(((double)from[t] - baseline) / gain * factor);                                   \
-            to[t] = from[t] == invalid ? NAN : value;                                                              \
-        }                                                                                                          \
+    static void NAME##_scale(const TYPE *from, int64_t count, const double *scale, TYPE invalid, float *to) {      \
+        double baseline = scale[0], gain = scale[1], factor = scale[2];                                            \
+        TYPE missing = 0;                                                                                          \
+        for (int64_t t = 0; t < count; t++) to[t] = (float)(((double)from[t] - baseline) / gain * factor);         \
+        for (int64_t t = 0; t < count; t++) missing |= from[t] == invalid;                                         \
+        if (missing)                                                                                               \
+            for (int64_t t = 0; t < count; t++)                                                                    \
+                if (from[t] == invalid) to[t] = NAN;                                                               \
     }
 
 COLUMNS(int16_t, narrow)
@@ -144,13 +146,13 @@ void HEARTLM(wfdb_decode)(const uint8_t *bytes, int64_t format, int64_t skip, in
                 wide_pick(block.wide + first, width, count, adu);
                 if (sums) sums[c] = (uint16_t)(sums[c] + wide_sum(adu, count));
                 if (calibration)
-                    wide_scale(adu, count, scale[0], scale[1], scale[2], invalid_adu(format), (float *)out + at);
+                    wide_scale(adu, count, scale, invalid_adu(format), (float *)out + at);
             } else {
                 int16_t *adu = calibration ? column.narrow : (int16_t *)out + at;
                 narrow_pick(block.narrow + first, width, count, adu);
                 if (sums) sums[c] = (uint16_t)(sums[c] + narrow_sum(adu, count));
                 if (calibration)
-                    narrow_scale(adu, count, scale[0], scale[1], scale[2], (int16_t)invalid_adu(format), (float *)out + at);
+                    narrow_scale(adu, count, scale, (int16_t)invalid_adu(format), (float *)out + at);
             }
         }
     }
