@@ -1,12 +1,12 @@
-"""Samples out of the bytes of WFDB signal files: formats 212, 16, 61, 80, 24 and 32.
+"""Samples out of the bytes of WFDB signal files (formats 212, 16, 61, 80, 24 and 32), and annotations out of theirs.
 
-Format: signal(5) of the WFDB Applications Guide, https://physionet.org/physiotools/wag/signal-5.htm.
+Formats: signal(5) and annot(5) of the WFDB Applications Guide, https://physionet.org/physiotools/wag/signal-5.htm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,12 @@ GROUP: dict[str, tuple[int, ...]] = {
 
 _NUM_BITS = {"212": 12, "16": 16, "61": 16, "80": 8, "24": 24, "32": 32}
 """Of a sample; the lowest that they hold marks a missing value."""
+
 _MAX_WIDTH = 2048
 """Samples a frame that the kernel takes; it works in blocks that hold whole frames."""
+
+_SKIP, _AUX = 59, 63
+"""Codes of words that are no annotations: a 32-bit time step, and text."""
 
 
 def num_bytes(group: tuple[int, ...], num_samples: int) -> int:
@@ -133,3 +137,60 @@ def _unpack(content: NDArray[np.uint8], fmt: str) -> NDArray[Any]:
         return (low << 8 | middle << 16 | high << 24) >> 8
     pairs = np.stack([low | (middle & 15) << 8, high | (middle >> 4) << 8], axis=1).ravel()
     return ((pairs << 4).astype(np.int16) >> 4).astype(np.int16)
+
+
+class Annotations(NamedTuple):
+    """The annotations of a file, in its order.
+
+    Attributes:
+        sample: position in ticks, int64 `[num_annotations]`.
+        code: what was annotated, uint8 `[num_annotations]`.
+        texts: of each AUX text the annotation it belongs to (-1: none), its first byte and its length, int64
+            `[num_texts, 3]`.
+    """
+
+    sample: NDArray[np.int64]
+    code: NDArray[np.uint8]
+    texts: NDArray[np.int64]
+
+
+def decode_annotations(content: bytes, variant: str | None = None) -> Annotations | None:
+    """Decode an annotation file; None where it ends before its end mark."""
+    run = kernel("wfdb_annotations", *(pointer, int64, *[pointer] * 4), returns=int64, variant=variant)
+    if run is None:
+        return decode_annotations_reference(content)
+    num_words = len(content) // 2
+    sample, code = np.empty(num_words, np.int64), np.empty(num_words, np.uint8)
+    texts, num_texts = np.empty((num_words, 3), np.int64), np.zeros(1, np.int64)
+    out = address(sample, np.int64), address(code, np.uint8), address(texts, np.int64), address(num_texts, np.int64)
+    found = run(content, num_words, *out)
+    return None if found < 0 else Annotations(sample[:found], code[:found], texts[: num_texts[0]])
+
+
+def decode_annotations_reference(content: bytes) -> Annotations | None:
+    """The same in NumPy: the few words that are no annotations are walked one by one, all else decoded at once."""
+    words = np.frombuffer(content, "<u2", count=len(content) // 2).astype(np.int64)
+    code = (words >> 10).astype(np.uint8)
+    is_payload = np.zeros(len(words), np.bool_)
+    step = np.where(code < _SKIP, words & 1023, 0)
+    texts: list[tuple[int, int, int]] = []
+    after = 0
+    for position in np.flatnonzero((code == _SKIP) | (code == _AUX)).tolist():
+        if position < after:
+            continue
+        length = int(words[position] & 1023)
+        after = position + 1 + (2 if code[position] == _SKIP else (length + 1) // 2)
+        is_payload[position + 1 : after] = True
+        if code[position] == _AUX:
+            texts.append((position, 2 * (position + 1), length))
+        elif after <= len(words):
+            step[position] = int(words[position + 1]) << 16 | int(words[position + 2])
+            step[position] -= (step[position] >> 31) << 32
+    ends = np.flatnonzero((words == 0) & ~is_payload)
+    if len(ends) == 0:
+        return None
+    end = int(ends[0])
+    step[is_payload] = 0
+    place = np.flatnonzero((code[:end] < _SKIP) & ~is_payload[:end])
+    rows = [(np.searchsorted(place, at) - 1, first, length) for at, first, length in texts if at < end]
+    return Annotations(np.cumsum(step[:end])[place], code[place], np.array(rows, np.int64).reshape(-1, 3))

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.beats import CLASS_OF_SYMBOL
-from heartlm.ecg.readers.annotation_file import AnnotationFile
+from heartlm.ecg.readers.annotation_file import SYMBOL_OF_CODE, AnnotationFile
 from heartlm.ecg.recording import RhythmSpan
 from heartlm.ecg.rhythms import RHYTHMS, rhythm_index
 
-_BEAT_SYMBOLS = np.array(sorted(CLASS_OF_SYMBOL))
+_IS_BEAT = np.isin(SYMBOL_OF_CODE, sorted(CLASS_OF_SYMBOL))
+"""Whether a heartbeat is what a code annotates."""
 
 
 def positions_at_rate(file: AnnotationFile, rate_hz: float) -> NDArray[np.int64]:
@@ -36,8 +37,8 @@ def beats_of(
     Returns:
         positions int64 `[num_beats]`, symbols `<U1` `[num_beats]`, counts of what was left out.
     """
-    is_beat = np.isin(file.symbol, _BEAT_SYMBOLS)
-    sample, symbol = positions_at_rate(file, rate_hz)[is_beat], file.symbol[is_beat]
+    is_beat = _IS_BEAT[file.code]
+    sample, symbol = positions_at_rate(file, rate_hz)[is_beat], SYMBOL_OF_CODE[file.code[is_beat]]
     order = np.argsort(sample, kind="stable")
     sample, symbol = sample[order], symbol[order]
     before = sample < 0
@@ -63,15 +64,15 @@ def rhythms_of(
     Returns:
         the spans in time order, and counts by reason of the changes that were left out.
     """
-    sample = positions_at_rate(file, rate_hz)
+    sample, symbol = positions_at_rate(file, rate_hz), file.symbol
     changes: list[tuple[int, str | None]] = [
         (int(sample[index]), canonical_rhythm(text))
         for index, text in file.aux.items()
-        if file.symbol[index] == "+" and text.startswith("(")
+        if symbol[index] == "+" and text.startswith("(")
     ]
     if bracketed is not None:
-        changes += [(start, bracketed) for start in sample[file.symbol == "["].tolist()]
-        changes += [(stop, None) for stop in sample[file.symbol == "]"].tolist()]
+        changes += [(start, bracketed) for start in sample[symbol == "["].tolist()]
+        changes += [(stop, None) for stop in sample[symbol == "]"].tolist()]
     changes.sort(key=lambda change: change[0])
     stops = [start for start, _ in changes[1:]] + [num_samples]
     spans = (

@@ -192,15 +192,19 @@ def _signal(path: Path, place: int, line: str) -> Signal:
     if stated is None:
         _refuse(path, f"signal {place} is calibrated by {calibration!r}, expected gain(baseline)/unit")
     gain, baseline, unit = stated
+    fmt, samples_per_frame, skew, byte_offset = layout
     return Signal(
         file_name,
-        *layout,
-        gain=gain or _DEFAULT_GAIN,
-        baseline=float(adc_zero or 0) if baseline is None else baseline,
-        unit=unit,
-        calibrated=bool(gain),
-        checksum=None if checksum is None else int(checksum) % 65536,
-        name=name or f"lead {place}",
+        fmt,
+        samples_per_frame,
+        skew,
+        byte_offset,
+        gain or _DEFAULT_GAIN,
+        float(adc_zero or 0) if baseline is None else baseline,
+        unit,
+        gain != 0,
+        None if checksum is None else int(checksum) & 0xFFFF,
+        name or f"lead {place}",
     )
 
 
