@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
 from heartlm.tokenizers.beat import BeatTokenizer
+from heartlm.tokenizers.bpe import BPETokenizer
 from heartlm.tokenizers.registry import KINDS, tokenizer_class
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import SampleTokenizer
@@ -28,7 +29,13 @@ def beat_tokenizer() -> BeatTokenizer:
     return tokenizer
 
 
-MAKERS: list[Callable[[], Tokenizer]] = [beat_tokenizer, RhythmTokenizer, SampleTokenizer]
+def bpe_tokenizer() -> BPETokenizer:
+    tokenizer = BPETokenizer(num_codes=160)
+    tokenizer.fit([heart_lead(20)])
+    return tokenizer
+
+
+MAKERS: list[Callable[[], Tokenizer]] = [beat_tokenizer, RhythmTokenizer, SampleTokenizer, bpe_tokenizer]
 
 
 @pytest.fixture
@@ -128,6 +135,6 @@ def test_truncated_or_missing_codebooks_and_folders_are_refused(saved: Path) -> 
 
 
 def test_every_kind_has_its_class() -> None:
-    assert [tokenizer_class(kind).kind for kind in KINDS] == ["beat", "rhythm", "sample"]
-    with pytest.raises(HeartlmError, match=r"'word' found, one of beat, rhythm, sample expected"):
+    assert [tokenizer_class(kind).kind for kind in KINDS] == ["beat", "rhythm", "sample", "bpe"]
+    with pytest.raises(HeartlmError, match=r"'word' found, one of beat, rhythm, sample, bpe expected"):
         tokenizer_class("word")

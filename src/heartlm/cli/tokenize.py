@@ -28,9 +28,10 @@ class TokenizeOptions:
         databases: folders of recordings, one each database.
         out: the corpus folder to write; an earlier one is replaced when the new one is complete.
         tokenizer: beat, the default, reads waveforms and RR intervals; rhythm reads RR intervals alone; sample reads
-            amplitudes at 100 Hz.
+            amplitudes at 100 Hz; bpe reads runs of them.
         tokenizer_from: encode with the tokenizer of this run or corpus instead of fitting one.
         causal: leave out what needs the next beats, so that a live stream can be tokenised alike (beat).
+        num_codes: how many different runs there are at most, by default 1024 (bpe).
         training_leads: first encodes one lead of each recording; all adds the other leads of training recordings.
         beats: auto takes annotated beats and detects them where there are none.
         skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
@@ -40,9 +41,10 @@ class TokenizeOptions:
 
     databases: list[Path]
     out: Path
-    tokenizer: Literal["beat", "rhythm", "sample"] | None = None
+    tokenizer: Literal["beat", "rhythm", "sample", "bpe"] | None = None
     tokenizer_from: Path | None = None
     causal: bool = False
+    num_codes: int | None = None
     training_leads: Literal["first", "all"] = "first"
     beats: Literal["auto", "annotated", "detected"] = "auto"
     skip_unreadable: bool = False
@@ -88,12 +90,17 @@ def _tokenizer(options: TokenizeOptions) -> Any:
 
     kind = options.tokenizer or "beat"
     if options.tokenizer_from is not None:
-        if options.causal or options.tokenizer is not None:
-            name = "causal" if options.causal else "tokenizer"
-            raise HeartlmError(f"{name}: the tokenizer of {options.tokenizer_from} is what it is: leave --{name} out")
+        settled = {"causal": options.causal, "tokenizer": options.tokenizer, "num_codes": options.num_codes is not None}
+        for name in (name for name, given in settled.items() if given):
+            option = name.replace("_", "-")
+            raise HeartlmError(f"{name}: the tokenizer of {options.tokenizer_from} is what it is: leave --{option} out")
         return load_tokenizer(existing(options.tokenizer_from, "run or corpus") / "tokenizer")
     if options.causal and kind != "beat":
         raise HeartlmError(f"causal: the {kind} tokenizer is causal anyway: leave --causal out")
+    if options.num_codes is not None:
+        if kind != "bpe":
+            raise HeartlmError(f"num_codes: the {kind} tokenizer has sizes of its own: leave --num-codes out")
+        return tokenizer_class("bpe")(num_codes=options.num_codes)  # type: ignore[call-arg]
     if kind == "beat":
         return tokenizer_class("beat")(causal_only=options.causal)  # type: ignore[call-arg]
     return tokenizer_class(kind)()

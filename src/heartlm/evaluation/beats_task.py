@@ -110,7 +110,7 @@ def score_beats_task(
     Raises:
         HeartlmError: no beat there has a label of the task.
     """
-    paired = [PairedLead.of(lead, tuned.info.tokenizer_kind != "sample") for lead in leads]
+    paired = [PairedLead.of(lead, tuned.tokens_are_beats) for lead in leads]
     if not any((beat_labels(each.reference) >= 0).any() for each in paired):
         raise HeartlmError(f"{config.on}: no beat of the {config.split} split has a label, so nothing can be scored")
     answers = model_answers(paired, tuned)

@@ -8,6 +8,7 @@ What is left of the seam is the recording itself, what is right of it the model'
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from heartlm.evaluation.prompts import Prompt, Writer
 from heartlm.models.generate import Sampling, generate
 from heartlm.tokenizers.beat import BeatTokenizer
+from heartlm.tokenizers.bpe import BPETokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import GRID_HZ, SampleTokenizer
 from heartlm.tokenizers.waveform import BeatWindow
@@ -49,6 +51,9 @@ def continue_recording(writer: Writer, prompt: Prompt, num_tokens: int, sampling
         return entry | _decoded_rhythm(tokenizer, prompt, codes)
     if isinstance(tokenizer, BeatTokenizer):
         return entry | _decoded_beats(tokenizer, prompt, codes)
+    if isinstance(tokenizer, BPETokenizer):
+        apart = replace(prompt, tokens=tokenizer.single_levels(prompt.tokens, prompt.recording))
+        return entry | _decoded_samples(SampleTokenizer(), apart, tokenizer.decode_levels(codes)[:, None])
     assert isinstance(tokenizer, SampleTokenizer)
     return entry | _decoded_samples(tokenizer, prompt, codes)
 

@@ -17,6 +17,7 @@ from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, load_model
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
+from heartlm.tokenizers.registry import tokenizer_class
 from heartlm.training.run_folder import RunFolder
 
 
@@ -39,6 +40,11 @@ class FineTuned:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer whose codes the model reads."""
         return load_tokenizer(self.folder.tokenizer)
+
+    @property
+    def tokens_are_beats(self) -> bool:
+        """Whether each of its tokens is a heartbeat; else they are pieces of the signal."""
+        return tokenizer_class(self.info.tokenizer_kind).needs_beats
 
     def training_manifests(self) -> list[dict[str, Any]]:
         """Copies of the manifests of what it was trained on, which stay when the corpus is gone."""

@@ -193,8 +193,8 @@ def _training_windows(tuned: FineTuned, width: int) -> tuple[Floats, Flags]:
 
 
 def _needs_intervals(tuned: FineTuned) -> None:
-    if tuned.info.tokenizer_kind == "sample":
-        raise HeartlmError("tokens of the sample tokenizer are no beats and have no RR intervals")
+    if not tuned.tokens_are_beats:
+        raise HeartlmError(f"tokens of the {tuned.info.tokenizer_kind} tokenizer are no beats and have no RR intervals")
 
 
 def _score(method: Verdicts, labels: WindowLabels, patient: NDArray[np.str_], config: EvaluationConfig) -> WindowScores:
@@ -211,7 +211,7 @@ def _score(method: Verdicts, labels: WindowLabels, patient: NDArray[np.str_], co
 def _duration_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> dict[str, Any]:
     """Scores of time, of the model and, where it applies, of Zhou 2015 at its published window."""
     flags = {"durations": [_positive_beats(lead, tuned) for lead in track(leads, len(leads), "predict")]}
-    if config.baselines and tuned.info.positive[0] == "AFIB" and tuned.info.tokenizer_kind != "sample":
+    if config.baselines and tuned.info.positive[0] == "AFIB" and tuned.tokens_are_beats:
         flags["durations of Zhou 2015"] = [zhou.detect(rr_of(lead)) for lead in leads]
     patients = [lead.patient_id for lead in leads]
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Tokenizer
 
-KINDS: tuple[str, ...] = ("beat", "rhythm", "sample")
+KINDS: tuple[str, ...] = ("beat", "rhythm", "sample", "bpe")
 
 
 def tokenizer_class(kind: str) -> type[Tokenizer]:
@@ -15,6 +15,7 @@ def tokenizer_class(kind: str) -> type[Tokenizer]:
         HeartlmError: there is none of that name.
     """
     from heartlm.tokenizers.beat import BeatTokenizer
+    from heartlm.tokenizers.bpe import BPETokenizer
     from heartlm.tokenizers.rhythm import RhythmTokenizer
     from heartlm.tokenizers.sample import SampleTokenizer
 
@@ -22,6 +23,7 @@ def tokenizer_class(kind: str) -> type[Tokenizer]:
         "beat": BeatTokenizer,
         "rhythm": RhythmTokenizer,
         "sample": SampleTokenizer,
+        "bpe": BPETokenizer,
     }
     if kind not in classes:
         raise HeartlmError(f"tokenizer: {kind!r} found, one of {', '.join(classes)} expected")

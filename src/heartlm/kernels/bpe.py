@@ -1,0 +1,130 @@
+"""Byte-pair encoding: the two loops over symbols, replacing a pair while learning and the longest match when encoding.
+
+Both are exact in whole numbers, so every variant and the reference agree to the last code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import address, int32, int64, kernel, pointer
+
+Symbols = NDArray[np.uint16]
+
+BREAK = 0xFFFF
+"""No symbol: what stands before the first and behind the last, and between stretches that must not be joined."""
+
+
+def merge_pair(
+    symbols: Symbols, left: int, right: int, merged: int, variant: str | None = None
+) -> tuple[Symbols, Symbols, Symbols]:
+    """Replace each `left` followed by `right`, from the first on; of overlapping ones every other.
+
+    Args:
+        symbols: `[num_symbols]`, overwritten.
+        left: a symbol, not `BREAK`.
+        right: the symbol behind it, not `BREAK`.
+        merged: what replaces the two.
+        variant: of the kernel; by default the best.
+
+    Returns:
+        The symbols left, which lie where the old ones did, and for each replaced pair what then stands before it and
+        what stood behind it before anything further was replaced, `BREAK` at the ends.
+    """
+    arguments = (pointer, int64, int32, int32, int32, pointer, pointer)
+    replace = kernel("bpe_merge_pair", *arguments, returns=int64, variant=variant)
+    if replace is None:
+        return merge_pair_reference(symbols, left, right, merged)
+    before, after = np.empty((2, len(symbols) // 2), np.uint16)
+    place = address(symbols, np.uint16)
+    found = replace(place, len(symbols), left, right, merged, address(before, np.uint16), address(after, np.uint16))
+    return symbols[: len(symbols) - found], before[:found], after[:found]
+
+
+def merge_pair_reference(symbols: Symbols, left: int, right: int, merged: int) -> tuple[Symbols, Symbols, Symbols]:
+    """The same in NumPy."""
+    found = np.flatnonzero((symbols[:-1] == left) & (symbols[1:] == right))
+    if left == right:
+        begins = np.flatnonzero(np.diff(found, prepend=-2) > 1)
+        run_begin = np.repeat(found[begins], np.diff(begins, append=len(found)))
+        found = found[(found - run_begin) % 2 == 0]
+    around = np.concatenate([[BREAK], symbols, [BREAK]]).astype(np.uint16)
+    before, after = around[found], around[found + 3]
+    before[1:][np.diff(found) == 2] = merged
+    symbols[found] = merged
+    rest = np.delete(symbols, found + 1)
+    symbols[: len(rest)] = rest
+    return symbols[: len(rest)], before, after
+
+
+@dataclass(frozen=True)
+class Trie:
+    """All runs of symbols that have a code, as a walk from symbol to symbol.
+
+    A run's node is numbered like its code; nodes of beginnings that have no code of their own come behind them.
+
+    Attributes:
+        next: the node behind each node by the symbol that follows, 0 where there is none; int32
+            `[num_nodes, num_symbols]`.
+        num_codes: how many nodes are codes.
+    """
+
+    next: NDArray[np.int32]
+    num_codes: int
+
+    @classmethod
+    def of(cls, runs: Sequence[bytes], num_symbols: int) -> Trie:
+        """The trie of `runs`, all different, the single symbols in their order first."""
+        nodes = {run: code for code, run in enumerate(runs)}
+        for run in runs:
+            for stop in range(2, len(run)):
+                nodes.setdefault(run[:stop], len(nodes))
+        following = np.zeros((len(nodes), num_symbols), np.int32)
+        for run, node in nodes.items():
+            if len(run) > 1:
+                following[nodes[run[:-1]], run[-1]] = node
+        return cls(following, len(runs))
+
+
+def encode_runs(symbols: Symbols, trie: Trie, every: int, variant: str | None = None) -> Symbols:
+    """Cut `symbols` into the longest runs that have a code, from the first on, none across a multiple of `every`.
+
+    Args:
+        symbols: `[num_symbols]`, each below the trie's number of symbols.
+        trie: of the runs.
+        every: a run ends where a multiple of it is reached.
+        variant: of the kernel; by default the best.
+
+    Returns:
+        The codes, `[num_runs]`.
+    """
+    assert every > 0 and (not len(symbols) or int(symbols.max()) < trie.next.shape[1]), "a symbol without a code"
+    arguments = (pointer, int64, int64, pointer, int64, int32, pointer)
+    encode = kernel("bpe_encode", *arguments, returns=int64, variant=variant)
+    if encode is None:
+        return encode_runs_reference(symbols, trie, every)
+    codes = np.empty(len(symbols), np.uint16)
+    places = address(symbols, np.uint16), address(trie.next, np.int32), address(codes, np.uint16)
+    num_runs = encode(places[0], len(symbols), every, places[1], trie.next.shape[1], trie.num_codes, places[2])
+    return codes[:num_runs]
+
+
+def encode_runs_reference(symbols: Symbols, trie: Trie, every: int) -> Symbols:
+    """The same in Python."""
+    text, following, codes = symbols.tolist(), trie.next.tolist(), list[int]()
+    begin = 0
+    while begin < len(text):
+        end = min(begin - begin % every + every, len(text))
+        node = longest = text[begin]
+        at = stop = begin + 1
+        while at < end and (node := following[node][text[at]]):
+            at += 1
+            if node < trie.num_codes:
+                longest, stop = node, at
+        codes.append(longest)
+        begin = stop
+    return np.array(codes, np.uint16)
