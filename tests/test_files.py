@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
+import signal
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from heartlm import files
 from heartlm.errors import HeartlmError
-from heartlm.files import append_line, atomic_file, atomic_folder, read_json, sha256_of, write_json
+from heartlm.files import (
+    append_line,
+    atomic_file,
+    atomic_folder,
+    read_json,
+    recover_folder,
+    replace_folder,
+    sha256_of,
+    write_json,
+)
 
 
 def full(*_: object, **__: object) -> None:
@@ -75,11 +88,97 @@ def test_a_full_disk_leaves_the_earlier_folder(tmp_path: Path, monkeypatch: pyte
         elif where == "flushing":
             monkeypatch.setattr(os, "fsync", full)
         else:
-            rename = Path.rename
-            monkeypatch.setattr(Path, "rename", lambda self, to: full() if self == temporary else rename(self, to))
+            monkeypatch.setattr(files, "_exchange", full)
     assert str(error.value).startswith(f"cannot write {out}: No space left on device")
     assert (out / "a").read_text() == "earlier"
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_disk_that_fills_between_two_renames_leaves_the_earlier_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = written(tmp_path, "earlier")
+    rename = Path.rename
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(Path, "rename", lambda self, to: full() if self.name == "new" else rename(self, to))
+    (tmp_path / "new").mkdir()
+    with pytest.raises(OSError, match="No space left"):
+        replace_folder(tmp_path / "new", out)
+    assert (out / "a").read_text() == "earlier"
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "new", out]
+
+
+def written(folder: Path, text: str) -> Path:
+    """A complete folder with one file in it."""
+    with atomic_folder(folder / "out") as temporary:
+        (temporary / "a").write_text(text)
+    return folder / "out"
+
+
+def killed_while_replacing(folder: Path, moment: int) -> int:
+    """Replace `out` in a child that dies at the system call of this number; its exit status."""
+    child = os.fork()
+    if child == 0:
+        left = iter(range(moment))
+
+        def die(event: str, arguments: tuple[object, ...]) -> None:
+            if event.startswith(("os.", "shutil.", "ctypes.")) and event != "os.kill" and next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(die)
+        replace_folder(folder / "new", folder / "out")
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_kill_at_any_moment_of_replacing_leaves_one_of_two_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    if not exchange:
+        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    found, missing, status, moment = [], 0, -1, 0
+    while status != 0:
+        place = tmp_path / str(moment)
+        out = written(place, "earlier")
+        written(place / "made", "later").rename(place / "new")
+        status = killed_while_replacing(place, moment)
+        missing += not out.exists()
+        recover_folder(out)
+        found.append((out / "a").read_text())
+        written(place, "latest")
+        assert (out / "a").read_text() == "latest"
+        assert not (place / ".out.old").exists()
+        moment += 1
+    assert found == ["earlier"] * found.count("earlier") + ["later"] * found.count("later")
+    assert found.count("earlier") > 1
+    assert found.count("later") > 1
+    assert missing == (0 if exchange else 1)
+
+
+def test_recovering_touches_nothing_that_is_whole(tmp_path: Path) -> None:
+    out = written(tmp_path, "good")
+    (tmp_path / ".out.old").mkdir()
+    recover_folder(out)
+    assert (out / "a").read_text() == "good"
+    recover_folder(tmp_path / "never there")
+    assert not (tmp_path / "never there").exists()
+
+
+@pytest.mark.parametrize(("number", "can"), [(errno.EINVAL, False), (errno.ENOSYS, False), (errno.EIO, None)])
+def test_a_filesystem_without_exchange_is_told_from_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, can: bool | None
+) -> None:
+    def refuse(*arguments: object) -> int:
+        ctypes.set_errno(number)
+        return -1
+
+    monkeypatch.setattr(files.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(renameat2=refuse))
+    if can is None:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            files._exchange(tmp_path / "a", tmp_path / "b")
+    else:
+        assert files._exchange(tmp_path / "a", tmp_path / "b") is can
 
 
 def test_an_error_deep_in_a_folder_names_the_place_it_was_to_have(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@
 
 Staging is all that training waits for; the rest happens in a thread. `torch.distributed.checkpoint` writes the parts,
 so a run may resume on another number of processes, wrapped otherwise. A checkpoint counts when it has its final name,
-which rank 0 gives it after every rank has flushed its part; `checkpoint.json` in it says what each file must hash to,
-so one that the disk damaged later is passed over for the one before it. Because data, masks and dropout of a step
+which rank 0 gives it after every rank has flushed its part; `files.json` in it says what each file must hash to, so
+one that the disk damaged later is passed over for the one before it. Because data, masks and dropout of a step
 follow from the seed and the step, no other state is needed.
 """
 
@@ -35,7 +35,7 @@ from heartlm.files import explained, fsync_folder, read_json, replace_folder, sh
 from heartlm.training.agreement import Agreement
 
 _PREFIX = "step-"
-_ABOUT = "checkpoint.json"
+_PROGRESS, _FILES = "progress.json", "files.json"
 
 
 @dataclass
@@ -68,20 +68,25 @@ class Checkpoints:
         self._writer: Thread | None = None
         self._failure: Exception | None = None
         self._damaged: list[Path] = []
+        self._newest: dict[str, Any] | None = None
         warnings.filterwarnings("ignore", "torch.distributed is disabled", module="torch.distributed.checkpoint")
 
     def complete(self) -> list[Path]:
         """The complete checkpoints, oldest first, whether damaged since or not."""
-        return sorted(path for path in self.folder.glob(f"{_PREFIX}*") if (path / _ABOUT).is_file())
+        return sorted(path for path in self.folder.glob(f"{_PREFIX}*") if (path / _FILES).is_file())
 
     def save(self, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
-        """Stage the state and begin to write it; waits for the one before.
+        """Stage the state and begin to write it; waits for the one before. Where nothing was done since, nothing is.
 
         Raises:
             HeartlmError: the one before could not be written, or without `asynchronous` this one.
         """
         self.wait()
-        state, about = _staged(_state(model, optimizer)), asdict(progress)
+        about = asdict(progress)
+        if about == self._newest:
+            return
+        self._newest = about
+        state = _staged(_state(model, optimizer))
         self._writer = Thread(target=self._try_to_write, args=(state, about), name="checkpoint")
         self._writer.start()
         if not self.asynchronous:
@@ -97,7 +102,7 @@ class Checkpoints:
             self._writer.join()
             self._writer = None
         if self._failure is not None:
-            failure, self._failure = self._failure, None
+            failure, self._failure, self._newest = self._failure, None, None
             raise failure
 
     def restore(self, model: nn.Module, optimizer: Optimizer) -> Progress:
@@ -123,8 +128,7 @@ class Checkpoints:
         try:
             with _plain_errors():
                 dcp.load(state, checkpoint_id=str(path / "state"), **self._ranks.for_torch())
-            about = read_json(path / _ABOUT)
-            progress = Progress(**about["progress"])
+            progress = Progress(**read_json(path / _PROGRESS))
         except Exception as error:
             raise HeartlmError(
                 f"{path} does not fit this run ({_last_line(error)}); resume it with the settings it was begun with"
@@ -135,7 +139,7 @@ class Checkpoints:
     def _damage(self, path: Path) -> str | None:
         """What is wrong with this rank's share of the files of `path`."""
         try:
-            files = sorted(read_json(path / _ABOUT)["files"].items())
+            files = sorted(read_json(path / _FILES).items())
             for name, expected in files[self._ranks.rank :: self._ranks.num_ranks]:
                 if sha256_of(path / name) != expected:
                     return f"{path / name} is damaged"
@@ -145,34 +149,37 @@ class Checkpoints:
 
     def _try_to_write(self, state: dict[str, Any], about: dict[str, Any]) -> None:
         path = self.folder / f"{_PREFIX}{about['step']:09d}"
-        try:
-            self._write(path, state, about)
-        except Exception as error:
-            self._failure = error if isinstance(error, HeartlmError) else _explained(path, error)
-
-    def _write(self, path: Path, state: dict[str, Any], progress: dict[str, Any]) -> None:
         temporary = path.with_name(f".{path.name}")
-        self._ranks.first(lambda: self._begin(temporary))
+        try:
+            self._write(temporary, path, state, about)
+        except HeartlmError as error:
+            self._failure = HeartlmError(str(error).replace(str(temporary), str(path)))
+        except Exception as error:
+            self._failure = _explained(path, error)
+
+    def _write(self, temporary: Path, path: Path, state: dict[str, Any], progress: dict[str, Any]) -> None:
+        self._ranks.first(lambda: self._begin(temporary, progress))
         with _plain_errors():
             dcp.save(state, checkpoint_id=str(temporary / "state"), **self._ranks.for_torch())
         files: dict[str, str] = {}
         for part in self._ranks.all(lambda: self._hashes(temporary)):
             files |= part
-        self._ranks.first(lambda: self._commit(temporary, path, {"progress": progress, "files": files}))
+        self._ranks.first(lambda: self._commit(temporary, path, files))
 
-    def _begin(self, temporary: Path) -> None:
+    def _begin(self, temporary: Path, progress: dict[str, Any]) -> None:
         self._sweep()
         (temporary / "state").mkdir(parents=True)
+        write_json(temporary / _PROGRESS, progress)
 
     def _hashes(self, temporary: Path) -> dict[str, str]:
-        """Hash of each file that this rank wrote; rank 0 wrote the metadata too."""
+        """Hash of each file that this rank wrote."""
         mine = [*(temporary / "state").glob(f"__{self._ranks.rank}_*")]
         if self._ranks.rank == 0:
-            mine.append(temporary / "state" / ".metadata")
+            mine += [temporary / "state" / ".metadata", temporary / _PROGRESS]
         return {str(path.relative_to(temporary)): sha256_of(path) for path in mine}
 
-    def _commit(self, temporary: Path, path: Path, about: dict[str, Any]) -> None:
-        write_json(temporary / _ABOUT, about)
+    def _commit(self, temporary: Path, path: Path, files: dict[str, str]) -> None:
+        write_json(temporary / _FILES, files)
         fsync_folder(temporary / "state")
         replace_folder(temporary, path)
         fsync_folder(self.folder)
@@ -207,7 +214,7 @@ def _explained(path: Path, error: Exception) -> Exception:
     if isinstance(error, OSError):
         return explained(path, error)
     if isinstance(error, RuntimeError):  # of gloo, or of another rank
-        return HeartlmError(f"{path} was not written ({_last_line(error)}); the checkpoints before it are good")
+        return HeartlmError(f"{path} was not finished: {_last_line(error)}; the newest complete checkpoint is good")
     return error
 
 
