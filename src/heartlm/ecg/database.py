@@ -70,6 +70,7 @@ class Database:
         self.version: str = self._settings.get("version") or ""
         self._known = KNOWN_DATABASES.get(self.name, UNKNOWN)
         self._files = find_records(folder)
+        self._patient_of: dict[str, str] = {}
         self.record_ids: tuple[str, ...] = tuple(sorted(self._files))
 
     def recording(self, record_id: str) -> Recording:
@@ -79,9 +80,10 @@ class Database:
             HeartlmError: no such record, or its header is unreadable.
         """
         recording = self._read_recording(self.files(record_id))
-        return replace(
-            recording, record_id=record_id, database=self.name, patient_id=self._patient(recording, record_id)
-        )
+        if record_id not in self._patient_of:
+            self._patient_of[record_id] = self._patient(recording, record_id)
+        patient_id = self._patient_of[record_id]
+        return replace(recording, record_id=record_id, database=self.name, patient_id=patient_id)
 
     def annotations(self, record_id: str, recording: Recording | None = None) -> Annotations | None:
         """Read the heartbeats and rhythms of a record; None where nobody annotated it.
@@ -94,19 +96,19 @@ class Database:
             HeartlmError: no such record, or a file that is there is unreadable.
         """
         recording = recording or self.recording(record_id)
-        files = self.files(record_id)
-        beat_file = _first_annotation_file(files, self._known.beat_annotators)
-        rhythm_file = _first_annotation_file(files, self._known.rhythm_annotators)
-        if rhythm_file is not None and beat_file is not None and rhythm_file.path == beat_file.path:
-            rhythm_file = beat_file
-        return self._combine(recording, beat_file, rhythm_file)
+        beats, rhythms = self._annotation_files(record_id)
+        read: dict[Path | None, AnnotationFile] = {
+            path: read_annotation_file(path) for path in {beats, rhythms} if path is not None
+        }
+        return self._combine(recording, read.get(beats), read.get(rhythms))
 
     def patient_of(self, record_id: str) -> str:
         """The patient of a record, `database/patient`, unique over databases; of what is mitdb's too, mitdb's."""
-        if self._known.patient_in_comment is not None:
-            return self.recording(record_id).patient_id
-        self.files(record_id)
-        return self._patient(None, record_id)
+        if record_id not in self._patient_of:
+            files = self.files(record_id)
+            recording = self._read_recording(files) if self._known.patient_in_comment is not None else None
+            self._patient_of[record_id] = self._patient(recording, record_id)
+        return self._patient_of[record_id]
 
     def split_of(self, record_id: str) -> Split:
         """The split of a record: as `database.json` says, or de Chazal of mitdb's recordings, else by patient."""
@@ -130,9 +132,12 @@ class Database:
 
     def annotation_paths(self, record_id: str) -> list[Path]:
         """The annotation files of a record that are read, beats first."""
+        return [path for path in dict.fromkeys(self._annotation_files(record_id)) if path is not None]
+
+    def _annotation_files(self, record_id: str) -> tuple[Path | None, Path | None]:
+        """The files with the beats and with the rhythms of a record, often the same."""
         files = self.files(record_id)
-        paths = (files.annotation(self._known.beat_annotators), files.annotation(self._known.rhythm_annotators))
-        return list(dict.fromkeys(path for path in paths if path is not None))
+        return files.annotation(self._known.beat_annotators), files.annotation(self._known.rhythm_annotators)
 
     @cached_property
     def _patients(self) -> dict[str, str]:
@@ -210,11 +215,6 @@ def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:
         (int(positions_at_rate(file, rate_hz).max()) + 1 for file in files if file is not None and len(file.sample)),
         default=0,
     )
-
-
-def _first_annotation_file(files: RecordFiles, annotators: tuple[str, ...]) -> AnnotationFile | None:
-    path = files.annotation(annotators)
-    return None if path is None else read_annotation_file(path)
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class Recording:
         path: the file to name in an error message (header or the only file).
         comments: free text of the header, one entry a line.
         samples: the reader of samples; None for annotation-only records.
+        faults: what reading has found wrong so far and read all the same, one line each: leads that were read whole and
+            do not sum to the header's checksum.
     """
 
     record_id: str
@@ -53,6 +55,7 @@ class Recording:
     path: Path
     comments: tuple[str, ...] = ()
     samples: ReadSamples | None = field(default=None, repr=False, compare=False)
+    faults: list[str] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def num_leads(self) -> int:

@@ -97,13 +97,9 @@ def _wfdb_findings(header: Header, *, calibrated: bool) -> Iterator[Finding]:
             found = checksums(part)
         except HeartlmError:
             continue  # an unreadable signal is reported where its leads are looked at
-        for name, stated, computed in found:
-            if stated is not None and stated != computed:
-                yield Finding(
-                    part.path,
-                    "warning" if stated == 0 else "error",
-                    f"lead {name}: the header's checksum is {stated}, its samples sum to {computed}",
-                )
+        for checksum in found:
+            if checksum.fault is not None:
+                yield Finding(part.path, "warning" if checksum.stated == 0 else "error", checksum.fault)
 
 
 def _lead_findings(recording: Recording) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ segments), EDF, aECG, CSV and NumPy files, and annotation files that stand alone
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,32 +106,41 @@ def _listed(records: Path) -> list[RecordFiles]:
 
 
 def _lying_there(folder: Path) -> Iterator[RecordFiles]:
-    paths = [path for path in sorted(folder.rglob("*")) if not path.name.startswith(".")]
-    headers = [path for path in paths if path.suffix == ".hea"]
-    segments = {segment for path in headers for segment in _segments(path)}
-    taken = {path.with_suffix("") for path in headers}
-    yield from (RecordFiles(path.with_suffix(""), path) for path in headers if path.with_suffix("") not in segments)
-    for path in paths:
-        stem = path.with_suffix("")
-        if stem in taken:
+    paths = sorted(_files_below(folder))
+    headers = [stem for stem, suffix in paths if suffix == ".hea"]
+    segments = {segment for stem in headers for segment in _segments(stem)}
+    taken = set(headers)
+    yield from (RecordFiles(Path(stem), Path(f"{stem}.hea")) for stem in headers if stem not in segments)
+    for stem, suffix in paths:
+        if stem in taken or suffix.lower() not in _READERS:
             continue
-        suffix = path.suffix.lower()
-        if suffix in _READERS and _IS_RECORDING.get(suffix, Path.is_file)(path):
+        path = Path(stem + suffix)
+        if _IS_RECORDING.get(suffix.lower(), Path.is_file)(path):
             taken.add(stem)
-            yield RecordFiles(stem, path)
-    for path in paths:
-        stem = path.with_suffix("")
-        if path.suffix.removeprefix(".") in STANDALONE_ANNOTATORS and stem not in taken:
+            yield RecordFiles(Path(stem), path)
+    for stem, suffix in paths:
+        if suffix.removeprefix(".") in STANDALONE_ANNOTATORS and stem not in taken:
             taken.add(stem)
-            yield RecordFiles(stem, None)
+            yield RecordFiles(Path(stem), None)
 
 
-def _segments(header: Path) -> Iterator[Path]:
+def _files_below(folder: Path) -> Iterator[tuple[str, str]]:
+    """Path and suffix of every file below `folder` that has one and is not hidden; as text, for there may be many."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            stem, dot, suffix = name.rpartition(".")
+            if dot and not name.startswith("."):
+                yield f"{root}/{stem}", f".{suffix}"
+
+
+def _segments(stem: str) -> list[str]:
     """Stems of the segments of a multi-segment header, whose first line reads `NAME/COUNT ...`."""
-    lines = header.read_text(encoding="utf-8", errors="replace").splitlines()
-    stated = [fields for line in lines if (fields := line.split()) and not line.lstrip().startswith("#")]
-    if stated and "/" in stated[0][0]:
-        yield from (header.parent / fields[0] for fields in stated[1:])
+    lines = Path(f"{stem}.hea").read_bytes().splitlines()
+    stated = (fields for line in lines if (fields := line.split()) and not fields[0].startswith(b"#"))
+    if b"/" not in next(stated, [b""])[0]:
+        return []
+    folder, _, _ = stem.rpartition("/")
+    return [f"{folder}/{fields[0].decode(errors='replace')}" for fields in stated]
 
 
 def _signal_of(stem: Path) -> Path | None:

@@ -23,6 +23,13 @@ class Checksum(NamedTuple):
     stated: int | None
     computed: int
 
+    @property
+    def fault(self) -> str | None:
+        """What is wrong, in words; None where nothing is stated or it holds."""
+        if self.stated is None or self.stated == self.computed:
+            return None
+        return f"lead {self.lead}: the header's checksum is {self.stated}, its samples sum to {self.computed}"
+
 
 def check_files(header: Header) -> None:
     """Compare every signal file with the header.

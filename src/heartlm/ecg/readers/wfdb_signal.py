@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.units import to_millivolts
-from heartlm.ecg.readers.wfdb_checks import check_files, check_gains
+from heartlm.ecg.readers.wfdb_checks import Checksum, check_files, check_gains
 from heartlm.ecg.readers.wfdb_files import SignalFile, num_samples, signal_files
 from heartlm.ecg.readers.wfdb_header import Header, read_header
 from heartlm.ecg.readers.wfdb_package import read_physical
@@ -39,6 +39,7 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
     calibration = np.array(
         [(lead.baseline, lead.gain, factor) for lead, (_, factor) in zip(header.leads, units, strict=True)], np.float64
     ).reshape(-1, 3)
+    faults: list[str] = []
     return Recording(
         record_id=path.stem,
         patient_id=path.stem,
@@ -51,7 +52,8 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
         baseline=calibration[:, 0],
         path=path,
         comments=header.comments,
-        samples=_Samples(header, calibration, accept_uncalibrated) if header.leads else None,
+        samples=_Samples(header, calibration, accept_uncalibrated, faults) if header.leads else None,
+        faults=faults,
     )
 
 
@@ -59,39 +61,46 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
 class _Samples:
     """Reads slices; the files are checked against the header once, before the first.
 
-    `calibration` is baseline, gain and factor to millivolts of each lead, `[num_leads, 3]`.
+    `calibration` is baseline, gain and factor to millivolts of each lead, `[num_leads, 3]`. Leads whose samples, read
+    whole, do not sum to the header's checksum are noted in `faults`.
     """
 
     header: Header
     calibration: NDArray[np.float64]
     accept_uncalibrated: bool
+    faults: list[str]
 
     def __call__(self, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
         self._checked  # noqa: B018
         signal = np.empty((len(leads), stop - start), np.float32)
         rows_of: dict[tuple[int | None, int], list[int]] = {}
         for row, lead in enumerate(leads):
-            rows_of.setdefault((self._file_of.get(lead), self._skew(lead)), []).append(row)
+            rows_of.setdefault(self._source_of[lead], []).append(row)
         for (file, skew), rows in rows_of.items():
-            last = max(min(stop + skew, self._num_samples), start + skew)
             own = [leads[row] for row in rows]
             part = signal if len(rows) == len(leads) else np.empty((len(rows), stop - start), np.float32)
-            part[:, last - start - skew :] = np.nan
-            if last > start + skew:
-                self._read(file, start + skew, last, own, part[:, : last - start - skew])
+            valid = max(0, min(stop, self._num_samples - skew) - start)
+            part[:, valid:] = np.nan
+            if valid and file is None:
+                physical = read_physical(self.header, start + skew, start + skew + valid, own)
+                part[:, :valid] = physical * self.calibration[own, 2:]
+            elif valid and file is not None:
+                self._decode(self._files[file], start + skew, own, part[:, :valid])
             if part is not signal:
                 signal[rows] = part
         return signal
 
-    def _read(self, file: int | None, start: int, stop: int, leads: list[int], out: NDArray[np.float32]) -> None:
-        if file is None:
-            out[:] = read_physical(self.header, start, stop, leads) * self.calibration[leads, 2:]
-            return
-        source = self._files[file]
-        columns, calibration = [source.columns[lead] for lead in leads], self.calibration[leads]
-        for first, last, content, skip in source.frames(start, stop):
+    def _decode(self, file: SignalFile, start: int, leads: list[int], out: NDArray[np.float32]) -> None:
+        columns, calibration = [file.columns[lead] for lead in leads], self.calibration[leads]
+        sums = np.zeros(len(leads), np.uint16) if out.shape[1] == self._num_samples else None
+        for first, last, content, skip in file.frames(start, start + out.shape[1]):
             part = out[:, first - start : last - start]
-            decode(content, source.format, source.samples_per_frame, columns, part, skip, calibration)
+            decode(content, file.format, file.samples_per_frame, columns, part, skip, calibration, sums)
+        for lead, total in zip(leads, [] if sums is None else sums.tolist(), strict=False):
+            signal = self.header.signals[lead]
+            fault = Checksum(signal.name, signal.checksum, total).fault
+            if fault is not None and fault not in self.faults:
+                self.faults.append(fault)
 
     @cached_property
     def _checked(self) -> bool:
@@ -109,9 +118,9 @@ class _Samples:
         return [file for file in signal_files(self.header) if file.format in GROUP]
 
     @cached_property
-    def _file_of(self) -> dict[int, int]:
-        """The file of each lead that is decoded here; the package reads the others."""
-        return {lead: index for index, file in enumerate(self._files) for lead in file.columns}
-
-    def _skew(self, lead: int) -> int:
-        return self.header.signals[lead].skew if self.header.signals else 0
+    def _source_of(self) -> list[tuple[int | None, int]]:
+        """The file of each lead, None where the package reads it, and the frames it stands too late there."""
+        file_of = {lead: index for index, file in enumerate(self._files) for lead in file.columns}
+        if self.header.segment_lines:
+            return [(None, 0)] * len(self.header.leads)
+        return [(file_of.get(lead), signal.skew) for lead, signal in enumerate(self.header.signals)]
