@@ -1,0 +1,377 @@
+"""Training speed of one process: our loop against Hugging Face Trainer and a plain loop after nanoGPT.
+
+    python benchmarks/training.py --work FOLDER
+
+Every rival trains on the same tokens (one facet of 128 amplitude levels, simulated patients), at the same width,
+depth, heads, window and batch, in the same precision, without padding and without dropout, on the same one core (or
+the GPU with --device cuda). A round trains each of them for --steps steps; tokens a second are counted after --warm-up
+steps, so that neither set-up nor compilation counts. Causal: our model, GPT-2 under Trainer, and nanoGPT's GPT and our
+model under a plain loop. Masked: our model and RoBERTa under Trainer. What is not installed is left out and said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from steps import Steps
+from timing import Table, pin, write
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.models.heart import HeartModel
+from heartlm.training.config import PretrainConfig
+from heartlm.training.pretrain import pretrain
+
+VOCABULARY, MASK, MASK_SHARE = 129, 128, 0.3
+LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 0.05, 1.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    depth: int
+    width: int
+    heads: int
+    window: int
+    batch: int
+    steps: int
+    warm_up: int
+    device: str
+    bf16: bool
+    compile: bool
+
+    @property
+    def timed_tokens(self) -> int:
+        return (self.steps - self.warm_up) * self.window * self.batch
+
+
+class Stopwatch:
+    """Tokens a second after the warm-up."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape, self.steps, self.begin = shape, 0, 0.0
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps in (self.shape.warm_up, self.shape.steps):
+            if self.shape.device == "cuda":
+                torch.cuda.synchronize()
+            if self.steps == self.shape.warm_up:
+                self.begin = time.perf_counter()
+            else:
+                self.end = time.perf_counter()
+
+    def rate(self) -> float:
+        return self.shape.timed_tokens / (self.end - self.begin)
+
+
+def heartlm(shape: Shape, corpus: Corpus, objective: str, work: Path) -> float:
+    """Our loop as a user runs it; the rate is what it reports."""
+    out = work / "run"
+    shutil.rmtree(out, ignore_errors=True)
+    pretrain(
+        PretrainConfig(
+            corpus=corpus.folder,
+            out=out,
+            objective=objective,  # type: ignore[arg-type]
+            depth=shape.depth,
+            width=shape.width,
+            heads=shape.heads,
+            window=shape.window + (objective == "causal"),
+            batch_size=shape.batch,
+            steps=shape.steps,
+            learning_rate=LEARNING_RATE,
+            mask_share=MASK_SHARE,
+            mask_span=1,
+            log_every=shape.steps - shape.warm_up,
+            validate_every=10**6,
+            checkpoint_every=10**6,
+            device=shape.device,  # type: ignore[arg-type]
+            precision="bf16" if shape.bf16 else "fp32",
+            compile=shape.compile,
+        )
+    )
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return float([line for line in lines if line["split"] == "train"][-1]["tokens_per_s"])
+
+
+class Windows(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """Windows as Trainer takes them: one item each, from random places of the memory map."""
+
+    def __init__(self, codes: np.ndarray, shape: Shape) -> None:
+        self.codes, self.width = codes, shape.window
+        starts = np.random.default_rng(0).integers(0, len(codes) - shape.window, shape.batch * shape.steps)
+        self.starts = starts.tolist()
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        start = self.starts[index]
+        ids = torch.from_numpy(self.codes[start : start + self.width].astype(np.int64))
+        return {"input_ids": ids, "labels": ids}
+
+
+def masked(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Hide tokens of a batch behind the mask, as the collator for masked language models does."""
+    ids = torch.stack([item["input_ids"] for item in items])
+    hidden = torch.rand(ids.shape) < MASK_SHARE
+    return {"input_ids": ids.masked_fill(hidden, MASK), "labels": ids.masked_fill(~hidden, -100)}
+
+
+def trainer(shape: Shape, corpus: Corpus, objective: str, work: Path) -> float:
+    """Hugging Face Trainer with GPT-2 (causal) or RoBERTa (masked) of the same shape."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    watch = Stopwatch(shape)
+
+    class Watch(transformers.TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            watch.step()
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(work / "trainer"),
+        per_device_train_batch_size=shape.batch,
+        max_steps=shape.steps,
+        learning_rate=LEARNING_RATE,
+        weight_decay=WEIGHT_DECAY,
+        max_grad_norm=CLIP,
+        lr_scheduler_type="cosine",
+        logging_steps=shape.steps,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=shape.device == "cpu",
+        bf16=shape.bf16,
+        torch_compile=shape.compile,
+        dataloader_num_workers=0,
+    )
+    model = gpt2(shape) if objective == "causal" else roberta(shape)
+    transformers.Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=Windows(corpus.codes[:, 0], shape),
+        data_collator=masked if objective == "masked" else None,
+        callbacks=[Watch()],
+    ).train()
+    return watch.rate()
+
+
+def gpt2(shape: Shape) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=shape.window,
+        n_embd=shape.width,
+        n_layer=shape.depth,
+        n_head=shape.heads,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def roberta(shape: Shape) -> nn.Module:
+    from transformers import RobertaConfig, RobertaForMaskedLM
+
+    config = RobertaConfig(
+        vocab_size=VOCABULARY + 1,
+        pad_token_id=VOCABULARY,
+        max_position_embeddings=shape.window + VOCABULARY + 1,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.depth,
+        num_attention_heads=shape.heads,
+        intermediate_size=4 * shape.width,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return RobertaForMaskedLM(config)
+
+
+class PlainBlock(nn.Module):
+    """GPT-2's block as nanoGPT writes it, without biases."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        width = shape.width
+        self.heads = shape.heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = x.shape
+        q, k, v = (
+            part.view(*size[:2], self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm_1(x)).split(size[2], 2)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(size))
+        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+
+
+class PlainGPT(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.token = nn.Embedding(VOCABULARY, shape.width)
+        self.place = nn.Embedding(shape.window, shape.width)
+        self.blocks = nn.Sequential(*(PlainBlock(shape) for _ in range(shape.depth)))
+        self.norm = nn.LayerNorm(shape.width, bias=False)
+        self.head = nn.Linear(shape.width, VOCABULARY, bias=False)
+        self.head.weight = self.token.weight
+        for parameter in self.parameters():
+            if parameter.ndim == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, ids: Tensor, target: Tensor) -> Tensor:
+        x = self.token(ids) + self.place(torch.arange(ids.shape[1], device=ids.device))
+        return F.cross_entropy(self.head(self.norm(self.blocks(x))).flatten(0, 1), target.flatten())
+
+
+class OursPlainly(nn.Module):
+    """Our model, asked as the plain loop asks."""
+
+    def __init__(self, shape: Shape, corpus: Corpus) -> None:
+        super().__init__()
+        from heartlm.models.config import ModelConfig
+        from heartlm.models.store import build_model
+
+        config = ModelConfig((128,), shape.depth, shape.width, shape.heads, causal=True).resolve()
+        self.model: HeartModel = build_model(config, [torch.from_numpy(g) for g in corpus.tokenizer().geometry()])
+
+    def forward(self, ids: Tensor, target: Tensor) -> Tensor:
+        hidden, table = self.model.hidden(ids[..., None])
+        (logits,) = self.model.facet_logits(hidden.flatten(0, 1), target.flatten()[:, None], table)
+        return F.cross_entropy(logits, target.flatten())
+
+
+def plain_batches(codes: np.ndarray, shape: Shape) -> Iterator[tuple[Tensor, Tensor]]:
+    """nanoGPT's get_batch: random places of the memory map, stacked."""
+    while True:
+        starts = torch.randint(len(codes) - shape.window - 1, (shape.batch,)).tolist()
+        window = shape.window
+        x = torch.stack([torch.from_numpy(codes[s : s + window].astype(np.int64)) for s in starts])
+        y = torch.stack([torch.from_numpy(codes[s + 1 : s + 1 + window].astype(np.int64)) for s in starts])
+        yield x.to(shape.device), y.to(shape.device)
+
+
+def plain_loop(shape: Shape, corpus: Corpus, model: nn.Module) -> float:
+    """Draw, forward, backward, clip, step: nothing else."""
+    model = model.to(shape.device)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), LEARNING_RATE, BETAS, weight_decay=WEIGHT_DECAY, fused=shape.device == "cuda"
+    )
+    forward = torch.compile(model) if shape.compile else model
+    batches, watch = plain_batches(corpus.codes[:, 0], shape), Stopwatch(shape)
+    for _ in range(shape.steps):
+        x, y = next(batches)
+        with torch.autocast(shape.device, torch.bfloat16, enabled=shape.bf16):
+            loss = forward(x, y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        watch.step()
+    return watch.rate()
+
+
+def rate_of(rival: str, shape: Shape, corpus: Corpus, work: Path) -> float:
+    """Tokens a second of one rival, in this process."""
+    torch.manual_seed(0)
+    if rival.startswith("heartlm"):
+        return heartlm(shape, corpus, rival.split()[1], work)
+    if rival.startswith("trainer"):
+        return trainer(shape, corpus, rival.split()[1], work)
+    return plain_loop(shape, corpus, OursPlainly(shape, corpus) if rival.endswith("heartlm") else PlainGPT(shape))
+
+
+RIVALS: dict[str, dict[str, str]] = {
+    "causal": {
+        "heartlm": "heartlm causal",
+        "Hugging Face Trainer, GPT-2": "trainer causal",
+        "plain loop, nanoGPT's GPT": "plain gpt",
+        "plain loop, heartlm's model": "plain heartlm",
+    },
+    "masked": {"heartlm": "heartlm masked", "Hugging Face Trainer, RoBERTa": "trainer masked"},
+}
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--compile", action="store_true")
+    for name, value in (("depth", 4), ("width", 128), ("heads", 4), ("window", 128), ("batch", 16)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    for name, value in (("steps", 40), ("warm-up", 10), ("rounds", 5), ("core", 0)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--rival", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def in_a_process(rival: str) -> float:
+    """Tokens a second of one rival, in a process of its own, so that no rival inherits another's memory or settings."""
+    done = subprocess.run([sys.executable, *sys.argv, "--rival", rival], stdout=subprocess.PIPE, text=True, check=True)
+    return float(done.stdout.splitlines()[-1])
+
+
+def compare(title: str, rivals: dict[str, str], rounds: int) -> Table:
+    """A table of rivals, each run `rounds` times, in turns."""
+    table = Table(title, ("rival", "tokens/s", "heartlm is faster by", "each round"))
+    rates: dict[str, list[float]] = {name: [] for name in rivals}
+    for _ in range(rounds):
+        for name, rival in rivals.items():
+            rates[name].append(in_a_process(rival))
+    for name, found in rates.items():
+        ratios = [ours / theirs for ours, theirs in zip(rates["heartlm"], found, strict=True)]
+        each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        table.add(name, f"{statistics.median(found):.0f}", f"{statistics.median(ratios):.2f}x", each)
+    table.close()
+    return table
+
+
+def main() -> None:
+    chosen = options()
+    if chosen.device == "cpu":
+        pin(chosen.core)
+        torch.set_num_threads(1)
+        torch.set_flush_denormal(True)
+    steps, data, folder = Steps(chosen.work), chosen.work / "data", chosen.work / "corpus"
+    if chosen.rival is None:
+        steps.run("simulate", data, "data", "simulate", data, "--patients", 20, "--minutes", 10, "--seed", 1)
+        steps.run("tokenize", folder, "tokenize", data, "--tokenizer", "sample", "--out", folder)
+    sizes = (chosen.depth, chosen.width, chosen.heads, chosen.window, chosen.batch, chosen.steps, chosen.warm_up)
+    shape = Shape(*sizes, chosen.device, chosen.bf16, chosen.compile)
+    if chosen.rival is not None:
+        print(rate_of(chosen.rival, shape, open_corpus(folder), chosen.work))
+        return
+    installed = importlib.util.find_spec("transformers") is not None
+    tables = []
+    for objective, rivals in RIVALS.items():
+        present = {name: rival for name, rival in rivals.items() if installed or not rival.startswith("trainer")}
+        tables.append(compare(f"{objective}: training, tokens/s", present, chosen.rounds))
+        for name in rivals.keys() - present.keys():
+            tables[-1].add(name, "not installed", "–", "–")
+    name = "training" if chosen.device == "cpu" else f"training-{torch.cuda.get_device_name().replace(' ', '-')}"
+    write(name, "Training speed of one process", tables, {"torch": torch.__version__, **vars(shape)})
+
+
+if __name__ == "__main__":
+    main()
