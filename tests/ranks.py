@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # slow to import, and every rank would do it for itself
 import torch.distributed as dist
 
 from tests.conftest import ROOT
