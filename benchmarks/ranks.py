@@ -3,9 +3,9 @@
     python benchmarks/ranks.py --work FOLDER
 
 Every round trains alone on one core, then with two ranks under torchrun (gloo, each pinned to a core of its own), then
-twice at once without any communication. The work of a rank is the same in all three, so the ideal speedup is what the two
-independent processes reach together: two cores share memory and power. Tokens a second are those the runs report, their
-warm-up steps left out.
+twice at once without any communication. The work of a rank is the same in all three, so the ideal speedup is what the
+two independent processes reach together: two cores share memory and power. Tokens a second are those the runs report,
+their warm-up steps left out.
 """
 
 from __future__ import annotations
