@@ -12,6 +12,7 @@ No window crosses a recording; one shorter than the window fills its end with pa
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +20,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.corpus.order import EpochOrder
 from heartlm.corpus.schema import RecordTable
 from heartlm.errors import HeartlmError
+from heartlm.kernels.draws import Stream, draws, uniform
+
+BLOCK_BYTES = 8 << 20
+"""Bytes of a block of the order `blocks`: enough for any disk to read at its full rate."""
 
 
 @dataclass(frozen=True)
@@ -62,28 +68,13 @@ def generator(seed: int, step: int, stream: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, stream], counter=[0, 0, 0, step]))
 
 
-def draws(seed: int, step: int, stream: int, first: int, num: int) -> NDArray[np.uint64]:
-    """Draws `first` to `first + num` of `generator(seed, step, stream)`, those before it skipped; uint64 `[num]`."""
-    blocks, skipped = divmod(first, 4)
-    drawn = np.random.Philox(key=[seed, stream], counter=[blocks, 0, 0, step]).random_raw(skipped + num)
-    later: NDArray[np.uint64] = drawn[skipped:]
-    return later
-
-
-def uniform(drawn: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Draws as numbers from 0 to below 1, the ones `Generator.random` makes of them."""
-    between: NDArray[np.float64] = np.multiply(drawn >> np.uint64(11), 2.0**-53, dtype=np.float64)
-    return between
-
-
 @dataclass(frozen=True)
-class WindowSampler:
-    """Draws the windows of any step.
+class WindowSampler(ABC):
+    """Says which windows a step sees.
 
     Attributes:
         first: first token of each row drawn from, int64 `[R]`.
         num_tokens: tokens of each, int64 `[R]`, none of them 0.
-        probability: of drawing from each, float64 `[R]`, summing to one.
         width: T.
         batch_size: B.
         seed: of the order.
@@ -91,25 +82,95 @@ class WindowSampler:
 
     first: NDArray[np.int64]
     num_tokens: NDArray[np.int64]
-    probability: NDArray[np.float64]
     width: int
     batch_size: int
     seed: int
+
+    def windows(self, step: int, first_window: int = 0, num_windows: int | None = None) -> Windows:
+        """The global batch of `step`, or `num_windows` of it from `first_window` on."""
+        row, start = self._drawn(
+            step, first_window, self.batch_size - first_window if num_windows is None else num_windows
+        )
+        return Windows(self.first[row] + start, np.minimum(self.num_tokens[row] - start, self.width), self.width)
+
+    @abstractmethod
+    def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Row of each window, and its first token within it."""
+
+    def buffer_at(self, step: int) -> int:
+        """Number of the buffer that `step` begins in, see `reads`."""
+        return 0
+
+    def reads(self, buffer: int, first_window: int, num_windows: int) -> list[slice]:
+        """Tokens that a part of every global batch reads from `buffer`; empty where nothing is worth reading ahead."""
+        return []
+
+
+@dataclass(frozen=True)
+class RandomSampler(WindowSampler):
+    """Draws windows with replacement: rows by their probability, positions uniform within a row.
+
+    Attributes:
+        probability: of drawing from each row, float64 `[R]`, summing to one.
+    """
+
+    probability: NDArray[np.float64]
 
     @cached_property
     def _reach(self) -> NDArray[np.float64]:
         return np.cumsum(self.probability)
 
-    def windows(self, step: int, first_window: int = 0, num_windows: int | None = None) -> Windows:
-        """The global batch of `step`, or `num_windows` of it: rows by probability, positions uniform within a row."""
-        num = self.batch_size - first_window if num_windows is None else num_windows
-        chosen, placed = (
-            uniform(draws(self.seed, step, 0, begin + first_window, num)) for begin in (0, self.batch_size)
-        )
+    def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        stream = Stream(self.seed, step)
+        chosen = uniform(draws(stream, first_window, num_windows))
+        placed = uniform(draws(stream, self.batch_size + first_window, num_windows))
         row = np.minimum(np.searchsorted(self._reach, chosen, side="right"), len(self.first) - 1)
         room = np.maximum(self.num_tokens[row] - self.width, 0)
-        start = np.floor(placed * (room + 1)).astype(np.int64)
-        return Windows(self.first[row] + start, np.minimum(self.num_tokens[row], self.width), self.width)
+        return row, np.floor(placed * (room + 1)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class EpochSampler(WindowSampler):
+    """Cuts every row into windows side by side, the last one shorter, and gives each once in every epoch.
+
+    Attributes:
+        block: windows of a block, which is read from disk as one; None shuffles all windows as one.
+    """
+
+    block: int | None = None
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """How many windows there are up to and with each row, `[R]`."""
+        return np.cumsum(-(-self.num_tokens // self.width))
+
+    @cached_property
+    def order(self) -> EpochOrder:
+        """The order of the windows, numbered row by row."""
+        num_windows = int(self._ends[-1])
+        return EpochOrder(num_windows, self.batch_size, self.seed, min(self.block or num_windows, num_windows))
+
+    def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return self._placed(self.order.numbers(step, first_window, num_windows))
+
+    def _placed(self, number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        row = np.searchsorted(self._ends, number, side="right")
+        before = np.where(row > 0, self._ends[row - 1], 0)
+        return row, (number - before) * self.width
+
+    def buffer_at(self, step: int) -> int:
+        """Number of the buffer that `step` begins in, see `reads`."""
+        return self.order.buffer_at(step)
+
+    def reads(self, buffer: int, first_window: int, num_windows: int) -> list[slice]:
+        """Tokens that a part of every global batch reads from `buffer`, one slice a block, rows between included."""
+        if self.block is None:
+            return []
+        parts = self.order.reads(buffer, first_window, num_windows)
+        row, start = self._placed(np.array([(part[0], part[-1]) for part in parts]))
+        begin = self.first[row] + start
+        end = begin + np.minimum(self.num_tokens[row] - start, self.width)
+        return [slice(int(first), int(stop)) for first, stop in zip(begin[:, 0], end[:, 1], strict=True)]
 
 
 def sampler(
@@ -120,14 +181,36 @@ def sampler(
     batch_size: int,
     seed: int,
     weights: Mapping[str, float] | None = None,
+    order: str = "random",
+    token_bytes: int = 2,
 ) -> WindowSampler:
-    """Build the sampler over `rows`: each database by its weight (default: its tokens), rows by their tokens.
+    """Build the sampler over `rows`.
+
+    Args:
+        records: all rows of the corpus.
+        rows: those to draw from, ascending.
+        width: tokens of a window.
+        batch_size: windows of the global batch.
+        seed: of the order.
+        weights: share of each database, by default its tokens; rows by their tokens. For the random order alone.
+        order: `random` draws windows at any place, with replacement; `epochs` gives windows side by side, each once in
+            every epoch; `blocks` does so too, reading a corpus larger than memory block by block.
+        token_bytes: of the codes of one token.
 
     Raises:
         HeartlmError: there is nothing to draw from, a weight is impossible or names a database that is not there.
     """
     if len(rows) == 0:
         raise HeartlmError("the split to train on holds no tokens: look at the splits in the corpus manifest")
+    parts = records.first_token[rows], records.num_tokens[rows], width, batch_size, seed
+    if order == "random":
+        return RandomSampler(*parts, _probability(records, rows, weights or {}))
+    if weights:
+        raise HeartlmError(f"weights: {dict(weights)} found, none expected with order {order!r}: use order 'random'")
+    return EpochSampler(*parts, max(1, BLOCK_BYTES // (width * token_bytes)) if order == "blocks" else None)
+
+
+def _probability(records: RecordTable, rows: NDArray[np.int64], weights: Mapping[str, float]) -> NDArray[np.float64]:
     probability = records.num_tokens[rows].astype(np.float64)
     if weights:
         databases = records.database[rows]
@@ -139,9 +222,8 @@ def sampler(
         for name in np.unique(databases):
             inside = databases == name
             probability[inside] *= weights.get(str(name), 0.0) / probability[inside].sum()
-    return WindowSampler(
-        records.first_token[rows], records.num_tokens[rows], probability / probability.sum(), width, batch_size, seed
-    )
+    shares: NDArray[np.float64] = probability / probability.sum()
+    return shares
 
 
 def covering_windows(first: int, num_tokens: int, width: int, stride: int) -> Windows:

@@ -1,8 +1,8 @@
 """From windows to batches: inputs, targets and which tokens count, all a pure function of seed and step.
 
-    windows ─► draft (host: codes gathered, what is hidden, labels) ─► device ─► batch (inputs, targets, what counts)
+    windows ─► draft (host: what is hidden, labels) ─► parts (device: with the codes) ─► batch (inputs, targets)
 
-Shapes: B windows, T tokens a window, F facets.
+Shapes: B windows, W their width, T tokens of a window that the model sees, F facets.
 
 What is random is drawn for the windows at hand alone, at the place in the stream that the global batch gives them, so
 many ranks draw together what one would.
@@ -11,7 +11,7 @@ many ranks draw together what one would.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.windows import Windows, draws, uniform
+from heartlm.corpus.windows import Windows
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.kernels.draws import Spans, Stream, draws_below, hide_spans
 from heartlm.kernels.gather import gather_windows
 
 MASK_STREAM, DROP_STREAM = 1, 2
@@ -81,30 +82,56 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Draft:
-    """What the host says of a batch; its tensors travel to the device in the types they are stored in.
+class Place:
+    """Where in the order of data windows belong, which says what is random about them.
 
     Attributes:
-        num_valid: valid tokens of each window, int64 `[B]`, on the host.
-        num_counting: tokens (or windows) that count in each window, int64 `[B]`, on the host.
-        length: `num_valid` again, to travel.
-        codes: as the corpus holds them, uint16 `[B, W, F]`, W the width of the windows.
+        step: None for validation: no random masks but those of step 0.
+        first_window: place of the first of the windows in the global batch.
+        batch_size: windows in the global batch.
+    """
+
+    step: int | None
+    first_window: int
+    batch_size: int
+
+    def stream(self, seed: int, use: int) -> Stream:
+        """The random numbers of the step."""
+        return Stream(seed, self.step or 0, use)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What the host says of a batch, beside its codes.
+
+    Attributes:
+        num_valid: valid tokens of each window that the model sees, int64 `[B]`.
+        num_counting: tokens (or windows) that count in each window, int64 `[B]`.
         hidden: tokens `[B, W]` or codes `[B, W, F]` to hide, bool; None where nothing is.
         labels: int64 `[B, W]` or `[B]`; None where codes are predicted.
     """
 
     num_valid: NDArray[np.int64]
     num_counting: NDArray[np.int64]
-    length: Tensor
-    codes: Tensor
-    hidden: Tensor | None = None
-    labels: Tensor | None = None
+    hidden: NDArray[np.bool_] | None = None
+    labels: NDArray[np.int64] | None = None
 
-    def to(self, device: torch.device) -> Draft:
-        """The same with its tensors on `device`."""
-        named = {name: getattr(self, name) for name in ("length", "codes", "hidden", "labels")}
-        moved = {name: value.to(device, non_blocking=True) for name, value in named.items() if value is not None}
-        return replace(self, **moved)
+
+@dataclass(frozen=True)
+class Parts:
+    """What a batch is made of, all on one device.
+
+    Attributes:
+        codes: of the windows, int64 `[B, W, F]`.
+        valid: tokens inside the recording, bool `[B, W]`.
+        hidden: as in `Draft`.
+        labels: as in `Draft`.
+    """
+
+    codes: Tensor
+    valid: Tensor
+    hidden: Tensor | None
+    labels: Tensor | None
 
 
 class MakeBatch(ABC):
@@ -118,31 +145,26 @@ class MakeBatch(ABC):
         """Make the batch of `windows`, on the host.
 
         Args:
-            windows: the windows at hand: a block of the global batch, or all of it.
+            windows: the windows at hand: a part of the global batch, or all of it.
             step: whose random numbers are drawn; None makes a batch for validation, without random masks but those of
                 step 0.
             first_window: place of the first of `windows` in the global batch.
             batch_size: windows in the global batch; by default it ends with `windows`.
         """
-        return self.finish(self.draft(windows, step, first_window, batch_size))
+        of = first_window + len(windows) if batch_size is None else batch_size
+        draft = self.draft(windows, Place(step, first_window, of))
+        codes = gather_windows(self.corpus.codes, windows.first, windows.length, windows.width)
+        hidden, labels = (None if array is None else torch.from_numpy(array) for array in (draft.hidden, draft.labels))
+        valid = torch.from_numpy(windows.valid)
+        return self.finish(Parts(torch.from_numpy(codes).to(torch.int64), valid, hidden, labels), draft)
 
     @abstractmethod
-    def draft(self, windows: Windows, step: int | None, first_window: int = 0, batch_size: int | None = None) -> Draft:
-        """Draw and gather what the batch of `windows` needs, on the host."""
+    def draft(self, windows: Windows, place: Place) -> Draft:
+        """Draw and gather what the batch of `windows` needs beside its codes, on the host."""
 
     @abstractmethod
-    def finish(self, draft: Draft) -> Batch:
-        """Make the batch where the tensors of `draft` are."""
-
-    def gathered(self, windows: Windows) -> Tensor:
-        """Codes of `windows`, uint16 `[B, W, F]`."""
-        codes = self.corpus.codes
-        return torch.from_numpy(gather_windows(codes, windows.first, windows.length, windows.width))
-
-
-def valid_tokens(length: Tensor, num_tokens: int) -> Tensor:
-    """Which of `num_tokens` are before the `length` `[B]` of their window; bool `[B, T]`."""
-    return torch.arange(num_tokens, device=length.device) < length[:, None]
+    def finish(self, parts: Parts, draft: Draft) -> Batch:
+        """Make the batch where its `parts` are."""
 
 
 @dataclass(frozen=True)
@@ -155,69 +177,22 @@ class MaskedBatches(MakeBatch):
     longest: int
     seed: int
 
-    def draft(self, windows: Windows, step: int | None, first_window: int = 0, batch_size: int | None = None) -> Draft:
-        """Gather the codes and choose what to hide."""
-        hidden = hide_spans(
-            windows.length,
-            windows.width,
-            self.share,
-            self.longest,
-            (self.seed, step or 0, MASK_STREAM),
-            first_window,
-            batch_size,
-        )
-        return Draft(
-            windows.length,
-            hidden.sum(axis=1),
-            torch.from_numpy(windows.length),
-            self.gathered(windows),
-            torch.from_numpy(hidden),
-        )
+    def draft(self, windows: Windows, place: Place) -> Draft:
+        """Choose what to hide."""
+        stream = place.stream(self.seed, MASK_STREAM)
+        spans = Spans(self.share, self.longest)
+        hidden = hide_spans(spans, stream, windows.length, windows.width, place.first_window, place.batch_size)
+        return Draft(windows.length, hidden.sum(axis=1), hidden)
 
-    def finish(self, draft: Draft) -> Batch:
+    def finish(self, parts: Parts, draft: Draft) -> Batch:
         """Hide what was chosen."""
-        assert draft.hidden is not None
-        target = draft.codes.to(torch.int64)
-        masks = torch.from_numpy(self.mask_codes).to(target.device)
-        codes = torch.where(draft.hidden[..., None], masks, target)
-        valid = valid_tokens(draft.length, codes.shape[1])
-        return Batch(codes, target, draft.hidden, valid, draft.num_valid, draft.num_counting)
+        assert parts.hidden is not None
+        codes = _hide(parts.codes, parts.hidden[..., None], self.mask_codes)
+        return Batch(codes, parts.codes, parts.hidden, parts.valid, draft.num_valid, draft.num_counting)
 
 
-def hide_spans(
-    length: NDArray[np.int64],
-    width: int,
-    share: float,
-    longest: int,
-    random: tuple[int, int, int],
-    first_window: int = 0,
-    batch_size: int | None = None,
-) -> NDArray[np.bool_]:
-    """Choose about `share` of the valid tokens, in runs of 1 to `longest`; at least one in each window; `[B, width]`.
-
-    Args:
-        length: valid tokens of each window, `[B]`.
-        width: tokens of a window.
-        share: of the tokens to hide.
-        longest: tokens of the longest run.
-        random: seed, step and stream to draw from.
-        first_window: place of the first window in the global batch.
-        batch_size: windows in the global batch; by default it ends with these.
-    """
-    num_windows = len(length)
-    of = first_window + num_windows if batch_size is None else batch_size
-    first, num = first_window * width, num_windows * width
-    # the stream holds, for the whole batch: a number a token, a number a window, half a number a token
-    begins = (uniform(draws(*random, first, num)) < share / ((longest + 1) / 2)).reshape(num_windows, width)
-    sure = uniform(draws(*random, of * width + first_window, num_windows))
-    begins[np.arange(num_windows), np.floor(sure * length).astype(int)] = True
-    halves = draws(*random, of * (width + 1) + first // 2, num // 2 + 1).view(np.uint32)[first % 2 :][:num]
-    run = (halves.astype(np.uint64) * np.uint64(longest) >> np.uint64(32)).reshape(num_windows, width)
-    hidden = np.zeros((num_windows, width), np.bool_)
-    for back in range(min(longest, width)):
-        reaches = begins & (run >= back)
-        hidden[:, back:] |= reaches[:, : width - back]
-    return hidden & (np.arange(width) < length[:, None])
+def _hide(codes: Tensor, hidden: Tensor, mask_codes: NDArray[np.int64]) -> Tensor:
+    return torch.where(hidden, torch.from_numpy(mask_codes).to(codes.device), codes)
 
 
 @dataclass(frozen=True)
@@ -226,15 +201,13 @@ class CausalBatches(MakeBatch):
 
     corpus: Corpus
 
-    def draft(self, windows: Windows, step: int | None, first_window: int = 0, batch_size: int | None = None) -> Draft:
-        """Gather the codes."""
-        num_valid = np.minimum(windows.length, windows.width - 1)
-        return Draft(num_valid, windows.length - 1, torch.from_numpy(windows.length), self.gathered(windows))
+    def draft(self, windows: Windows, place: Place) -> Draft:
+        """Count; nothing is random here."""
+        return Draft(np.minimum(windows.length, windows.width - 1), windows.length - 1)
 
-    def finish(self, draft: Draft) -> Batch:
+    def finish(self, parts: Parts, draft: Draft) -> Batch:
         """Put inputs and targets one token apart."""
-        codes = draft.codes.to(torch.int64)
-        valid = valid_tokens(draft.length, codes.shape[1])
+        codes, valid = parts.codes, parts.valid
         return Batch(codes[:, :-1], codes[:, 1:], valid[:, 1:], valid[:, :-1], draft.num_valid, draft.num_counting)
 
 
@@ -255,29 +228,26 @@ class LabelBatches(MakeBatch):
     facet_dropout: float
     seed: int
 
-    def draft(self, windows: Windows, step: int | None, first_window: int = 0, batch_size: int | None = None) -> Draft:
-        """Gather codes and labels, and choose what to hide."""
+    def draft(self, windows: Windows, place: Place) -> Draft:
+        """Gather labels, and choose what to hide."""
         of_tokens = gather_windows(self.labels, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
         labels = majority(of_tokens) if self.pooled else of_tokens
         num_counting = (labels != IGNORE).reshape(len(windows), -1).sum(axis=1)
-        hidden = None
-        if step is not None and self.facet_dropout:
-            shape = (len(windows), windows.width, self.corpus.codes.shape[1])
-            first = first_window * shape[1] * shape[2]
-            drawn = uniform(draws(self.seed, step, DROP_STREAM, first, int(np.prod(shape))))
-            hidden = torch.from_numpy((drawn < self.facet_dropout).reshape(shape))
-        length, codes = torch.from_numpy(windows.length), self.gathered(windows)
-        return Draft(windows.length, num_counting, length, codes, hidden, torch.from_numpy(labels))
+        hidden = self._dropped(windows, place) if place.step is not None and self.facet_dropout else None
+        return Draft(windows.length, num_counting, hidden, labels)
 
-    def finish(self, draft: Draft) -> Batch:
+    def _dropped(self, windows: Windows, place: Place) -> NDArray[np.bool_]:
+        shape = len(windows), windows.width, self.corpus.codes.shape[1]
+        first = place.first_window * shape[1] * shape[2]
+        stream = place.stream(self.seed, DROP_STREAM)
+        return draws_below(self.facet_dropout, stream, first, int(np.prod(shape))).reshape(shape)
+
+    def finish(self, parts: Parts, draft: Draft) -> Batch:
         """Hide what was chosen."""
-        assert draft.labels is not None
-        codes = draft.codes.to(torch.int64)
-        if draft.hidden is not None:
-            codes = torch.where(draft.hidden, torch.from_numpy(self.mask_codes).to(codes.device), codes)
-        valid = valid_tokens(draft.length, codes.shape[1])
-        return Batch(codes, draft.labels, draft.labels != IGNORE, valid, draft.num_valid, draft.num_counting)
+        assert parts.labels is not None
+        codes = parts.codes if parts.hidden is None else _hide(parts.codes, parts.hidden, self.mask_codes)
+        return Batch(codes, parts.labels, parts.labels != IGNORE, parts.valid, draft.num_valid, draft.num_counting)
 
 
 def majority(labels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ import torch
 
 from heartlm.corpus.windows import WindowSampler
 from heartlm.errors import HeartlmError
-from heartlm.training.batches import Batch, Draft, MakeBatch
+from heartlm.training.batches import Batch, MakeBatch
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Feed:
         self.first_window = rank * self.num_windows
         self.device = device or torch.device("cpu")
         self.prefetch = (2 if self.device.type == "cuda" else 0) if prefetch is None else prefetch
-        self._ready: queue.Queue[Draft | BaseException] = queue.Queue()
+        self._ready: queue.Queue[Batch | BaseException] = queue.Queue()
         self._room = threading.Semaphore(self.prefetch)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="heartlm-feed", daemon=True)
@@ -111,11 +111,11 @@ class Feed:
         """
         for step in self.steps:
             draft = self._taken() if self.prefetch else self._draft(step)
-            batch = self.make_batch.finish(draft.to(self.device))
+            batch = draft.to(self.device)
             parts = [batch.part(index, self.accumulation) for index in range(self.accumulation)]
             yield StepBatches(step, parts, batch.num_counted, batch.num_tokens)
 
-    def _taken(self) -> Draft:
+    def _taken(self) -> Batch:
         taken = self._ready.get()
         if isinstance(taken, BaseException):
             raise taken
@@ -132,6 +132,6 @@ class Feed:
         except BaseException as error:
             self._ready.put(error)
 
-    def _draft(self, step: int) -> Draft:
+    def _draft(self, step: int) -> Batch:
         windows = self.sampler.windows(step, self.first_window, self.num_windows)
-        return self.make_batch.draft(windows, step, self.first_window, self.sampler.batch_size)
+        return self.make_batch(windows, step, self.first_window, self.sampler.batch_size)

@@ -1,0 +1,133 @@
+/* Random numbers by their place in a stream, and what is chosen by them: nothing has to be drawn that comes before.
+ *
+ * A stream is Philox4x64-10 (Salmon 2011, "Parallel random numbers: as easy as 1, 2, 3") as NumPy numbers it: key
+ * (seed, stream), counter (0, 0, 0, step); draw p is word p % 4 of block p / 4, whose counter is one more. */
+#include "kernel.h"
+
+struct stream {
+    uint64_t seed, use, step;
+};
+
+/* The draws of one block. */
+static inline void philox(const struct stream *s, uint64_t block, uint64_t *words) {
+    uint64_t c0 = block + 1, c1 = 0, c2 = 0, c3 = s->step, key0 = s->seed, key1 = s->use;
+    for (int round = 0; round < 10; round++) {
+        unsigned __int128 first = (unsigned __int128)c0 * 0xD2E7470EE14C6C93u;
+        unsigned __int128 second = (unsigned __int128)c2 * 0xCA5A826395121157u;
+        c0 = (uint64_t)(second >> 64) ^ c1 ^ key0;
+        c2 = (uint64_t)(first >> 64) ^ c3 ^ key1;
+        c1 = (uint64_t)second;
+        c3 = (uint64_t)first;
+        key0 += 0x9E3779B97F4A7C15u;
+        key1 += 0xBB67AE8584CAA73Bu;
+    }
+    words[0] = c0, words[1] = c1, words[2] = c2, words[3] = c3;
+}
+
+enum { AHEAD = 64 };
+
+/* Draws one after the other, made AHEAD at a time, so that the processor works on several blocks at once. */
+struct reader {
+    struct stream stream;
+    uint64_t place, words[AHEAD];
+};
+
+static inline void refill(struct reader *r) {
+    for (uint64_t b = 0; b < AHEAD / 4; b++)
+        philox(&r->stream, r->place / 4 + b, r->words + 4 * b);
+}
+
+static void start(struct reader *r, struct stream stream, uint64_t first) {
+    r->stream = stream;
+    r->place = first & ~(uint64_t)(AHEAD - 1);
+    refill(r);
+    r->place = first;
+}
+
+static inline uint64_t next(struct reader *r) {
+    uint64_t drawn = r->words[r->place % AHEAD];
+    if (++r->place % AHEAD == 0)
+        refill(r);
+    return drawn;
+}
+
+static inline double unit(uint64_t drawn) { return (double)(drawn >> 11) * 0x1p-53; }
+
+/* Draws `first` to `first + num` of a stream, to `out`. */
+void HEARTLM(draws)(int64_t seed, int64_t use, int64_t step, int64_t first, int64_t num, uint64_t *out) {
+    struct reader r;
+    start(&r, (struct stream){(uint64_t)seed, (uint64_t)use, (uint64_t)step}, (uint64_t)first);
+    for (int64_t i = 0; i < num; i++)
+        out[i] = next(&r);
+}
+
+/* Which of draws `first` to `first + num` are below `share`, to `out`. */
+void HEARTLM(draws_below)(int64_t seed, int64_t use, int64_t step, int64_t first, int64_t num, double share,
+                          uint8_t *out) {
+    struct reader r;
+    start(&r, (struct stream){(uint64_t)seed, (uint64_t)use, (uint64_t)step}, (uint64_t)first);
+    for (int64_t i = 0; i < num; i++)
+        out[i] = unit(next(&r)) < share;
+}
+
+/* Choose runs of tokens of windows `first_window` to `first_window + num_windows` of a batch of `batch_size`, of `width`
+ * tokens each, to `hidden` `[num_windows, width]`. A run begins at a token with probability `begin`, and at one token of
+ * each window for sure; it has 1 to `longest` tokens; tokens from length[w] on are left alone.
+ *
+ * The stream holds, for the whole batch, a draw a token (runs that begin), then a draw a window (the sure one), then half
+ * a draw a token (lengths). */
+void HEARTLM(hide_spans)(int64_t seed, int64_t use, int64_t step, int64_t first_window, int64_t batch_size,
+                         const int64_t *length, int64_t num_windows, int64_t width, double begin, int64_t longest,
+                         uint8_t *hidden) {
+    struct stream stream = {(uint64_t)seed, (uint64_t)use, (uint64_t)step};
+    struct reader begins, sure;
+    uint64_t place = (uint64_t)(first_window * width), pairs[4], block = UINT64_MAX;
+    uint64_t lengths = (uint64_t)(batch_size * (width + 1));
+    start(&begins, stream, place);
+    start(&sure, stream, (uint64_t)(batch_size * width + first_window));
+    for (int64_t w = 0; w < num_windows; w++) {
+        int64_t chosen = (int64_t)(unit(next(&sure)) * (double)length[w]), left = 0;
+        for (int64_t t = 0; t < width; t++, place++) {
+            if (unit(next(&begins)) < begin || t == chosen) {
+                uint64_t pair = lengths + place / 2;
+                if (pair / 4 != block)
+                    philox(&stream, block = pair / 4, pairs);
+                uint64_t half = pairs[pair % 4] >> (32 * (place % 2)) & 0xFFFFFFFFu;
+                int64_t run = 1 + (int64_t)(half * (uint64_t)longest >> 32);
+                left = run > left ? run : left;
+            }
+            *hidden++ = left > 0 && t < length[w];
+            left -= left > 0;
+        }
+    }
+}
+
+static inline uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+/* Where each of `num` places goes in the permutation of 0 … size - 1 that its key names; `key_step` is 0 where all share
+ * one key, else 1. A Feistel network over the next power of two, walked until it lands inside (Black and Rogaway 2002,
+ * "Ciphers with arbitrary finite domains"). */
+void HEARTLM(permute)(const int64_t *place, int64_t num, int64_t size, const uint64_t *key, int64_t key_step,
+                      int64_t *out) {
+    int bits = 1;
+    while (bits < 63 && ((int64_t)1 << bits) < size)
+        bits++;
+    int low = bits - bits / 2;
+    uint64_t low_mask = ((uint64_t)1 << low) - 1, high_mask = ((uint64_t)1 << (bits - low)) - 1;
+    for (int64_t i = 0; i < num; i++) {
+        uint64_t x = (uint64_t)place[i], k = key[i * key_step];
+        do {
+            uint64_t left = x >> low, right = x & low_mask;
+            for (uint64_t round = 0; round < 10; round += 2) {
+                left ^= mix(right + mix(k + round)) & high_mask;
+                right ^= mix(left + mix(k + round + 1)) & low_mask;
+            }
+            x = left << low | right;
+        } while (x >= (uint64_t)size);
+        out[i] = (int64_t)x;
+    }
+}

@@ -1,0 +1,185 @@
+"""Random numbers by their place in a stream, and what is chosen by them, without drawing what comes before.
+
+A stream is a Philox generator started at (seed, step), one for each use of the same step; its draws are numbered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import address, float64, int64, kernel, pointer
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Where draws are taken from.
+
+    Attributes:
+        seed: of the run, 0 to 2**63 - 1.
+        step: of the run.
+        use: keeps different uses of the same step apart.
+    """
+
+    seed: int
+    step: int
+    use: int = 0
+
+
+def draws(stream: Stream, first: int, num: int, variant: str | None = None) -> NDArray[np.uint64]:
+    """Draws `first` to `first + num`; uint64 `[num]`."""
+    draw = kernel("draws", int64, int64, int64, int64, int64, pointer, variant=variant)
+    if draw is None:
+        return draws_reference(stream, first, num)
+    out = np.empty(num, np.uint64)
+    draw(stream.seed, stream.use, stream.step, first, num, address(out, np.uint64))
+    return out
+
+
+def draws_reference(stream: Stream, first: int, num: int) -> NDArray[np.uint64]:
+    """The same in NumPy."""
+    blocks, skipped = divmod(first, 4)
+    philox = np.random.Philox(key=[stream.seed, stream.use], counter=[blocks, 0, 0, stream.step])
+    later: NDArray[np.uint64] = philox.random_raw(skipped + num)[skipped:]
+    return later
+
+
+def uniform(drawn: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Draws as numbers from 0 to below 1, those that `Generator.random` makes of them."""
+    between: NDArray[np.float64] = np.multiply(drawn >> np.uint64(11), 2.0**-53, dtype=np.float64)
+    return between
+
+
+def draws_below(share: float, stream: Stream, first: int, num: int, variant: str | None = None) -> NDArray[np.bool_]:
+    """Which of draws `first` to `first + num`, as numbers from 0 to 1, are below `share`; bool `[num]`."""
+    compare = kernel("draws_below", int64, int64, int64, int64, int64, float64, pointer, variant=variant)
+    if compare is None:
+        return uniform(draws_reference(stream, first, num)) < share
+    out = np.empty(num, np.bool_)
+    compare(stream.seed, stream.use, stream.step, first, num, share, address(out, np.bool_))
+    return out
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Runs of tokens to hide.
+
+    Attributes:
+        share: of the tokens to hide, about.
+        longest: tokens of the longest run, at least 1; all lengths from 1 on are as likely.
+    """
+
+    share: float
+    longest: int
+
+    @property
+    def begin(self) -> float:
+        """Probability that a run begins at a token."""
+        return self.share / ((self.longest + 1) / 2)
+
+
+def hide_spans(
+    spans: Spans,
+    stream: Stream,
+    length: NDArray[np.int64],
+    width: int,
+    first_window: int = 0,
+    batch_size: int | None = None,
+    variant: str | None = None,
+) -> NDArray[np.bool_]:
+    """Choose tokens to hide in windows of a batch: at least one in each, none of the padding; bool `[B, width]`.
+
+    Args:
+        spans: how much, in which runs.
+        stream: to draw from; it holds the whole batch: a draw a token (where runs begin), a draw a window (the token
+            that is hidden for sure), half a draw a token (lengths).
+        length: valid tokens of each window at hand, 1 to `width`, int64 `[B]`.
+        width: tokens of a window.
+        first_window: place of the first window at hand in the batch.
+        batch_size: windows in the batch; by default it ends with those at hand.
+        variant: of the kernel; by default the best.
+    """
+    of = first_window + len(length) if batch_size is None else batch_size
+    numbers = (int64, int64, int64, int64, int64)
+    hide = kernel("hide_spans", *numbers, pointer, int64, int64, float64, int64, pointer, variant=variant)
+    if hide is None:
+        return hide_spans_reference(spans, stream, length, width, first_window, of)
+    hidden = np.empty((len(length), width), np.bool_)
+    place = stream.seed, stream.use, stream.step, first_window, of
+    windows = address(length, np.int64), len(length), width
+    hide(*place, *windows, spans.begin, spans.longest, address(hidden, np.bool_))
+    return hidden
+
+
+def hide_spans_reference(
+    spans: Spans, stream: Stream, length: NDArray[np.int64], width: int, first_window: int, batch_size: int
+) -> NDArray[np.bool_]:
+    """The same in NumPy."""
+    shape = len(length), width
+    first, num = first_window * width, len(length) * width
+    begins = (uniform(draws_reference(stream, first, num)) < spans.begin).reshape(shape)
+    sure = uniform(draws_reference(stream, batch_size * width + first_window, len(length)))
+    begins[np.arange(len(length)), np.floor(sure * length).astype(int)] = True
+    pairs = draws_reference(stream, batch_size * (width + 1) + first // 2, num // 2 + 1)
+    halves = pairs.astype("<u8").view("<u4")[first % 2 :][:num].astype(np.uint64)
+    run = (1 + (halves * np.uint64(spans.longest) >> np.uint64(32)).astype(np.int64)).reshape(shape)
+    hidden = np.zeros(shape, np.bool_)
+    for back in range(min(spans.longest, width)):
+        reaches = begins & (run > back)
+        hidden[:, back:] |= reaches[:, : width - back]
+    return hidden & (np.arange(width) < length[:, None])
+
+
+def permute(
+    place: NDArray[np.int64], size: int, key: NDArray[np.uint64], variant: str | None = None
+) -> NDArray[np.int64]:
+    """Where each place goes in the permutation of 0 … size − 1 that its key names; int64 `[N]`.
+
+    Nothing is kept of the size of the permutation, so it may be of billions.
+
+    Args:
+        place: int64 `[N]`, 0 to below `size`.
+        size: of the permutation.
+        key: uint64 `[N]`, or `[1]` for all.
+        variant: of the kernel; by default the best.
+    """
+    walk = kernel("permute", pointer, int64, int64, pointer, int64, pointer, variant=variant)
+    if walk is None:
+        return permute_reference(place, size, key)
+    assert len(key) in (1, len(place))
+    out = np.empty(len(place), np.int64)
+    keys = address(key, np.uint64), int(len(key) > 1)
+    walk(address(place, np.int64), len(place), size, *keys, address(out, np.int64))
+    return out
+
+
+def permute_reference(place: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The same in NumPy."""
+    key = np.broadcast_to(key, place.shape)
+    bits = max(1, (size - 1).bit_length())
+    low = bits - bits // 2
+    out, walking = place.astype(np.uint64), np.arange(len(place))
+    while len(walking):
+        out[walking] = _network(out[walking], key[walking], low, bits - low)
+        walking = walking[out[walking] >= size]
+    return out.astype(np.int64)
+
+
+def _network(x: NDArray[np.uint64], key: NDArray[np.uint64], low: int, high: int) -> NDArray[np.uint64]:
+    low_mask, high_mask = np.uint64((1 << low) - 1), np.uint64((1 << high) - 1)
+    left, right = x >> np.uint64(low), x & low_mask
+    for turn in range(0, 10, 2):
+        left = left ^ (mix(right + mix(key + np.uint64(turn))) & high_mask)
+        right = right ^ (mix(left + mix(key + np.uint64(turn + 1))) & low_mask)
+    whole: NDArray[np.uint64] = left << np.uint64(low) | right
+    return whole
+
+
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scatter bits: the finaliser of SplitMix64 (Steele 2014), a bijection of uint64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    scattered: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return scattered
