@@ -7,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from heartlm.ecg.readers import wfdb_package
-from heartlm.ecg.readers.wfdb_files import GROUP, UNKNOWN_LENGTH, SignalFile, num_samples, signal_files
+from heartlm.ecg.readers.wfdb_files import GROUP, SignalFile
 from heartlm.ecg.readers.wfdb_header import Header
 from heartlm.errors import HeartlmError
-from heartlm.kernels.wfdb import GROUP as DECODED
 from heartlm.kernels.wfdb import adu_type, decode
 
 _FLAC_FORMATS = ("508", "516", "524")
@@ -39,10 +38,9 @@ def check_files(header: Header) -> None:
             header's checksum does not vouch for the length.
     """
     for part in header.parts:
-        num_frames = num_samples(part)
-        for file in signal_files(part):
-            _check_file(header, file, num_frames)
-    if header.stated_samples is None and num_samples(header) == UNKNOWN_LENGTH:
+        for file in part.files:
+            _check_file(header, file, part.num_samples)
+    if header.stated_samples is None and header.num_samples == 0:
         raise HeartlmError(
             f"{header.path}: states no length, and its signal files do not tell it; add it to the header"
         )
@@ -76,10 +74,9 @@ def checksums(header: Header) -> list[Checksum]:
         HeartlmError: a signal file is unreadable.
     """
     computed = dict[int, int]()
-    length = num_samples(header)
-    for file in signal_files(header):
-        if file.format in DECODED:
-            computed |= _sums(file, length)
+    for file in header.files:
+        if file.is_decoded:
+            computed |= _sums(file, header.num_samples)
     if others := [place for place in range(len(header.signals)) if place not in computed]:
         computed |= wfdb_package.sums(header, others)
     return [Checksum(lead.name, lead.checksum, computed[place]) for place, lead in enumerate(header.signals)]

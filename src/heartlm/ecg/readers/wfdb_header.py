@@ -10,57 +10,24 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from heartlm.ecg.readers.wfdb_files import SignalFile
+from heartlm.ecg.readers.wfdb_signal_line import COUNT, NUMBER, Signal, parse_signal
 from heartlm.errors import HeartlmError
 
 NO_FILE = "~"
 """The file name of a signal, or the name of a segment, without samples."""
 
 _DEFAULT_RATE_HZ = 250.0
-_DEFAULT_GAIN = 200.0
+_UNKNOWN_LENGTH = 0
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_COUNT = r"\d{1,18}"
-_OPTIONAL_INTEGER = r"(?:\s+([-+]?\d{1,18})(?!\S))?"
-_RECORD = re.compile(rf"\S*?(?:/({_COUNT}))?\s+({_COUNT})(?:\s+({_NUMBER})\S*)?(?:\s+({_COUNT})(?!\S).*)?")
-_SEGMENT = re.compile(rf"(\S+)\s+({_COUNT})(?!\S).*")
-_SIGNAL = re.compile(rf"(\S+)\s+(\S+)(?:\s+([-+.(/\d]\S*))?{_OPTIONAL_INTEGER * 5}\s*(.*)")
-_LAYOUT = re.compile(rf"(\d+)(?:x({_COUNT}))?(?::({_COUNT}))?(?:\+({_COUNT}))?")
-_CALIBRATION = re.compile(rf"({_NUMBER})?(?:\(({_NUMBER})\))?(?:/(\S+))?")
-
-
-class Signal(NamedTuple):
-    """One signal line.
-
-    Attributes:
-        file_name: the file with its samples; `~` where there is none.
-        format: of the samples, for example `"212"`.
-        samples_per_frame: more than 1 where the signal has a multiple of the record's rate.
-        skew: frames by which its samples stand too late in the file.
-        byte_offset: bytes before the first sample.
-        gain: adu per unit; 200 where the header states none, or 0.
-        baseline: adu of physical zero.
-        unit: physical unit.
-        calibrated: whether a gain is stated.
-        checksum: 16-bit sum of all samples; None where not stated.
-        name: the description, or `lead N`.
-    """
-
-    file_name: str
-    format: str
-    samples_per_frame: int
-    skew: int
-    byte_offset: int
-    gain: float
-    baseline: float
-    unit: str
-    calibrated: bool
-    checksum: int | None
-    name: str
+_RECORD = re.compile(rf"\S*?(?:/({COUNT}))?\s+({COUNT})(?:\s+({NUMBER})(?:[/(]\S*)?(?!\S))?(?:\s+({COUNT})(?!\S).*)?")
+_SEGMENT = re.compile(rf"(\S+)\s+({COUNT})(?!\S).*")
 
 
 class Segment(NamedTuple):
@@ -108,6 +75,31 @@ class Header:
     def parts(self) -> tuple[Header, ...]:
         """The headers whose signals have samples: of the segments, or the header itself."""
         return tuple(part for part in self.segments if part.stated_samples) if self.segment_lines else (self,)
+
+    @cached_property
+    def files(self) -> list[SignalFile]:
+        """The distinct signal files that the signals name, in order; of a record with segments none."""
+        files: dict[str, SignalFile] = {}
+        for place, signal in enumerate(self.signals):
+            if signal.file_name == NO_FILE:
+                continue
+            if signal.file_name not in files:
+                path = self.path.parent / signal.file_name
+                files[signal.file_name] = SignalFile(path, signal.format, signal.byte_offset)
+            files[signal.file_name].add(place, signal.samples_per_frame)
+        return list(files.values())
+
+    @cached_property
+    def num_samples(self) -> int:
+        """Frames: as stated, else as many as the first signal file holds; 0 where neither tells."""
+        if self.stated_samples is not None:
+            return self.stated_samples
+        if self.segment_lines:
+            return sum(segment.num_samples for segment in self.segment_lines)
+        file = next(iter(self.files), None)
+        return (
+            _UNKNOWN_LENGTH if file is None or not file.path.is_file() else file.num_frames_in(file.path.stat().st_size)
+        )
 
     @property
     def leads(self) -> tuple[Signal, ...]:
@@ -160,7 +152,7 @@ def _parse(path: Path, lines: list[str], comments: tuple[str, ...]) -> Header:
         raise HeartlmError(f"{path}: sampling rate {rate_hz:g} Hz, expected more than 0; correct the header")
     num_samples = None if length is None else int(length)
     if num_segments is None:
-        signals = tuple(_signal(path, place, line) for place, line in enumerate(lines[1:], 1))
+        signals = tuple(_signals(path, lines[1:]))
         _check_count(path, int(num_signals), len(signals), "signals")
         return Header(path, rate_hz, num_samples, signals, (), comments)
     segments = tuple(_segment(path, line) for line in lines[1:])
@@ -182,44 +174,10 @@ def _segment(path: Path, line: str) -> Segment:
     return Segment(found[1], int(found[2]))
 
 
-def _signal(path: Path, place: int, line: str) -> Signal:
-    found = _SIGNAL.fullmatch(line)
-    layout = found and _layout(found[2])
-    if found is None or layout is None:
-        _refuse(path, f"signal {place} is {line!r}, expected: file name, format, gain(baseline)/unit, ...")
-    file_name, _, calibration, _, adc_zero, _, checksum, _, name = found.groups()
-    stated = _calibration(calibration or "")
-    if stated is None:
-        _refuse(path, f"signal {place} is calibrated by {calibration!r}, expected gain(baseline)/unit")
-    gain, baseline, unit = stated
-    fmt, samples_per_frame, skew, byte_offset = layout
-    return Signal(
-        file_name,
-        fmt,
-        samples_per_frame,
-        skew,
-        byte_offset,
-        gain or _DEFAULT_GAIN,
-        float(adc_zero or 0) if baseline is None else baseline,
-        unit,
-        gain != 0,
-        None if checksum is None else int(checksum) & 0xFFFF,
-        name or f"lead {place}",
-    )
-
-
-@lru_cache(maxsize=256)
-def _layout(text: str) -> tuple[str, int, int, int] | None:
-    """Format, samples a frame, skew and byte offset."""
-    found = _LAYOUT.fullmatch(text)
-    return None if found is None else (found[1], int(found[2] or 1) or 1, int(found[3] or 0), int(found[4] or 0))
-
-
-@lru_cache(maxsize=1024)
-def _calibration(text: str) -> tuple[float, float | None, str] | None:
-    """Gain (0 where not stated), baseline and unit."""
-    found = _CALIBRATION.fullmatch(text)
-    if found is None:
-        return None
-    gain, baseline = float(found[1] or 0), None if found[2] is None else float(found[2])
-    return (gain, baseline, found[3] or "mV") if math.isfinite(gain) and math.isfinite(baseline or 0) else None
+def _signals(path: Path, lines: list[str]) -> Iterator[Signal]:
+    for number, line in enumerate(lines, 1):
+        try:
+            signal = parse_signal(line)
+        except ValueError as error:
+            _refuse(path, f"signal {number} {error}")
+        yield signal if signal.name else signal._replace(name=f"lead {number}")

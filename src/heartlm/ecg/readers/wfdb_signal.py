@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.readers.units import to_millivolts
 from heartlm.ecg.readers.wfdb_checks import Checksum, check_files, check_gains
-from heartlm.ecg.readers.wfdb_files import SignalFile, num_samples, signal_files
+from heartlm.ecg.readers.wfdb_files import SignalFile
 from heartlm.ecg.readers.wfdb_header import Header, read_header
 from heartlm.ecg.readers.wfdb_package import read_physical
 from heartlm.ecg.recording import Recording
-from heartlm.kernels.wfdb import GROUP, decode
+from heartlm.errors import HeartlmError
+from heartlm.kernels.wfdb import decode
 
 
 def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
@@ -45,7 +46,7 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
         patient_id=path.stem,
         database="",
         rate_hz=header.rate_hz,
-        num_samples=num_samples(header),
+        num_samples=header.num_samples,
         lead_names=tuple(lead.name for lead in header.leads),
         units=tuple(unit for unit, _ in units),
         gain=calibration[:, 1] / calibration[:, 2],
@@ -72,32 +73,44 @@ class _Samples:
 
     def __call__(self, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
         self._checked  # noqa: B018
-        signal = np.empty((len(leads), stop - start), np.float32)
+        try:
+            signal = np.empty((len(leads), stop - start), np.float32)
+        except (MemoryError, ValueError):
+            raise HeartlmError(
+                f"{self.header.path}: {stop - start} samples of {len(leads)} leads do not fit into memory; if "
+                "that is not its length, correct the header"
+            ) from None
         rows_of: dict[tuple[int | None, int], list[int]] = {}
         for row, lead in enumerate(leads):
             rows_of.setdefault(self._source_of[lead], []).append(row)
         for (file, skew), rows in rows_of.items():
             own = [leads[row] for row in rows]
             part = signal if len(rows) == len(leads) else np.empty((len(rows), stop - start), np.float32)
-            valid = max(0, min(stop, self._num_samples - skew) - start)
+            valid = max(0, min(stop, self.header.num_samples - skew) - start)
             part[:, valid:] = np.nan
             if valid and file is None:
                 physical = read_physical(self.header, start + skew, start + skew + valid, own)
                 part[:, :valid] = physical * self.calibration[own, 2:]
             elif valid and file is not None:
-                self._decode(self._files[file], start + skew, own, part[:, :valid])
+                self._decode(self.header.files[file], start + skew, own, part[:, :valid])
             if part is not signal:
                 signal[rows] = part
         return signal
 
     def _decode(self, file: SignalFile, start: int, leads: list[int], out: NDArray[np.float32]) -> None:
         columns, calibration = [file.columns[lead] for lead in leads], self.calibration[leads]
-        sums = np.zeros(len(leads), np.uint16) if out.shape[1] == self._num_samples else None
+        sums = np.zeros(len(leads), np.uint16) if out.shape[1] == self.header.num_samples else None
         for first, last, content, skip in file.frames(start, start + out.shape[1]):
             part = out[:, first - start : last - start]
             decode(content, file.format, file.samples_per_frame, columns, part, skip, calibration, sums)
-        for lead, total in zip(leads, [] if sums is None else sums.tolist(), strict=False):
+        if sums is not None:
+            self._compare(leads, sums.tolist())
+
+    def _compare(self, leads: list[int], sums: list[int]) -> None:
+        for lead, total in zip(leads, sums, strict=True):
             signal = self.header.signals[lead]
+            if signal.checksum == total:
+                continue
             fault = Checksum(signal.name, signal.checksum, total).fault
             if fault is not None and fault not in self.faults:
                 self.faults.append(fault)
@@ -110,17 +123,10 @@ class _Samples:
         return True
 
     @cached_property
-    def _num_samples(self) -> int:
-        return num_samples(self.header)
-
-    @cached_property
-    def _files(self) -> list[SignalFile]:
-        return [file for file in signal_files(self.header) if file.format in GROUP]
-
-    @cached_property
     def _source_of(self) -> list[tuple[int | None, int]]:
-        """The file of each lead, None where the package reads it, and the frames it stands too late there."""
-        file_of = {lead: index for index, file in enumerate(self._files) for lead in file.columns}
+        """Of each lead the file, None where the package reads it, and by how many frames it stands too late there."""
         if self.header.segment_lines:
             return [(None, 0)] * len(self.header.leads)
+        files = [(index, file) for index, file in enumerate(self.header.files) if file.is_decoded]
+        file_of = {lead: index for index, file in files for lead in file.columns}
         return [(file_of.get(lead), signal.skew) for lead, signal in enumerate(self.header.signals)]
