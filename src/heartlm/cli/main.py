@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "predict": ("heartlm.cli.predict", "annotate one recording"),
     "generate": ("heartlm.cli.generate", "continue a recording and draw the result"),
     "report": ("heartlm.cli.report", "write one self-contained HTML page about a run"),
+    "trace": ("heartlm.cli.trace", "show where the time of each training step went"),
     "demo": ("heartlm.cli.demo", "the whole line on a simulated database, in a few minutes"),
 }
 

@@ -25,12 +25,12 @@ def energy_counter(gpu_uuid: str | None = None, local_rank: int = 0) -> EnergyCo
     """
     if gpu_uuid is not None:
         return _nvml_counter(gpu_uuid)
-    counter = rapl_counter()
+    counter = rapl_counter(POWERCAP)
     return counter if counter is None or local_rank == 0 else lambda: 0.0
 
 
-def rapl_counter(powercap: Path = POWERCAP) -> EnergyCounter | None:
-    """The counter of all CPU packages of this machine (Linux powercap), or None where they cannot be read.
+def rapl_counter(powercap: Path) -> EnergyCounter | None:
+    """The counter of all CPU packages of this machine, of the Linux folder `powercap`; None where it cannot be read.
 
     Everything that runs on the machine counts. It must be read at least once in the time in which a package's counter
     runs over once, about five minutes at the least.

@@ -12,12 +12,12 @@ nowhere.
 from __future__ import annotations
 
 import math
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from heartlm.training.spans import Spans
 
@@ -79,6 +79,7 @@ class Meters:
         self._total, self._line, self._steps_s = _Sums(), _Sums(), list[float]()
         self._mark_j = self._read_j()
         self._inner_s = [0.0]
+        self._is_paused = False
         self._clear()
 
     def _clear(self) -> None:
@@ -104,18 +105,27 @@ class Meters:
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Measure a part of a step; a name that is not in `PARTS` is only written to the spans."""
-        begin_s = self._open(name)
+        """Measure a part of a step; a name that is not in `PARTS`, or inside a pause, is only written to the spans."""
+        counts = name in PARTS and not self._is_paused
+        begin_s = self._open(counts)
         yield
-        self._close(name, begin_s)
+        if self.synchronize is not None and name in PARTS:
+            self.synchronize()
+        _, own_s = self._close(name, begin_s, counts)
+        if counts:
+            self._part_s[name] += own_s
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:
         """Leave what is inside out of every number: validation, checkpoints."""
-        begin_s, begin_j = self._open(name, counts=True), self._read_j()
+        outermost, self._is_paused = not self._is_paused, True
+        begin_s, begin_j = self._open(outermost), self._read_j()
         yield
-        self._paused_s += self._close(name, begin_s, counts=True)
-        self._mark_j += self._read_j() - begin_j
+        whole_s, _ = self._close(name, begin_s, outermost)
+        if outermost:
+            self._is_paused = False
+            self._paused_s += whole_s
+            self._mark_j += self._read_j() - begin_j
 
     def count(self, num_tokens: int) -> None:
         """Add to the valid tokens of this step, those of all ranks together."""
@@ -158,28 +168,25 @@ class Meters:
             numbers["mfu"] = tokens_per_s * self.flops_per_token / self.peak_flops
         if sums.num_tokens and not math.isnan(sums.energy_j):
             numbers["energy_j_per_mtoken"] = sums.energy_j / (sums.num_tokens / 1e6)
-        numbers["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        numbers["peak_memory_bytes"] = peak_memory_bytes()
         if self.peak_device_memory_bytes is not None:
             numbers["peak_device_memory_bytes"] = self.peak_device_memory_bytes()
         return numbers
 
-    def _open(self, name: str, counts: bool = False) -> float:
-        if counts or name in PARTS:
+    def _open(self, counts: bool) -> float:
+        if counts:
             self._inner_s.append(0.0)
         return self.now_s()
 
-    def _close(self, name: str, begin_s: float, counts: bool = False) -> float:
-        """End a span; return how long it took."""
-        if self.synchronize is not None and name in PARTS:
-            self.synchronize()
+    def _close(self, name: str, begin_s: float, counts: bool) -> tuple[float, float]:
+        """End a span; return how long it took, and how long without the spans that counted in it."""
         now_s = self.now_s()
         self._write(name, begin_s, now_s)
-        if counts or name in PARTS:
+        whole_s, inner_s = now_s - begin_s, 0.0
+        if counts:
             inner_s = self._inner_s.pop()
-            self._inner_s[-1] += now_s - begin_s
-            if not counts:
-                self._part_s[name] += now_s - begin_s - inner_s
-        return now_s - begin_s
+            self._inner_s[-1] += whole_s
+        return whole_s, whole_s - inner_s
 
     def _write(self, name: str, begin_s: float, end_s: float) -> None:
         if self.spans is not None:
@@ -187,6 +194,13 @@ class Meters:
 
     def _read_j(self) -> float:
         return math.nan if self.energy_j is None else self.energy_j()
+
+
+def peak_memory_bytes() -> int:
+    """The most main memory this process has held; `ru_maxrss` would count what its parent held when it started it."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (peak,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) * 1024
 
 
 class Clock:

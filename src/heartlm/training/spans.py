@@ -61,6 +61,11 @@ class Spans:
             self._lines = []
 
 
+def span_files(folder: Path) -> list[Path]:
+    """The files of spans in `folder`, one a rank."""
+    return sorted(folder.glob("rank-*.jsonl"))
+
+
 def write_trace(folder: Path, out: Path) -> int:
     """Join the spans of all ranks below `folder` to one trace at `out`, times from the first span on.
 
@@ -72,9 +77,11 @@ def write_trace(folder: Path, out: Path) -> int:
     Raises:
         HeartlmError: there are none, or `out` cannot be written.
     """
-    files = sorted(folder.glob("rank-*.jsonl"))
     events = [
-        event for path in files for line in path.read_text(encoding="utf-8").splitlines() if (event := _event(line))
+        event
+        for path in span_files(folder)
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if (event := _event(line))
     ]
     if not events:
         raise HeartlmError(f"{folder}: no spans found: train with --spans first")

@@ -1,0 +1,43 @@
+"""`heartlm trace`: where the time of each step of a run went, for Perfetto."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heartlm.cli.options import existing, parse
+
+
+@dataclass
+class TraceOptions:
+    """Which run to trace, and where to.
+
+    Attributes:
+        run: the run folder, trained with spans.
+        out: the file to write; trace.json in the run folder if not given.
+    """
+
+    run: Path
+    out: Path | None = None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write the trace and print where it is."""
+    options = parse(
+        TraceOptions,
+        arguments,
+        command="trace",
+        summary="Join the spans of all ranks of a run to one trace, which https://ui.perfetto.dev opens.",
+        examples=["heartlm trace runs/beats", "heartlm trace runs/beats --out beats.json"],
+        positionals=["run"],
+    )
+    folder = existing(options.run, "run folder")
+    out = options.out or folder / "trace.json"
+
+    from heartlm.training.spans import span_files, write_trace
+
+    num_spans = write_trace(folder / "spans", out)
+    num_ranks = len(span_files(folder / "spans"))
+    print(f"wrote {out}: {num_spans} spans of {num_ranks} rank{'s' * (num_ranks != 1)}; open https://ui.perfetto.dev")
+    return 0
