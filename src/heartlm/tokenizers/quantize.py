@@ -8,9 +8,12 @@ that the small P wave is not drowned by the QRS complex.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from heartlm.kernels.quantize import Codebooks, prepare_codebooks, residual_codes
 
 Floats = NDArray[np.float32]
 
@@ -41,15 +44,11 @@ class ResidualQuantizer:
 
     def encode(self, waveform: Floats) -> NDArray[np.uint16]:
         """Codes of each waveform, coarse to fine; uint16 `[num_waveforms, num_levels]`."""
-        codes = np.empty((len(waveform), self.num_levels), np.uint16)
-        weighted = self.codebooks * self.weight
-        for start in range(0, len(waveform), _CHUNK):
-            rest = waveform[start : start + _CHUNK] * self.weight
-            for level, codebook in enumerate(weighted):
-                nearest = nearest_centroid(rest, codebook)
-                codes[start : start + _CHUNK, level] = nearest
-                rest = rest - codebook[nearest]
-        return codes
+        return residual_codes(waveform, self.weight, self._prepared)
+
+    @cached_property
+    def _prepared(self) -> Codebooks:
+        return prepare_codebooks(self.codebooks * self.weight)
 
     def decode(self, codes: NDArray[np.integer]) -> Floats:
         """Sum of the centroids that `codes` `[num_waveforms, num_levels]` name; `[num_waveforms, num_points]`."""

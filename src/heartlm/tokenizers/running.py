@@ -7,19 +7,15 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.kernels import running as kernels
+
 Number = TypeVar("Number", np.float32, np.float64)
 
 
 def trailing_median(values: NDArray[Number], width: int) -> NDArray[Number]:
     """Median of each value and the up to `width - 1` values before it; the shape and type of `values`."""
-    if len(values) == 0:
-        return values
-    padded = np.concatenate([np.full(width - 1, np.nan, values.dtype), values])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, width)
-    known = ~np.isnan(windows).all(axis=1)
-    median = np.full_like(values, np.nan)
-    median[known] = np.nanmedian(windows[known], axis=1)
-    return median
+    median = kernels.trailing_median(values.astype(np.float64), width)
+    return median.astype(values.dtype, copy=False)
 
 
 def mean_around(values: NDArray[np.float64], before: int, after: int) -> NDArray[np.float64]:

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.tokenizers.running import trailing_median
+from heartlm.kernels.running import stretch_medians
+from heartlm.kernels.waveform import cut_beats, interpolate, smooth
+
+__all__ = ["BeatWaveforms", "BeatWindow", "beat_waveforms", "deviations", "fill_gaps", "interpolate", "low_pass"]
 
 Floats = NDArray[np.float32]
 
@@ -68,13 +71,9 @@ def beat_waveforms(signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float,
         rate_hz: rate of `signal_mv`.
         window: the grid and the scale.
     """
-    smooth = low_pass(fill_gaps(signal_mv), rate_hz, window.rate_hz)
-    raw = interpolate(smooth, sample[:, None] + window.times_s[None] * rate_hz)
-    baseline = np.median(raw, axis=1)
-    scale = trailing_median(np.ptp(raw, axis=1), window.scale_beats)
-    scale = np.maximum(scale, 1e-3)  # a flat lead has no amplitude: 1 µV keeps it at zero instead of dividing by it
-    shape = np.clip((raw - baseline[:, None]) / scale[:, None], -window.clip, window.clip)
-    return BeatWaveforms(shape, baseline, scale)
+    offsets, weights = window.times_s * rate_hz, hann_weights(rate_hz, window.rate_hz)
+    filled = fill_gaps(signal_mv)
+    return BeatWaveforms(*cut_beats(filled, sample, offsets, weights, scale_beats=window.scale_beats, clip=window.clip))
 
 
 def deviations(shape: Floats, causal: bool) -> Floats:
@@ -83,21 +82,19 @@ def deviations(shape: Floats, causal: bool) -> Floats:
     The dominant beat is the median waveform of some 300 beats on either side or, with `causal`, of the 600 before:
     enough that a long run of ectopic beats does not become what is usual. It is taken anew every 32 beats.
     """
-    deviation = np.empty_like(shape)
-    for begin in range(0, len(shape), DOMINANT_EVERY):
-        end = begin + DOMINANT_EVERY
-        near = slice(max(0, begin - 2 * DOMINANT_BEATS), begin + 1)
-        if not causal:
-            near = slice(max(0, begin - DOMINANT_BEATS), end + DOMINANT_BEATS)
-        deviation[begin:end] = shape[begin:end] - np.median(shape[near], axis=0)
+    begin = np.arange(0, len(shape), DOMINANT_EVERY)
+    first = np.maximum(begin - (2 * DOMINANT_BEATS if causal else DOMINANT_BEATS), 0)
+    last = begin + 1 if causal else np.minimum(begin + DOMINANT_EVERY + DOMINANT_BEATS, len(shape))
+    dominant = stretch_medians(shape, first, last)
+    deviation: Floats = shape - np.repeat(dominant, DOMINANT_EVERY, axis=0)[: len(shape)]
     return deviation
 
 
 def fill_gaps(signal: Floats) -> Floats:
     """Replace each NaN by the last valid value before it (by 0 at the very start)."""
-    invalid = np.isnan(signal)
-    if not invalid.any():
+    if len(signal) == 0 or not np.isnan(signal.min()):
         return signal
+    invalid = np.isnan(signal)
     last_valid = np.maximum.accumulate(np.where(invalid, -1, np.arange(len(signal))))
     filled: Floats = np.where(last_valid < 0, np.float32(0), signal[np.maximum(last_valid, 0)])
     return filled
@@ -105,19 +102,14 @@ def fill_gaps(signal: Floats) -> Floats:
 
 def low_pass(signal: Floats, rate_hz: float, grid_hz: float) -> Floats:
     """Smooth with a Hann window two grid steps wide, which the grid can then sample without aliasing."""
+    return smooth(signal, hann_weights(rate_hz, grid_hz))
+
+
+def hann_weights(rate_hz: float, grid_hz: float) -> NDArray[np.float64]:
+    """Weights of the low-pass, odd in number; a single 1 where the grid is too fine for one."""
     half = round(rate_hz / grid_hz)
-    if half < 2 or len(signal) == 0:
-        return signal
+    if half < 2:
+        return np.ones(1)
     weights = np.hanning(2 * half + 1)[1:-1]
-    padded = np.pad(signal, len(weights) // 2, mode="edge")
-    return np.convolve(padded, weights / weights.sum(), mode="valid").astype(np.float32)
-
-
-def interpolate(signal: Floats, position: NDArray[np.float64]) -> Floats:
-    """Linear interpolation at fractional sample positions, the edge values held beyond the ends."""
-    position = np.clip(position, 0, len(signal) - 1)
-    left = np.minimum(position.astype(np.int64), max(len(signal) - 2, 0))
-    right = np.minimum(left + 1, len(signal) - 1)
-    weight = (position - left).astype(np.float32)
-    between: Floats = signal[left] * (1 - weight) + signal[right] * weight
-    return between
+    normalised: NDArray[np.float64] = weights / weights.sum()
+    return normalised

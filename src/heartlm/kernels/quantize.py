@@ -1,0 +1,153 @@
+"""Residual vector quantisation: the nearest centroid of each codebook, of what the one before left.
+
+The choice is exact: of centroids that single precision cannot tell apart, the one with the highest score in double
+precision is taken, and of equals the first. So codes do not depend on the processor, nor on who computes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import address, int64, kernel, pointer
+
+Floats = NDArray[np.float32]
+
+_NUM_HEAD = 32
+"""Dimensions in which most centroids are ruled out."""
+_SUMS, _POINTS_AT_ONCE, _CODES_AT_ONCE, _BATCH, _MOST_CODES = 16, 32, 64, 32, 1024
+_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class Codebooks:
+    """Codebooks as the kernel reads them; see residual_quantize.c.
+
+    Attributes:
+        num_points: length of the vectors.
+        centroids: float32 `[num_levels, num_codes, length]`, zeros after the points.
+        half: half the square of each one's length, float64 `[num_levels, num_codes]`.
+        bias: the same, negative, float32, −∞ for codes that fill up; `[num_levels, padded_codes]`.
+        heads: coordinates in the basis, float32 `[num_levels, num_codes, num_head]`.
+        columns: these, the lengths of the tails and what rounding may add, float32
+            `[num_levels, num_head + 2, padded_codes]`.
+        basis: orthonormal, float32 `[length, num_head]`.
+    """
+
+    num_points: int
+    centroids: Floats
+    half: NDArray[np.float64]
+    bias: Floats
+    heads: Floats
+    columns: Floats
+    basis: Floats
+
+
+def prepare_codebooks(centroids: Floats) -> Codebooks:
+    """Lay out `centroids`, float32 `[num_levels, num_codes, num_points]`, for `residual_codes`."""
+    num_levels, num_codes, num_points = centroids.shape
+    length, padded_codes = (
+        -(-size // step) * step for size, step in ((num_points, _POINTS_AT_ONCE), (num_codes, _CODES_AT_ONCE))
+    )
+    padded = np.zeros((num_levels, padded_codes, length), np.float32)
+    padded[:, :num_codes, :num_points] = centroids
+    exact = padded.astype(np.float64)
+    squared = np.add.reduce(np.moveaxis(exact**2, 2, 0), axis=0)
+    flat = exact.reshape(-1, length)
+    basis = np.linalg.eigh(flat.T @ flat)[1][:, ::-1][:, :_NUM_HEAD].astype(np.float32)
+    heads = exact @ basis
+    tails = np.sqrt(np.maximum(squared - (heads**2).sum(axis=2), 0) + 1e-6 * squared)
+    bias = np.where(np.arange(padded_codes) < num_codes, -0.5 * squared, -np.inf)
+    columns = np.concatenate([np.moveaxis(heads, 2, 1), tails[:, None], 1e-5 * np.sqrt(squared)[:, None]], axis=1)
+    return Codebooks(
+        num_points,
+        padded,
+        0.5 * squared,
+        bias.astype(np.float32),
+        np.ascontiguousarray(heads, np.float32),
+        np.ascontiguousarray(columns, np.float32),
+        np.ascontiguousarray(basis),
+    )
+
+
+def residual_codes(
+    vectors: Floats, weight: Floats, codebooks: Codebooks, variant: str | None = None
+) -> NDArray[np.uint16]:
+    """Code each vector, coarse to fine.
+
+    Args:
+        vectors: float32 `[num_vectors, num_points]`.
+        weight: what they are multiplied by first, float32 `[num_points]`.
+        codebooks: of the multiplied vectors.
+        variant: of the kernel; by default the best.
+
+    Returns:
+        uint16 `[num_vectors, num_levels]`.
+    """
+    num_levels, padded_codes, length = codebooks.centroids.shape
+    quantize = kernel("residual_quantize", *_ARGUMENTS, variant=variant)
+    if quantize is None or padded_codes > _MOST_CODES:
+        return residual_codes_reference(vectors, weight, codebooks)
+    codes = np.empty((len(vectors), num_levels), np.uint16)
+    rest = np.empty((_BATCH, length), np.float32)
+    vectors = np.ascontiguousarray(vectors, np.float32)
+    assert vectors.shape[1] == codebooks.num_points == len(weight)
+    quantize(
+        address(vectors, np.float32),
+        address(weight, np.float32),
+        *vectors.shape,
+        address(codebooks.centroids, np.float32),
+        address(codebooks.half, np.float64),
+        *(
+            address(array, np.float32)
+            for array in (
+                codebooks.bias,
+                codebooks.heads,
+                codebooks.columns,
+                codebooks.basis,
+            )
+        ),
+        num_levels,
+        padded_codes,
+        length,
+        address(rest, np.float32),
+        address(codes, np.uint16),
+    )
+    return codes
+
+
+_ARGUMENTS = (*(pointer,) * 2, *(int64,) * 2, *(pointer,) * 6, *(int64,) * 3, *(pointer,) * 2)
+
+
+def residual_codes_reference(vectors: Floats, weight: Floats, codebooks: Codebooks) -> NDArray[np.uint16]:
+    """The same in NumPy."""
+    codes = np.empty((len(vectors), len(codebooks.centroids)), np.uint16)
+    for start in range(0, len(vectors), _CHUNK):
+        rest = np.zeros((len(vectors[start : start + _CHUNK]), codebooks.centroids.shape[2]), np.float32)
+        rest[:, : codebooks.num_points] = vectors[start : start + _CHUNK] * weight
+        longest = np.linalg.norm(rest, axis=1)[:, None]
+        for level, (centroids, half) in enumerate(zip(codebooks.centroids, codebooks.half, strict=True)):
+            scores = rest @ centroids.T + codebooks.bias[level]
+            length = np.sqrt(2 * half)
+            reach = scores + 2e-5 * (longest + length) * length
+            vector, code = np.nonzero(~(reach < scores.max(axis=1, keepdims=True)))
+            exact = _scores(rest[vector], centroids[code]) - half[code]
+            order = np.lexsort((code, -exact, vector))
+            first = np.diff(vector[order], prepend=-1) > 0
+            nearest = code[order][first]
+            codes[start : start + _CHUNK, level] = nearest
+            rest -= centroids[nearest]
+    return codes
+
+
+def _scores(vectors: Floats, centroids: Floats) -> NDArray[np.float64]:
+    """Products of rows, summed in double precision in the order of the kernel."""
+    terms = vectors.astype(np.float64) * centroids
+    sums = np.add.reduce(terms.reshape(len(terms), -1, _SUMS), axis=1)
+    while sums.shape[1] > 1:
+        half = sums.shape[1] // 2
+        sums = sums[:, :half] + sums[:, half:]
+    scores: NDArray[np.float64] = sums[:, 0]
+    return scores

@@ -1,0 +1,77 @@
+"""Medians that run along a series."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import address, int64, kernel, pointer
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+
+def trailing_median(values: Doubles, width: int, variant: str | None = None) -> Doubles:
+    """Median of each value and the up to `width - 1` values before it, NaN left out; NaN where all are.
+
+    Args:
+        values: float64 `[num_values]`.
+        width: at least 1.
+        variant: of the kernel; by default the best.
+    """
+    run = kernel("trailing_median", pointer, int64, int64, pointer, pointer, variant=variant)
+    if run is None:
+        return trailing_median_reference(values, width)
+    values = np.ascontiguousarray(values, np.float64)
+    median, ordered = np.empty_like(values), np.empty(width)
+    scratch, out = (address(array, np.float64) for array in (ordered, median))
+    run(address(values, np.float64), len(values), width, scratch, out)
+    return median
+
+
+def trailing_median_reference(values: Doubles, width: int) -> Doubles:
+    """The same in NumPy."""
+    if len(values) == 0:
+        return values
+    padded = np.concatenate([np.full(width - 1, np.nan), values])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, width)
+    known = ~np.isnan(windows).all(axis=1)
+    median = np.full_like(values, np.nan)
+    median[known] = np.nanmedian(windows[known], axis=1)
+    return median
+
+
+def stretch_medians(
+    rows: Floats, first: NDArray[np.int64], last: NDArray[np.int64], variant: str | None = None
+) -> Floats:
+    """Median of every place over stretches of rows.
+
+    Args:
+        rows: float32 `[num_rows, row_length]`, no NaN.
+        first: row each stretch begins with, ascending, `[num_stretches]`.
+        last: row it ends before, more than `first` and ascending.
+        variant: of the kernel; by default the best.
+
+    Returns:
+        float32 `[num_stretches, row_length]`.
+    """
+    run = kernel(
+        "stretch_medians", *(pointer, int64, int64), *(pointer, pointer, int64), pointer, pointer, variant=variant
+    )
+    if run is None:
+        return stretch_medians_reference(rows, first, last)
+    rows = np.ascontiguousarray(rows, np.float32)
+    medians, columns = np.empty((len(first), rows.shape[1]), np.float32), np.empty(rows.size, np.int32)
+    if len(first):
+        assert first[0] >= 0 and last[-1] <= len(rows) and (first < last).all()
+    stretches = address(first, np.int64), address(last, np.int64), len(first)
+    run(address(rows, np.float32), *rows.shape, *stretches, address(columns, np.int32), address(medians, np.float32))
+    return medians
+
+
+def stretch_medians_reference(rows: Floats, first: NDArray[np.int64], last: NDArray[np.int64]) -> Floats:
+    """The same in NumPy."""
+    medians = np.empty((len(first), rows.shape[1]), np.float32)
+    for median, begin, end in zip(medians, first, last, strict=True):
+        np.median(rows[begin:end], axis=0, out=median)
+    return medians

@@ -1,0 +1,104 @@
+"""From samples to waveforms: smoothing, reading off at fractional positions, and cutting out beats."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import address, float32, int64, kernel, pointer
+from heartlm.kernels.running import trailing_median_reference
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+LEAST_SCALE = 1e-3
+"""A flat lead has no amplitude: a microvolt keeps it at zero instead of dividing by nothing."""
+_SPARE = 64
+"""Samples beyond a stretch that the kernel may read and write."""
+
+
+def cut_beats(
+    signal: Floats,
+    sample: NDArray[np.int64],
+    offsets: Doubles,
+    weights: Doubles,
+    *,
+    scale_beats: int,
+    clip: float,
+    variant: str | None = None,
+) -> tuple[Floats, Floats, Floats]:
+    """Cut out the waveform of every beat, take its median away and divide by the running amplitude.
+
+    Args:
+        signal: one lead, float32 `[num_samples]`, no NaN.
+        sample: where the beats are, `[num_beats]`.
+        offsets: places of the points relative to a beat, in samples, ascending, `[num_points]`.
+        weights: of the samples around each, an odd number.
+        scale_beats: how many beats the running amplitude, the median of their ranges, looks back.
+        clip: values are kept within ± `clip` running amplitudes.
+        variant: of the kernel; by default the best.
+
+    Returns:
+        the waveforms float32 `[num_beats, num_points]`, what was subtracted and what was divided by `[num_beats]`.
+    """
+    run = kernel("cut_beats", *_ARGUMENTS, variant=variant)
+    if run is None:
+        return cut_beats_reference(signal, sample, offsets, weights, scale_beats=scale_beats, clip=clip)
+    signal, sample = np.ascontiguousarray(signal, np.float32), np.ascontiguousarray(sample, np.int64)
+    num_beats, num_points = len(sample), len(offsets)
+    shape = np.empty((num_beats, num_points), np.float32)
+    if num_beats == 0:
+        return shape, np.empty(0, np.float32), np.empty(0, np.float32)
+    reach = int(offsets[-1] - offsets[0]) + len(weights) + _SPARE
+    stretches, of_beats = np.empty((2, reach), np.float32), np.empty((2, num_beats), np.float32)
+    keys, ranges, ordered = np.empty(num_points, np.int32), np.empty(num_beats), np.empty(scale_beats)
+    run(
+        *(address(signal, np.float32), len(signal), address(sample, np.int64), num_beats),
+        *(address(offsets, np.float64), num_points, address(weights, np.float64), len(weights)),
+        *(scale_beats, LEAST_SCALE, clip),
+        *(address(stretches[0], np.float32), address(stretches[1], np.float32), address(keys, np.int32)),
+        *(address(ranges, np.float64), address(ordered, np.float64), address(shape, np.float32)),
+        *(address(of_beats[0], np.float32), address(of_beats[1], np.float32)),
+    )
+    return shape, of_beats[0], of_beats[1]
+
+
+_ARGUMENTS = (*(pointer, int64) * 4, int64, float32, float32, *(pointer,) * 8)
+
+
+def cut_beats_reference(
+    signal: Floats,
+    sample: NDArray[np.int64],
+    offsets: Doubles,
+    weights: Doubles,
+    *,
+    scale_beats: int,
+    clip: float,
+) -> tuple[Floats, Floats, Floats]:
+    """The same in NumPy."""
+    shape = interpolate(smooth(signal, weights), sample[:, None] + offsets)
+    baseline = np.median(shape, axis=1)
+    scale = trailing_median_reference(np.ptp(shape, axis=1).astype(np.float64), scale_beats).astype(np.float32)
+    scale = np.maximum(scale, np.float32(LEAST_SCALE))
+    return np.clip((shape - baseline[:, None]) / scale[:, None], -clip, clip), baseline, scale
+
+
+def smooth(signal: Floats, weights: Doubles) -> Floats:
+    """Weighted sums of the samples around each, the edge values held beyond the ends; float32, as long as `signal`."""
+    if len(weights) == 1 or len(signal) == 0:
+        return signal
+    padded = np.pad(signal, len(weights) // 2, mode="edge").astype(np.float64)
+    total = np.zeros(len(signal))
+    for place, weight in enumerate(weights):
+        total += weight * padded[place : place + len(signal)]
+    return total.astype(np.float32)
+
+
+def interpolate(signal: Floats, position: Doubles) -> Floats:
+    """Linear interpolation at fractional sample positions, the edge values held beyond the ends."""
+    position = np.clip(position, 0, len(signal) - 1)
+    left = np.minimum(position.astype(np.int64), max(len(signal) - 2, 0))
+    right = np.minimum(left + 1, len(signal) - 1)
+    weight = (position - left).astype(np.float32)
+    between: Floats = signal[left] * (1 - weight) + signal[right] * weight
+    return between

@@ -1,0 +1,151 @@
+"""The compiled loops of the tokenizers: every variant of the machine gives what NumPy gives, to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heartlm.kernels.library import variants
+from heartlm.kernels.quantize import prepare_codebooks, residual_codes, residual_codes_reference
+from heartlm.kernels.running import (
+    stretch_medians,
+    stretch_medians_reference,
+    trailing_median,
+    trailing_median_reference,
+)
+from heartlm.kernels.waveform import cut_beats, cut_beats_reference
+from heartlm.tokenizers.waveform import BeatWindow, hann_weights
+from tests.synthetic_leads import heart_lead
+
+examples = settings(derandomize=True, deadline=None, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def waves(random: np.random.Generator, count: int, num_points: int) -> np.ndarray:
+    """Smooth shapes, like beats, with a little noise."""
+    basis = np.sin(np.outer(np.arange(1, 7), np.linspace(0, 3, num_points)))
+    shapes = random.normal(size=(count, 6)) @ basis + random.normal(0, 0.1, (count, num_points))
+    return shapes.astype(np.float32)
+
+
+# --- residual codes ---------------------------------------------------------------------------------------------------
+
+
+@examples
+@given(seeds, st.integers(1, 100), st.integers(1, 300), st.integers(1, 4))
+def test_codes_name_the_nearest_centroid_of_what_is_left(
+    seed: int, num_points: int, num_codes: int, num_levels: int
+) -> None:
+    random = np.random.default_rng(seed)
+    centroids = np.stack([waves(random, num_codes, num_points) * 2.0**-level for level in range(num_levels)])
+    vectors, weight = waves(random, 37, num_points), random.uniform(0.5, 2, num_points).astype(np.float32)
+    codebooks = prepare_codebooks(centroids)
+    codes = residual_codes_reference(vectors, weight, codebooks)
+    rest = vectors * weight
+    for level in range(num_levels):
+        scores = rest.astype(np.float64) @ centroids[level].T - 0.5 * (centroids[level].astype(np.float64) ** 2).sum(1)
+        chosen = np.take_along_axis(scores, codes[:, level : level + 1].astype(np.int64), axis=1)
+        assert np.all(scores.max(axis=1, keepdims=True) - chosen <= 1e-12 * np.abs(scores).max())
+        rest -= centroids[level, codes[:, level]]
+    for variant in variants():
+        assert np.array_equal(residual_codes(vectors, weight, codebooks, variant=variant), codes)
+
+
+@examples
+@given(seeds)
+def test_of_equal_centroids_the_first_is_named(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    few = waves(random, 9, 96)
+    repeated = random.permutation(np.repeat(np.arange(9), 20))
+    codebooks, vectors = prepare_codebooks(few[repeated][None]), waves(random, 50, 96)
+    first = np.array([np.flatnonzero(repeated == repeated[place])[0] for place in range(len(repeated))])
+    for variant in (*variants(), None):
+        codes = residual_codes(vectors, np.ones(96, np.float32), codebooks, variant=variant)
+        assert np.array_equal(first[codes], codes)
+    assert np.array_equal(codes, residual_codes_reference(vectors, np.ones(96, np.float32), codebooks))
+
+
+def test_vectors_that_lie_between_two_centroids_get_the_code_that_double_precision_gives() -> None:
+    random = np.random.default_rng(0)
+    centroids = waves(random, 64, 96)
+    pairs = random.integers(0, 64, (2000, 2))
+    vectors = ((centroids[pairs[:, 0]].astype(np.float64) + centroids[pairs[:, 1]]) / 2).astype(np.float32)
+    codebooks, weight = prepare_codebooks(centroids[None]), np.ones(96, np.float32)
+    expected = residual_codes_reference(vectors, weight, codebooks)
+    exact = ((vectors[:, None].astype(np.float64) - centroids[None]) ** 2).sum(axis=2)
+    assert np.all(np.take_along_axis(exact, expected.astype(np.int64), axis=1)[:, 0] <= exact.min(axis=1) + 1e-12)
+    for variant in variants():
+        assert np.array_equal(residual_codes(vectors, weight, codebooks, variant=variant), expected)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-30, 1e6, np.nan])
+def test_odd_vectors_get_a_code(value: float) -> None:
+    codebooks = prepare_codebooks(waves(np.random.default_rng(1), 20, 96)[None])
+    vectors = np.full((3, 96), value, np.float32)
+    expected = residual_codes_reference(vectors, np.ones(96, np.float32), codebooks)
+    for variant in variants():
+        assert np.array_equal(residual_codes(vectors, np.ones(96, np.float32), codebooks, variant=variant), expected)
+
+
+# --- medians ----------------------------------------------------------------------------------------------------------
+
+
+@examples
+@given(
+    values=st.lists(st.one_of(st.floats(-3, 3), st.sampled_from([np.nan, 0.5, 1.0])), max_size=80),
+    width=st.integers(1, 40),
+)
+def test_the_trailing_median_is_numpys(values: list[float], width: int) -> None:
+    array = np.array(values, np.float64)
+    expected = trailing_median_reference(array, width)
+    for variant in variants():
+        assert np.array_equal(trailing_median(array, width, variant=variant), expected, equal_nan=True)
+
+
+@examples
+@given(seeds, st.integers(1, 400), st.integers(1, 40), st.sampled_from([0, 2, 20]))
+def test_medians_of_stretches_are_numpys(seed: int, num_rows: int, step: int, digits: int) -> None:
+    """With equal values and sudden changes among them, and whatever the stretches have in common."""
+    random = np.random.default_rng(seed)
+    rows = random.normal(size=(num_rows, 5)) + 3 * (np.arange(num_rows) > num_rows // 2)[:, None]
+    rows = np.clip(np.round(rows, digits), -2, 4).astype(np.float32)
+    first = np.maximum(np.arange(0, num_rows, step) - random.integers(0, 100), 0)
+    last = np.minimum(np.arange(0, num_rows, step) + random.integers(1, 100), num_rows)
+    expected = stretch_medians_reference(rows, first, last)
+    for variant in variants():
+        assert np.array_equal(stretch_medians(rows, first, last, variant=variant), expected)
+
+
+# --- waveforms --------------------------------------------------------------------------------------------------------
+
+WINDOW = BeatWindow()
+
+
+def compare_waveforms(signal: np.ndarray, sample: np.ndarray, rate_hz: float) -> None:
+    arguments = (signal, sample, WINDOW.times_s * rate_hz, hann_weights(rate_hz, WINDOW.rate_hz))
+    expected = cut_beats_reference(*arguments, scale_beats=7, clip=4.0)
+    for variant in variants():
+        for array, same in zip(cut_beats(*arguments, scale_beats=7, clip=4.0, variant=variant), expected, strict=True):
+            assert array.dtype == same.dtype and np.array_equal(array, same)
+
+
+@pytest.mark.parametrize("rate_hz", [128.0, 200.0, 250.0, 360.0, 500.0, 1000.0])
+def test_waveforms_are_numpys_at_every_rate(rate_hz: float) -> None:
+    lead = heart_lead(20, rate_hz=rate_hz, noise_mv=0.05)
+    compare_waveforms(lead.signal_mv(), lead.annotations.sample, rate_hz)
+
+
+@examples
+@given(seeds, st.integers(1, 700), st.floats(60, 1500), st.integers(1, 12))
+def test_waveforms_are_numpys_at_the_ends_and_of_short_leads(
+    seed: int, num_samples: int, rate_hz: float, num_beats: int
+) -> None:
+    random = np.random.default_rng(seed)
+    signal = random.normal(size=num_samples).astype(np.float32)
+    compare_waveforms(signal, np.sort(random.integers(0, num_samples, num_beats)), rate_hz)
+
+
+def test_flat_leads_have_flat_waveforms() -> None:
+    compare_waveforms(np.full(900, 2.5, np.float32), np.array([0, 300, 899]), 300.0)
