@@ -57,7 +57,8 @@ class Windows:
         return index
 
     def __getitem__(self, part: slice) -> Windows:
-        return Windows(self.first[part], self.length[part], self.width)
+        # Kernels read these arrays, so every other window must lie as close as every window does.
+        return Windows(np.ascontiguousarray(self.first[part]), np.ascontiguousarray(self.length[part]), self.width)
 
     def __len__(self) -> int:
         return len(self.first)
