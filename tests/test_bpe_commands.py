@@ -1,0 +1,109 @@
+"""BPE tokens through the commands: tokenised, trained on, scored, continued; options that make no sense refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heartlm.cli.main import main
+from heartlm.corpus.corpus import open_corpus
+from heartlm.ecg.database import open_database
+from heartlm.evaluation import continuation
+from heartlm.evaluation.annotate import annotate
+from heartlm.evaluation.prompts import Prompt, load_writer, prompt_of_record
+from heartlm.models.generate import Sampling
+from heartlm.tokenizers.base import Tokens
+from heartlm.tokenizers.bpe import BPETokenizer
+from tests.untrained import annotated_leads, untrained_run
+
+RECORD = "s0001"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_database: Path) -> BPETokenizer:
+    fitted = BPETokenizer(num_codes=200)
+    fitted.fit(annotated_leads(open_database(tiny_database)))
+    return fitted
+
+
+@pytest.fixture(scope="module")
+def corpus(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bpe") / "corpus"
+    assert tokenize(tiny_database, "--tokenizer", "bpe", "--num-codes", 200, "--out", out) == 0
+    return out
+
+
+def tokenize(*words: object) -> int:
+    return main(["tokenize", *map(str, words), "--processes", "1"])
+
+
+def test_another_corpus_is_made_with_the_same_runs(corpus: Path, tiny_database: Path, tmp_path: Path) -> None:
+    assert tokenize(tiny_database, "--tokenizer-from", corpus, "--out", tmp_path / "again") == 0
+    one, other = open_corpus(corpus), open_corpus(tmp_path / "again")
+    assert one.manifest["tokenizer"]["facets"] == [{"name": "bpe", "size": 200, "causal": True}]
+    assert one.tokenizer_hash == other.tokenizer_hash and one.manifest["checksums"] == other.manifest["checksums"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--tokenizer", "bpe", "--num-codes", "4"), "num_codes: 4 found, 128 to 8192 expected"),
+        (("--tokenizer", "sample", "--num-codes", "256"), "num_codes: the sample tokenizer has sizes of its own"),
+        (("--tokenizer", "bpe", "--causal"), "causal: the bpe tokenizer is causal anyway"),
+        (("--tokenizer-from", "x", "--num-codes", "256"), "num_codes: the tokenizer of x is what it is"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_in_one_line(
+    tiny_database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert tokenize(tiny_database, *words, "--out", tmp_path / "corpus") == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_a_model_is_trained_and_scored_on_runs(corpus: Path, tmp_path: Path) -> None:
+    small = ["--corpus", str(corpus), "--window", "32", "--steps", "3", "--threads", "1", "--device", "cpu"]
+    foundation, tuned = str(tmp_path / "foundation"), str(tmp_path / "beats")
+    assert main(["pretrain", *small, "--depth", "1", "--out", foundation]) == 0
+    assert main(["finetune", foundation, "--task", "beats", *small, "--out", tuned]) == 0
+    assert main(["evaluate", tuned, "--on", str(corpus), "--checkpoint", "last", "--bootstrap", "10"]) == 0
+    path = tmp_path / "beats" / "scores" / "corpus-test-annotated-last" / "scores.json"
+    beats = open_corpus(corpus).manifest["databases"][0]["splits"]["test"]["beats_per_class"]
+    scored = json.loads(path.read_text())["scores"]["num_beats"]
+    assert scored == sum(beats[name] for name in beats if name in "NSVF") > 100
+
+
+def test_beats_are_named_where_they_are(tiny_database: Path, tokenizer: BPETokenizer, tmp_path: Path) -> None:
+    run, database = untrained_run(tmp_path / "run", tokenizer, task="beats"), open_database(tiny_database)
+    known = database.annotations(RECORD)
+    assert known is not None
+    assert np.array_equal(annotate(run, database, RECORD).found.sample, known.sample)
+
+
+def test_what_the_model_writes_follows_the_recording(
+    tiny_database: Path, tokenizer: BPETokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were the model to write what the recording goes on with, the recording would be drawn."""
+    writer = load_writer(untrained_run(tmp_path / "run", tokenizer))
+    whole = prompt_of_record(writer, open_database(tiny_database), RECORD, None, 10**6)
+    tokens, end = whole.tokens, whole.tokens.num_tokens - 150
+    known = Tokens(**{name: value[:end] for name, value in vars(tokens).items()})
+    prompt = Prompt(whole.recording, whole.name, whole.lead, known)
+    monkeypatch.setattr(continuation, "generate", lambda *_, **__: tokens.codes[end : end + 100])
+    entry = continuation.continue_recording(writer, prompt, 100, Sampling())
+    seam = round((entry["start_s"] + len(entry["prompt_mv"]) / entry["rate_hz"]) * entry["rate_hz"])
+    assert seam <= tokens.sample[end] <= seam + entry["rate_hz"] / 100
+    real = whole.signal_mv(seam, seam + len(entry["generated_mv"]))
+    assert np.corrcoef(real, entry["generated_mv"])[0, 1] > 0.9
+
+
+def test_a_causal_model_continues_a_recording(tiny_database: Path, tokenizer: BPETokenizer, tmp_path: Path) -> None:
+    run = untrained_run(tmp_path / "run", tokenizer)
+    assert main(["generate", str(run), "--record", str(tiny_database / RECORD), "--num-tokens", "5"]) == 0
+    entry = json.loads((run / "generation.json").read_text())[0]
+    assert entry["num_tokens"] == 5 and len(entry["generated_mv"]) >= 5 * entry["rate_hz"] / 100
+    assert (run / "continuation.png").read_bytes().startswith(b"\x89PNG")
