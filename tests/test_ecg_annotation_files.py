@@ -57,6 +57,42 @@ def test_a_file_without_its_end_mark_is_refused_in_one_line(tmp_path: Path, cont
     assert "\n" not in str(caught.value)
 
 
+@settings(derandomize=True, deadline=None)
+@given(st.binary(max_size=60), st.sampled_from([b"", b"\x00\x00"]))
+def test_any_bytes_are_read_or_refused_in_one_line(content: bytes, end: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "r.atr")
+        path.write_bytes(content + end)
+        try:
+            read = read_annotation_file(path)
+        except HeartlmError as error:
+            assert "\n" not in str(error)
+            return
+    assert len(read.sample) == len(read.code) == len(read.symbol)
+    assert all(0 <= index < len(read.sample) for index in read.aux)
+
+
+@pytest.mark.parametrize("rate", ["0", "1.2.3", "."])
+def test_a_tick_rate_that_is_none_is_refused(tmp_path: Path, rate: str) -> None:
+    note = f"## time resolution: {rate}".encode()
+    words = (22 << 10).to_bytes(2, "little") + (63 << 10 | len(note)).to_bytes(2, "little")
+    (tmp_path / "r.atr").write_bytes(words + note + bytes(len(note) % 2) + b"\x00\x00")
+    with pytest.raises(HeartlmError, match=f"time resolution {rate} Hz, expected more than 0"):
+        read_annotation_file(tmp_path / "r.atr")
+
+
+def test_modifiers_and_texts_stay_with_their_annotation(tmp_path: Path) -> None:
+    def word(code: int, data: int) -> bytes:
+        return (code << 10 | data).to_bytes(2, "little")
+
+    sub_chn_num = word(61, 3) + word(62, 1) + word(60, 255)
+    content = word(1, 10) + sub_chn_num + word(63, 3) + b"abc\x00" + word(28, 5) + word(63, 2) + b"(N" + word(5, 1)
+    (tmp_path / "r.atr").write_bytes(content + word(0, 0) + b"after the end")
+    read = read_annotation_file(tmp_path / "r.atr")
+    assert (read.sample.tolist(), read.symbol.tolist()) == ([10, 15, 16], ["N", "+", "V"])
+    assert read.aux == {0: "abc", 1: "(N"}
+
+
 def test_truncation_of_a_real_file_is_noticed(tmp_path: Path) -> None:
     content = shared_data("mitdb/100.atr").read_bytes()
     path = tmp_path / "100.atr"

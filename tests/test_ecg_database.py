@@ -191,6 +191,21 @@ def test_segments_are_no_records_of_their_own() -> None:
     assert database.recording("v102s").num_samples == 225_000
 
 
+def test_a_malformed_header_of_segments_does_not_stop_the_search(tmp_path: Path) -> None:
+    write_database(tmp_path, "a", "s_1")
+    (tmp_path / "s.hea").write_text("s/2 2 250\ns_1\n")
+    database = open_database(tmp_path)
+    assert database.record_ids == ("a", "s")
+    with pytest.raises(HeartlmError, match="expected the name and the length of a segment"):
+        database.recording("s")
+
+
+def test_hidden_files_are_no_records(tmp_path: Path) -> None:
+    write_database(tmp_path, "a")
+    (tmp_path / "._a.hea").write_bytes(b"\x00\x05\x16\x07")
+    assert open_database(tmp_path).record_ids == ("a",)
+
+
 def test_one_name_in_two_folders_is_told_apart_by_its_path(tmp_path: Path) -> None:
     write_database(tmp_path / "x", "a")
     write_database(tmp_path / "y", "a")
@@ -244,6 +259,10 @@ def test_patients_told_by_names_comments_and_tables(tmp_path: Path) -> None:
         stream.write("# patient 7\n")
     incart = open_database(tmp_path / "incartdb")
     assert incart.patient_of("I01") == incart.recording("I01").patient_id == "incartdb/7"
+    again = open_database(tmp_path / "incartdb")
+    split = again.split_of(again.recording("I01").record_id)
+    (tmp_path / "incartdb" / "I01.hea").unlink()
+    assert again.split_of("I01") == incart.split_of("I01") == split, "the header is read once"
     (tmp_path / "ptb-xl").mkdir()
     write_record(tmp_path / "ptb-xl", name="00001_hr")
     (tmp_path / "ptb-xl" / "ptbxl_database.csv").write_text(

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 import wfdb
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from heartlm.ecg.readers import wfdb_files
 from heartlm.ecg.readers.wfdb_checks import checksums
 from heartlm.ecg.readers.wfdb_header import read_header
 from heartlm.ecg.readers.wfdb_signal import read_wfdb
@@ -161,6 +167,10 @@ def test_gain_of_zero_is_refused_unless_the_database_is_known_for_it(tmp_path: P
         ("r 2 250 1000", "r 2 0 1000", "sampling rate 0 Hz"),
         ("r 2 250 1000", "nonsense", "not readable as a WFDB record"),
         (" 16 ", " 999 ", "signal format 999"),
+        ("r.dat", "r\x00.dat", "signal file named by r.hea is missing"),
+        ("r.dat 16", "r.dat", "expected: file name, format"),
+        ("200.0(0)/mV", "1e999(0)/mV", "signal 1 is calibrated by '1e999(0)/mV', expected gain(baseline)/unit"),
+        ("r 2 250 1000", "r 2 1e999 1000", "sampling rate inf Hz"),
     ],
 )
 def test_malformed_headers(tmp_path: Path, old: str, new: str, reason: str) -> None:
@@ -198,6 +208,123 @@ def test_headerless_length_of_a_packed_format(tmp_path: Path) -> None:
     shutil.copy(shared_data("formats/100-no-len.hea"), tmp_path / "100-no-len.hea")
     (tmp_path / "100.dat").symlink_to(shared_data("mitdb/100.dat").resolve())
     assert read_wfdb(tmp_path / "100-no-len.hea").num_samples == 650_000
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 64])
+@pytest.mark.parametrize("name", ["100_3chan", "a103l", "3000003_0003", "s0010_re", "binformats"])
+def test_a_file_read_in_pieces_gives_the_same(name: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = read_wfdb(shared_data(f"formats/{name}.hea"))
+    start, stop = 101, 499
+    expected = recording.signal(start, stop)
+    monkeypatch.setattr(wfdb_files, "_CHUNK_BYTES", piece_bytes)
+    np.testing.assert_array_equal(recording.signal(start, stop), expected)
+
+
+def test_a_lead_read_whole_that_does_not_sum_to_its_checksum_is_noted_once(tmp_path: Path) -> None:
+    write_record(tmp_path)
+    content = bytearray((tmp_path / "r.dat").read_bytes())
+    content[0] ^= 1
+    (tmp_path / "r.dat").write_bytes(content)
+    recording = read_wfdb(tmp_path / "r.hea")
+    recording.signal(0, 999)
+    recording.signal(leads=[1])
+    assert recording.faults == []
+    recording.signal()
+    recording.signal(leads=[0])
+    _, stated, computed = checksums(read_header(recording.path))[0]
+    assert stated != computed
+    assert recording.faults == [f"lead MLII: the header's checksum is {stated}, its samples sum to {computed}"]
+
+
+def test_common_formats_are_read_without_the_wfdb_package(tmp_path: Path) -> None:
+    write_record(tmp_path, "212")
+    wfdb.wrann("r", "atr", np.array([100]), ["N"], write_dir=str(tmp_path))
+    script = f"""
+import sys
+from pathlib import Path
+from heartlm.ecg.verify import verify_database
+assert verify_database(Path({str(tmp_path)!r})) == []
+print([name for name in ("wfdb", "pandas", "scipy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+HEADER_PARTS = (
+    "r r.dat ~ r/2 1 2 0 250 1000 99999999999999999999 16 212 8 516 16x2 80:3 24+1 999 "
+    "200(0)/mV 200 0 -5 1e999 (7 /uV nan MLII # ² é \x00"
+)
+header_parts = st.sampled_from([*HEADER_PARTS.split(" "), *"  \n\n"])
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    st.one_of(
+        st.binary(max_size=80),
+        st.lists(header_parts, max_size=30).map(" ".join).map(str.encode),
+        st.lists(header_parts, max_size=20).map(lambda parts: b"r 1 250 9\nr.dat 16 " + " ".join(parts).encode()),
+    )
+)
+def test_any_header_is_read_or_refused_in_one_line(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder, "r.dat").write_bytes(bytes(range(40)))
+        Path(folder, "r.hea").write_bytes(content)
+        try:
+            recording = read_wfdb(Path(folder, "r.hea"))
+            signal = recording.signal() if recording.has_signal else None
+        except HeartlmError as error:
+            assert "\n" not in str(error)
+            return
+    assert signal is None or signal.shape == (recording.num_leads, recording.num_samples)
+
+
+@pytest.mark.parametrize("fmt", ["16", "24", "32", "212"])
+def test_a_file_that_ends_early_is_refused_wherever_it_ends(tmp_path: Path, fmt: str) -> None:
+    write_record(tmp_path, fmt)
+    content = (tmp_path / "r.dat").read_bytes()
+    for length in (0, 1, 2, 3, 1000, *range(len(content) - 4, len(content))):
+        (tmp_path / "r.dat").write_bytes(content[:length])
+        assert "r.dat: holds" in refusal(tmp_path) and "r.hea says 1000" in refusal(tmp_path)
+
+
+def test_headers_of_all_formats_say_what_the_reference_package_reads() -> None:
+    for path in sorted(shared_data("formats").rglob("*.hea")):
+        header, reference = read_header(path), wfdb.rdheader(str(path.with_suffix("")))
+        assert (header.rate_hz, header.stated_samples) == (reference.fs, reference.sig_len), path
+        assert list(header.comments) == reference.comments, path
+        if header.segment_lines:
+            assert [list(line) for line in header.segment_lines] == [
+                list(line) for line in zip(reference.seg_name, reference.seg_len, strict=True)
+            ]
+            continue
+        stated = [
+            (
+                *line[:2],
+                line.samples_per_frame,
+                line.skew,
+                line.byte_offset,
+                line.gain,
+                line.baseline,
+                line.unit,
+                line.name,
+            )
+            for line in header.signals
+        ]
+        fields = zip(
+            *(reference.file_name, reference.fmt, reference.samps_per_frame, reference.skew, reference.byte_offset),
+            *(reference.adc_gain, reference.baseline, reference.units, reference.sig_name),
+            strict=True,
+        )
+        assert stated == [(a, b, c or 1, d or 0, e or 0, *rest) for a, b, c, d, e, *rest in fields], path
+        assert [line.checksum for line in header.signals] == [value % 65536 for value in reference.checksum], path
+
+
+@pytest.mark.parametrize("name", ["mitdb/208", "cudb/cu01", "formats/a103l", "formats/v102s", "formats/binformats"])
+def test_sums_of_real_records_equal_those_of_the_reference_reader(name: str) -> None:
+    path = shared_data(f"{name}.hea")
+    record = wfdb.rdrecord(str(path.with_suffix("")), physical=False)
+    computed = [checksum.computed for checksum in checksums(read_header(path))]
+    assert computed == (record.d_signal.astype(np.int64).sum(axis=0) % 65536).tolist()
 
 
 def test_record_100() -> None:

@@ -49,7 +49,7 @@ def check_files(header: Header) -> None:
 def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
     try:
         size_bytes = file.path.stat().st_size
-    except OSError:
+    except (OSError, ValueError):
         raise HeartlmError(f"{file.path}: signal file named by {header.path.name} is missing; fetch it") from None
     if file.format in _FLAC_FORMATS:
         return  # its length shows when it is decoded
