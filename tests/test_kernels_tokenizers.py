@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from heartlm.kernels.library import variants
 from heartlm.kernels.quantize import prepare_codebooks, residual_codes, residual_codes_reference
+from heartlm.kernels.rr import rr_codes, rr_codes_reference
 from heartlm.kernels.running import (
     stretch_medians,
     stretch_medians_reference,
@@ -16,6 +17,8 @@ from heartlm.kernels.running import (
     trailing_median_reference,
 )
 from heartlm.kernels.waveform import cut_beats, cut_beats_reference
+from heartlm.tokenizers.rhythm import RHYTHM_FACETS
+from heartlm.tokenizers.rr import CAUSAL_FACETS, OFFLINE_FACETS, LogScale, levels_of
 from heartlm.tokenizers.waveform import BeatWindow, hann_weights
 from tests.synthetic_leads import heart_lead
 
@@ -116,6 +119,29 @@ def test_medians_of_stretches_are_numpys(seed: int, num_rows: int, step: int, di
     expected = stretch_medians_reference(rows, first, last)
     for variant in variants():
         assert np.array_equal(stretch_medians(rows, first, last, variant=variant), expected)
+
+
+# --- intervals --------------------------------------------------------------------------------------------------------
+
+
+@examples
+@given(seeds, st.integers(0, 700), st.sampled_from([128.0, 250.0, 360.0]), st.booleans())
+def test_levels_of_intervals_are_numpys(seed: int, num_beats: int, rate_hz: float, causal: bool) -> None:
+    random = np.random.default_rng(seed)
+    sample = np.cumsum(random.integers(1, round(2 * rate_hz), num_beats))
+    for facets in (CAUSAL_FACETS, OFFLINE_FACETS, RHYTHM_FACETS):
+        levels = levels_of(facets, causal)
+        expected = rr_codes_reference(sample, rate_hz, levels)
+        assert not expected[:1].any() or facets is OFFLINE_FACETS, "before the first beat there is no interval"
+        for variant in variants():
+            assert np.array_equal(rr_codes(sample, rate_hz, levels, variant=variant), expected)
+
+
+@pytest.mark.parametrize("scale", {facet.scale for facet in (*OFFLINE_FACETS, *CAUSAL_FACETS, *RHYTHM_FACETS)}, ids=str)
+def test_levels_begin_where_the_logarithm_reaches_them(scale: LogScale) -> None:
+    value = np.concatenate([scale.edges, np.nextafter(scale.edges, 0), np.geomspace(0.01, 100, 5000), [0.7, 1.4]])
+    place = np.log(value / scale.low) / np.log(scale.high / scale.low) * scale.num_levels
+    assert np.array_equal(scale.encode(value), np.clip(np.floor(place), 0, scale.num_levels - 1) + 1)
 
 
 # --- waveforms --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ precision is taken, and of equals the first. So codes do not depend on the proce
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,16 @@ class Codebooks:
     heads: Floats
     columns: Floats
     basis: Floats
+
+    @cached_property
+    def addresses(self) -> tuple[int, ...]:
+        """Where the kernel finds the arrays."""
+        floats = (self.bias, self.heads, self.columns, self.basis)
+        return (
+            address(self.centroids, np.float32),
+            address(self.half, np.float64),
+            *(address(array, np.float32) for array in floats),
+        )
 
 
 def prepare_codebooks(centroids: Floats) -> Codebooks:
@@ -98,17 +109,7 @@ def residual_codes(
         address(vectors, np.float32),
         address(weight, np.float32),
         *vectors.shape,
-        address(codebooks.centroids, np.float32),
-        address(codebooks.half, np.float64),
-        *(
-            address(array, np.float32)
-            for array in (
-                codebooks.bias,
-                codebooks.heads,
-                codebooks.columns,
-                codebooks.basis,
-            )
-        ),
+        *codebooks.addresses,
         num_levels,
         padded_codes,
         length,

@@ -75,3 +75,15 @@ def stretch_medians_reference(rows: Floats, first: NDArray[np.int64], last: NDAr
     for median, begin, end in zip(medians, first, last, strict=True):
         np.median(rows[begin:end], axis=0, out=median)
     return medians
+
+
+def mean_around(values: Doubles, before: int, after: int) -> Doubles:
+    """Mean of the known values from `before` places back to `after` places ahead; the shape of `values`."""
+    known = ~np.isnan(values)
+    total = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
+    count = np.concatenate([[0], np.cumsum(known)])
+    place = np.arange(len(values))
+    first, last = np.maximum(place - before, 0), np.minimum(place + after + 1, len(values))
+    with np.errstate(invalid="ignore"):
+        mean: Doubles = (total[last] - total[first]) / (count[last] - count[first])
+    return mean

@@ -21,9 +21,9 @@ from heartlm.tokenizers.rr import (
     CAUSAL_FACETS,
     OFFLINE_FACETS,
     RRFacet,
+    levels_of,
     ordinal_coordinates,
-    rr_facets,
-    rr_intervals_s,
+    rr_codes,
 )
 from heartlm.tokenizers.waveform import BeatWaveforms, BeatWindow, beat_waveforms, deviations
 
@@ -114,12 +114,14 @@ class BeatTokenizer(Tokenizer):
     def encode(self, lead: Lead) -> Tokens:
         """Encode every beat of one lead."""
         beats, waves = lead.annotations, self.waveforms(lead)
-        values = rr_facets(rr_intervals_s(beats.sample, beats.rate_hz), self.causal_only)
-        intervals = [facet.scale.encode(values[facet.name]) for facet in self.rr_facets]
         shape, deviation = self._fitted()
-        codes = [shape.encode(waves.shape), deviation.encode(deviations(waves.shape, self.causal_only))]
+        codes = (
+            shape.encode(waves.shape),
+            deviation.encode(deviations(waves.shape, self.causal_only)),
+            rr_codes(beats.sample, beats.rate_hz, levels_of(self.rr_facets, self.causal_only)),
+        )
         return Tokens(
-            codes=np.concatenate([*codes, np.stack(intervals, axis=1)], axis=1),
+            codes=np.concatenate(codes, axis=1),
             sample=beats.sample,
             beat_class=beats.beat_classes(),
             rhythm=beats.rhythm_at(beats.sample),

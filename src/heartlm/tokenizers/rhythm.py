@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
-from heartlm.tokenizers.rr import LogScale, RRFacet, ordinal_coordinates, rr_facets, rr_intervals_s
+from heartlm.tokenizers.rr import LogScale, RRFacet, levels_of, ordinal_coordinates, rr_codes
 
 RHYTHM_FACETS: tuple[RRFacet, ...] = (
     RRFacet("rr", LogScale(0.2, 2.5, 127), True),
@@ -42,10 +42,8 @@ class RhythmTokenizer(Tokenizer):
     def encode(self, lead: Lead) -> Tokens:
         """Encode the RR intervals of one recording; its signal is not read."""
         beats = lead.annotations
-        values = rr_facets(rr_intervals_s(beats.sample, beats.rate_hz), causal=True)
-        codes = [facet.scale.encode(values[facet.name]) for facet in RHYTHM_FACETS]
         return Tokens(
-            codes=np.stack(codes, axis=1),
+            codes=rr_codes(beats.sample, beats.rate_hz, levels_of(RHYTHM_FACETS, causal=True)),
             sample=beats.sample,
             beat_class=beats.beat_classes(),
             rhythm=beats.rhythm_at(beats.sample),

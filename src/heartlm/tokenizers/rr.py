@@ -8,11 +8,14 @@ see the next interval and a mean centred on the beat. All are quantised on a log
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.tokenizers.running import mean_around, trailing_median
+from heartlm.kernels.rr import Levels, level_of, rr_codes, rr_values
+
+__all__ = ["CAUSAL_FACETS", "OFFLINE_FACETS", "LogScale", "RRFacet", "levels_of", "rr_codes", "rr_facets"]
 
 Floats = NDArray[np.float64]
 
@@ -36,10 +39,19 @@ class LogScale:
 
     def encode(self, value: Floats) -> NDArray[np.uint16]:
         """Code of each value, 1 … `num_levels`, 0 for NaN."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            place = np.log(value / self.low) / np.log(self.high / self.low) * self.num_levels
-        level = np.clip(np.floor(np.nan_to_num(place)), 0, self.num_levels - 1).astype(np.uint16) + 1
-        return np.where(np.isnan(value), 0, level).astype(np.uint16)
+        return level_of(value, self.edges)
+
+    @cached_property
+    def edges(self) -> Floats:
+        """The least value of each level but the first, to the last bit of its logarithm; float64 `[num_levels - 1]`."""
+        ratio, level = self.high / self.low, np.arange(1, self.num_levels)
+        outside = self.low * ratio ** (level / self.num_levels) * (1 - 1e-12)
+        inside = outside * (1 + 2e-12)
+        while len(between := np.flatnonzero(np.nextafter(outside, inside) < inside)):
+            middle = (outside[between] + inside[between]) / 2
+            reached = np.log(middle / self.low) / np.log(ratio) * self.num_levels >= level[between]
+            inside[between[reached]], outside[between[~reached]] = middle[reached], middle[~reached]
+        return inside
 
     def decode(self, code: NDArray[np.uint16]) -> Floats:
         """Geometric centre of each code's level; NaN for code 0."""
@@ -100,15 +112,12 @@ def rr_facets(rr_s: Floats, causal: bool) -> dict[str, Floats]:
         rr_s: interval before each beat, `[num_beats]`, NaN where unknown.
         causal: look back only.
     """
-    following = np.append(rr_s[1:], np.nan)[: len(rr_s)]
-    recent = trailing_median(rr_s, RECENT_BEATS + 1)
-    long = mean_around(rr_s, LONG_BEATS, 0 if causal else LONG_BEATS)
-    previous = np.concatenate([[np.nan], rr_s[:-1]])[: len(rr_s)]
-    return {
-        "rr": rr_s,
-        "rr_over_previous": rr_s / previous,
-        "rr_over_recent": rr_s / recent,
-        "next_rr_over_recent": following / recent,
-        "rr_over_long": rr_s / long,
-        "next_rr_over_long": following / long,
-    }
+    return rr_values(rr_s, RECENT_BEATS + 1, LONG_BEATS, 0 if causal else LONG_BEATS)
+
+
+@lru_cache
+def levels_of(facets: tuple[RRFacet, ...], causal: bool) -> Levels:
+    """The levels of `facets` as `rr_codes` wants them; with `causal`, means look back only."""
+    edges = tuple(facet.scale.edges for facet in facets)
+    after = 0 if causal else LONG_BEATS
+    return Levels(tuple(facet.name for facet in facets), edges, RECENT_BEATS + 1, LONG_BEATS, after)

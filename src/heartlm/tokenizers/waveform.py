@@ -9,6 +9,7 @@ low-pass, about one grid step (8 ms) beyond it, so a stream and a file give the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,9 +72,14 @@ def beat_waveforms(signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float,
         rate_hz: rate of `signal_mv`.
         window: the grid and the scale.
     """
-    offsets, weights = window.times_s * rate_hz, hann_weights(rate_hz, window.rate_hz)
+    offsets, weights = _grid(window, rate_hz)
     filled = fill_gaps(signal_mv)
     return BeatWaveforms(*cut_beats(filled, sample, offsets, weights, scale_beats=window.scale_beats, clip=window.clip))
+
+
+@lru_cache
+def _grid(window: BeatWindow, rate_hz: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return window.times_s * rate_hz, hann_weights(rate_hz, window.rate_hz)
 
 
 def deviations(shape: Floats, causal: bool) -> Floats:

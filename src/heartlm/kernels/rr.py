@@ -1,0 +1,119 @@
+"""RR intervals, alone and compared with those around, as levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import address, float64, int64, kernel, pointer
+from heartlm.kernels.running import mean_around, trailing_median_reference
+
+Doubles = NDArray[np.float64]
+
+KINDS: tuple[str, ...] = (
+    "rr",
+    "rr_over_previous",
+    "rr_over_recent",
+    "next_rr_over_recent",
+    "rr_over_long",
+    "next_rr_over_long",
+)
+"""What an interval is compared with; the kernel knows each by its place."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What intervals are compared with, and the levels of what comes of it.
+
+    Attributes:
+        names: for each facet one of `KINDS`.
+        edges: values from which on its second level, third, … begin, ascending, float64 `[num_levels - 1]` a facet.
+        recent: the recent interval is the median of so many, the present one included.
+        before: the long mean reaches so many intervals back.
+        after: and so many ahead.
+    """
+
+    names: tuple[str, ...]
+    edges: tuple[Doubles, ...]
+    recent: int
+    before: int
+    after: int
+
+    @cached_property
+    def _for_kernel(self) -> tuple[NDArray[np.int64], Doubles, NDArray[np.int64]]:
+        """Place of each name in `KINDS`, all edges, and where those of each facet begin."""
+        kinds = np.array([KINDS.index(name) for name in self.names], np.int64)
+        begins = np.cumsum([0, *map(len, self.edges)], dtype=np.int64)
+        return kinds, np.concatenate([*self.edges]), begins
+
+    @cached_property
+    def addresses(self) -> tuple[int, int, int]:
+        """Where the kernel finds them."""
+        kinds, edges, begins = self._for_kernel
+        return address(kinds, np.int64), address(edges, np.float64), address(begins, np.int64)
+
+
+def rr_codes(
+    sample: NDArray[np.int64], rate_hz: float, levels: Levels, variant: str | None = None
+) -> NDArray[np.uint16]:
+    """Levels of the intervals between beats.
+
+    Args:
+        sample: where the beats are, ascending, `[num_beats]`.
+        rate_hz: samples a second.
+        levels: the facets.
+        variant: of the kernel; by default the best.
+
+    Returns:
+        uint16 `[num_beats, num_facets]`: 1 for the first level, 0 where the value is unknown.
+    """
+    run = kernel("rr_codes", *_ARGUMENTS, variant=variant)
+    if run is None:
+        return rr_codes_reference(sample, rate_hz, levels)
+    sample, num_beats = np.ascontiguousarray(sample, np.int64), len(sample)
+    codes = np.empty((num_beats, len(levels.names)), np.uint16)
+    rr, total, ordered = np.empty(num_beats + 1), np.empty(num_beats + 1), np.empty(levels.recent)
+    run(
+        *(address(sample, np.int64), num_beats, rate_hz, levels.recent, levels.before, levels.after),
+        *(*levels.addresses, len(levels.names)),
+        *(address(rr, np.float64), address(total, np.float64), address(ordered, np.float64)),
+        address(codes, np.uint16),
+    )
+    return codes
+
+
+_ARGUMENTS = (*(pointer, int64, float64), *(int64,) * 3, *(pointer,) * 3, int64, *(pointer,) * 4)
+
+
+def rr_codes_reference(sample: NDArray[np.int64], rate_hz: float, levels: Levels) -> NDArray[np.uint16]:
+    """The same in NumPy."""
+    codes = np.empty((len(sample), len(levels.names)), np.uint16)
+    values = rr_values(
+        np.diff(sample, prepend=np.nan)[: len(sample)] / rate_hz, levels.recent, levels.before, levels.after
+    )
+    for column, name, edges in zip(codes.T, levels.names, levels.edges, strict=True):
+        column[:] = level_of(values[name], edges)
+    return codes
+
+
+def level_of(value: Doubles, edges: Doubles) -> NDArray[np.uint16]:
+    """1 and the number of `edges` up to each value; 0 for NaN."""
+    level = np.searchsorted(edges, value, side="right") + 1
+    return np.where(np.isnan(value), 0, level).astype(np.uint16)
+
+
+def rr_values(rr_s: Doubles, recent: int, before: int, after: int) -> dict[str, Doubles]:
+    """Intervals `[num_beats]`, NaN where unknown, alone and compared, by the names in `KINDS`."""
+    following, previous = np.append(rr_s[1:], np.nan)[: len(rr_s)], np.append(np.nan, rr_s[:-1])[: len(rr_s)]
+    median, mean = trailing_median_reference(rr_s, recent), mean_around(rr_s, before, after)
+    return {
+        "rr": rr_s,
+        "rr_over_previous": rr_s / previous,
+        "rr_over_recent": rr_s / median,
+        "next_rr_over_recent": following / median,
+        "rr_over_long": rr_s / mean,
+        "next_rr_over_long": following / mean,
+    }
