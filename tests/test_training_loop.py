@@ -19,7 +19,7 @@ from heartlm.errors import HeartlmError
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import load_model
 from heartlm.training.batches import Batch, CausalBatches, LabelBatches, MakeBatch, MaskedBatches
-from heartlm.training.checkpoint import complete_checkpoints
+from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import TrainingConfig
 from heartlm.training.loop import Job, train
 from heartlm.training.objectives import FacetLoss, LabelLoss, class_weights
@@ -28,7 +28,6 @@ from tests.synthetic_corpus import SIZES, every_window, job, small_model, synthe
 
 MASK = np.array(SIZES)
 FACETS = FacetLoss(("count", "half"))
-CPU = torch.device("cpu")
 
 
 def settings(**changed: Any) -> TrainingConfig:
@@ -81,7 +80,7 @@ def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_batch(corpus: Corpus,
     assert len({part.num_counted for part in parts}) > 1, "the batch must be uneven for this test to mean anything"
 
     def mean(part: Batch) -> float:
-        return float(FACETS(small_model(causal=True), part, CPU)[0]) / part.num_counted
+        return float(FACETS(small_model(causal=True), part)[0]) / part.num_counted
 
     logged = losses(short, make, tmp_path / "run", settings(accumulation=4), causal=True)[0]
     assert logged == pytest.approx(mean(batch), rel=1e-5)
@@ -102,7 +101,7 @@ def test_padding_changes_no_loss(corpus: Corpus) -> None:
     other.codes[~batch.valid] = 3
     other.target[~batch.counts] = 2
     model = small_model()
-    assert float(FACETS(model, other, CPU)[0]) == pytest.approx(float(FACETS(model, batch, CPU)[0]), rel=1e-6)
+    assert float(FACETS(model, other)[0]) == pytest.approx(float(FACETS(model, batch)[0]), rel=1e-6)
 
 
 # --- the step ---------------------------------------------------------------------------------------------------------
@@ -166,16 +165,16 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_good_checkpoint(
 ) -> None:
     calls = 0
 
-    def breaking(model: HeartModel, batch: Batch, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+    def breaking(model: HeartModel, batch: Batch, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         nonlocal calls
         calls += 1
-        loss, parts = FACETS(model, batch, device)
+        loss, parts = FACETS(model, batch, keys)
         return loss * (float("nan") if calls == 5 else 1.0), parts
 
     work = job(corpus, small_model(), tmp_path, settings(checkpoint_every=2), make_batch=masked, loss=breaking)
     with pytest.raises(HeartlmError, match=r"^step 5: loss nan.* learning_rate$"):
         train(work, resume=False)
-    assert [path.name for path in complete_checkpoints(tmp_path / "checkpoints")] == [
+    assert [path.name for path in Checkpoints(tmp_path / "checkpoints").complete()] == [
         "step-000000002",
         "step-000000004",
     ]
@@ -190,8 +189,8 @@ def with_validation(corpus: Corpus, make: MakeBatch, folder: Path, values: list[
     """A job whose validation losses are `values`."""
     left = iter(values)
 
-    def loss(model: HeartModel, batch: Batch, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
-        total, parts = FACETS(model, batch, device)
+    def loss(model: HeartModel, batch: Batch, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        total, parts = FACETS(model, batch, keys)
         return (total, parts) if model.training else (torch.tensor(next(left) * batch.num_counted), {})
 
     config = settings(validate_every=2, batch_size=4, steps=8)
@@ -225,7 +224,7 @@ def test_validation_is_the_mean_over_its_tokens_without_dropout(
     model, _ = load_model(tmp_path / "models" / "last")
     batch = masked(windows, None)
     with torch.no_grad():
-        expected = float(FACETS(model, batch, CPU)[0]) / batch.num_counted
+        expected = float(FACETS(model, batch)[0]) / batch.num_counted
     assert metrics(tmp_path, "validation")[0]["loss"] == pytest.approx(expected, rel=1e-5)
 
 

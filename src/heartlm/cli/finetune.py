@@ -23,18 +23,20 @@ def run(arguments: Sequence[str]) -> int:
     config_given = bool(words) and words[0].endswith((".yaml", ".yml"))
     if words and not words[0].startswith("-") and not config_given:
         words[:1] = ["--run", words[0]]
-    config = parse(
-        FinetuneConfig,
-        words,
-        command="finetune",
-        summary="Add a head to a pretrained model and train it on labelled tokens: heartlm finetune RUN --task beats",
-        examples=EXAMPLES,
-        config_file=True,
-    )
 
-    def work(settings: FinetuneConfig) -> Path:
+    def settings() -> FinetuneConfig:
+        return parse(
+            FinetuneConfig,
+            words,
+            command="finetune",
+            summary="Add a head to a pretrained model and train it on labels: heartlm finetune RUN --task beats",
+            examples=EXAMPLES,
+            config_file=True,
+        )
+
+    def work(config: FinetuneConfig) -> Path:
         from heartlm.training.finetune import finetune
 
-        return finetune(settings)
+        return finetune(config)
 
-    return run_or_resume(config, work, words)
+    return run_or_resume(settings, work, words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -12,43 +13,63 @@ import yaml
 
 from heartlm.cli.options import existing, parse
 from heartlm.errors import HeartlmError
-from heartlm.training.config import PretrainConfig, TrainingConfig
+from heartlm.training.config import LAYOUT, PretrainConfig, TrainingConfig
+from heartlm.training.ranks import Ranks, ToldElsewhere
 
 EXAMPLES = (
     "heartlm pretrain --corpus corpora/many --out runs/foundation",
     "heartlm pretrain --corpus corpora/many --depth 8 --objective causal --steps 5000",
     "heartlm pretrain pretrain.yaml --seed 1",
     "heartlm pretrain --resume runs/foundation",
+    "torchrun --nproc-per-node 4 -m heartlm pretrain --corpus corpora/many --out runs/foundation",
 )
 
 Config = TypeVar("Config", bound=TrainingConfig)
 
 STOPPED_STATUS = 143
 
+LINGER_S = 3.0
+"""torchrun ends all ranks when one has ended, so one that has nothing to say waits for the one that speaks."""
+
 
 def run(arguments: Sequence[str]) -> int:
     """Pretrain as `arguments` say."""
-    config = parse(
-        PretrainConfig,
-        arguments,
-        command="pretrain",
-        summary="Train a foundation model on the training split of a corpus. One dial, --depth, sets its size.",
-        examples=EXAMPLES,
-        config_file=True,
-    )
 
-    def work(settings: PretrainConfig) -> Path:
+    def settings() -> PretrainConfig:
+        return parse(
+            PretrainConfig,
+            arguments,
+            command="pretrain",
+            summary="Train a foundation model on the training split of a corpus. One dial, --depth, sets its size.",
+            examples=EXAMPLES,
+            config_file=True,
+        )
+
+    def work(config: PretrainConfig) -> Path:
         from heartlm.training.pretrain import pretrain
 
-        return pretrain(settings)
+        return pretrain(config)
 
-    return run_or_resume(config, work, arguments)
+    return run_or_resume(settings, work, arguments)
 
 
-def run_or_resume(config: Config, work: Callable[[Config], Path], arguments: Sequence[str]) -> int:
-    """Do `work` with `config`, or with the settings of the run to resume; print where the run is."""
-    settings = resumed(config, arguments) if config.resume else config
-    settings.checked_corpus()  # before torch is imported, which takes a while
+def run_or_resume(settings: Callable[[], Config], work: Callable[[Config], Path], arguments: Sequence[str]) -> int:
+    """Do `work` with `settings`, or with those of the run to resume; print where the run is.
+
+    Of several ranks one alone speaks.
+    """
+    ranks = Ranks.from_environment()
+    try:
+        return _run_or_resume(settings, work, arguments, ranks)
+    except ToldElsewhere:
+        time.sleep(LINGER_S)
+        return 2
+
+
+def _run_or_resume(
+    settings: Callable[[], Config], work: Callable[[Config], Path], arguments: Sequence[str], ranks: Ranks
+) -> int:
+    config = _settings(settings, arguments, ranks)
     try:
         from heartlm.training.loop import Stopped
     except ModuleNotFoundError as error:
@@ -56,26 +77,45 @@ def run_or_resume(config: Config, work: Callable[[Config], Path], arguments: Seq
 
         raise needs("train", error.name or "torch") from None
     try:
-        path = work(settings)
+        path = work(config)
     except Stopped as stopped:
-        print(stopped, file=sys.stderr)
+        if ranks.is_first:
+            print(stopped, file=sys.stderr)
         return STOPPED_STATUS
-    print(path)
+    if ranks.is_first:
+        print(path)
     return 0
+
+
+def _settings(settings: Callable[[], Config], arguments: Sequence[str], ranks: Ranks) -> Config:
+    """What is to be trained, checked before torch is imported, which takes a while."""
+    try:
+        config = settings()
+        config = resumed(config, arguments) if config.resume else config
+        config.checked_corpus()
+        return config
+    except HeartlmError as error:
+        if ranks.is_first:
+            raise
+        raise ToldElsewhere(str(error)) from error  # they all read the same words
 
 
 def resumed(config: Config, arguments: Sequence[str]) -> Config:
     """The settings of the run that `config.resume` names; `arguments` are the words typed.
 
     Raises:
-        HeartlmError: it is no run of this kind, it is finished, or other options were given beside it.
+        HeartlmError: it is no run of this kind, or settings beside it say more than how to compute.
     """
     assert config.resume is not None
     folder = existing(config.resume, "run folder")
-    options = [word.partition("=")[0] for word in arguments if word.startswith("--")]
-    beside = [word for word in (*options, *arguments[:1]) if word.partition("=")[0] != "--resume"]
+    options = [word.lstrip("-").partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")]
+    layout = {name: name.removeprefix("no_") for name in options}
+    options += [word for word in arguments[:1] if not word.startswith("--")]
+    beside = [name for name in options if name != "resume" and layout.get(name) not in LAYOUT]
     if beside:
-        raise HeartlmError(f"{beside[0].lstrip('-')}: cannot change when a run is resumed: give --resume alone")
+        raise HeartlmError(
+            f"{beside[0]}: cannot change when a run is resumed: give --resume alone, or with {', '.join(LAYOUT)}"
+        )
     try:
         saved = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
@@ -84,4 +124,5 @@ def resumed(config: Config, arguments: Sequence[str]) -> Config:
     if not isinstance(saved, dict) or set(saved) != known:
         raise HeartlmError(f"{folder}: not a run of this command, or of another version of heartlm: start it anew")
     paths = {name: Path(saved[name]) for name in ("corpus", "out", "run") if saved.get(name) is not None}
-    return type(config)(**{**saved, **paths, "resume": folder})
+    changed = {name: getattr(config, name) for name in layout.values() if name in LAYOUT}
+    return type(config)(**{**saved, **paths, **changed, "resume": folder})

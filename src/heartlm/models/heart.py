@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.models.config import ModelConfig
+from heartlm.models.dropout import dropped
 from heartlm.models.embedding import FacetEmbedding
-from heartlm.models.transformer import Trunk
+from heartlm.models.transformer import SITES_OF_BLOCK, Block, Trunk
 
 
 class HeartModel(nn.Module):
@@ -45,6 +46,12 @@ class HeartModel(nn.Module):
             if isinstance(head, nn.Linear):
                 nn.init.normal_(head.weight, std=0.02)
 
+    def recompute(self, recompute: bool = True) -> None:
+        """Let each block compute its activations a second time in the backward pass instead of keeping them."""
+        for block in self.trunk.blocks:
+            assert isinstance(block, Block)
+            block.recompute = recompute
+
     @property
     def num_parameters(self) -> int:
         """How many numbers are trained."""
@@ -54,11 +61,25 @@ class HeartModel(nn.Module):
         """The code that stands for "masked" in each facet, int64 `[F]`."""
         return torch.tensor(self.config.facet_sizes, device=device)
 
-    def hidden(self, codes: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Hidden states `[B, T, D]` of `codes` int64 `[B, T, F]`, and the table of embeddings."""
+    @property
+    def num_dropout_sites(self) -> int:
+        """In how many places activations are dropped: each takes a key a window; 0 without dropout."""
+        return 1 + SITES_OF_BLOCK * self.config.depth if self.config.dropout else 0
+
+    def hidden(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Look at tokens.
+
+        Args:
+            codes: int64 `[B, T, F]`.
+            valid: tokens that are not padding, bool `[B, T]`; None for all.
+            keys: of dropout, int32 `[num_dropout_sites, B]`; None, as in use, drops nothing.
+
+        Returns:
+            Hidden states `[B, T, D]`, and the table of embeddings.
+        """
         x, table = self.embedding(codes)
-        x = F.dropout(x, self.config.dropout, self.training)
-        return self.trunk(x, valid), table
+        first, rest = (None, None) if keys is None or not self.config.dropout else (keys[0], keys[1:])
+        return self.trunk(dropped(x, first, self.config.dropout), valid, rest), table
 
     def facet_logits(self, hidden: Tensor, target: Tensor, table: Tensor) -> list[Tensor]:
         """Logits `[N, size]` of each facet at `hidden` `[N, D]`, given the earlier facets of `target` `[N, F]`."""
@@ -68,10 +89,10 @@ class HeartModel(nn.Module):
             context = context + F.embedding(target[:, facet] + self.embedding.offset[facet], table)
         return logits
 
-    def class_logits(self, codes: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Logits of the labels: `[B, T, num_classes]`, or `[B, num_classes]` for a pooled head."""
+    def class_logits(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
+        """Logits of the labels: `[B, T, num_classes]`, or `[B, num_classes]` for a pooled head; see `hidden`."""
         assert self.class_head is not None, "a foundation model has no labels to predict"
-        hidden, _ = self.hidden(codes, valid)
+        hidden, _ = self.hidden(codes, valid, keys)
         if self.pooled:
             weight = torch.ones_like(hidden[..., :1]) if valid is None else valid[..., None].to(hidden.dtype)
             hidden = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)

@@ -33,7 +33,7 @@ class ModelInfo:
     Attributes:
         config: its resolved shape.
         tokenizer_hash: content hash of the tokenizer it reads.
-        tokenizer_kind: beat, rhythm or sample.
+        tokenizer_kind: beat, rhythm, sample or bpe.
         objective: what it was pretrained for, masked or causal.
         window: tokens a window it was trained on.
         task: beats or rhythm; None for a foundation model.
@@ -57,7 +57,20 @@ class ModelInfo:
 
 def save_model(folder: Path, model: HeartModel, info: ModelInfo) -> None:
     """Write `model` to `folder`, atomically, replacing one that is there."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    save_tensors(folder, whole_tensors(model), info)
+
+
+def whole_tensors(model: HeartModel) -> dict[str, Tensor]:
+    """The tensors of `model` in main memory; where they are sharded, every rank calls this and gets all of them."""
+    tensors = {}
+    for name, value in model.state_dict().items():
+        whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+        tensors[name] = whole.detach().cpu().contiguous()
+    return tensors
+
+
+def save_tensors(folder: Path, tensors: dict[str, Tensor], info: ModelInfo) -> None:
+    """Write a model, as `whole_tensors` gave it, to `folder`, atomically, replacing one that is there."""
     with atomic_folder(folder) as temporary:
         (temporary / "model.safetensors").write_bytes(save(tensors))
         described = {"schema_version": SCHEMA_VERSION, **asdict(info)}

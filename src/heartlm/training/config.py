@@ -1,8 +1,8 @@
 """Settings of a training run, as documented fields. Imports no torch.
 
 One dial, `depth`, sets the size of a model; width, heads, learning rate and batch follow from it unless they are set.
-The global batch is a number of windows; accumulation only splits it, which changes nothing but rounding and, where
-there is dropout, which activations are dropped.
+The global batch is a number of windows; ranks and accumulation only split it, which changes nothing but rounding.
+`LAYOUT` names the settings of that kind: how a run computes, not what. They may change when it is resumed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,24 @@ _AT_LEAST_ONE = (
     "log_every",
     "validate_every",
     "checkpoint_every",
+    "keep_checkpoints",
 )
+
+
+LAYOUT = (
+    "accumulation",
+    "device",
+    "threads",
+    "pin",
+    "parallel",
+    "bucket_cap_mb",
+    "timeout_s",
+    "compile",
+    "activation_checkpointing",
+    "prefetch",
+    "spans",
+)
+"""Settings that may change when a run is resumed."""
 
 
 @dataclass
@@ -37,8 +54,9 @@ class TrainingConfig:
         out: the run folder to write; by default runs/ and a name made from the settings.
         resume: continue the interrupted run in this folder; its own settings hold and all others are refused.
         window: tokens a window.
-        batch_size: windows in a global batch; by default about 2048 tokens, more for deeper models.
-        accumulation: micro-batches a global batch is split into, to save memory; the loss is that of the whole batch.
+        batch_size: windows in a global batch, that of all ranks; by default about 2048 tokens, more for deeper models.
+        accumulation: micro-batches each rank splits its part of a global batch into, to save memory; the loss is that
+            of the whole batch.
         steps: optimiser steps.
         learning_rate: peak learning rate; by default 1e-3 at width 128, falling with the square root of the width.
         warmup_steps: steps of linear warm-up; by default a tenth of all steps, at most 100.
@@ -46,13 +64,28 @@ class TrainingConfig:
         weight_decay: of AdamW, on matrices only.
         clip: largest norm of the gradient.
         seed: of initialisation, order of data, masks and dropout.
+        order: random draws windows anywhere, again and again; epochs gives windows side by side, each once an epoch;
+            blocks does so too, reading a corpus larger than memory block by block.
         weights: share of each database in the windows drawn, for example {mitdb: 2, cudb: 1}; by default its tokens.
-        device: where to train; auto takes a GPU where there is one.
+            For the random order.
+        device: where to train; auto takes a GPU where there is one, of several ranks each its own.
         precision: auto is bf16 on a GPU that has it and fp32 elsewhere.
-        threads: CPU threads of torch; by default those this process may run on.
+        threads: CPU threads of torch in each rank; by default as many as it has cores.
+        pin: keep each of several ranks that train on CPUs on cores of its own.
+        parallel: how ranks share the work; ddp keeps the whole model on each, fsdp a part of it; auto is ddp.
+        bucket_cap_mb: MiB of gradients that ddp sends together; auto measures what is fastest before the first step.
+        timeout_s: seconds after which a rank that does not answer counts as gone.
+        compile: compile the blocks of the model (torch.compile), which takes a while before the first step.
+        activation_checkpointing: compute activations a second time in the backward pass instead of keeping them; saves
+            memory, costs about a third more arithmetic.
+        prefetch: steps whose batches are prepared ahead, in a thread; by default 2 on a GPU, 0 on a CPU.
+        bad_steps: what to do with a step whose loss is not finite or jumps; stop keeps the state before it.
+        spike_factor: a loss or gradient norm more than so many times the median of 50 steps is a jump; 0 judges none.
         log_every: steps between lines of metrics.
         validate_every: steps between validations.
         checkpoint_every: steps between checkpoints.
+        keep_checkpoints: complete checkpoints that stay.
+        spans: write where the time of every step went, for Perfetto; on a GPU this waits for each part of a step.
     """
 
     corpus: Path | None = None
@@ -68,25 +101,51 @@ class TrainingConfig:
     weight_decay: float = 0.05
     clip: float = 1.0
     seed: int = 0
+    order: Literal["random", "epochs", "blocks"] = "random"
     weights: dict[str, float] = field(default_factory=dict)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     threads: int | None = None
+    pin: bool = True
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    bucket_cap_mb: float | Literal["auto"] = 25.0
+    timeout_s: float = 600.0
+    compile: bool = False
+    activation_checkpointing: bool = False
+    prefetch: int | None = None
+    bad_steps: Literal["stop", "skip"] = "stop"
+    spike_factor: float = 0.0
     log_every: int = 20
     validate_every: int = 200
     checkpoint_every: int = 200
+    keep_checkpoints: int = 2
+    spans: bool = False
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
         self._require(lambda value: value >= 1, "at least 1", *_AT_LEAST_ONE)
-        self._require(lambda value: 0 < value < math.inf, "more than 0", "learning_rate", "clip")
-        self._require(lambda value: 0 <= value < math.inf, "at least 0", "warmup_steps", "weight_decay")
+        self._require(lambda value: 0 < value < math.inf, "more than 0", "learning_rate", "clip", "timeout_s")
+        self._require(lambda value: 0 <= value < math.inf, "at least 0", "warmup_steps", "weight_decay", "prefetch")
+        self._require(lambda value: value == 0 or 1 < value < math.inf, "0 or more than 1", "spike_factor")
+        if self.bucket_cap_mb != "auto":
+            self._require(lambda value: 0 < value < math.inf, "auto, or more than 0", "bucket_cap_mb")
         self._require(lambda value: 0 <= value <= 1, "0 to 1", "final_learning_rate")
         self._require(lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
-        if self.batch_size is not None and self.batch_size % self.accumulation:
+        self.check_split(1)
+
+    def check_split(self, num_ranks: int) -> None:
+        """Raise a HeartlmError unless the global batch splits into micro-batches of `num_ranks` ranks."""
+        parts = num_ranks * self.accumulation
+        if self.batch_size is None or self.batch_size % parts == 0:
+            return
+        if num_ranks == 1:
             raise HeartlmError(
                 f"accumulation: {self.accumulation} found; it must divide batch_size, which is {self.batch_size}"
             )
+        raise HeartlmError(
+            f"batch_size: {self.batch_size} found, a multiple of {parts} expected: {num_ranks} ranks with "
+            f"{self.accumulation} micro-batches each"
+        )
 
     def checked_corpus(self) -> Path:
         """The corpus folder, once every field was checked.

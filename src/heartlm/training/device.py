@@ -7,15 +7,23 @@ import torch
 from heartlm.errors import HeartlmError
 
 
-def device_and_precision(device: str, precision: str) -> tuple[torch.device, torch.dtype]:
-    """Resolve `auto`.
+def device_and_precision(device: str, precision: str, local_rank: int = 0) -> tuple[torch.device, torch.dtype]:
+    """Resolve `auto`; rank `local_rank` of a machine takes the GPU of that number.
 
     Raises:
-        HeartlmError: a GPU is asked for and there is none, or bf16 on a device without it.
+        HeartlmError: a GPU is asked for and there is none, fewer than ranks, or bf16 on a device without it.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise HeartlmError("device: 'cuda' found, but torch sees no GPU: use --device cpu")
-    found = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+    found = torch.device("cpu")
+    if device != "cpu" and torch.cuda.is_available():
+        if local_rank >= torch.cuda.device_count():
+            raise HeartlmError(
+                f"device: rank {local_rank} of this machine needs a GPU of its own, torch sees "
+                f"{torch.cuda.device_count()}: start fewer ranks, or use --device cpu"
+            )
+        found = torch.device("cuda", local_rank)
+        torch.cuda.set_device(found)
     has_bf16 = found.type == "cuda" and torch.cuda.is_bf16_supported()
     if precision == "bf16" and found.type == "cuda" and not has_bf16:
         raise HeartlmError("precision: 'bf16' found, but this GPU has none: use --precision fp32")

@@ -10,15 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.errors import HeartlmError
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, load_foundation
 from heartlm.training.batches import BEAT_TASK_CLASSES, LabelBatches, beat_labels, rhythm_labels
 from heartlm.training.config import FinetuneConfig
-from heartlm.training.loop import Job, train
+from heartlm.training.loop import Job
 from heartlm.training.objectives import LabelLoss, class_weights
-from heartlm.training.pretrain import corpus_of, training_windows, validation_windows
+from heartlm.training.parallel import joined, together
+from heartlm.training.pretrain import begin, finished, training_windows, validation_windows
+from heartlm.training.ranks import Ranks
 from heartlm.training.run_folder import RunFolder
 
 
@@ -28,7 +30,13 @@ def finetune(config: FinetuneConfig) -> Path:
     Raises:
         HeartlmError: an impossible setting, a corpus of another tokenizer or without labels, an unwritable folder.
     """
-    corpus = corpus_of(config)
+    config.checked_corpus()
+    with joined(config) as ranks:
+        return finished(together(lambda: _job(config, ranks)))
+
+
+def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
+    corpus = open_corpus(config.checked_corpus())
     parent = RunFolder(config.run)
     kind = parent.about["kind"]
     if kind != "pretrain":
@@ -45,19 +53,17 @@ def finetune(config: FinetuneConfig) -> Path:
     check_tokenizer(corpus, foundation, config.run)
     assert foundation.config.width
     config.follow(foundation.config.depth, foundation.config.width)
+    config.check_split(ranks.world_size)
     labels = labels_of(corpus, config.task, config.rhythm, config.flutter)
     rows = labelled_rows(corpus, labels, "train")
     if len(rows) == 0:
         raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")
     windows = training_windows(corpus, rows, config)
     run = RunFolder(config.resume or config.out or Path("runs") / _name(config, parent))
-    if config.resume is None:
-        run.start(config, _about(config, foundation, model), corpus)
-    else:
-        run.check_resumable(corpus)
+    begin(run, config, _about(config, foundation, model), corpus, ranks)
     training = np.concatenate([labels[corpus.tokens_of(int(row))] for row in rows])
     mask_codes, pooled = model.mask_codes().numpy(), config.head == "window"
-    job = Job(
+    return Job(
         config=config,
         run=run,
         model=model,
@@ -66,10 +72,8 @@ def finetune(config: FinetuneConfig) -> Path:
         make_batch=LabelBatches(corpus, labels, mask_codes, pooled, config.facet_dropout, config.seed),
         loss=LabelLoss(class_weights(training, len(classes), config.class_balance)),
         validation=validation_windows(corpus, labelled_rows(corpus, labels, "validation"), config.window),
+        ranks=ranks,
     )
-    train(job, resume=config.resume is not None)
-    run.finish()
-    return run.path
 
 
 def _info(config: FinetuneConfig, foundation: ModelInfo, classes: tuple[str, ...]) -> ModelInfo:

@@ -12,14 +12,34 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.models.heart import HeartModel
 from heartlm.training.batches import Batch
 
-LossSum = Callable[[HeartModel, Batch, torch.device], tuple[Tensor, dict[str, Tensor]]]
-"""`loss(model, batch, device)` → sum over counting tokens, and the same sum part by part."""
+LossSum = Callable[[HeartModel, Batch, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
+"""`loss(model, batch, keys)` → sum over counting tokens, and the same sum part by part.
+
+`keys` are those of dropout, see `HeartModel.hidden`. The batch is where the model is.
+"""
+
+
+class LossModule(nn.Module):
+    """A model and its loss as one module, which is what DDP and FSDP wrap: they act when its `forward` is called.
+
+    Attributes:
+        model: what learns.
+        loss: what it is asked.
+    """
+
+    def __init__(self, model: HeartModel, loss: LossSum) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Sum the loss of `batch`."""
+        return self.loss(self.model, batch, keys)
 
 
 def padding(batch: Batch) -> Tensor | None:
@@ -37,12 +57,14 @@ class FacetLoss:
 
     names: tuple[str, ...]
 
-    def __call__(self, model: HeartModel, batch: Batch, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
-        batch = batch.to(device)
-        hidden, table = model.hidden(batch.codes, padding(batch))
-        target = batch.target[batch.counts]
-        logits = model.facet_logits(hidden[batch.counts], target, table)
+        hidden, table = model.hidden(batch.codes, padding(batch), keys)
+        hidden, target = hidden.flatten(0, 1), batch.target.flatten(0, 1)
+        if batch.num_counted < len(target):
+            counting = torch.nonzero_static(batch.counts.flatten(), size=batch.num_counted).squeeze(1)
+            hidden, target = hidden[counting], target[counting]
+        logits = model.facet_logits(hidden, target, table)
         sums = [F.cross_entropy(x, target[:, facet], reduction="sum") for facet, x in enumerate(logits)]
         return torch.stack(sums).mean(), dict(zip(self.names, (s.detach() for s in sums), strict=True))
 
@@ -57,15 +79,14 @@ class LabelLoss:
 
     class_weight: Tensor
 
-    def __call__(self, model: HeartModel, batch: Batch, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
-        batch = batch.to(device)
-        logits = model.class_logits(batch.codes, padding(batch))
+        logits = model.class_logits(batch.codes, padding(batch), keys)
         target = batch.target.flatten()
         loss = F.cross_entropy(
             logits.flatten(0, -2),
             target,
-            weight=self.class_weight.to(device),
+            weight=self.class_weight.to(target.device),
             ignore_index=-1,
             reduction="sum",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +16,10 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
 from heartlm.training.config import PretrainConfig, TrainingConfig
-from heartlm.training.device import device_and_precision
 from heartlm.training.loop import Job, train
 from heartlm.training.objectives import FacetLoss
+from heartlm.training.parallel import joined, together
+from heartlm.training.ranks import Ranks
 from heartlm.training.run_folder import RunFolder
 
 VALIDATION_WINDOWS = 512
@@ -30,7 +32,21 @@ def pretrain(config: PretrainConfig) -> Path:
     Raises:
         HeartlmError: an impossible setting, an unusable corpus, or a folder that cannot be written.
     """
-    corpus = corpus_of(config)
+    config.checked_corpus()
+    with joined(config) as ranks:
+        return finished(together(lambda: _job(config, ranks)))
+
+
+def finished(job: Job) -> Path:
+    """Train to the end, from the newest checkpoint where a run is resumed; return the run folder."""
+    train(job, resume=job.config.resume is not None)
+    if job.ranks.is_first:
+        job.run.finish()
+    return job.run.path
+
+
+def _job(config: PretrainConfig, ranks: Ranks) -> Job:
+    corpus = open_corpus(config.checked_corpus())
     facets = corpus.manifest["tokenizer"]["facets"]
     shape = ModelConfig(
         tuple(facet["size"] for facet in facets),
@@ -42,6 +58,7 @@ def pretrain(config: PretrainConfig) -> Path:
     ).resolve()
     assert shape.width
     config.follow(shape.depth, shape.width)
+    config.check_split(ranks.world_size)
     torch.manual_seed(config.seed)
     model = build_model(shape, [torch.from_numpy(places) for places in corpus.tokenizer().geometry()])
     info = ModelInfo(
@@ -50,12 +67,9 @@ def pretrain(config: PretrainConfig) -> Path:
     name = f"{config.objective}-{info.tokenizer_kind}-d{shape.depth}-w{config.window}-s{config.seed}"
     windows = training_windows(corpus, corpus.records.select("train"), config)
     run = RunFolder(config.resume or config.out or Path("runs") / name)
-    if config.resume is None:
-        about = {"kind": "pretrain", "objective": config.objective, "task": None, "parent": None, "from_scratch": False}
-        run.start(config, {**about, "num_parameters": model.num_parameters, "steps": config.steps}, corpus)
-    else:
-        run.check_resumable(corpus)
-    job = Job(
+    about = {"kind": "pretrain", "objective": config.objective, "task": None, "parent": None, "from_scratch": False}
+    begin(run, config, {**about, "num_parameters": model.num_parameters, "steps": config.steps}, corpus, ranks)
+    return Job(
         config=config,
         run=run,
         model=model,
@@ -64,27 +78,26 @@ def pretrain(config: PretrainConfig) -> Path:
         make_batch=_batches(config, corpus, model),
         loss=FacetLoss(tuple(facet["name"] for facet in facets)),
         validation=validation_windows(corpus, corpus.records.select("validation"), config.window),
+        ranks=ranks,
     )
-    train(job, resume=config.resume is not None)
-    run.finish()
-    return run.path
+
+
+def begin(run: RunFolder, config: TrainingConfig, about: dict[str, Any], corpus: Corpus, ranks: Ranks) -> None:
+    """Start the folder of a new run, or see that an interrupted one can be resumed.
+
+    Raises:
+        HeartlmError: neither can be done.
+    """
+    if config.resume is not None:
+        run.check_resumable(corpus)
+    elif ranks.is_first:
+        run.start(config, about, corpus)
 
 
 def _batches(config: PretrainConfig, corpus: Corpus, model: HeartModel) -> MakeBatch:
     if config.objective == "causal":
         return CausalBatches(corpus)
     return MaskedBatches(corpus, model.mask_codes().numpy(), config.mask_share, config.mask_span, config.seed)
-
-
-def corpus_of(config: TrainingConfig) -> Corpus:
-    """Check `config` and open its corpus.
-
-    Raises:
-        HeartlmError: an impossible setting, a device that is not there, no corpus named, or an unusable one.
-    """
-    folder = config.checked_corpus()
-    device_and_precision(config.device, config.precision)
-    return open_corpus(folder)
 
 
 def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingConfig) -> WindowSampler:
@@ -94,9 +107,15 @@ def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingCo
         HeartlmError: there is nothing to draw from, or the weights do not fit the databases.
     """
     assert config.batch_size is not None, "follow fills it in"
-    weights = config.weights or None
     return sampler(
-        corpus.records, rows, width=config.window, batch_size=config.batch_size, seed=config.seed, weights=weights
+        corpus.records,
+        rows,
+        width=config.window,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        weights=config.weights,
+        order=config.order,
+        token_bytes=corpus.codes.itemsize * corpus.codes.shape[1],
     )
 
 

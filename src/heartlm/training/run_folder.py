@@ -5,6 +5,7 @@ config.yaml         resolved settings
 environment.json    machine, versions, git revision
 data.json           manifests of the corpora it was trained on
 metrics.jsonl       one line of numbers now and then
+spans/              where the time of each step went, one file a rank, where that was asked for
 checkpoints/        for resuming exactly
 models/best, last   for using
 tokenizer/          the artefact whose codes the model reads
@@ -33,6 +34,7 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, write_json
 from heartlm.training.config import TrainingConfig
+from heartlm.training.ranks import Ranks
 
 SCHEMA_VERSION = 1
 
@@ -56,6 +58,10 @@ class RunFolder:
     def metrics(self) -> Path:
         """JSON lines."""
         return self.path / "metrics.jsonl"
+
+    def spans(self, rank: int) -> Path:
+        """Where the time of each step of a rank went, JSON lines."""
+        return self.path / "spans" / f"rank-{rank}.jsonl"
 
     @property
     def checkpoints(self) -> Path:
@@ -161,6 +167,7 @@ def environment(config: TrainingConfig) -> dict[str, Any]:
         "cpu": _cpu_name(),
         "num_cores": len(os.sched_getaffinity(0)),
         "num_threads": torch.get_num_threads(),
+        "num_ranks": Ranks.from_environment().world_size,
         "device": torch.cuda.get_device_name() if config.device != "cpu" and torch.cuda.is_available() else "cpu",
         "git_revision": _git_revision(),
     }

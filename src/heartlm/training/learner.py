@@ -1,0 +1,160 @@
+"""What one rank computes in a step: losses and gradients of its micro-batches, and the step of the optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.optim import AdamW
+
+from heartlm.kernels.draws import Stream, draws
+from heartlm.models.heart import HeartModel
+from heartlm.training.batches import Batch
+from heartlm.training.config import TrainingConfig
+from heartlm.training.objectives import LossModule, LossSum
+from heartlm.training.parallel import Sums, fastest_bucket_cap, gradient_norm, reducing, replicated, sharded
+from heartlm.training.ranks import Ranks
+
+DROPOUT_STREAM = 3
+
+
+class Learner:
+    """The model of a run on this rank, wrapped as the settings say, and its optimiser.
+
+    Args:
+        model: what learns; it is moved to `device`, and with FSDP its parameters are sharded.
+        loss: what it is asked.
+        config: settings, resolved.
+        device: where to compute.
+        precision: of matrix products.
+        ranks: this process among those that train together.
+        ready: called in each step when this rank's gradients are computed and only the sum over ranks is left.
+
+    Attributes:
+        model: as it was given.
+        optimizer: of its parameters.
+    """
+
+    def __init__(
+        self,
+        model: HeartModel,
+        loss: LossSum,
+        config: TrainingConfig,
+        *,
+        device: torch.device,
+        precision: torch.dtype,
+        ranks: Ranks,
+        ready: Callable[[], None],
+    ) -> None:
+        self.model, self.config, self.ranks = model.to(device), config, ranks
+        self.device, self.precision = device, precision
+        self.alone = LossModule(self.model, loss)
+        self.model.recompute(config.activation_checkpointing)
+        if config.compile:
+            for block in self.model.trunk.blocks:
+                block.compile()
+        self.module: nn.Module = self.alone
+        if ranks.world_size > 1 and config.parallel == "fsdp":
+            self.module = sharded(self.alone, list(self.model.trunk.blocks), device)
+        self.learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = AdamW(_groups(self.learning, config.weight_decay), betas=(0.9, 0.95), fused=True)
+        self.ready = ready
+
+    def replicate(self, some: Batch, sums: Sums) -> None:
+        """Let ranks that are to hold the whole model add up their gradients, after measuring how with `some`."""
+        if self.ranks.world_size == 1 or isinstance(self.module, FSDPModule):
+            return
+        cap = self.config.bucket_cap_mb
+        if cap == "auto":
+            num_bytes = sum(parameter.nbytes for parameter in self.learning)
+            cap = fastest_bucket_cap(
+                num_bytes,
+                lambda cap: replicated(self.alone, cap, lambda: None),
+                lambda module: self._compute(module, some),
+                sums,
+            )
+        self.module = replicated(self.alone, cap, self.ready)
+
+    def gradients(
+        self, step: int, micro_batches: list[Batch], num_counted: Callable[[], float]
+    ) -> tuple[dict[str, float], float]:
+        """Compute the gradient of the mean loss over the global batch.
+
+        Args:
+            step: from 0.
+            micro_batches: of this rank.
+            num_counted: of the global batch; asked for after the first loss.
+
+        Returns:
+            Sums of this rank's losses, the first under "loss"; and the norm of the whole gradient.
+        """
+        self.module.train()
+        names: tuple[str, ...] = ()
+        sums: list[Tensor] = []
+        for index, batch in enumerate(micro_batches):
+            with reducing(self.module, last=index + 1 == len(micro_batches)):
+                loss, parts = self._loss(self.module, batch, self._keys(step, index, len(batch.codes)))
+                (loss / max(1.0, num_counted())).backward()  # type: ignore[no-untyped-call]
+            names = ("loss", *parts)
+            sums.append(torch.stack([loss.detach(), *parts.values()]).float())
+        norm = gradient_norm([p.grad for p in self.learning if p.grad is not None])
+        *losses, whole = torch.cat([torch.stack(sums).sum(dim=0), norm[None]]).tolist()  # waits for the device, once
+        return dict(zip(names, losses, strict=True)), whole
+
+    def step(self, rate: float, norm: float) -> None:
+        """Clip the gradient, whose norm is `norm`, and move the weights by `rate`."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        if norm + 1e-6 > self.config.clip:
+            nn.utils.clip_grads_with_norm_(self.learning, self.config.clip, torch.tensor(norm, device=self.device))
+        self.optimizer.step()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the gradient."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> dict[str, float]:
+        """Sums of the losses of `batch`, in full precision and without dropout."""
+        self.alone.eval()
+        loss, parts = self.alone(batch.to(self.device), None)
+        return {"loss": float(loss), **{name: float(part) for name, part in parts.items()}}
+
+    def _compute(self, module: nn.Module, batch: Batch) -> None:
+        loss, _ = self._loss(module, batch, self._keys(0, 0, len(batch.codes)))
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.forget()
+
+    def _loss(self, module: nn.Module, batch: Batch, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+            loss, parts = module(batch, keys)
+        return loss, parts
+
+    def _keys(self, step: int, index: int, num_windows: int) -> Tensor | None:
+        """Keys of dropout for micro-batch `index`."""
+        if not (num_sites := self.model.num_dropout_sites):
+            return None
+        first_window = (self.ranks.rank * self.config.accumulation + index) * num_windows
+        keys = dropout_keys(self.config.seed, step, num_sites, first_window, num_windows)
+        return keys.to(self.device, non_blocking=True)
+
+
+def dropout_keys(seed: int, step: int, num_sites: int, first_window: int, num_windows: int) -> Tensor:
+    """Keys of dropout for windows of the global batch from `first_window` on, int32 `[num_sites, num_windows]`."""
+    drawn = draws(Stream(seed, step, DROPOUT_STREAM), first_window * num_sites, num_windows * num_sites)
+    low_halves = drawn.astype(np.uint32).view(np.int32).reshape(num_windows, num_sites)
+    return torch.from_numpy(np.ascontiguousarray(low_halves.T))
+
+
+def _groups(learning: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    return [
+        {"params": [p for p in learning if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in learning if p.ndim < 2], "weight_decay": 0.0},
+    ]

@@ -1,0 +1,239 @@
+"""Many processes as one: they meet, wrap the model, add up gradients and numbers.
+
+    rank 0   micro-batches ─► loss module ─► gradients ┐
+    rank 1   micro-batches ─► loss module ─► gradients ┼─► their sum, on every rank (DDP) or each its shard (FSDP)
+    …                                                  ┘
+
+A rank's loss is its sum over counting tokens divided by how many the whole global batch has, so gradients are added up,
+never averaged: a mean of the ranks' means would be another number where they hold different numbers of tokens.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.rendezvous import rendezvous
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from heartlm.errors import HeartlmError
+from heartlm.training.agreement import Agreement
+from heartlm.training.config import TrainingConfig
+from heartlm.training.device import device_and_precision
+from heartlm.training.ranks import Ranks, ToldElsewhere, pin, share_of_cores
+
+Result = TypeVar("Result")
+
+
+@contextmanager
+def joined(config: TrainingConfig) -> Iterator[Ranks]:
+    """Take this rank's cores and meet the other ranks; alone there is nobody to meet.
+
+    Raises:
+        HeartlmError: the device is not there, or the others cannot be met.
+        ToldElsewhere: a HeartlmError, here or inside, when another rank has raised one already.
+    """
+    ranks = Ranks.from_environment()
+    store = _store(ranks, config.timeout_s) if ranks.world_size > 1 else None
+    try:
+        device, _ = device_and_precision(config.device, config.precision, ranks.local_rank)
+        take_cores(ranks, config.threads, pinned=config.pin and device.type == "cpu")
+        if store is not None:
+            _meet(ranks, store, device, config.timeout_s)
+        yield ranks
+    except HeartlmError as error:
+        if store is not None and _told(store):
+            raise ToldElsewhere(str(error)) from error
+        raise
+    if store is not None:
+        dist.destroy_process_group()  # not after an error: a rank may have gone, and NCCL would wait for it
+
+
+def _store(ranks: Ranks, timeout_s: float) -> Store:
+    """Where ranks leave word for each other; `torchrun` says where it is."""
+    try:
+        store: Store = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))[0]
+    except (RuntimeError, ValueError) as error:
+        raise HeartlmError(
+            f"rank {ranks.rank} of {ranks.world_size} cannot meet the others ({reason_of(error)}): "
+            "start all of them with torchrun"
+        ) from error
+    return store
+
+
+def _meet(ranks: Ranks, store: Store, device: torch.device, timeout_s: float) -> None:
+    try:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=PrefixStore("group", store),
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            timeout=timedelta(seconds=timeout_s),
+            device_id=device if device.type == "cuda" else None,
+        )
+    except RuntimeError as error:
+        raise HeartlmError(
+            f"rank {ranks.rank} waited {timeout_s:g} s for the other {ranks.world_size - 1} ({reason_of(error)})"
+        ) from error
+
+
+def _told(store: Store) -> bool:
+    """Whether another rank has told what went wrong; from now on, one has."""
+    try:
+        return int(store.add("heartlm: told", 1)) > 1
+    except RuntimeError:  # the store has gone with the rank that held it
+        return False
+
+
+def take_cores(ranks: Ranks, threads: int | None, pinned: bool) -> None:
+    """Take this rank's share of the cores of its machine and as many threads; alone, leave all as it is.
+
+    Args:
+        ranks: where this process stands.
+        threads: of torch; None for as many as the share has cores.
+        pinned: stay on these cores.
+    """
+    if ranks.local_world_size > 1:
+        cores = share_of_cores(sorted(os.sched_getaffinity(0)), ranks.local_rank, ranks.local_world_size)
+        if pinned:
+            pin(cores)
+        threads = threads or len(cores)
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def together(act: Callable[[], Result]) -> Result:
+    """Call `act` on every rank; where it fails on one, it fails on all.
+
+    Raises:
+        HeartlmError: `act` failed on another rank; what it raised on this one is raised here.
+    """
+    results: list[Result] = []
+    Agreement().all(lambda: results.append(act()))
+    return results[0]
+
+
+def has_gone(error: Exception) -> bool:
+    """Whether `error` says that another rank does not answer any more."""
+    return isinstance(error, dist.DistError) or any(name in str(error) for name in ("gloo", "NCCL"))
+
+
+def reason_of(error: Exception) -> str:
+    """The last part of what torch says, without its source files."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rpartition("] ")[2]
+
+
+class Sums:
+    """Adds up numbers of all ranks on the host, so that no device is waited for. All ranks make it together."""
+
+    def __init__(self) -> None:
+        apart = dist.is_initialized() and dist.get_backend() != "gloo"
+        self._group = dist.new_group(backend="gloo") if apart else None
+
+    def __call__(self, *numbers: float) -> list[float]:
+        """Add up each of `numbers` over the ranks."""
+        return self.begin(*numbers)()
+
+    def begin(self, *numbers: float) -> Callable[[], list[float]]:
+        """Begin to add up; the result is a function that waits for the sums."""
+        if not dist.is_initialized():
+            return lambda: list(numbers)
+        values = torch.tensor(numbers, dtype=torch.float64)
+        work = dist.all_reduce(values, group=self._group, async_op=True)
+
+        def wait() -> list[float]:
+            work.wait()
+            sums: list[float] = values.tolist()
+            return sums
+
+        return wait
+
+
+# --- the wrapped model ------------------------------------------------------------------------------------------------
+
+
+def sharded(module: nn.Module, blocks: Sequence[nn.Module], device: torch.device) -> nn.Module:
+    """Shard the parameters of `module`, which are replaced, over the ranks (FSDP2): each block, and the rest."""
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for part in (*blocks, module):
+        shard = fully_shard(part, mesh=mesh)
+        shard.set_gradient_divide_factor(1.0)
+        shard.set_force_sum_reduction_for_comms(True)
+    return module
+
+
+def replicated(module: nn.Module, bucket_cap_mb: float, ready: Callable[[], None]) -> DistributedDataParallel:
+    """Wrap `module`, so that ranks add up its gradients, bucket by bucket, during the backward pass (DDP).
+
+    Args:
+        module: on the device it computes on; all its parameters that learn take part in every loss.
+        bucket_cap_mb: MiB of gradients that are sent together.
+        ready: called in every backward pass that is reduced, when no gradient is left to compute.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 renames broadcast_buffers, 2.11 has only that
+        wrapped = DistributedDataParallel(
+            module, broadcast_buffers=False, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True
+        )
+
+    def add_up(bucket: Any) -> torch.futures.Future[Tensor]:
+        if bucket.is_last():
+            ready()
+        reduced = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        summed: torch.futures.Future[Tensor] = reduced.then(lambda future: future.value()[0])
+        return summed
+
+    wrapped.register_comm_hook(None, lambda _, bucket: add_up(bucket))  # torch objects to annotations as strings
+    return wrapped
+
+
+def reducing(module: nn.Module, last: bool) -> AbstractContextManager[None]:
+    """Around forward and backward of a micro-batch: ranks add up gradients only in the `last` of a step."""
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(last)
+    return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
+
+
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Norm over all gradients, whole even where they are sharded."""
+    norm = nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+BUCKET_CAPS_MB = (1.0, 4.0, 16.0, 64.0)
+
+
+def fastest_bucket_cap(
+    num_bytes: int, build: Callable[[float], nn.Module], compute: Callable[[nn.Module], None], sums: Sums
+) -> float:
+    """Measure which of `BUCKET_CAPS_MB` is fastest here; the same on every rank.
+
+    Args:
+        num_bytes: of all gradients: a cap above it sends them in one piece.
+        build: wraps the model with a cap.
+        compute: forward and backward of a micro-batch of the wrapped model, leaving no gradient behind.
+        sums: over the ranks.
+    """
+    whole_mb = num_bytes / 2**20
+    taken_s: dict[float, float] = {}
+    for cap in (*(cap for cap in BUCKET_CAPS_MB if cap < whole_mb), whole_mb + 1):
+        module = build(cap)
+        times_s = []
+        for _ in range(5):
+            begin_s = time.perf_counter()
+            compute(module)
+            times_s.append(time.perf_counter() - begin_s)
+        taken_s[cap] = sums(min(times_s[2:]))[0]  # DDP orders its buckets anew after the first pass
+    return min(taken_s, key=lambda cap: taken_s[cap])

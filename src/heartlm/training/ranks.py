@@ -1,0 +1,83 @@
+"""Which of how many processes this is, and which cores are its own. Imports no torch.
+
+`torchrun` says the first in environment variables; without them a process is alone. Processes that the kernel may move
+about can end up sharing one core while another idles, so ranks that train on CPUs take cores of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from heartlm.errors import HeartlmError
+
+
+class ToldElsewhere(HeartlmError):  # noqa: N818
+    """An error that another rank tells the user about."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together.
+
+    Attributes:
+        rank: of this process, 0 to below `world_size`.
+        world_size: how many train together.
+        local_rank: of this process among those of its machine.
+        local_world_size: how many of them are on its machine.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one that writes and speaks for all."""
+        return self.rank == 0
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Ranks:
+        """What `torchrun` set; alone where it set nothing.
+
+        Raises:
+            HeartlmError: a variable is missing or impossible; the text names it.
+        """
+        if "WORLD_SIZE" not in environment:
+            return cls()
+        number = {name: _whole(environment, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+        for inner, outer in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+            if not 0 <= number[inner] < number[outer]:
+                raise HeartlmError(f"{inner}: {number[inner]} found, below {outer} {number[outer]} expected: {_HINT}")
+        return cls(*number.values())
+
+
+_HINT = "start the ranks with torchrun, or unset WORLD_SIZE to train alone"
+
+
+def _whole(environment: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environment[name])
+    except KeyError:
+        raise HeartlmError(f"{name}: nothing found beside WORLD_SIZE, a number expected: {_HINT}") from None
+    except ValueError:
+        raise HeartlmError(f"{name}: {environment[name]!r} found, a whole number expected: {_HINT}") from None
+
+
+def share_of_cores(cores: Sequence[int], local_rank: int, local_world_size: int) -> list[int]:
+    """The cores that are this rank's: an equal part of `cores`, neighbours together; one, shared, if there are few."""
+    ordered, num = sorted(cores), len(cores)
+    if num < local_world_size:
+        return [ordered[local_rank % num]]
+    return ordered[local_rank * num // local_world_size : (local_rank + 1) * num // local_world_size]
+
+
+def pin(cores: Sequence[int]) -> None:
+    """Keep every thread of this process on `cores`; threads begun later inherit it."""
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cores)
