@@ -1,0 +1,25 @@
+/* e^x in float32 for -87 <= x <= 88, relative error below 2e-7: 2^n times a polynomial of the rest (Cephes expf). It has
+ * no branches, so that loops of it become vector code; limit x in a loop before, or the compiler brings branches back. */
+#ifndef HEARTLM_EXPONENTIAL_H
+#define HEARTLM_EXPONENTIAL_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline float exponential(float x) {
+    float shifted = x * 1.44269504088896341f + 12582912.0f; /* adding 1.5 * 2^23 rounds to a whole number */
+    float n = shifted - 12582912.0f;
+    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    int32_t bits = ((int32_t)n + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return (p * r * r + r + 1.0f) * power;
+}
+
+#endif
