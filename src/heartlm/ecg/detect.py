@@ -1,27 +1,69 @@
 """Finding heartbeats in a signal that nobody annotated.
 
-`sleepecg`'s detector (after Pan and Tompkins, IEEE Trans. Biomed. Eng. 32:230-236, 1985) says where the beats are; each
-is then moved to its R peak, because a beat cut out 25 ms off its peak is another shape to the tokenizer.
+Two modes of one detector (`heartlm.kernels.detect`). Offline looks seconds ahead before it decides whether something
+is a beat; causal decides at once, from the past, for live streams. Either gives the same beats however the signal is
+cut into chunks. A beat is marked where the signal between about 5 and 20 Hz is farthest from zero, mostly the R peak:
+at the same feature in every beat of a shape, because a beat cut out 25 ms off is another shape to the tokenizer.
+
+The settings were tuned on DS1 of mitdb alone (`benchmarks/tune_detector.py`).
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Literal, get_args
+
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.errors import needs
+from heartlm.kernels.detect import Detector, Settings, make_detector, plan_detector
+
+Mode = Literal["offline", "causal"]
+Floats = NDArray[np.float32]
+Positions = NDArray[np.int64]
+
+SETTINGS: dict[Mode, Settings] = {
+    "offline": Settings(
+        looks_ahead=True,
+        window_s=6.9,
+        threshold=0.325,
+        search_threshold=0.188,
+        search_gap=1.43,
+        floor=0.169,
+        decay_s=6.4,
+        height_weight=0.138,
+        rr_weight=0.192,
+        refractory_s=0.229,
+        slope_s=0.0073,
+        smooth_s=0.041,
+        even_weight=1.12,
+    ),
+    "causal": Settings(
+        looks_ahead=False,
+        window_s=3.5,
+        threshold=0.320,
+        search_threshold=0.176,
+        search_gap=1.55,
+        floor=0.069,
+        decay_s=6.2,
+        height_weight=0.149,
+        rr_weight=0.124,
+        refractory_s=0.207,
+        slope_s=0.0080,
+        smooth_s=0.062,
+        even_weight=2.04,
+    ),
+}
 
 _SHORTEST_STRETCH_S = 2.0
-"""The detector learns its thresholds on the first two seconds; a stretch shorter than that gives no beats."""
+"""The first decision needs the level of two seconds; a stretch shorter than that gives no beats."""
 _LONGEST_FILLED_GAP_S = 0.1
 _LOWEST_RATE_HZ = 62.0
-"""The detector's band ends at 30 Hz, which needs a little more than twice as many samples a second."""
-_SEARCH_S = 0.07
-_BASELINE_S = 0.2
+"""The detector's band ends near 30 Hz, which needs a little more than twice as many samples a second."""
 
 
-def detect_beats(signal_mv: NDArray[np.float32], rate_hz: float) -> NDArray[np.int64]:
-    """Find the R peaks of a lead.
+def detect_beats(signal_mv: Floats, rate_hz: float, mode: Mode = "offline") -> Positions:
+    """Find the beats of a lead.
 
     Gaps (NaN) of up to 100 ms are bridged by a straight line; longer ones part the signal into stretches, each searched
     by itself. A flat stretch, or one shorter than 2 s, has no beats.
@@ -29,65 +71,122 @@ def detect_beats(signal_mv: NDArray[np.float32], rate_hz: float) -> NDArray[np.i
     Args:
         signal_mv: float32 `[num_samples]`; its scale does not matter.
         rate_hz: samples a second.
+        mode: offline, or causal for what a live stream would give.
 
     Returns:
-        Positions of the R peaks, int64 `[num_beats]`, strictly ascending.
+        Positions of the beats, int64 `[num_beats]`, strictly ascending.
 
     Raises:
-        HeartlmError: the detector is not installed.
-        ValueError: the rate is too low for the detector's pass band of 5 to 30 Hz.
+        ValueError: the rate is too low for the detector's pass band.
     """
-    try:
-        from sleepecg.heartbeats import detect_heartbeats
-    except ImportError:
-        raise needs("detect", "sleepecg") from None
-    if rate_hz < _LOWEST_RATE_HZ:
-        raise ValueError(f"rate_hz is {rate_hz:g}, beats can be detected from {_LOWEST_RATE_HZ:g} Hz on")
-    found = [np.zeros(0, np.int64)]
-    for start, stop in _stretches(np.isfinite(signal_mv), rate_hz):
-        stretch = _bridged(signal_mv[start:stop])
-        if np.ptp(stretch) > 0:
-            beats = np.asarray(detect_heartbeats(stretch, rate_hz), np.int64)
-            found.append(start + to_r_peaks(stretch, beats, rate_hz))
-    beats = np.concatenate(found)
-    return beats[np.isfinite(signal_mv[beats])]
+    detector = StreamingDetector(rate_hz, mode)
+    found = detector.push(signal_mv)
+    return np.concatenate([found, detector.finish()])
 
 
-def to_r_peaks(signal: NDArray[np.float64], beats: NDArray[np.int64], rate_hz: float) -> NDArray[np.int64]:
-    """Move each beat to the sample within 70 ms that is farthest from the baseline around it.
+class StreamingDetector:
+    """Finds the beats of a lead that comes in chunks, the same beats whatever the chunks.
 
-    The baseline is the median of the 200 ms on either side. Beats that meet on one peak become one.
-
-    Returns:
-        int64 `[num_peaks]`, strictly ascending.
+    Attributes:
+        delay_s: a beat comes out at most so long after its sample, but for the beats
+        longest_delay_s: that are found by looking back from a gap, and those of the first two seconds of a stretch: at
+            most so long.
     """
-    if len(beats) == 0:
-        return beats
-    reach, wide = round(_SEARCH_S * rate_hz), round(_BASELINE_S * rate_hz)
-    last = len(signal) - 1
-    around = np.clip(beats[:, np.newaxis] + np.arange(-wide, wide + 1), 0, last)
-    deviation = np.abs(signal[around] - np.median(signal[around], axis=1, keepdims=True))
-    near = deviation[:, wide - reach : wide + reach + 1]
-    peaks = np.clip(beats + np.argmax(near, axis=1) - reach, 0, last)
-    return np.unique(peaks)
+
+    def __init__(self, rate_hz: float, mode: Mode = "causal") -> None:
+        """Begin a stream.
+
+        Raises:
+            ValueError: the rate is too low for the detector's pass band, or the mode is none.
+        """
+        if not rate_hz >= _LOWEST_RATE_HZ:
+            raise ValueError(f"rate_hz is {rate_hz:g}, beats can be detected from {_LOWEST_RATE_HZ:g} Hz on")
+        if mode not in SETTINGS:
+            raise ValueError(f"mode is {mode!r}, one of {', '.join(get_args(Mode))} expected")
+        self.rate_hz = rate_hz
+        self._settings = SETTINGS[mode]
+        plan, _ = plan_detector(rate_hz, self._settings)
+        self.delay_s = plan.delay / rate_hz
+        self.longest_delay_s = plan.longest_delay / rate_hz
+        self._longest_gap = int(_LONGEST_FILLED_GAP_S * rate_hz)
+        self._stretch: _Stretch | None = None
+        self._num_samples = 0
+
+    def push(self, samples_mv: Floats) -> Positions:
+        """Take in samples; return the beats that are certain now.
+
+        Args:
+            samples_mv: float32 `[num_samples]`, NaN where invalid.
+
+        Returns:
+            Positions counted from the first sample of the stream, int64 `[num_beats]`, strictly ascending over all
+            calls.
+        """
+        samples_mv = np.ascontiguousarray(samples_mv, np.float32)
+        found = [np.zeros(0, np.int64)]
+        for start, stop, valid in _runs(np.isfinite(samples_mv)):
+            if valid:
+                if self._stretch is None:
+                    self._stretch = _Stretch(self.rate_hz, self._settings, self._num_samples + start)
+                found.append(self._stretch.push(samples_mv[start:stop]))
+            elif self._stretch is not None:
+                self._stretch.gap += stop - start
+                if self._stretch.gap > self._longest_gap:
+                    found.append(self.finish())
+        self._num_samples += len(samples_mv)
+        return np.concatenate(found)
+
+    def finish(self) -> Positions:
+        """Return the beats still open; what is pushed from now on is searched by itself."""
+        stretch, self._stretch = self._stretch, None
+        return stretch.finish() if stretch else np.zeros(0, np.int64)
 
 
-def _stretches(valid: NDArray[np.bool_], rate_hz: float) -> list[tuple[int, int]]:
-    """Long enough runs of valid samples, start and stop, gaps that can be bridged included."""
-    edges = np.flatnonzero(np.diff(valid, prepend=False, append=False))
-    starts, stops = edges[::2], edges[1::2]
-    apart = starts[1:] - stops[:-1] > _LONGEST_FILLED_GAP_S * rate_hz
-    starts = starts[np.concatenate([[True], apart])] if len(starts) else starts
-    stops = stops[np.concatenate([apart, [True]])] if len(stops) else stops
-    long_enough = stops - starts >= _SHORTEST_STRETCH_S * rate_hz
-    return list(zip(starts[long_enough].tolist(), stops[long_enough].tolist(), strict=True))
+class _Stretch:
+    """Valid samples, with short gaps that are bridged as soon as they end.
+
+    Attributes:
+        gap: invalid samples since the last valid one.
+    """
+
+    def __init__(self, rate_hz: float, settings: Settings, start: int) -> None:
+        self._detector: Detector = make_detector(rate_hz, settings)
+        self._shortest = _SHORTEST_STRETCH_S * rate_hz
+        self._start = start
+        self._num_samples = 0
+        self._last = np.float32(0)
+        self._bridged: list[tuple[int, int]] = []
+        self.gap = 0
+
+    def push(self, samples: Floats) -> Positions:
+        """Take in valid samples, at least one; return beats as positions in the stream."""
+        if self.gap:
+            bridge = np.linspace(self._last, samples[0], self.gap + 2)[1:-1]
+            samples = np.concatenate([bridge.astype(np.float32), samples])
+            self._bridged.append((self._num_samples, self._num_samples + self.gap))
+            self.gap = 0
+        self._last = samples[-1]
+        self._num_samples += len(samples)
+        return self._kept(self._detector.push(samples))
+
+    def finish(self) -> Positions:
+        """Return the beats still open; none where the stretch is too short."""
+        if self._num_samples < self._shortest:
+            return np.zeros(0, np.int64)
+        return self._kept(self._detector.push(np.zeros(0, np.float32), ends=True))
+
+    def _kept(self, beats: Positions) -> Positions:
+        """Positions in the stream of those beats that are not in a bridge."""
+        for start, stop in self._bridged:
+            beats = beats[(beats < start) | (beats >= stop)]
+        if len(beats):
+            self._bridged = [bridge for bridge in self._bridged if bridge[1] > beats[-1]]
+        return self._start + beats
 
 
-def _bridged(signal: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The stretch with its gaps filled by straight lines; float64, as the detector wants it."""
-    filled = signal.astype(np.float64)
-    gap = ~np.isfinite(filled)
-    if gap.any():
-        place = np.arange(len(filled))
-        filled[gap] = np.interp(place[gap], place[~gap], filled[~gap])
-    return filled
+def _runs(valid: NDArray[np.bool_]) -> list[tuple[int, int, bool]]:
+    """Start, stop and kind of every run of valid or invalid samples."""
+    if valid.all():
+        return [(0, len(valid), True)] if len(valid) else []
+    edges = [0, *(np.flatnonzero(np.diff(valid)) + 1).tolist(), len(valid)]
+    return [(start, stop, bool(valid[start])) for start, stop in pairwise(edges)]

@@ -1,0 +1,65 @@
+/* What the heartbeat detector remembers from one chunk of a signal to the next.
+ *
+ * Places are counted in decimated samples from the start of the signal, positions in samples. Everything here is a pure
+ * function of the samples before, so that it does not matter how a signal is cut into chunks. */
+#ifndef HEARTLM_DETECT_H
+#define HEARTLM_DETECT_H
+
+#include <stdint.h>
+
+#define NUM_BLOCKS 256   /* remembered, a power of two */
+#define NUM_WAITING 128  /* candidates not decided yet, and rejected ones that may be searched back */
+#define NEW_PLACES 1024  /* decimated samples taken in at once */
+
+/* The settings in samples; heartlm.kernels.detect.Plan is the same structure. */
+struct plan {
+    int64_t factor;      /* samples that become one decimated sample */
+    int64_t even_taps;   /* half lengths of the filters: a filter has taps 0 to this */
+    int64_t odd_taps;
+    int64_t smooth_taps;
+    int64_t fine_taps;   /* of the even filter at the full rate */
+    int64_t reach;       /* the peak is at most so far from the candidate */
+    int64_t refractory;  /* a candidate is the highest within so many places on either side */
+    int64_t block;       /* places in a block, of which the highest counts */
+    int64_t window;      /* blocks that the level looks at on one side */
+    int64_t ahead;       /* blocks after its own that a candidate waits for: `window`, or 0 to look back only */
+    int64_t warm_up;     /* blocks that come before the first decision */
+    double threshold;    /* of height over level */
+    double search_gap;   /* over the mean RR interval, from which on a lower candidate will do */
+    double search_threshold;
+    double floor;        /* the level is at least so much of the mean height of the beats, */
+    double decay;        /* which sinks to a half in so many places without a beat */
+    double height_weight;
+    double rr_weight;
+    double rr_start;     /* the mean RR interval before there is one, in places */
+    double rr_low, rr_high; /* an interval counts as no less and no more than this, */
+    double rr_pause;        /* and not at all from this on */
+};
+
+struct candidate {
+    int64_t place;
+    int64_t position;
+    double height;
+    double level;
+};
+
+struct detector {
+    int64_t num_samples; /* taken in, padding included */
+    int64_t num_real;    /* without the padding, once the signal has ended; else -1 */
+    int64_t base;        /* place of the first element of the arrays */
+    int64_t num_decimated, num_filtered, num_smooth, num_tested;
+    int64_t num_candidates, num_decided; /* those decided and still here were rejected, but may come back */
+    int64_t has_beat, last_beat;
+    double rr, mean_height;
+    float origin; /* the first sample: every other is taken relative to it */
+    float block_height[NUM_BLOCKS];
+    struct candidate candidates[NUM_WAITING];
+};
+
+/* The arrays behind the structure, each `capacity` places long, the samples times the factor. */
+struct arrays {
+    int64_t history, capacity;
+    float *samples, *decimated, *even, *power, *smooth;
+};
+
+#endif

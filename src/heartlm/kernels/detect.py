@@ -1,0 +1,247 @@
+"""Heartbeats in a signal that comes in chunks.
+
+    samples ─► decimated ─► even and odd filter ─► power ─► smooth height ─► candidates ─► beats
+
+The even filter is the difference of two bells and passes about 5 to 20 Hz, the odd one is the slope of a bell. Their
+powers together, smoothed, are high where a QRS complex is. Places of highest height are candidates; those high enough
+over the level around them are beats. Where none came for long, the best of the others will do. A beat's mark is where
+the even filter's output is farthest from zero.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import address, int64, kernel, pointer
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Positions = NDArray[np.int64]
+
+DECIMATED_HZ = 110.0
+"""Samples are averaged as long as at least so many a second remain."""
+
+_EVEN_S = (0.012, 0.025)
+"""Widths (standard deviations) of the two bells. Chosen so that their mark lies where DS1's annotators put it."""
+_REACH_S = 0.06
+_BLOCK_S = 0.25
+_WARM_UP_S = 2.0
+_RR_START_S, _RR_LOW_S, _RR_HIGH_S, _RR_PAUSE_S = 0.8, 0.25, 1.8, 2.2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides which candidate is a beat.
+
+    Attributes:
+        looks_ahead: whether the level is taken from both sides of a candidate, or from the past alone.
+        window_s: how far each of the two windows reaches that the level is taken from.
+        threshold: a beat is higher than this share of the level,
+        search_threshold: or, after a gap, than this one.
+        search_gap: such a gap, in mean RR intervals.
+        floor: the level is at least this share of the mean height of the beats before,
+        decay_s: which sinks to a half in so long without a beat.
+        height_weight: weight of a new beat in that mean.
+        rr_weight: weight of a new interval in the mean RR interval.
+        refractory_s: no beats are nearer to each other.
+        slope_s: width of the odd filter.
+        smooth_s: width of the smoothing.
+        even_weight: power of the even filter against the odd one.
+    """
+
+    looks_ahead: bool
+    window_s: float
+    threshold: float
+    search_threshold: float
+    search_gap: float
+    floor: float
+    decay_s: float
+    height_weight: float
+    rr_weight: float
+    refractory_s: float
+    slope_s: float
+    smooth_s: float
+    even_weight: float
+
+
+_COUNTS = (
+    *("factor", "even_taps", "odd_taps", "smooth_taps", "fine_taps", "reach", "refractory"),
+    *("block", "window", "ahead", "warm_up"),
+)
+_NUMBERS = (
+    *("threshold", "search_gap", "search_threshold", "floor", "decay", "height_weight", "rr_weight"),
+    *("rr_start", "rr_low", "rr_high", "rr_pause"),
+)
+
+
+class Plan(ctypes.Structure):
+    """The settings in samples at one rate, as `struct plan` of c/detect.h, which says what each means."""
+
+    _fields_ = [*((name, ctypes.c_int64) for name in _COUNTS), *((name, ctypes.c_double) for name in _NUMBERS)]
+
+    factor: int
+    even_taps: int
+    odd_taps: int
+    smooth_taps: int
+    fine_taps: int
+    reach: int
+    refractory: int
+    block: int
+    window: int
+    ahead: int
+    warm_up: int
+    threshold: float
+    search_gap: float
+    search_threshold: float
+    floor: float
+    decay: float
+    height_weight: float
+    rr_weight: float
+    rr_start: float
+    rr_low: float
+    rr_high: float
+    rr_pause: float
+
+    @property
+    def delay(self) -> int:
+        """Samples from a beat's mark to the decision, at most; search-back and warm-up left out."""
+        waits = max(self.refractory, self.block * (1 + self.ahead))
+        filters = max(self.even_taps, self.odd_taps) + self.smooth_taps
+        return (waits + filters + self.reach + 2) * self.factor
+
+    @property
+    def longest_delay(self) -> int:
+        """The same of any beat."""
+        search = int(self.search_gap * self.rr_high) + 1
+        return self.delay + max(search, self.block * self.warm_up) * self.factor
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Right halves of the filters, from the tap in the middle on; float32."""
+
+    even: Floats
+    odd: Floats
+    smooth: Floats
+    fine: Floats
+
+
+class Detector(Protocol):
+    """Finds beats chunk by chunk."""
+
+    def push(self, samples: Floats, ends: bool = False) -> Positions:
+        """Take in `samples`; return the beats that are certain now, positions from the first sample on, ascending.
+
+        With `ends` there are no more samples, and all beats come out; then nothing can be pushed any more.
+        """
+
+
+def plan_detector(rate_hz: float, settings: Settings) -> tuple[Plan, Filters]:
+    """Work out the settings and the filters for a rate."""
+    factor = max(1, int(rate_hz / DECIMATED_HZ))
+    decimated_hz = rate_hz / factor
+    filters = Filters(
+        even=(_even_filter(decimated_hz) * np.sqrt(settings.even_weight)).astype(np.float32),
+        odd=_odd_filter(settings.slope_s, decimated_hz).astype(np.float32),
+        smooth=_bell(settings.smooth_s, decimated_hz, 2.5 * settings.smooth_s).astype(np.float32),
+        fine=_even_filter(rate_hz).astype(np.float32),
+    )
+    block = round(_BLOCK_S * decimated_hz)
+    window = round(settings.window_s * decimated_hz / block)
+    plan = Plan(
+        factor=factor,
+        even_taps=len(filters.even) - 1,
+        odd_taps=len(filters.odd) - 1,
+        smooth_taps=len(filters.smooth) - 1,
+        fine_taps=len(filters.fine) - 1,
+        reach=round(_REACH_S * decimated_hz),
+        refractory=round(settings.refractory_s * decimated_hz),
+        block=block,
+        window=window,
+        ahead=window if settings.looks_ahead else 0,
+        warm_up=round(_WARM_UP_S * decimated_hz / block),
+        threshold=settings.threshold,
+        search_gap=settings.search_gap,
+        search_threshold=settings.search_threshold,
+        floor=settings.floor,
+        decay=settings.decay_s * decimated_hz,
+        height_weight=settings.height_weight,
+        rr_weight=settings.rr_weight,
+        rr_start=_RR_START_S * decimated_hz,
+        rr_low=_RR_LOW_S * decimated_hz,
+        rr_high=_RR_HIGH_S * decimated_hz,
+        rr_pause=_RR_PAUSE_S * decimated_hz,
+    )
+    return plan, filters
+
+
+def _bell(width_s: float, rate_hz: float, half_s: float) -> Doubles:
+    """Right half of a bell whose whole sums to one."""
+    time_s = np.arange(int(np.ceil(half_s * rate_hz)) + 1) / rate_hz
+    bell = np.exp(-0.5 * (time_s / width_s) ** 2)
+    half: Doubles = bell / (2 * bell.sum() - bell[0])
+    return half
+
+
+def _even_filter(rate_hz: float) -> Doubles:
+    """Right half of the difference of two bells."""
+    narrow, wide = _EVEN_S
+    half = _bell(narrow, rate_hz, 3 * wide) - _bell(wide, rate_hz, 3 * wide)
+    return _normed(half)
+
+
+def _odd_filter(width_s: float, rate_hz: float) -> Doubles:
+    """Right half of the slope of a bell."""
+    time_s = np.arange(int(np.ceil(3 * width_s * rate_hz)) + 1) / rate_hz
+    half = time_s * np.exp(-0.5 * (time_s / width_s) ** 2)
+    return _normed(half)
+
+
+def _normed(half: Doubles) -> Doubles:
+    """A filter of energy one."""
+    normed: Doubles = half / np.sqrt(2 * (half**2).sum() - half[0] ** 2)
+    return normed
+
+
+def make_detector(rate_hz: float, settings: Settings, variant: str | None = None) -> Detector:
+    """Make a detector: the kernel, or what stands beside it where there is no library.
+
+    Args:
+        rate_hz: samples a second.
+        settings: which candidates are beats.
+        variant: of the kernel; by default the best.
+    """
+    plan, filters = plan_detector(rate_hz, settings)
+    if kernel("detect_bytes", pointer, returns=int64, variant=variant) is None:
+        from heartlm.kernels.detect_reference import ReferenceDetector
+
+        return ReferenceDetector(plan, filters)
+    return CompiledDetector(plan, filters, variant)
+
+
+class CompiledDetector:
+    """The detector of c/detect.c."""
+
+    def __init__(self, plan: Plan, filters: Filters, variant: str | None = None) -> None:
+        num_bytes = kernel("detect_bytes", pointer, returns=int64, variant=variant)
+        begin = kernel("detect_begin", pointer, pointer, variant=variant)
+        push = kernel("detect_push", *[pointer] * 4, int64, int64, pointer, returns=int64, variant=variant)
+        assert num_bytes and begin and push
+        self._push = push
+        self._plan = plan
+        self._taps = np.concatenate([filters.even, filters.odd, filters.smooth, filters.fine])
+        self._state = np.zeros(num_bytes(ctypes.addressof(plan)), np.uint8)
+        begin(ctypes.addressof(plan), address(self._state, np.uint8))
+
+    def push(self, samples: Floats, ends: bool = False) -> Positions:
+        """As `Detector` says."""
+        samples = np.ascontiguousarray(samples, np.float32)
+        beats = np.empty(len(samples) // (self._plan.refractory * self._plan.factor) + 256, np.int64)
+        arguments = ctypes.addressof(self._plan), address(self._state, np.uint8), address(self._taps, np.float32)
+        found = self._push(*arguments, address(samples, np.float32), len(samples), ends, address(beats, np.int64))
+        return beats[:found].copy()

@@ -1,0 +1,215 @@
+"""The detector in NumPy and Python, for where there is no library: the same beats, slower."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from heartlm.kernels.detect import Filters, Floats, Plan, Positions
+
+
+@dataclass
+class Candidate:
+    """A place of highest height.
+
+    Attributes:
+        place: in decimated samples.
+        position: of its mark, in samples.
+        height: there.
+        level: around it, once it is decided.
+    """
+
+    place: int
+    position: int
+    height: float
+    level: float = 0.0
+
+
+class ReferenceDetector:
+    """What c/detect.c does, with arrays that begin at decimated sample `_base`."""
+
+    def __init__(self, plan: Plan, filters: Filters) -> None:
+        self._plan = plan
+        self._filters = filters
+        self._decisions = Decisions(plan)
+        fine = plan.reach + 2 + (plan.fine_taps + plan.factor) // plan.factor
+        self._longest = max(plan.even_taps, plan.odd_taps)
+        self._history = max(fine, plan.refractory) + plan.refractory + plan.smooth_taps + self._longest + 2
+        self._base = -self._history
+        self._origin: np.float32 | None = None
+        self._samples = np.zeros(self._history * plan.factor, np.float32)
+        self._decimated, self._even, self._power, self._smooth = (np.zeros(self._history, np.float32) for _ in range(4))
+        self._num_tested = 0
+
+    def push(self, samples: Floats, ends: bool = False) -> Positions:
+        """As `Detector` says."""
+        plan = self._plan
+        if len(samples) and self._origin is None:
+            self._origin = samples[0]
+        self._take_in(samples - self._origin if self._origin is not None else samples)
+        found = list(self._decisions.ready(self._num_tested, len(self._smooth) + self._base))
+        if ends:
+            num_real = len(self._samples) + self._base * plan.factor
+            self._take_in(np.repeat(self._samples[-1:], (self._history + 1) * plan.factor))
+            found += self._decisions.ready(self._num_tested, num_real // plan.factor, ended=True)
+            found = [position for position in found if position < num_real]
+        self._forget()
+        return np.array([position for position in found if position >= 0], np.int64)
+
+    def _take_in(self, samples: Floats) -> None:
+        plan, filters = self._plan, self._filters
+        self._samples = np.concatenate([self._samples, samples])
+        whole = len(self._samples) // plan.factor
+        new = self._samples[len(self._decimated) * plan.factor : whole * plan.factor].reshape(-1, plan.factor)
+        total = new[:, 0].copy()
+        for column in new.T[1:]:
+            total += column
+        self._decimated = np.concatenate([self._decimated, total * (np.float32(1) / np.float32(plan.factor))])
+        stop = whole - self._longest
+        even = _filtered(self._decimated, filters.even, len(self._even), stop, 1)
+        odd = _filtered(self._decimated, filters.odd, len(self._even), stop, -1)
+        self._even = np.concatenate([self._even, even])
+        with np.errstate(over="ignore"):
+            self._power = np.concatenate([self._power, odd * odd + even * even])
+        smooth = _filtered(self._power, filters.smooth, len(self._smooth), stop - plan.smooth_taps, 1)
+        height = np.sqrt(smooth)
+        self._decisions.add_heights(len(self._smooth) + self._base, height)
+        self._smooth = np.concatenate([self._smooth, height])
+        self._find_candidates()
+
+    def _find_candidates(self) -> None:
+        refractory = self._plan.refractory
+        first, last = self._num_tested - self._base, len(self._smooth) - refractory
+        if last <= first:
+            return
+        here = self._smooth[first:last]
+        highest = np.ones(last - first, np.bool_)
+        for k in range(1, refractory + 1):
+            highest &= (here > self._smooth[first - k : last - k]) & (here >= self._smooth[first + k : last + k])
+        for place in (np.flatnonzero(highest) + self._num_tested).tolist():
+            self._decisions.add(Candidate(place, self._mark(place), float(self._smooth[place - self._base])))
+        self._num_tested = last + self._base
+
+    def _mark(self, place: int) -> int:
+        """The sample around `place` where the even filter's output is farthest from zero."""
+        plan = self._plan
+        near = place - plan.reach
+        peak = near + int(np.argmax(np.abs(self._even[near - self._base : place + plan.reach + 1 - self._base])))
+        centre = peak * plan.factor + (plan.factor - 1) // 2 - self._base * plan.factor
+        fine = _filtered(self._samples, self._filters.fine, centre - plan.factor, centre + plan.factor + 1, 1)
+        return centre - plan.factor + int(np.argmax(np.abs(fine))) + self._base * plan.factor
+
+    def _forget(self) -> None:
+        """Keep only what later samples need."""
+        shift = max(0, len(self._decimated) - self._history)
+        self._base += shift
+        self._samples = self._samples[shift * self._plan.factor :]
+        self._decimated, self._even = self._decimated[shift:], self._even[shift:]
+        self._power, self._smooth = self._power[shift:], self._smooth[shift:]
+
+
+def _filtered(values: Floats, half: Floats, start: int, stop: int, sign: int) -> Floats:
+    """Filter `values[start:stop]` with taps that are the same on both sides (`sign` 1) or opposite (-1)."""
+    stop = max(start, stop)
+    total: Floats = half[0] * values[start:stop]
+    for k in range(1, len(half)):
+        after, before = values[start + k : stop + k], values[start - k : stop - k]
+        total += half[k] * (before + after if sign > 0 else after - before)
+    return total
+
+
+class Decisions:
+    """Which candidates are beats; c/detect_decide.h."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._block_height: dict[int, float] = {}
+        self._waiting: deque[Candidate] = deque()
+        self._rejected: list[Candidate] = []
+        self._last_beat: int | None = None
+        self._rr = plan.rr_start
+        self._mean_height = 0.0
+
+    def add_heights(self, first: int, heights: Floats) -> None:
+        """Note the highest height of every block; `heights` begin at place `first`."""
+        block = self._plan.block
+        for start in range(first - first % block, first + len(heights), block):
+            part = heights[max(0, start - first) : start + block - first]
+            if len(part):
+                known = self._block_height.get(start // block, 0.0)
+                self._block_height[start // block] = max(known, float(part.max()))
+
+    def add(self, candidate: Candidate) -> None:
+        """Let a candidate wait for its decision."""
+        self._waiting.append(candidate)
+
+    def ready(self, num_tested: int, num_smooth: int, ended: bool = False) -> Iterator[int]:
+        """Decide every candidate that waits for nothing more and give the positions of the beats."""
+        plan = self._plan
+        num_blocks = num_smooth // plan.block + ended
+        if not ended and num_blocks < plan.warm_up:
+            return
+        while self._waiting and (ended or self._waiting[0].place // plan.block + plan.ahead < num_blocks):
+            yield from self._decide(self._waiting.popleft(), num_blocks)
+        yield from self._search_back(self._waiting[0].place if self._waiting else num_tested)
+        for block in [block for block in self._block_height if block < num_blocks - 3 * plan.window - 8]:
+            del self._block_height[block]
+
+    def _decide(self, candidate: Candidate, num_blocks: int) -> Iterator[int]:
+        plan = self._plan
+        yield from self._search_back(candidate.place)
+        mean_height = self._mean_height_at(candidate.place)
+        candidate.level = max(self._level(candidate.place // plan.block, num_blocks), plan.floor * mean_height)
+        if candidate.height > plan.threshold * candidate.level:
+            gain = plan.height_weight * (candidate.height - mean_height)
+            self._mean_height = candidate.height if self._last_beat is None else mean_height + gain
+            self._rejected.clear()
+            yield self._accept(candidate)
+        elif self._last_beat is not None:
+            self._rejected.append(candidate)
+
+    def _level(self, block: int, num_blocks: int) -> float:
+        plan = self._plan
+        start, stop = block < plan.window, plan.ahead > 0 and block + plan.window >= num_blocks
+        if plan.ahead:
+            near = self._highest(block - plan.window, block)
+            far = self._highest(block, min(block + plan.window, num_blocks - 1))
+            if start != stop:
+                return far if start else near
+            return max(near, far) if start else min(near, far)
+        warm = min(plan.warm_up, num_blocks) - 1
+        near = self._highest(block - plan.window, max(block, warm) if start else block)
+        far_end = block - plan.window - 2
+        far_start = far_end - plan.window + 1
+        far = self._highest(far_start, max(far_end, warm) if far_start < 0 else far_end)
+        return min(near, far)
+
+    def _highest(self, first: int, last: int) -> float:
+        return max((self._block_height.get(block, 0.0) for block in range(max(0, first), last + 1)), default=0.0)
+
+    def _mean_height_at(self, place: int) -> float:
+        if self._last_beat is None:
+            return 0.0
+        return self._mean_height / (1 + (place - self._last_beat) / self._plan.decay)
+
+    def _search_back(self, place: int) -> Iterator[int]:
+        plan = self._plan
+        while self._rejected and self._last_beat is not None and place - self._last_beat > plan.search_gap * self._rr:
+            shares = [candidate.height / candidate.level for candidate in self._rejected]
+            best = shares.index(max(shares))
+            chosen = self._rejected[best] if shares[best] > plan.search_threshold else None
+            del self._rejected[: best + 1 if chosen else None]
+            if chosen:
+                yield self._accept(chosen)
+
+    def _accept(self, candidate: Candidate) -> int:
+        plan = self._plan
+        gap = math.inf if self._last_beat is None else float(candidate.place - self._last_beat)
+        if gap < plan.rr_pause:
+            self._rr += plan.rr_weight * (min(max(gap, plan.rr_low), plan.rr_high) - self._rr)
+        self._last_beat = candidate.place
+        return candidate.position
