@@ -30,7 +30,7 @@ from heartlm.files import sha256_of
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import SampleTokenizer
-from heartlm.training.checkpoint import complete_checkpoints
+from heartlm.training.checkpoint import Checkpoints
 
 RECORD = "s0001"
 NUM_SAMPLES = 7500
@@ -364,7 +364,7 @@ def test_a_full_disk_leaves_a_checkpoint_that_resumes_when_there_is_room(
     assert main([*words, str(straight)]) == 0
     said = last_line(capfd, *words, run)
     assert f"cannot write {run}" in said and "No space left on device" in said
-    (kept, *_) = complete_checkpoints(run / "checkpoints")
+    (kept, *_) = Checkpoints(run / "checkpoints").complete()
     assert kept.name == "step-000000003"
     subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
     assert main(["pretrain", "--resume", str(run)]) == 0

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_folder, read_json
+from heartlm.files import atomic_folder, read_json, recover_folder
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 
@@ -136,6 +136,7 @@ def _fill(model: HeartModel, tensors: dict[str, Tensor], folder: Path) -> None:
 
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
+    recover_folder(Path(folder))
     info = _read_info(Path(folder) / "config.json")
     path = Path(folder) / "model.safetensors"
     try:

@@ -233,18 +233,3 @@ def _plain_errors() -> Iterator[None]:
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
         raise (cause or failed) from None
-
-
-def save_checkpoint(folder: Path, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
-    """`Checkpoints.save` for one process, in the foreground."""
-    Checkpoints(folder, asynchronous=False).save(model, optimizer, progress)
-
-
-def complete_checkpoints(folder: Path) -> list[Path]:
-    """`Checkpoints.complete`."""
-    return Checkpoints(folder).complete()
-
-
-def restore_checkpoint(folder: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
-    """`Checkpoints.restore` for one process."""
-    return Checkpoints(folder).restore(model, optimizer)
