@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-COMPILED = "heartlm/kernels/libheartlm_kernels.so"
+COMPILED = "heartlm/kernels/lib/libheartlm_kernels.so"
 
 
 def wheel(out: Path, **environment: str) -> list[str]:

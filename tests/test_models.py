@@ -18,9 +18,10 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from heartlm.errors import HeartlmError  # noqa: E402
 from heartlm.models.config import ModelConfig  # noqa: E402
+from heartlm.models.fused import rotate  # noqa: E402
 from heartlm.models.heart import HeartModel  # noqa: E402
 from heartlm.models.store import ModelInfo, build_model, load_foundation, load_model, save_model  # noqa: E402
-from heartlm.models.transformer import rotary_angles, rotate  # noqa: E402
+from heartlm.models.transformer import rotary_angles  # noqa: E402
 from heartlm.tokenizers.rr import ordinal_coordinates  # noqa: E402
 
 SIZES = (11, 7, 5)

@@ -41,7 +41,7 @@ def library() -> ctypes.CDLL | None:
     named = Path(setting) if setting and setting not in VARIANTS else None
     import heartlm.kernels
 
-    for path in [named] if named else [Path(folder) / _NAME for folder in heartlm.kernels.__path__]:
+    for path in [named] if named else [Path(folder) / "lib" / _NAME for folder in heartlm.kernels.__path__]:
         if path.is_file():
             return ctypes.CDLL(str(path))
     if named:

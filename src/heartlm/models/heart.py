@@ -66,20 +66,23 @@ class HeartModel(nn.Module):
         """In how many places activations are dropped: each takes a key a window; 0 without dropout."""
         return 1 + SITES_OF_BLOCK * self.config.depth if self.config.dropout else 0
 
-    def hidden(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def hidden(
+        self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None, wanted: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Look at tokens.
 
         Args:
             codes: int64 `[B, T, F]`.
             valid: tokens that are not padding, bool `[B, T]`; None for all.
             keys: of dropout, int32 `[num_dropout_sites, B]`; None, as in use, drops nothing.
+            wanted: tokens asked for, places in the flattened `[B × T]`, int64 `[N]`; None for all.
 
         Returns:
-            Hidden states `[B, T, D]`, and the table of embeddings.
+            Hidden states `[B, T, D]`, or `[N, D]` of the wanted tokens, and the table of embeddings.
         """
         x, table = self.embedding(codes)
         first, rest = (None, None) if keys is None or not self.config.dropout else (keys[0], keys[1:])
-        return self.trunk(dropped(x, first, self.config.dropout), valid, rest), table
+        return self.trunk(dropped(x, first, self.config.dropout), valid, rest, wanted), table
 
     def facet_logits(self, hidden: Tensor, target: Tensor, table: Tensor) -> list[Tensor]:
         """Logits `[N, size]` of each facet at `hidden` `[N, D]`, given the earlier facets of `target` `[N, F]`."""

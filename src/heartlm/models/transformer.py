@@ -15,9 +15,21 @@ from torch.utils.checkpoint import checkpoint
 
 from heartlm.models.config import ModelConfig
 from heartlm.models.dropout import dropped
+from heartlm.models.fused import EPSILON, attention, rms_norm, rotated, swiglu
 
 SITES_OF_BLOCK = 3
 """Where a block drops: attention probabilities, what attention adds, what the feed-forward part adds."""
+
+
+class Norm(nn.RMSNorm):
+    """RMSNorm in one pass over memory."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=EPSILON)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise `x` `[..., D]`."""
+        return rms_norm(x, self.weight)
 
 
 class Block(nn.Module):
@@ -28,43 +40,64 @@ class Block(nn.Module):
         assert config.width and config.heads and config.feed_forward, "resolve the config first"
         self.heads, self.causal, self.dropout = config.heads, config.causal, config.dropout
         self.recompute = False
-        self.norm_attention = nn.RMSNorm(config.width, eps=1e-5)
-        self.norm_feed = nn.RMSNorm(config.width, eps=1e-5)
+        self.norm_attention = Norm(config.width)
+        self.norm_feed = Norm(config.width)
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
         self.attention_out = nn.Linear(config.width, config.width, bias=False)
         self.gate_up = nn.Linear(config.width, 2 * config.feed_forward, bias=False)
         self.feed_out = nn.Linear(config.feed_forward, config.width, bias=False)
 
-    def forward(self, x: Tensor, rotary: Tensor, mask: Tensor | None, keys: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        angles: Tensor,
+        mask: Tensor | None,
+        keys: Tensor | None = None,
+        wanted: Tensor | None = None,
+    ) -> Tensor:
         """Pass `x` `[B, T, D]` on.
 
         Args:
             x: the residual stream.
-            rotary: see `rotary_angles`.
+            angles: see `rotary_angles`.
             mask: bool `[B, 1, T, T]`, true where a token may look; None for wherever the flag lets it.
             keys: of dropout, int32 `[SITES_OF_BLOCK, B]`; None drops nothing.
+            wanted: which tokens to pass on, places in the flattened `[B × T]`, int64 `[N]`; None for all. All are
+                looked at; only the wanted ones go through the feed-forward part. Not together with `keys`.
+
+        Returns:
+            `[B, T, D]`, or `[N, D]` of the wanted tokens.
         """
+        assert keys is None or wanted is None, "dropout needs whole windows"
         if self.recompute and torch.is_grad_enabled():
-            out: Tensor = checkpoint(self._pass, x, rotary, mask, keys, use_reentrant=False, preserve_rng_state=False)
+            out: Tensor = checkpoint(
+                self._pass, x, angles, mask, keys, wanted, use_reentrant=False, preserve_rng_state=False
+            )
             return out
-        return self._pass(x, rotary, mask, keys)
+        return self._pass(x, angles, mask, keys, wanted)
 
-    def _pass(self, x: Tensor, rotary: Tensor, mask: Tensor | None, keys: Tensor | None) -> Tensor:
+    def _pass(
+        self, x: Tensor, angles: Tensor, mask: Tensor | None, keys: Tensor | None, wanted: Tensor | None
+    ) -> Tensor:
         looks, attends, feeds = (None, None, None) if keys is None or not self.dropout else keys
-        x = x + dropped(self._attend(self.norm_attention(x), rotary, mask, looks), attends, self.dropout)
-        gate, up = self.gate_up(self.norm_feed(x)).chunk(2, dim=-1)
-        return x + dropped(self.feed_out(F.silu(gate) * up), feeds, self.dropout)
+        seen = self._attend(self.norm_attention(x), angles, mask, looks)
+        if wanted is not None:
+            x, seen = x.flatten(0, 1)[wanted], seen.flatten(0, 1)[wanted]
+        x = x + dropped(self.attention_out(seen), attends, self.dropout)
+        return x + dropped(self.feed_out(swiglu(self.gate_up(self.norm_feed(x)))), feeds, self.dropout)
 
-    def _attend(self, x: Tensor, rotary: Tensor, mask: Tensor | None, key: Tensor | None) -> Tensor:
-        num_windows, num_tokens, width = x.shape
-        q, k, v = self.qkv(x).view(num_windows, num_tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # B H T D/H
-        q, k = rotate(q, rotary), rotate(k, rotary)
-        if key is None:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal and mask is None)
+    def _attend(self, x: Tensor, angles: Tensor, mask: Tensor | None, key: Tensor | None) -> Tensor:
+        qkv = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1)
+        if mask is None and key is None:
+            y = attention(qkv, angles, self.causal)
         else:
-            y = dropped(self._probabilities(q, k, mask), key, self.dropout) @ v
-        out: Tensor = self.attention_out(y.transpose(1, 2).reshape(num_windows, num_tokens, width))
-        return out
+            q, k, v = rotated(qkv, angles)
+            if key is None:
+                y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            else:
+                y = dropped(self._probabilities(q, k, mask), key, self.dropout) @ v
+            y = y.transpose(1, 2)
+        return y.flatten(2)
 
     def _probabilities(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """How much each token looks at each other, `[B, H, T, T]`: attention in the open, where some are dropped."""
@@ -82,13 +115,6 @@ def rotary_angles(num_tokens: int, head_width: int, device: torch.device) -> Ten
     return torch.stack([angle.cos(), angle.sin()])
 
 
-def rotate(x: Tensor, rotary: Tensor) -> Tensor:
-    """Turn pairs of channels of `x` `[B, H, T, D/H]` by their position's angles."""
-    cosine, sine = rotary.to(x.dtype)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
-
-
 class Trunk(nn.Module):
     """All blocks and the final norm."""
 
@@ -98,7 +124,7 @@ class Trunk(nn.Module):
         self.causal = config.causal
         self.head_width = config.width // config.heads
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
-        self.norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.norm = Norm(config.width)
         self.reset()
 
     def reset(self) -> None:
@@ -108,19 +134,31 @@ class Trunk(nn.Module):
                 into_residual = name.endswith(("attention_out.weight", "feed_out.weight"))
                 nn.init.normal_(parameter, std=0.02 / (2 * len(self.blocks)) ** 0.5 if into_residual else 0.02)
 
-    def forward(self, x: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, valid: Tensor | None = None, keys: Tensor | None = None, wanted: Tensor | None = None
+    ) -> Tensor:
         """Pass `x` `[B, T, D]` through.
 
         Args:
             x: embedded tokens.
             valid: tokens to look at, bool `[B, T]`; None for all.
             keys: of dropout, int32 `[SITES_OF_BLOCK × depth, B]`; None drops nothing.
+            wanted: tokens asked for, places in the flattened `[B × T]`, int64 `[N]`; None for all. The last block
+                computes no others.
+
+        Returns:
+            `[B, T, D]`, or `[N, D]` of the wanted tokens.
         """
-        rotary = rotary_angles(x.shape[1], self.head_width, x.device)
+        angles = rotary_angles(x.shape[1], self.head_width, x.device)
         mask = None if valid is None else self._attention_mask(valid)
         of_blocks = [None] * len(self.blocks) if keys is None else keys.view(len(self.blocks), SITES_OF_BLOCK, -1)
-        for block, of_block in zip(self.blocks, of_blocks, strict=True):
-            x = block(x, rotary, mask, of_block)
+        *first, last = zip(self.blocks, of_blocks, strict=True)
+        for block, of_block in first:
+            x = block(x, angles, mask, of_block)
+        block, of_block = last
+        x = block(x, angles, mask, of_block, wanted if keys is None else None)
+        if keys is not None and wanted is not None:
+            x = x.flatten(0, 1)[wanted]
         out: Tensor = self.norm(x)
         return out
 

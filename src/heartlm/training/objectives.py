@@ -59,11 +59,12 @@ class FacetLoss:
 
     def __call__(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
-        hidden, table = model.hidden(batch.codes, padding(batch), keys)
-        hidden, target = hidden.flatten(0, 1), batch.target.flatten(0, 1)
+        counting, target = None, batch.target.flatten(0, 1)
         if batch.num_counted < len(target):
             counting = torch.nonzero_static(batch.counts.flatten(), size=batch.num_counted).squeeze(1)
-            hidden, target = hidden[counting], target[counting]
+            target = target[counting]
+        hidden, table = model.hidden(batch.codes, padding(batch), keys, counting)
+        hidden = hidden.reshape(len(target), -1)
         logits = model.facet_logits(hidden, target, table)
         sums = [F.cross_entropy(x, target[:, facet], reduction="sum") for facet, x in enumerate(logits)]
         return torch.stack(sums).mean(), dict(zip(self.names, (s.detach() for s in sums), strict=True))
