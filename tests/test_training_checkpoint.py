@@ -68,7 +68,12 @@ def test_the_same_state_is_not_written_twice(tmp_path: Path, monkeypatch: pytest
         checkpoints.save(*trained(2), Progress(2, best_loss))
     checkpoints.wait()
     assert len(writes) == 2
-    assert checkpoints.restore(*trained(1)).best_loss == 0.5
+    restored = trained(1)
+    found = checkpoints.restore(*restored)
+    assert found.best_loss == 0.5
+    checkpoints.save(*restored, found)
+    checkpoints.wait()
+    assert len(writes) == 2
 
 
 def test_what_a_kill_left_behind_is_not_a_checkpoint(tmp_path: Path) -> None:

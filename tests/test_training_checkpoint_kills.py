@@ -110,6 +110,29 @@ def test_killed_ranks_leave_a_whole_checkpoint(tmp_path: Path, together: bool) -
     run_in_a_process_of_its_own(f"{HERE}:killed_at_every_stage", str(tmp_path), together)
 
 
+def other_hangs(folder: Path) -> None:
+    """One rank stops for good in the middle; the other does not wait for ever."""
+    numbers: list[int] = [0, 0]
+    dist.all_gather_object(numbers, os.getpid())
+    state, checkpoints = trained(3), Checkpoints(folder, timeout_s=2)
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    checkpoints.save(*state, progress(3))
+    with pytest.raises(HeartlmError, match="step-000000003 was not finished: "):
+        checkpoints.wait()
+    os.kill(numbers[1], signal.SIGKILL)
+
+
+def hanging(folder: str) -> int:
+    save(Path(folder), 2)
+    assert run_ranks(2, other_hangs, Path(folder)) == [0, -signal.SIGKILL]
+    return restored_step(Path(folder))
+
+
+def test_a_rank_that_hangs_counts_as_gone(tmp_path: Path) -> None:
+    assert run_in_a_process_of_its_own(f"{HERE}:hanging", str(tmp_path)) == 2
+
+
 def one_disk_is_full(folder: Path) -> None:
     """Both ranks say that the disk of one is full, and the next checkpoint is good."""
     checkpoints = Checkpoints(folder)

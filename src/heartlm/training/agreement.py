@@ -7,6 +7,7 @@ group the only rank agrees with itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -19,13 +20,19 @@ Result = TypeVar("Result")
 class Agreement:
     """All ranks make it, and call its methods, in the same order.
 
+    Args:
+        timeout_s: after which a rank that does not answer counts as gone; by default half an hour.
+
     Attributes:
         rank: this one.
         num_ranks: how many there are.
     """
 
-    def __init__(self) -> None:
-        self._group = dist.new_group(backend="gloo") if dist.is_available() and dist.is_initialized() else None
+    def __init__(self, timeout_s: float | None = None) -> None:
+        self._group = None
+        if dist.is_available() and dist.is_initialized():
+            timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
+            self._group = dist.new_group(backend="gloo", timeout=timeout)
         self.rank = dist.get_rank() if self._group else 0
         self.num_ranks = dist.get_world_size() if self._group else 1
 

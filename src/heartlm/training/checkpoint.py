@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, read_json, replace_folder, sha256_of, write_json
 from heartlm.training.agreement import Agreement
+from heartlm.training.parallel import reason_of
 
 _PREFIX = "step-"
 _PROGRESS, _FILES = "progress.json", "files.json"
@@ -60,11 +61,12 @@ class Checkpoints:
         folder: where they are, each in a folder of its own.
         keep: how many complete ones stay.
         asynchronous: write in the background while training goes on; one at a time.
+        timeout_s: after which a rank that does not come with its part counts as gone; by default half an hour.
     """
 
-    def __init__(self, folder: Path, keep: int = 2, asynchronous: bool = True) -> None:
+    def __init__(self, folder: Path, keep: int = 2, asynchronous: bool = True, timeout_s: float | None = None) -> None:
         self.folder, self.keep, self.asynchronous = Path(folder), keep, asynchronous
-        self._ranks = Agreement()
+        self._ranks = Agreement(timeout_s)
         self._writer: Thread | None = None
         self._failure: Exception | None = None
         self._damaged: list[Path] = []
@@ -134,6 +136,7 @@ class Checkpoints:
                 f"{path} does not fit this run ({_last_line(error)}); resume it with the settings it was begun with"
             ) from error
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        self._newest = asdict(progress)
         return progress
 
     def _damage(self, path: Path) -> str | None:
@@ -214,7 +217,7 @@ def _explained(path: Path, error: Exception) -> Exception:
     if isinstance(error, OSError):
         return explained(path, error)
     if isinstance(error, RuntimeError):  # of gloo, or of another rank
-        return HeartlmError(f"{path} was not finished: {_last_line(error)}; the newest complete checkpoint is good")
+        return HeartlmError(f"{path} was not finished: {reason_of(error)}; the newest complete checkpoint is good")
     return error
 
 
