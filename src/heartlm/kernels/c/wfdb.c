@@ -1,7 +1,7 @@
 /* Samples and annotations out of WFDB files.
  *
- * A signal file is a row of samples, those of one moment ("frame") side by side. It is worked through in blocks that stay
- * in the nearest cache: unpack the block, then pick each wanted column out of it. */
+ * A signal file is a row of samples, those of one moment ("frame") side by side. It is worked through in blocks that
+ * stay in the nearest cache: unpack the block, then pick each wanted column out of it. */
 #include <math.h>
 #include <string.h>
 
@@ -10,6 +10,8 @@
 #endif
 
 #include "kernel.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "samples are read as they lie in memory");
 
 enum { BLOCK = 4096 };
 
@@ -39,17 +41,6 @@ static void unpack_212(const uint8_t *bytes, int64_t count, int16_t *out) {
     if (i < count) out[i] = sign_extend_12(bytes[i / 2 * 3] | (bytes[i / 2 * 3 + 1] & 15u) << 8);
 }
 
-static void unpack_16(const uint8_t *bytes, int64_t count, int16_t *out) {
-    for (int64_t i = 0; i < count; i++) {
-        uint16_t word;
-        memcpy(&word, bytes + 2 * i, 2);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-        word = __builtin_bswap16(word);
-#endif
-        out[i] = (int16_t)word;
-    }
-}
-
 static void unpack_61(const uint8_t *bytes, int64_t count, int16_t *out) {
     for (int64_t i = 0; i < count; i++) out[i] = (int16_t)(bytes[2 * i] << 8 | bytes[2 * i + 1]);
 }
@@ -65,56 +56,53 @@ static void unpack_24(const uint8_t *bytes, int64_t count, int32_t *out) {
     }
 }
 
-static void unpack_32(const uint8_t *bytes, int64_t count, int32_t *out) {
-    for (int64_t i = 0; i < count; i++) {
-        const uint8_t *from = bytes + 4 * i;
-        out[i] = (int32_t)((uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24);
-    }
-}
+static int64_t num_bits(int64_t format) { return format == 212 ? 12 : format == 61 ? 16 : format == 80 ? 8 : format; }
 
-static int is_wide(int64_t format) { return format == 24 || format == 32; }
+/* The lowest sample marks a missing value. */
+static int32_t missing_adu(int64_t bits) { return (int32_t)(0u - (1u << (bits - 1))); }
 
-static int64_t num_bytes(int64_t format, int64_t num_samples) {
-    return format == 212 ? num_samples / 2 * 3 : format == 80 ? num_samples : num_samples * (is_wide(format) ? format / 8 : 2);
-}
-
-static int32_t invalid_adu(int64_t format) {
-    return format == 212 ? -2048 : format == 80 ? -128 : format == 24 ? -(1 << 23) : format == 32 ? INT32_MIN : INT16_MIN;
-}
-
-/* Unpack `count` samples; `out` is int32 where the format is wide, else int16. */
-static void unpack(const uint8_t *bytes, int64_t format, int64_t count, void *out) {
+/* Unpack `count` samples into `out`, int32 where the format is wide, else int16; returns where they are, which is
+ * `bytes` for the formats that are integers of the machine already. */
+static const uint8_t *unpack(const uint8_t *bytes, int64_t format, int64_t count, void *out) {
     switch (format) {
     case 212: unpack_212(bytes, count, out); break;
-    case 16: unpack_16(bytes, count, out); break;
     case 61: unpack_61(bytes, count, out); break;
     case 80: unpack_80(bytes, count, out); break;
     case 24: unpack_24(bytes, count, out); break;
-    default: unpack_32(bytes, count, out); break;
+    default: return bytes;
     }
+    return out;
 }
 
-/* For int16 and int32 alike: pick a column, sum it, and turn it into physical values. Missing values are rare and have a
- * loop of their own, which keeps the one that divides free of branches. */
+/* For int16 and int32 alike: pick a column, sum it, and turn it into physical values. Missing values are rare and have
+ * a loop of their own, which keeps the one that divides free of branches. */
 #define COLUMNS(TYPE, NAME)                                                                                        \
-    static void NAME##_pick(const TYPE *from, int64_t step, int64_t count, TYPE *to) {                             \
-        if (step == 1) memcpy(to, from, (size_t)count * sizeof(TYPE));                                             \
-        else if (step == 2) for (int64_t t = 0; t < count; t++) to[t] = from[2 * t];                               \
-        else for (int64_t t = 0; t < count; t++) to[t] = from[step * t];                                           \
+    static void NAME##_pick(const uint8_t *from, int64_t step, int64_t count, TYPE *to) {                          \
+        const int64_t size = sizeof(TYPE);                                                                         \
+        if (step == 1) memcpy(to, from, (size_t)(count * size));                                                   \
+        else if (step == 2) for (int64_t t = 0; t < count; t++) memcpy(to + t, from + 2 * size * t, sizeof(TYPE)); \
+        else for (int64_t t = 0; t < count; t++) memcpy(to + t, from + step * size * t, sizeof(TYPE));             \
     }                                                                                                              \
     static uint16_t NAME##_sum(const TYPE *from, int64_t count) {                                                  \
         uint16_t sum = 0;                                                                                          \
         for (int64_t t = 0; t < count; t++) sum = (uint16_t)(sum + (uint16_t)from[t]);                             \
         return sum;                                                                                                \
     }                                                                                                              \
-    static void NAME##_scale(const TYPE *from, int64_t count, const double *scale, TYPE invalid, float *to) {      \
+    static void NAME##_scale(const TYPE *from, int64_t count, const double *scale, TYPE missing, float *to) {      \
         double baseline = scale[0], gain = scale[1], factor = scale[2];                                            \
-        TYPE missing = 0;                                                                                          \
+        TYPE found = 0;                                                                                            \
         for (int64_t t = 0; t < count; t++) to[t] = (float)(((double)from[t] - baseline) / gain * factor);         \
-        for (int64_t t = 0; t < count; t++) missing |= from[t] == invalid;                                         \
-        if (missing)                                                                                               \
+        for (int64_t t = 0; t < count; t++) found |= from[t] == missing;                                           \
+        if (found)                                                                                                 \
             for (int64_t t = 0; t < count; t++)                                                                    \
-                if (from[t] == invalid) to[t] = NAN;                                                               \
+                if (from[t] == missing) to[t] = NAN;                                                               \
+    }                                                                                                              \
+    static void NAME##_column(const uint8_t *from, int64_t step, int64_t count, const double *scale, TYPE missing, \
+                              void *out, int64_t at, uint16_t *sum) {                                              \
+        TYPE scratch[BLOCK], *adu = scale ? scratch : (TYPE *)out + at;                                            \
+        NAME##_pick(from, step, count, adu);                                                                       \
+        if (sum) *sum = (uint16_t)(*sum + NAME##_sum(adu, count));                                                 \
+        if (scale) NAME##_scale(adu, count, scale, missing, (float *)out + at);                                    \
     }
 
 COLUMNS(int16_t, narrow)
@@ -128,32 +116,22 @@ COLUMNS(int32_t, wide)
  * (adu - calibration[c][0]) / calibration[c][1] * calibration[c][2], NaN where the format has its mark for no value.
  * Where `sums` is not null, the sum of each row's adu is added to sums[c]. */
 void HEARTLM(wfdb_decode)(const uint8_t *bytes, int64_t format, int64_t skip, int64_t num_frames, int64_t width,
-                          const int64_t *columns, int64_t num_columns, const double *calibration, void *out, int64_t row,
-                          uint16_t *sums) {
+                          const int64_t *columns, int64_t num_columns, const double *calibration, void *out,
+                          int64_t row, uint16_t *sums) {
     union {
         int16_t narrow[BLOCK];
         int32_t wide[BLOCK];
-    } block, column;
-    int64_t per_block = (BLOCK - 1) / width / 2 * 2;
+    } block;
+    int64_t per_block = (BLOCK - 1) / width / 2 * 2, bits = num_bits(format);
     for (int64_t done = 0; done < num_frames; done += per_block) {
         int64_t count = num_frames - done < per_block ? num_frames - done : per_block;
-        unpack(bytes + num_bytes(format, done * width), format, skip + count * width, &block);
+        const uint8_t *samples = unpack(bytes + done * width * bits / 8, format, skip + count * width, &block);
         for (int64_t c = 0; c < num_columns; c++) {
-            int64_t first = skip + columns[c], at = c * row + done;
-            const double *scale = calibration + 3 * c;
-            if (is_wide(format)) {
-                int32_t *adu = calibration ? column.wide : (int32_t *)out + at;
-                wide_pick(block.wide + first, width, count, adu);
-                if (sums) sums[c] = (uint16_t)(sums[c] + wide_sum(adu, count));
-                if (calibration)
-                    wide_scale(adu, count, scale, invalid_adu(format), (float *)out + at);
-            } else {
-                int16_t *adu = calibration ? column.narrow : (int16_t *)out + at;
-                narrow_pick(block.narrow + first, width, count, adu);
-                if (sums) sums[c] = (uint16_t)(sums[c] + narrow_sum(adu, count));
-                if (calibration)
-                    narrow_scale(adu, count, scale, (int16_t)invalid_adu(format), (float *)out + at);
-            }
+            int64_t place = skip + columns[c], at = c * row + done;
+            const double *scale = calibration ? calibration + 3 * c : NULL;
+            uint16_t *sum = sums ? sums + c : NULL;
+            if (bits > 16) wide_column(samples + 4 * place, width, count, scale, missing_adu(bits), out, at, sum);
+            else narrow_column(samples + 2 * place, width, count, scale, (int16_t)missing_adu(bits), out, at, sum);
         }
     }
 }
@@ -180,7 +158,7 @@ int64_t HEARTLM(wfdb_annotations)(const uint8_t *content, int64_t num_words, int
             code[found++] = (uint8_t)kind;
         } else if (kind == SKIP) {
             if (at + 2 >= num_words) return -1;
-            time += (int32_t)((uint32_t)from[2] << 16 | (uint32_t)from[3] << 24 | (uint32_t)from[4] | (uint32_t)from[5] << 8);
+            time += (int32_t)((uint32_t)from[2] << 16 | (uint32_t)from[3] << 24 | from[4] | (uint32_t)from[5] << 8);
             at += 2;
         } else if (kind == AUX) {
             place[3 * texts] = found - 1;
