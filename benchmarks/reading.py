@@ -1,0 +1,320 @@
+"""Reading WFDB records: signals, annotations, many short records and slices of a day, against the `wfdb` package.
+
+    python benchmarks/reading.py --data FOLDER --work FOLDER
+
+`--data` holds mitdb and nsrdb. Into `--work` (1.3 GB, kept for the next run) go a thousand records of ten seconds and
+one of a day, both of 12 leads at 500 Hz in format 16, from the simulator. Every reader has to give the same values
+before it is timed; files are in the page cache unless a row says otherwise. One core; about two minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import wfdb
+from numpy.typing import NDArray
+from timing import Table, interleaved, median_rates, pin, seconds, write
+
+from heartlm.ecg.database import open_database
+from heartlm.ecg.readers.annotation_file import read_annotation_file
+from heartlm.ecg.readers.wfdb_header import read_header
+from heartlm.ecg.readers.wfdb_signal import read_wfdb
+from heartlm.ecg.simulator import SimulationConfig
+from heartlm.ecg.simulator.synthesis import simulate_recording
+from heartlm.kernels.library import variants
+from heartlm.kernels.wfdb import GROUP, adu_type, decode, decode_annotations_reference, decode_reference, num_bytes
+
+RATE_HZ = 500
+LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
+ADU_PER_MV = 1000
+NUM_SHORT = 1000
+DAY_SAMPLES = 24 * 3600 * RATE_HZ
+SLICE_SAMPLES = 10 * RATE_HZ
+PIECE_BYTES = 1 << 20
+
+
+def write_record(folder: Path, name: str, adu: NDArray[np.int16], repeats: int = 1) -> None:
+    """Write `adu` `[num_samples, 12]`, `repeats` times one after the other, as format 16."""
+    with (folder / f"{name}.dat").open("wb") as stream:
+        for _ in range(repeats):
+            stream.write(adu.astype("<i2").tobytes())
+        os.fsync(stream.fileno())
+    sums = adu.sum(axis=0, dtype=np.int64) * repeats % 65536
+    lines = [f"{name} {len(LEADS)} {RATE_HZ} {len(adu) * repeats}"]
+    lines += [
+        f"{name}.dat 16 {ADU_PER_MV}(0)/mV 16 0 {first} {total} 0 {lead}"
+        for lead, first, total in zip(LEADS, adu[0], sums, strict=True)
+    ]
+    (folder / f"{name}.hea").write_text("\n".join(lines) + "\n")
+
+
+def generate(work: Path) -> tuple[Path, Path]:
+    """The folder of short records and the header of the day, made where they are not there."""
+    short, day = work / "short", work / "day" / "day.hea"
+    if not day.is_file():
+        minutes = NUM_SHORT * SLICE_SAMPLES / RATE_HZ / 60 / 16
+        signal, _ = simulate_recording(SimulationConfig(1, minutes, RATE_HZ, LEADS), 0, 0)
+        adu = np.rint(signal.T * ADU_PER_MV).astype(np.int16)
+        for folder in (short, day.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        for number in range(NUM_SHORT):
+            begin = number * SLICE_SAMPLES % (len(adu) - SLICE_SAMPLES)
+            write_record(short, f"r{number:04d}", adu[begin : begin + SLICE_SAMPLES])
+        ten_minutes = adu[: 600 * RATE_HZ]
+        assert len(ten_minutes) == 600 * RATE_HZ
+        write_record(day.parent, day.stem, ten_minutes, DAY_SAMPLES // len(ten_minutes))
+    return short, day
+
+
+def first_hour(day: Path, folder: Path) -> Path:
+    """The header of a record of the first hour of `day`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    num_samples = 3600 * RATE_HZ
+    adu = np.fromfile(day.with_suffix(".dat"), "<i2", num_samples * len(LEADS)).reshape(-1, len(LEADS))
+    write_record(folder, "hour", adu)
+    return folder / "hour.hea"
+
+
+def read_adu(path: Path, variant: str | None = None) -> NDArray[Any]:
+    """All leads of a record of one signal file, `[num_leads, num_samples]`; `"numpy"` is the way without kernels."""
+    header = read_header(path)
+    file = header.files[0]
+    columns = list(file.columns.values())
+    out = np.empty((len(columns), header.num_samples), adu_type(file.format))
+    for first, last, content, skip in file.frames(0, header.num_samples):
+        part = out[:, first:last]
+        if variant == "numpy":
+            decode_reference(content, file.format, file.samples_per_frame, columns, part, skip)
+        else:
+            decode(content, file.format, file.samples_per_frame, columns, part, skip, variant=variant)
+    return out
+
+
+def each(read: Callable[[Any], object], what: Iterable[Any]) -> Callable[[], None]:
+    """Read one after the other, keeping nothing."""
+
+    def work() -> None:
+        for one in what:
+            read(one)
+
+    return work
+
+
+def by_wfdb(path: Path, **options: Any) -> Any:
+    return wfdb.rdrecord(str(path.with_suffix("")), **options)
+
+
+def signals(title: str, paths: list[Path], rounds: int) -> Table:
+    """Whole records, header included."""
+    for path in paths:
+        expected = by_wfdb(path, physical=False, return_res=16).d_signal.T
+        assert all(np.array_equal(read_adu(path, variant), expected) for variant in (*variants(), "numpy")), path
+        assert np.array_equal(read_wfdb(path).signal(), by_wfdb(path).p_signal.T.astype(np.float32)), path
+    lengths = [(read_header(path).num_samples, len(read_header(path).signals)) for path in paths]
+    total = sum(num * leads for num, leads in lengths)
+    rivals: dict[str, Callable[[Path], object]] = {
+        "wfdb, float64": lambda path: by_wfdb(path),
+        "wfdb, int16": lambda path: by_wfdb(path, physical=False, return_res=16),
+        "NumPy, int16": lambda path: read_adu(path, "numpy"),
+        **{
+            f"heartlm, int16, {variant}": lambda path, variant=variant: read_adu(path, variant)
+            for variant in variants()
+        },
+        "heartlm signal(), float32 mV": lambda path: read_wfdb(path).signal(),
+        "heartlm signal(leads=[0]), float32 mV": lambda path: read_wfdb(path).signal(leads=[0]),
+    }
+    amounts = dict.fromkeys(rivals, total)
+    amounts["heartlm signal(leads=[0]), float32 mV"] = sum(num for num, _ in lengths)
+    table = Table(f"{title}: {total / 1e6:.1f} M samples (median of {rounds})", ("reader", "M samples/s", "times wfdb"))
+    times = interleaved({name: each(read, paths) for name, read in rivals.items()}, rounds)
+    return fill(table, times, amounts, "wfdb, float64")
+
+
+def fill(table: Table, times: dict[str, list[float]], amounts: dict[str, int], rival: str, unit: float = 1e6) -> Table:
+    """A row for every reader: its rate, and how often that of `rival`."""
+    rates = {name: amounts[name] / statistics.median(taken) for name, taken in times.items()}
+    for name, rate in rates.items():
+        table.add(name, f"{rate / unit:.4g}", f"{rate / rates[rival]:.1f}")
+    table.close()
+    return table
+
+
+def decoders(rounds: int) -> Table:
+    """The kernels alone: random bytes in memory to arrays that are there already."""
+    table = Table(
+        f"Decoders alone, records of two leads: M samples/s (median of {rounds})",
+        ("format", "variant", "to adu", "to float32 mV"),
+    )
+    num_frames, calibration = 500_000, np.array([[1024, 200, 1]] * 2, np.float64)
+    for fmt in GROUP:
+        size = num_bytes(GROUP[fmt], 2 * num_frames)
+        content = np.random.default_rng(0).integers(0, 256, size).astype(np.uint8)
+        adu, mv = np.empty((2, num_frames), adu_type(fmt)), np.empty((2, num_frames), np.float32)
+        rivals: dict[str, Callable[[], object]] = {}
+        for variant in variants():
+            rivals[f"{variant} adu"] = partial(decode, content, fmt, 2, (0, 1), adu, variant=variant)
+            rivals[f"{variant} mv"] = partial(decode, content, fmt, 2, (0, 1), mv, 0, calibration, variant=variant)
+        rates = median_rates(interleaved(rivals, rounds), 2 * num_frames / 1e6)
+        for variant in variants():
+            table.add(fmt, variant, f"{rates[f'{variant} adu']:.0f}", f"{rates[f'{variant} mv']:.0f}")
+    table.close()
+    return table
+
+
+def annotations(paths: list[Path], rounds: int) -> Table:
+    """Whole annotation files to positions, codes and texts; heartlm's last row picks beats and rhythms too."""
+    total = 0
+    for path in paths:
+        found, expected = read_annotation_file(path), wfdb.rdann(str(path.with_suffix("")), "atr")
+        assert np.array_equal(found.sample, expected.sample) and found.symbol.tolist() == expected.symbol
+        total += len(found.sample)
+    databases = {path.parent: open_database(path.parent) for path in paths}
+    opened = {path: databases[path.parent].recording(path.stem) for path in paths}
+    rivals: dict[str, Callable[[Path], object]] = {
+        "wfdb": lambda path: wfdb.rdann(str(path.with_suffix("")), "atr"),
+        "NumPy": lambda path: decode_annotations_reference(path.read_bytes()),
+        "heartlm": read_annotation_file,
+        "heartlm, beats and rhythms": lambda path: databases[path.parent].annotations(path.stem, opened[path]),
+    }
+    table = Table(
+        f"Annotations: {total} in {len(paths)} files (median of {rounds})", ("reader", "M annotations/s", "times wfdb")
+    )
+    times = interleaved({name: each(read, paths) for name, read in rivals.items()}, rounds)
+    return fill(table, times, dict.fromkeys(rivals, total), "wfdb")
+
+
+def short_records(folder: Path, rounds: int) -> Table:
+    """Records of ten seconds, one after the other; wfdb reads a tenth of them."""
+    database = open_database(folder)
+    paths = [folder / f"{name}.hea" for name in database.record_ids]
+    for path in paths[:20]:
+        assert np.array_equal(read_wfdb(path).signal(), by_wfdb(path).p_signal.T.astype(np.float32))
+    few = paths[:: len(paths) // 100]
+    rivals: dict[str, tuple[Callable[[], object], int]] = {
+        "wfdb, float64": (each(by_wfdb, few), len(few)),
+        "wfdb, int16": (each(lambda path: by_wfdb(path, physical=False, return_res=16), few), len(few)),
+        "heartlm, header": (each(read_header, paths), len(paths)),
+        "heartlm, header and int16, no checksums": (each(read_adu, paths), len(paths)),
+        "heartlm, float32 mV, checksums": (
+            each(lambda name: database.recording(name).signal(), database.record_ids),
+            len(paths),
+        ),
+        "heartlm, open_database() and every recording opened": (lambda: open_all(folder), len(paths)),
+    }
+    table = Table(
+        f"Records of 10 s, {len(LEADS)} leads at {RATE_HZ} Hz, format 16 (median of {rounds})",
+        ("reader", "records/s", "times wfdb"),
+    )
+    times = interleaved({name: work for name, (work, _) in rivals.items()}, rounds)
+    return fill(table, times, {name: num for name, (_, num) in rivals.items()}, "wfdb, float64", 1)
+
+
+def open_all(folder: Path) -> None:
+    database = open_database(folder)
+    each(database.recording, database.record_ids)()
+
+
+def a_day(path: Path, rounds: int) -> Table:
+    """Ten seconds out of a day of 12 leads, and all of it by the hour; memory and the disk's own rate beside."""
+    recording, data = read_wfdb(path), path.with_suffix(".dat")
+    starts = np.random.default_rng(0).integers(0, DAY_SAMPLES - SLICE_SAMPLES, 200).tolist()
+    for start in starts[:5]:
+        expected = by_wfdb(path, sampfrom=start, sampto=start + SLICE_SAMPLES).p_signal.T.astype(np.float32)
+        assert np.array_equal(recording.signal(start, start + SLICE_SAMPLES), expected)
+
+    def slices(starts: list[int], leads: list[int] | None = None) -> float:
+        work = each(lambda start: read_wfdb(path).signal(start, start + SLICE_SAMPLES, leads), starts)
+        return seconds(work) / len(starts)
+
+    def hours() -> None:
+        for start in range(0, DAY_SAMPLES, 3600 * RATE_HZ):
+            recording.signal(start, start + 3600 * RATE_HZ)
+
+    def one_lead() -> None:
+        recording.signal(leads=[0])
+
+    table = Table(f"A day of {len(LEADS)} leads, {data.stat().st_size / 1e9:.2f} GB", ("what", "value", "unit"))
+    for what, leads in (("all leads", None), ("one lead", [0])):
+        table.add(f"slice of 10 s, {what}", milliseconds(slices(starts, leads) for _ in range(rounds)), "ms")
+    few = starts[:20]
+    by_package = each(lambda start: by_wfdb(path, sampfrom=start, sampto=start + SLICE_SAMPLES), few)
+    table.add("the same by wfdb, all leads", milliseconds([seconds(by_package) / len(few)]), "ms")
+    forget(data)
+    table.add("slice of 10 s, all leads, from the disk", milliseconds([slices(starts[100:])]), "ms")
+    forget(data)
+    for what in ("disk", "page cache"):
+        rate = data.stat().st_size / seconds(lambda: plain(data)) / 1e6
+        table.add(f"the {what}'s own rate, pieces of 1 MB", f"{rate:.0f}", "MB/s")
+    times = interleaved({"hours": hours, "one lead": one_lead}, rounds)
+    samples = DAY_SAMPLES / 1e6
+    rate = len(LEADS) * samples / statistics.median(times["hours"])
+    table.add("all leads to float32 mV, an hour at a time", f"{rate:.0f}", "M samples/s")
+    table.add("memory that this takes, at most", f"{peak_mb(hours):.0f}", "MB")
+    table.add(
+        "one lead to float32 mV, all at once", f"{samples / statistics.median(times['one lead']):.0f}", "M samples/s"
+    )
+    table.close()
+    return table
+
+
+def milliseconds(taken: Iterable[float]) -> str:
+    return f"{1e3 * statistics.median(taken):.2f}"
+
+
+def peak_mb(work: Callable[[], object]) -> float:
+    """Memory that `work` takes beyond what was taken before."""
+
+    def status(field: str) -> float:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = status("VmRSS")
+    work()
+    return status("VmHWM") - before
+
+
+def forget(path: Path) -> None:
+    """Take a file out of the page cache."""
+    with path.open("rb") as stream:
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def plain(path: Path) -> None:
+    """Read a file from end to end and do nothing with it."""
+    buffer = bytearray(PIECE_BYTES)
+    with path.open("rb", buffering=0) as stream:
+        while stream.readinto(buffer):
+            pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    pin(0)
+    short, day = generate(options.work)
+    mitdb = sorted((options.data / "mitdb").glob("*.hea"))
+    with_beats = [path.with_suffix(".atr") for path in mitdb[::4]] + sorted((options.data / "nsrdb").glob("*.atr"))[:2]
+    tables = [
+        decoders(options.rounds),
+        signals("Format 212, records of mitdb", mitdb[::4], options.rounds),
+        signals("Format 16, an hour of 12 leads", [first_hour(day, options.work / "hour")], options.rounds),
+        annotations(with_beats, options.rounds),
+        short_records(short, options.rounds),
+        a_day(day, options.rounds),
+    ]
+    write("reading", "Reading recordings and annotations", tables)
+
+
+if __name__ == "__main__":
+    main()
