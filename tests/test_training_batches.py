@@ -54,7 +54,7 @@ def test_every_window_hides_something_and_never_padding(
     lengths: list[int], width: int, share: float, longest: int, seed: int
 ) -> None:
     length = np.minimum(lengths, width)
-    hidden = hide_spans(Spans(share, longest), Stream(seed, 0), length, width)
+    hidden, _ = hide_spans(Spans(share, longest), Stream(seed, 0), length, width)
     assert hidden.any(axis=1).all()
     assert not (hidden & (np.arange(width) >= length[:, None])).any()
 
@@ -62,7 +62,7 @@ def test_every_window_hides_something_and_never_padding(
 @pytest.mark.parametrize("longest", [1, 4, 8])
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_about_the_asked_share_is_hidden_in_runs(share: float, longest: int) -> None:
-    hidden = hide_spans(Spans(share, longest), Stream(0, 0), np.full(400, 256), 256)
+    hidden, _ = hide_spans(Spans(share, longest), Stream(0, 0), np.full(400, 256), 256)
     # spans that overlap hide less than the share; the one that every window is sure of hides a little more
     assert 0.8 * share < hidden.mean() < 1.1 * share
     edges = np.diff(np.pad(hidden, ((0, 0), (1, 1))).astype(int), axis=1)

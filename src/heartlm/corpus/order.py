@@ -118,7 +118,7 @@ class EpochOrder:
 
     def _on_disk(self, block: NDArray[np.int64], key: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Blocks by their place in the epoch, as they lie on disk; the last one, where it is shorter, stays."""
-        whole = self.num_windows // self.block
+        whole = max(1, self.num_windows // self.block)
         return np.where(block < whole, permute(np.minimum(block, whole - 1), whole, key), block)
 
     def _windows_of(self, epoch: int, group: int) -> list[range]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from heartlm.corpus.order import EpochOrder
 from heartlm.corpus.schema import RecordTable
 from heartlm.errors import HeartlmError
-from heartlm.kernels.draws import Stream, draws, uniform
+from heartlm.kernels.draws import Rows, Stream, draw_windows
 
 BLOCK_BYTES = 8 << 20
 """Bytes of a block of the order `blocks`: enough for any disk to read at its full rate."""
@@ -89,14 +89,12 @@ class WindowSampler(ABC):
 
     def windows(self, step: int, first_window: int = 0, num_windows: int | None = None) -> Windows:
         """The global batch of `step`, or `num_windows` of it from `first_window` on."""
-        row, start = self._drawn(
-            step, first_window, self.batch_size - first_window if num_windows is None else num_windows
-        )
-        return Windows(self.first[row] + start, np.minimum(self.num_tokens[row] - start, self.width), self.width)
+        num = self.batch_size - first_window if num_windows is None else num_windows
+        return Windows(*self._drawn(step, first_window, num), self.width)
 
     @abstractmethod
     def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Row of each window, and its first token within it."""
+        """First token of each window, and its valid tokens."""
 
     def buffer_at(self, step: int) -> int:
         """Number of the buffer that `step` begins in, see `reads`."""
@@ -118,16 +116,12 @@ class RandomSampler(WindowSampler):
     probability: NDArray[np.float64]
 
     @cached_property
-    def _reach(self) -> NDArray[np.float64]:
-        return np.cumsum(self.probability)
+    def _rows(self) -> Rows:
+        return Rows(self.first, self.num_tokens, np.cumsum(self.probability))
 
     def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         stream = Stream(self.seed, step)
-        chosen = uniform(draws(stream, first_window, num_windows))
-        placed = uniform(draws(stream, self.batch_size + first_window, num_windows))
-        row = np.minimum(np.searchsorted(self._reach, chosen, side="right"), len(self.first) - 1)
-        room = np.maximum(self.num_tokens[row] - self.width, 0)
-        return row, np.floor(placed * (room + 1)).astype(np.int64)
+        return draw_windows(self._rows, self.width, stream, first_window, num_windows, self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -156,8 +150,8 @@ class EpochSampler(WindowSampler):
 
     def _placed(self, number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         row = np.searchsorted(self._ends, number, side="right")
-        before = np.where(row > 0, self._ends[row - 1], 0)
-        return row, (number - before) * self.width
+        start = (number - np.where(row > 0, self._ends[row - 1], 0)) * self.width
+        return self.first[row] + start, np.minimum(self.num_tokens[row] - start, self.width)
 
     def buffer_at(self, step: int) -> int:
         """Number of the buffer that `step` begins in, see `reads`."""
@@ -168,10 +162,8 @@ class EpochSampler(WindowSampler):
         if self.block is None:
             return []
         parts = self.order.reads(buffer, first_window, num_windows)
-        row, start = self._placed(np.array([(part[0], part[-1]) for part in parts]))
-        begin = self.first[row] + start
-        end = begin + np.minimum(self.num_tokens[row] - start, self.width)
-        return [slice(int(first), int(stop)) for first, stop in zip(begin[:, 0], end[:, 1], strict=True)]
+        first, length = self._placed(np.array([(part[0], part[-1]) for part in parts]))
+        return [slice(int(begin), int(stop)) for begin, stop in zip(first[:, 0], (first + length)[:, 1], strict=True)]
 
 
 def sampler(

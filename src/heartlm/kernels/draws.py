@@ -88,8 +88,8 @@ def hide_spans(
     first_window: int = 0,
     batch_size: int | None = None,
     variant: str | None = None,
-) -> NDArray[np.bool_]:
-    """Choose tokens to hide in windows of a batch: at least one in each, none of the padding; bool `[B, width]`.
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Choose tokens to hide in windows of a batch: at least one in each, none of the padding.
 
     Args:
         spans: how much, in which runs.
@@ -100,23 +100,28 @@ def hide_spans(
         first_window: place of the first window at hand in the batch.
         batch_size: windows in the batch; by default it ends with those at hand.
         variant: of the kernel; by default the best.
+
+    Returns:
+        Which are hidden, bool `[B, width]`; how many in each window, int64 `[B]`.
     """
     of = first_window + len(length) if batch_size is None else batch_size
     numbers = (int64, int64, int64, int64, int64)
-    hide = kernel("hide_spans", *numbers, pointer, int64, int64, float64, int64, pointer, variant=variant)
+    hide = kernel("hide_spans", *numbers, pointer, int64, int64, float64, int64, pointer, pointer, variant=variant)
     if hide is None:
-        return hide_spans_reference(spans, stream, length, width, first_window, of)
-    hidden = np.empty((len(length), width), np.bool_)
+        hidden = hide_spans_reference(spans, stream, length, width, first_window, of)
+        return hidden, hidden.sum(axis=1)
+    hidden, num_hidden = np.empty((len(length), width), np.bool_), np.empty(len(length), np.int64)
     place = stream.seed, stream.use, stream.step, first_window, of
     windows = address(length, np.int64), len(length), width
-    hide(*place, *windows, spans.begin, spans.longest, address(hidden, np.bool_))
-    return hidden
+    out = address(hidden, np.bool_), address(num_hidden, np.int64)
+    hide(*place, *windows, spans.begin, spans.longest, *out)
+    return hidden, num_hidden
 
 
 def hide_spans_reference(
     spans: Spans, stream: Stream, length: NDArray[np.int64], width: int, first_window: int, batch_size: int
 ) -> NDArray[np.bool_]:
-    """The same in NumPy."""
+    """Which are hidden, in NumPy."""
     shape = len(length), width
     first, num = first_window * width, len(length) * width
     begins = (uniform(draws_reference(stream, first, num)) < spans.begin).reshape(shape)
@@ -132,6 +137,67 @@ def hide_spans_reference(
     return hidden & (np.arange(width) < length[:, None])
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows of tokens to draw windows from.
+
+    Attributes:
+        first: first token of each, int64 `[R]`.
+        num_tokens: tokens of each, int64 `[R]`, none of them 0.
+        reach: sum of the probabilities up to and with each, float64 `[R]`.
+    """
+
+    first: NDArray[np.int64]
+    num_tokens: NDArray[np.int64]
+    reach: NDArray[np.float64]
+
+
+def draw_windows(
+    rows: Rows,
+    width: int,
+    stream: Stream,
+    first_window: int,
+    num_windows: int,
+    batch_size: int,
+    variant: str | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw windows of a batch: rows by their probability, positions uniform within a row.
+
+    Args:
+        rows: to draw from.
+        width: tokens of a window.
+        stream: to draw from; it holds a draw a window for the row, then one for the position.
+        first_window: place of the first window at hand in the batch.
+        num_windows: at hand.
+        batch_size: windows in the batch.
+        variant: of the kernel; by default the best.
+
+    Returns:
+        First token and valid tokens of each window, int64 `[num_windows]`.
+    """
+    tables = pointer, pointer, pointer, int64
+    draw = kernel("draw_windows", *(int64,) * 6, *tables, int64, pointer, pointer, variant=variant)
+    if draw is None:
+        return draw_windows_reference(rows, width, stream, first_window, num_windows, batch_size)
+    first, length = np.empty(num_windows, np.int64), np.empty(num_windows, np.int64)
+    place = stream.seed, stream.use, stream.step, first_window, batch_size, num_windows
+    table = address(rows.reach, np.float64), address(rows.first, np.int64), address(rows.num_tokens, np.int64)
+    draw(*place, *table, len(rows.first), width, address(first, np.int64), address(length, np.int64))
+    return first, length
+
+
+def draw_windows_reference(
+    rows: Rows, width: int, stream: Stream, first_window: int, num_windows: int, batch_size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The same in NumPy."""
+    chosen = uniform(draws_reference(stream, first_window, num_windows))
+    placed = uniform(draws_reference(stream, batch_size + first_window, num_windows))
+    row = np.minimum(np.searchsorted(rows.reach, chosen, side="right"), len(rows.first) - 1)
+    num_tokens = rows.num_tokens[row]
+    start = np.floor(placed * (np.maximum(num_tokens - width, 0) + 1)).astype(np.int64)
+    return rows.first[row] + start, np.minimum(num_tokens, width)
+
+
 def permute(
     place: NDArray[np.int64], size: int, key: NDArray[np.uint64], variant: str | None = None
 ) -> NDArray[np.int64]:
@@ -145,10 +211,11 @@ def permute(
         key: uint64 `[N]`, or `[1]` for all.
         variant: of the kernel; by default the best.
     """
+    assert len(key) in (1, len(place))
+    assert not len(place) or (place.min() >= 0 and place.max() < size), "walks from outside never end"
     walk = kernel("permute", pointer, int64, int64, pointer, int64, pointer, variant=variant)
     if walk is None:
         return permute_reference(place, size, key)
-    assert len(key) in (1, len(place))
     out = np.empty(len(place), np.int64)
     keys = address(key, np.uint64), int(len(key) > 1)
     walk(address(place, np.int64), len(place), size, *keys, address(out, np.int64))

@@ -34,14 +34,14 @@ def gather_windows(
     shape = (len(first), width, *corpus.shape[1:])
     out = np.empty(shape, corpus.dtype) if out is None else out
     assert out.shape == shape and out.dtype == corpus.dtype and corpus.flags.c_contiguous and out.flags.c_contiguous
-    copy = kernel("gather_windows", pointer, pointer, pointer, int64, int64, int64, pointer, variant=variant)
+    kinds = pointer, int64, pointer, pointer, int64, int64, int64, pointer
+    copy = kernel("gather_windows", *kinds, returns=int64, variant=variant)
     if copy is None:
         return gather_windows_reference(corpus, first, length, width, out)
-    if len(first):
-        assert first.min() >= 0 and length.min() >= 1 and int((first + length).max()) <= len(corpus)
-    token_bytes = corpus.dtype.itemsize * int(np.prod(corpus.shape[1:], dtype=np.int64))
     places = address(first, np.int64), address(length, np.int64)
-    copy(corpus.ctypes.data, *places, len(first), width, token_bytes, out.ctypes.data)
+    tokens = corpus.ctypes.data, len(corpus)
+    copied = copy(*tokens, *places, len(first), width, corpus.strides[0], out.ctypes.data)
+    assert copied == len(first), f"window {copied} lies outside the corpus"
     return out
 
 

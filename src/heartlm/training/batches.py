@@ -10,6 +10,7 @@ many ranks draw together what one would.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -71,6 +72,8 @@ class Batch:
 
     def part(self, index: int, of: int) -> Batch:
         """Micro-batch `index` of `of` equal ones; views, nothing is copied."""
+        if of == 1:
+            return self
         size = len(self.codes) // of
         rows = slice(index * size, (index + 1) * size)
         codes, target, counts, valid = (tensor[rows] for tensor in self._tensors)
@@ -181,8 +184,9 @@ class MaskedBatches(MakeBatch):
         """Choose what to hide."""
         stream = place.stream(self.seed, MASK_STREAM)
         spans = Spans(self.share, self.longest)
-        hidden = hide_spans(spans, stream, windows.length, windows.width, place.first_window, place.batch_size)
-        return Draft(windows.length, hidden.sum(axis=1), hidden)
+        of = place.first_window, place.batch_size
+        hidden, num_hidden = hide_spans(spans, stream, windows.length, windows.width, *of)
+        return Draft(windows.length, num_hidden, hidden)
 
     def finish(self, parts: Parts, draft: Draft) -> Batch:
         """Hide what was chosen."""
@@ -192,7 +196,13 @@ class MaskedBatches(MakeBatch):
 
 
 def _hide(codes: Tensor, hidden: Tensor, mask_codes: NDArray[np.int64]) -> Tensor:
-    return torch.where(hidden, torch.from_numpy(mask_codes).to(codes.device), codes)
+    return torch.where(hidden, _kept(tuple(mask_codes.tolist()), codes.device), codes)
+
+
+@functools.cache
+def _kept(mask_codes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Mask codes on the device, sent once: sending them in each step would wait for the device."""
+    return torch.tensor(mask_codes, device=device)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """The feed: batches of every step, ready on the device before they are asked for.
 
-    order ─► windows of this rank ─► draft, in a thread, into reused (pinned) buffers ─► device ─► micro-batches
+    order ─► windows of this rank ─► codes gathered, draft ─► (pinned) slot ─► device ─► batch ─► micro-batches
+             └──────────────── in a thread, some steps ahead ────────────┘
 
 With n ranks and a micro-batches each, micro-batch j of rank r is block r × a + j of the n × a equal blocks of the
-global batch, so that batch is the same however it is split.
+global batch, so that batch is the same however it is split. Codes travel as the corpus holds them, two bytes each, and
+become int64 on the device; a corpus that fits is kept there and gathered there, and only places travel.
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import torch
+from torch import Tensor
 
-from heartlm.corpus.windows import WindowSampler
+from heartlm.corpus.watch import WatchedFile
+from heartlm.corpus.windows import Windows, WindowSampler
 from heartlm.errors import HeartlmError
-from heartlm.training.batches import Batch, MakeBatch
+from heartlm.kernels.gather import gather_windows
+from heartlm.training.batches import Batch, Draft, MakeBatch, Parts, Place
+from heartlm.training.staging import DeviceCorpus, Slot
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,21 @@ class StepBatches:
     num_tokens: int
 
 
+class _Closed(Exception):  # noqa: N818
+    """The feed was closed while a step was to be prepared."""
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """One step on the host."""
+
+    step: int
+    slot: Slot
+    windows: Windows
+    draft: Draft
+    tensors: dict[str, Tensor]
+
+
 class Feed:
     """Steps `first_step` to `last_step` (left out), in order; a context manager, so that its thread ends.
 
@@ -51,9 +72,10 @@ class Feed:
         accumulation: micro-batches of a step on each rank.
         device: where the batches go.
         prefetch: steps to prepare ahead in a thread; 0 prepares each when it is asked for.
+        on_device: keep the corpus on the device; by default where the device is a GPU and the corpus fits.
 
     Raises:
-        HeartlmError: the global batch cannot be split that way.
+        HeartlmError: the global batch cannot be split that way, or the corpus cannot be read.
     """
 
     def __init__(
@@ -68,22 +90,29 @@ class Feed:
         accumulation: int = 1,
         device: torch.device | None = None,
         prefetch: int | None = None,
+        on_device: bool | None = None,
     ) -> None:
         if sampler.batch_size % (world_size * accumulation):
             raise HeartlmError(
                 f"batch_size: {sampler.batch_size} found; {world_size} ranks of {accumulation} micro-batches each "
                 f"must divide it: take a multiple of {world_size * accumulation}"
             )
-        self.sampler, self.make_batch = sampler, make_batch
+        self.sampler, self.make_batch, self.accumulation = sampler, make_batch, accumulation
         self.steps = range(first_step, last_step)
-        self.accumulation = accumulation
         self.num_windows = sampler.batch_size // world_size
         self.first_window = rank * self.num_windows
         self.device = device or torch.device("cpu")
-        self.prefetch = (2 if self.device.type == "cuda" else 0) if prefetch is None else prefetch
-        self._ready: queue.Queue[Batch | BaseException] = queue.Queue()
-        self._room = threading.Semaphore(self.prefetch)
-        self._closed = threading.Event()
+        gpu = self.device.type == "cuda"
+        self.prefetch = (2 if gpu else 0) if prefetch is None else prefetch
+        codes = make_batch.corpus.codes
+        resident = DeviceCorpus.fits(codes, self.device) if on_device is None else on_device
+        self.resident = DeviceCorpus(codes, self.device) if resident else None
+        self._watched = WatchedFile(codes)
+        self._announced = sampler.buffer_at(first_step) - 1
+        self._free: queue.Queue[Slot | None] = queue.Queue()
+        self._ready: queue.Queue[_Prepared | BaseException] = queue.Queue()
+        for _ in range(max(1, self.prefetch)):
+            self._free.put(Slot(pinned=gpu))
         self._thread = threading.Thread(target=self._work, name="heartlm-feed", daemon=True)
 
     def __enter__(self) -> Feed:
@@ -97,11 +126,13 @@ class Feed:
         self.close()
 
     def close(self) -> None:
-        """End the thread, whatever it is at."""
-        self._closed.set()
-        self._room.release()
+        """End the thread; one that hangs in a lost disk is left behind."""
+        self._free.queue.clear()
+        self._free.put(None)
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(timeout=10)
+        if not self._thread.is_alive():
+            self._watched.close()
 
     def __iter__(self) -> Iterator[StepBatches]:
         """Feed every step.
@@ -110,28 +141,69 @@ class Feed:
             HeartlmError: the corpus cannot be read any more.
         """
         for step in self.steps:
-            draft = self._taken() if self.prefetch else self._draft(step)
-            batch = draft.to(self.device)
+            prepared = self._ready.get() if self.prefetch else self._prepare(step, self._slot())
+            if isinstance(prepared, BaseException):
+                raise prepared
+            batch = self._finish(prepared)
+            self._free.put(prepared.slot)
             parts = [batch.part(index, self.accumulation) for index in range(self.accumulation)]
             yield StepBatches(step, parts, batch.num_counted, batch.num_tokens)
 
-    def _taken(self) -> Batch:
-        taken = self._ready.get()
-        if isinstance(taken, BaseException):
-            raise taken
-        self._room.release()
-        return taken
+    def _slot(self) -> Slot:
+        """Wait for a free slot."""
+        slot = self._free.get()
+        if slot is None:
+            raise _Closed
+        return slot
 
     def _work(self) -> None:
         try:
             for step in self.steps:
-                self._room.acquire()
-                if self._closed.is_set():
-                    return
-                self._ready.put(self._draft(step))
+                self._ready.put(self._prepare(step, self._slot()))
         except BaseException as error:
             self._ready.put(error)
 
-    def _draft(self, step: int) -> Batch:
+    def _prepare(self, step: int, slot: Slot) -> _Prepared:
+        """Do what the host has to do for `step`."""
         windows = self.sampler.windows(step, self.first_window, self.num_windows)
-        return self.make_batch(windows, step, self.first_window, self.sampler.batch_size)
+        draft = self.make_batch.draft(windows, Place(step, self.first_window, self.sampler.batch_size))
+        tensors = {}
+        if draft.hidden is not None:
+            tensors["hidden"] = slot.hold("hidden", draft.hidden)
+        if draft.labels is not None:
+            tensors["labels"] = slot.hold("labels", draft.labels)
+        if self.resident or (windows.length < windows.width).any():
+            tensors["length"] = slot.hold("length", windows.length)
+        if self.resident:
+            tensors["first"] = slot.hold("first", windows.first)
+        else:
+            tensors["codes"] = self._gathered(step, windows, slot)
+        return _Prepared(step, slot, windows, draft, tensors)
+
+    def _gathered(self, step: int, windows: Windows, slot: Slot) -> Tensor:
+        self._watched.check()
+        while self._announced <= self.sampler.buffer_at(step):
+            self._announced += 1
+            for tokens in self.sampler.reads(self._announced, self.first_window, self.num_windows):
+                self._watched.read_ahead(tokens)
+        codes = self.make_batch.corpus.codes
+        out = slot.empty("codes", (len(windows), windows.width, codes.shape[1]), torch.uint16)
+        gather_windows(codes, windows.first, windows.length, windows.width, out.numpy())
+        return out
+
+    def _finish(self, prepared: _Prepared) -> Batch:
+        """Send what was prepared to the device and make the batch there."""
+        windows, width = prepared.windows, prepared.windows.width
+        sent = prepared.slot.send(prepared.tensors, self.device)
+        length = sent.get("length")
+        if length is None:
+            valid = torch.ones((len(windows), width), dtype=torch.bool, device=self.device)
+        else:
+            valid = torch.arange(width, device=self.device) < length[:, None]
+        if self.resident:
+            assert length is not None
+            codes = self.resident.gather(sent["first"], length, width)
+        else:
+            codes = sent["codes"].to(torch.int64)
+        parts = Parts(codes, valid, sent.get("hidden"), sent.get("labels"))
+        return self.make_batch.finish(parts, prepared.draft)

@@ -72,13 +72,14 @@ void HEARTLM(draws_below)(int64_t seed, int64_t use, int64_t step, int64_t first
 
 /* Choose runs of tokens of windows `first_window` to `first_window + num_windows` of a batch of `batch_size`, of `width`
  * tokens each, to `hidden` `[num_windows, width]`. A run begins at a token with probability `begin`, and at one token of
- * each window for sure; it has 1 to `longest` tokens; tokens from length[w] on are left alone.
+ * each window for sure; it has 1 to `longest` tokens; tokens from length[w] on are left alone. Count what is hidden in
+ * each window to `num_hidden`.
  *
  * The stream holds, for the whole batch, a draw a token (runs that begin), then a draw a window (the sure one), then half
  * a draw a token (lengths). */
 void HEARTLM(hide_spans)(int64_t seed, int64_t use, int64_t step, int64_t first_window, int64_t batch_size,
                          const int64_t *length, int64_t num_windows, int64_t width, double begin, int64_t longest,
-                         uint8_t *hidden) {
+                         uint8_t *hidden, int64_t *num_hidden) {
     struct stream stream = {(uint64_t)seed, (uint64_t)use, (uint64_t)step};
     struct reader begins, sure;
     uint64_t place = (uint64_t)(first_window * width), pairs[4], block = UINT64_MAX;
@@ -86,7 +87,7 @@ void HEARTLM(hide_spans)(int64_t seed, int64_t use, int64_t step, int64_t first_
     start(&begins, stream, place);
     start(&sure, stream, (uint64_t)(batch_size * width + first_window));
     for (int64_t w = 0; w < num_windows; w++) {
-        int64_t chosen = (int64_t)(unit(next(&sure)) * (double)length[w]), left = 0;
+        int64_t chosen = (int64_t)(unit(next(&sure)) * (double)length[w]), left = 0, count = 0;
         for (int64_t t = 0; t < width; t++, place++) {
             if (unit(next(&begins)) < begin || t == chosen) {
                 uint64_t pair = lengths + place / 2;
@@ -96,9 +97,38 @@ void HEARTLM(hide_spans)(int64_t seed, int64_t use, int64_t step, int64_t first_
                 int64_t run = 1 + (int64_t)(half * (uint64_t)longest >> 32);
                 left = run > left ? run : left;
             }
-            *hidden++ = left > 0 && t < length[w];
+            int hide = left > 0 && t < length[w];
+            *hidden++ = (uint8_t)hide;
+            count += hide;
             left -= left > 0;
         }
+        num_hidden[w] = count;
+    }
+}
+
+/* Draw windows `first_window` to `first_window + num_windows` of a batch of `batch_size`: a row by `reach`, the sums of
+ * the rows' probabilities up to and with each, and a place in it, any as likely; the first token of each to `first`, its
+ * valid tokens to `length`. The stream holds a draw a window for the row, then one for the place. */
+void HEARTLM(draw_windows)(int64_t seed, int64_t use, int64_t step, int64_t first_window, int64_t batch_size,
+                           int64_t num_windows, const double *reach, const int64_t *row_first,
+                           const int64_t *row_tokens, int64_t num_rows, int64_t width, int64_t *first,
+                           int64_t *length) {
+    struct reader rows, places;
+    start(&rows, (struct stream){(uint64_t)seed, (uint64_t)use, (uint64_t)step}, (uint64_t)first_window);
+    start(&places, rows.stream, (uint64_t)(batch_size + first_window));
+    for (int64_t w = 0; w < num_windows; w++) {
+        double wanted = unit(next(&rows));
+        int64_t row = 0, stop = num_rows - 1;
+        while (row < stop) {
+            int64_t middle = row + (stop - row) / 2;
+            if (reach[middle] <= wanted)
+                row = middle + 1;
+            else
+                stop = middle;
+        }
+        int64_t room = row_tokens[row] > width ? row_tokens[row] - width : 0;
+        first[w] = row_first[row] + (int64_t)(unit(next(&places)) * (double)(room + 1));
+        length[w] = row_tokens[row] < width ? row_tokens[row] : width;
     }
 }
 
