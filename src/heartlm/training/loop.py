@@ -35,6 +35,7 @@ from heartlm.training.device import device_and_precision
 from heartlm.training.energy import energy_counter
 from heartlm.training.feed import Feed, StepBatches
 from heartlm.training.learner import Learner
+from heartlm.training.memory import keep_memory
 from heartlm.training.meters import Meters
 from heartlm.training.objectives import LossSum
 from heartlm.training.parallel import Sums, has_gone, reason_of
@@ -83,6 +84,7 @@ def train(job: Job, resume: bool) -> Progress:
         HeartlmError: a bad step, nothing can be written, or a rank has gone; the last checkpoint is good.
         Stopped: a signal asked for it.
     """
+    keep_memory()
     torch.set_flush_denormal(True)  # denormal gradients slow a CPU down tenfold
     try:
         return _Loop(job).run(resume)
