@@ -4,50 +4,111 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 
 LOG_EVERY_S = 30.0
 
 
-def track(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """Yield `items`, showing on standard error how many of `total` are done; `what` names the work."""
-    if sys.stderr.isatty():
-        yield from _bar(items, total, what)
-    else:
-        yield from _lines(items, total, what)
+@dataclass(frozen=True)
+class Measure(Generic[Item]):
+    """How much of the work an item is, and what its rate is told in.
+
+    Attributes:
+        total: all of the work, in a unit of its own.
+        share: what an item is of it.
+        amount: what an item counts for the rate, in `unit`; called once an item.
+        unit: for example `"M samples"`.
+        done: what was done of the work before, which the rate does not count.
+    """
+
+    total: float
+    share: Callable[[Item], float]
+    amount: Callable[[Item], float]
+    unit: str
+    done: float = 0.0
 
 
-def _bar(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+class Meter(Generic[Item]):
+    """What is done since the start, by `clock`: the share of all work, the rate, the time left."""
+
+    def __init__(self, total: int, measure: Measure[Item] | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.measure, self.clock = measure, clock
+        self.num_items, self.num_all = 0, total
+        self.done = self.before = measure.done if measure else 0.0
+        self.total = measure.total if measure else float(total)
+        self.amount = 0.0
+        self.started = clock()
+
+    def count(self, item: Item) -> None:
+        """One more item is done."""
+        self.num_items += 1
+        self.done += self.measure.share(item) if self.measure else 1.0
+        self.amount += self.measure.amount(item) if self.measure else 1.0
+
+    def left_s(self) -> float:
+        """Seconds until all is done, should it go on as since the start."""
+        return (self.clock() - self.started) / max(self.done - self.before, 1e-9) * max(self.total - self.done, 0.0)
+
+    def rate(self) -> str:
+        """Amount a second, with its unit; empty where items are all there is to count."""
+        if self.measure is None:
+            return ""
+        return f"{self.amount / max(self.clock() - self.started, 1e-9):,.1f} {self.measure.unit}/s"
+
+    def line(self, what: str) -> str:
+        """All of it, for a log file."""
+        state = f"{100 * self.done / max(self.total, 1e-9):.0f} %" if self.measure else f"{self.num_items} of {self.num_all}"
+        return ", ".join(part for part in (f"{what}: {state}", self.rate(), f"{self.left_s():.0f} s left") if part)
+
+
+def track(items: Iterable[Item], total: int, what: str, measure: Measure[Item] | None = None) -> Iterator[Item]:
+    """Yield `items`, showing on standard error how far they are, of `total`; `what` names the work.
+
+    With a `measure`, items count by their share of the work, and the rate is told.
+    """
+    meter = Meter(total, measure)
+    yield from (_bar if sys.stderr.isatty() else _lines)(items, meter, what)
+
+
+def _bar(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Item]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
+    state: Any = TaskProgressColumn() if meter.measure else MofNCompleteColumn()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        state,
+        TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
     )
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
-        yield from progress.track(items, total=total, description=what)
+        task = progress.add_task(what, total=meter.total, rate="")
+        progress.update(task, completed=meter.done)
+        for item in items:
+            yield item
+            meter.count(item)
+            progress.update(task, completed=meter.done, rate=meter.rate())
 
 
-def _lines(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    started = said = time.monotonic()
-    for count, item in enumerate(items, start=1):
+def _lines(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Item]:
+    said = meter.started
+    for item in items:
         yield item
-        now = time.monotonic()
-        if now - said > LOG_EVERY_S:
-            left = (now - started) / count * (total - count)
-            print(f"{what}: {count} of {total}, {left:.0f} s left", file=sys.stderr, flush=True)
-            said = now
+        meter.count(item)
+        if meter.clock() - said > LOG_EVERY_S:
+            print(meter.line(what), file=sys.stderr, flush=True)
+            said = meter.clock()

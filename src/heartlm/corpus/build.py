@@ -1,30 +1,41 @@
 """Building a corpus: fit the tokenizer on the training split, encode every lead, write, rename.
 
-Memory holds a few recordings at a time, and an earlier corpus is replaced only when the new one is complete.
+Memory holds a few parts of the plan at a time, however many recordings there are. What is done is noted in a journal:
+a build that was killed goes on where it was when the same command is given again, and ends in the same corpus to the
+byte. An earlier corpus is replaced only when the new one is complete.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from heartlm.corpus.encode import LeftOut, Work, encode_all, readable_leads
-from heartlm.corpus.manifest import CorpusWriter, write_manifest
-from heartlm.corpus.schema import FILES
-from heartlm.corpus.sources import Beats, Source, TrainingLeads, find_sources, open_sources
+from heartlm import __version__
+from heartlm.corpus.encode import LeftOut, Part, Work, encode_all, readable_leads
+from heartlm.corpus.journal import Journal, flush_to_disk, partial_folder, remove
+from heartlm.corpus.manifest import CorpusWriter, finish_corpus
+from heartlm.corpus.plan import Plan, fingerprint, make_plan
+from heartlm.corpus.schema import SCHEMA_VERSION
+from heartlm.corpus.sources import Beats, Source, TrainingLeads, find_source, open_sources
+from heartlm.ecg.database import Database
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_folder
-from heartlm.progress import track
-from heartlm.tokenizers.base import Lead, Tokenizer
+from heartlm.files import explained, fsync_folder, recover_folder, replace_folder
+from heartlm.progress import Measure, track
+from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
 
 FIT_RECORDINGS = 300
 """At most so many training recordings of each database fit the tokenizer."""
+WORTH_KEEPING_S = 10.0
+"""What a build that fails has done is kept, to go on from, when it took longer than this."""
 
 
 def build_corpus(
@@ -58,59 +69,168 @@ def build_corpus(
         HeartlmError: unreadable input, nothing to tokenise, or `out` cannot be written or holds something else.
     """
     databases = open_sources(folders)
-    sources, dropped = find_sources(databases, tokenizer, training_leads, skip_unreadable)
-    with atomic_folder(_replaceable(out)) as temporary, ExitStack() as stack:
-        if fit and tokenizer.needs_fitting:
-            _fit(tokenizer, sources, beats, seed, skip_unreadable)
-        writer = CorpusWriter(temporary, dropped=[*dropped])
-        streams = {name: stack.enter_context((temporary / name).open("wb")) for name in FILES}
-        work = Work(sources, tokenizer, beats, skip_unreadable)
-        results = stack.enter_context(closing(encode_all(work, processes or len(os.sched_getaffinity(0)))))
-        for source, (leads, left_out) in zip(sources, track(results, len(sources), "tokenize"), strict=True):
-            writer.dropped += left_out
-            writer.append(streams, source, leads)
-        stack.close()
-        if writer.num_tokens == 0:
-            raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {_reasons(writer.dropped)}")
-        tokenizer.save(temporary / "tokenizer")
-        manifest = write_manifest(writer, tokenizer, command)
+    choice = Choice(training_leads, beats, skip_unreadable, seed, fit and tokenizer.needs_fitting)
+    with _under_way(_replaceable(out)) as journal:
+        plan = make_plan(databases)
+        tokenizer = _begin(journal, plan, tokenizer, choice)
+        writer = CorpusWriter(journal)
+        work = Work(plan, tokenizer, training_leads, beats, skip_unreadable)
+        with closing(encode_all(work, processes or len(os.sched_getaffinity(0)), journal.num_parts)) as parts:
+            for part in track(parts, len(plan.parts), "tokenize", _measure(plan, journal.num_parts)):
+                writer.append(part)
+        _refuse_nothing(journal, folders)
+        manifest = finish_corpus(journal, tokenizer, command)
     return manifest
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings of a build that its tokens follow from, beside the tokenizer and the recordings."""
+
+    training_leads: TrainingLeads
+    beats: Beats
+    skip_unreadable: bool
+    seed: int
+    fit: bool
+
+    def described(self, tokenizer: Tokenizer, plan: Plan) -> dict[str, Any]:
+        """All that tokens follow from, for the journal."""
+        return {
+            "heartlm": __version__,
+            "schema_version": SCHEMA_VERSION,
+            "tokenizer": [tokenizer.kind, tokenizer.settings()] if self.fit else tokenizer.content_hash(),
+            "recordings": fingerprint(plan),
+            "training_leads": self.training_leads,
+            "beats": self.beats,
+            "seed": self.seed,
+        }
 
 
 def _replaceable(out: Path) -> Path:
     """Return `out` unless something stands there that is no corpus, such as the recordings themselves."""
+    recover_folder(out)
     is_corpus = (out / "manifest.json").is_file() and (out / "codes.bin").is_file()
     if out.exists() and not is_corpus and not (out.is_dir() and not any(out.iterdir())):
         raise HeartlmError(f"{out} exists and is no corpus: choose another name, or remove it first")
     return out
 
 
-def _fit(tokenizer: Tokenizer, sources: Sequence[Source], beats: Beats, seed: int, skip_unreadable: bool) -> None:
-    random = np.random.Generator(np.random.Philox(seed))
+@contextmanager
+def _under_way(out: Path) -> Iterator[Journal]:
+    """The journal of the corpus under way to `out`, which becomes `out` when the block ends well.
+
+    When it ends badly, what was done is removed, or kept to go on from where it took some time.
+    """
+    begun, folder = time.monotonic(), None
+    try:
+        with ExitStack() as stack:
+            folder = stack.enter_context(partial_folder(out))
+            journal = Journal(folder)
+            stack.callback(journal.close)
+            yield journal
+            journal.close()
+            journal.path.unlink()
+            (folder / "lock").unlink()
+            flush_to_disk(folder)
+            replace_folder(folder, out)
+            fsync_folder(out.parent)
+    except BaseException as error:
+        if (told := _clean_up(out, folder, begun, error)) is error:
+            raise
+        raise told from error
+
+
+def _clean_up(out: Path, folder: Path | None, begun: float, error: BaseException) -> BaseException:
+    """Remove or keep the folder of a build that failed with `error`; return what to raise."""
+    kept = folder is not None and Journal(folder).settings is not None and time.monotonic() - begun > WORTH_KEEPING_S
+    if folder is not None and not kept:
+        remove(folder)
+    told = explained(out, error) if isinstance(error, OSError) else error
+    if not isinstance(told, HeartlmError):
+        return told
+    text = str(told).replace(str(folder), str(out)) if folder is not None else str(told)
+    return HeartlmError(
+        f"{text}; what is tokenised so far is kept, the same command goes on from there" if kept else text
+    )
+
+
+def _begin(journal: Journal, plan: Plan, tokenizer: Tokenizer, choice: Choice) -> Tokenizer:
+    """Go on with what an earlier build left, or begin with fitting the tokenizer; return the one that encodes."""
+    settings, found = choice.described(tokenizer, plan), journal.settings
+    if found == settings:
+        journal.resume()
+        if choice.skip_unreadable or not any(entry["num_unreadable"] for entry in journal.entries()):
+            done = sum(entry["num_records"] for entry in journal.entries())
+            _say(f"goes on after {done:,} of {plan.num_records:,} recordings, done before")
+            return load_tokenizer(journal.folder / "tokenizer") if choice.fit else tokenizer
+    if found is not None:
+        changed = [name for name in settings if found.get(name) != settings[name]] or ["skip_unreadable"]
+        _say(f"an earlier build was not finished, but {', '.join(changed)} changed since: begins anew")
+    if choice.fit:
+        _fit(tokenizer, plan, choice)
+    tokenizer.save(journal.folder / "tokenizer")
+    journal.begin(settings)
+    return tokenizer
+
+
+def _say(text: str) -> None:
+    print(f"tokenize: {text}", file=sys.stderr, flush=True)
+
+
+def _measure(plan: Plan, num_done: int) -> Measure[Part]:
+    """Parts count by what they have to read; the rate is that of samples of encoded leads."""
+    sizes = iter(plan.num_bytes[num_done:].tolist())
+    return Measure(
+        total=float(plan.num_bytes.sum()),
+        done=float(plan.num_bytes[:num_done].sum()),
+        share=lambda _: next(sizes),
+        amount=lambda part: part.num_samples / 1e6,
+        unit="M samples",
+    )
+
+
+def _refuse_nothing(journal: Journal, folders: Sequence[Path]) -> None:
+    if not any(any(entry["rows"]["num_tokens"]) for entry in journal.entries()):
+        reasons = _reasons(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])
+        raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {reasons}")
+
+
+def _fit(tokenizer: Tokenizer, plan: Plan, choice: Choice) -> None:
+    random = np.random.Generator(np.random.Philox(choice.seed))
     chosen: list[Source] = []
-    for name in sorted({source.recording.database for source in sources}):
-        training = [s for s in sources if s.recording.database == name and s.split == "train"]
-        pick = np.sort(random.permutation(len(training))[:FIT_RECORDINGS])
-        chosen += [training[index] for index in pick]
+    for database in sorted(plan.databases, key=lambda database: database.name):
+        chosen += _to_fit_on(database, tokenizer, choice, random)
     if not chosen:
         raise HeartlmError("no recording is in the training split, so there is nothing to fit the tokenizer on")
-    tokenizer.fit(_leads_to_fit(chosen, tokenizer, beats, skip_unreadable), seed)
+    tokenizer.fit(_leads_to_fit(chosen, tokenizer, choice), choice.seed)
     counts = Counter(source.recording.database for source in chosen)
-    tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": seed}
+    tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": choice.seed}
 
 
-def _leads_to_fit(
-    sources: Sequence[Source], tokenizer: Tokenizer, beats: Beats, skip_unreadable: bool
-) -> Iterator[Lead]:
-    left_out, num_leads = list[LeftOut](), 0
+def _to_fit_on(database: Database, tokenizer: Tokenizer, choice: Choice, random: np.random.Generator) -> list[Source]:
+    """Up to `FIT_RECORDINGS` training recordings of a database, chosen at random."""
+    training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
+    chosen: dict[int, Source] = {}
+    for place in random.permutation(len(training)).tolist():
+        if len(chosen) == FIT_RECORDINGS:
+            break
+        source = find_source(database, training[place], tokenizer, choice.training_leads, choice.skip_unreadable)
+        if isinstance(source, Source):
+            chosen[place] = source
+    return [chosen[place] for place in sorted(chosen)]
+
+
+def _leads_to_fit(sources: Sequence[Source], tokenizer: Tokenizer, choice: Choice) -> Iterator[Lead]:
+    left_out, num_leads = LeftOut(), 0
     for source in track(sources, len(sources), f"fit the {tokenizer.kind} tokenizer"):
-        for lead in readable_leads(source, tokenizer, beats, left_out, skip_unreadable):
+        for lead in readable_leads(source, tokenizer, choice.beats, left_out, choice.skip_unreadable):
             num_leads += 1
             yield lead
     if not num_leads:
-        raise HeartlmError(f"no recording of the training split can be fitted on: {_reasons(left_out)}")
+        reasons = _reasons(entry["reason"] for entry in left_out.entries)
+        raise HeartlmError(f"no recording of the training split can be fitted on: {reasons}")
 
 
-def _reasons(dropped: list[LeftOut]) -> str:
-    counts = Counter(str(entry["reason"]) for entry in dropped)
+def _reasons(reasons: Iterable[Any]) -> str:
+    counts = Counter(map(str, reasons))
     return "; ".join(f"{reason} ({count})" for reason, count in counts.most_common(3)) or "no recordings"

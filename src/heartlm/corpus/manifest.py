@@ -1,87 +1,106 @@
-"""Writing a corpus: tokens appended to its files, and the manifest that says what is in it."""
+"""Finishing a corpus: what the journal noted of its parts becomes the table of its rows and the manifest.
+
+The rows are read part by part and written in groups, so that memory does not grow with their number.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
+from typing import Any
 
 from heartlm import __version__
-from heartlm.corpus.encode import Encoded, LeftOut
-from heartlm.corpus.schema import FILES, SCHEMA_VERSION, Row
-from heartlm.corpus.sources import Source
-from heartlm.ecg.beats import BEAT_CLASSES
-from heartlm.ecg.rhythms import RHYTHMS
+from heartlm.corpus.encode import Part
+from heartlm.corpus.journal import Entry, Journal
+from heartlm.corpus.schema import SCHEMA_VERSION, Row
 from heartlm.files import sha256_of, write_json
 from heartlm.tokenizers.base import Tokenizer
+
+ROWS_AT_ONCE = 1 << 16
+"""Rows of a group of `records.parquet`."""
 
 
 @dataclass
 class CorpusWriter:
-    """Appends tokens to the files of a corpus and counts what it wrote."""
+    """Appends parts to a corpus under way."""
 
-    folder: Path
-    rows: list[Row] = field(default_factory=list)
-    dropped: list[LeftOut] = field(default_factory=list)
+    journal: Journal
+
+    def append(self, part: Part) -> None:
+        """Append one part and note it."""
+        noted = {name: getattr(part, name) for name in ("database", "num_records", "rows", "beats", "rhythms")}
+        left_out = {"dropped": part.left_out.entries, "num_unreadable": part.left_out.num_unreadable}
+        self.journal.add(part.tokens, noted | left_out)
+
+
+@dataclass
+class _Split:
+    """What is counted of one split of a database."""
+
+    records: int = 0
+    leads: int = 0
+    tokens: int = 0
+    patients: set[str] = field(default_factory=set)
+    beats: Counter[str] = field(default_factory=Counter)
+    rhythms: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class _Database:
+    """What is counted of a database."""
+
+    seconds: float = 0.0
+    rates_hz: set[float] = field(default_factory=set)
+    splits: dict[str, _Split] = field(default_factory=dict)
+
+    def split(self, name: str) -> _Split:
+        return self.splits.setdefault(name, _Split())
+
+
+@dataclass
+class Counts:
+    """What is counted of a corpus, row by row and part by part."""
+
     num_tokens: int = 0
-    beats: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
-    rhythms: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    databases: dict[str, _Database] = field(default_factory=dict)
+    dropped: list[dict[str, Any]] = field(default_factory=list)
+    last: tuple[str, str] | None = None
 
-    def append(self, streams: Mapping[str, IO[bytes]], source: Source, leads: Sequence[Encoded]) -> None:
-        """Append the leads of one recording; its beats are counted once, since every lead repeats them."""
-        for encoded in leads:
-            self._append_lead(streams, source, encoded)
-        for encoded in leads[:1]:
-            key = (source.recording.database, source.split)
-            self.beats.setdefault(key, Counter()).update(_named(encoded.beat_class, BEAT_CLASSES))
-            self.rhythms.setdefault(key, Counter()).update(_named(encoded.tokens.rhythm, RHYTHMS))
+    def add_part(self, entry: Entry) -> None:
+        """Count the beats of a part and list what it left out."""
+        self.dropped += entry["dropped"]
+        for name in {*entry["beats"], *entry["rhythms"]}:
+            split = self.databases.setdefault(entry["database"], _Database()).split(name)
+            split.beats += Counter(entry["beats"].get(name, {}))
+            split.rhythms += Counter(entry["rhythms"].get(name, {}))
 
-    def _append_lead(self, streams: Mapping[str, IO[bytes]], source: Source, encoded: Encoded) -> None:
-        tokens = encoded.tokens
-        values = {
-            "codes.bin": tokens.codes,
-            "sample.bin": tokens.sample,
-            "labels.bin": np.stack([tokens.beat_class, tokens.rhythm], axis=1),
-            "scale.bin": tokens.scale_mv,
-        }
-        for name, array in values.items():
-            streams[name].write(np.ascontiguousarray(array, FILES[name][0]).tobytes())
-        recording = source.recording
-        self.rows.append(
-            Row(
-                database=recording.database,
-                record_id=recording.record_id,
-                patient_id=recording.patient_id,
-                split=source.split,
-                lead=recording.lead_names[encoded.lead] if recording.lead_names else "",
-                lead_index=encoded.lead,
-                rate_hz=recording.rate_hz,
-                num_samples=recording.num_samples,
-                first_token=self.num_tokens,
-                num_tokens=tokens.num_tokens,
-                source=str(recording.path.resolve()),
-            )
-        )
-        self.num_tokens += tokens.num_tokens
+    def add_row(self, row: Row) -> None:
+        """Count a row; rows of one recording follow each other."""
+        database = self.databases.setdefault(row.database, _Database())
+        split = database.split(row.split)
+        if (row.database, row.record_id) != self.last:
+            self.last = (row.database, row.record_id)
+            split.records += 1
+            database.seconds += row.num_samples / row.rate_hz
+        split.leads += 1
+        split.tokens += row.num_tokens
+        split.patients.add(row.patient_id)
+        database.rates_hz.add(row.rate_hz)
+        self.num_tokens += row.num_tokens
+
+    def splits(self) -> list[_Split]:
+        """All splits of all databases."""
+        return [split for database in self.databases.values() for split in database.splits.values()]
 
 
-def _named(index: np.ndarray[Any, Any], names: Sequence[str]) -> dict[str, int]:
-    counts = np.bincount(index.astype(np.int64) + 1, minlength=len(names) + 1)
-    return {name: int(count) for name, count in zip(("unlabelled", *names), counts, strict=True) if count}
-
-
-def write_manifest(writer: CorpusWriter, tokenizer: Tokenizer, command: str | None) -> dict[str, Any]:
+def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -> dict[str, Any]:
     """Write `records.parquet` and `manifest.json` beside the tokens; return the manifest."""
-    import pyarrow
-    import pyarrow.parquet
-
-    table = pyarrow.Table.from_pylist([asdict(row) for row in writer.rows])
-    pyarrow.parquet.write_table(table, writer.folder / "records.parquet")
+    counts, folder = Counts(), journal.folder
+    _write_rows(_rows(journal.entries(), counts), folder / "records.parquet")
     described = tokenizer.describe()
+    splits = counts.splits()
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "heartlm": __version__,
@@ -94,40 +113,62 @@ def write_manifest(writer: CorpusWriter, tokenizer: Tokenizer, command: str | No
             "decode_error": described["settings"].get("decode_error"),
             "fitted_on": tokenizer.fitted_on,
         },
-        "num_tokens": writer.num_tokens,
-        "num_records": len({(row.database, row.record_id) for row in writer.rows}),
-        "num_patients": len({row.patient_id for row in writer.rows}),
-        "num_leads": len(writer.rows),
-        "num_beats": sum(sum(counts.values()) for counts in writer.beats.values()),
-        "databases": [_database(name, writer) for name in sorted({row.database for row in writer.rows})],
-        "dropped": writer.dropped,
-        "checksums": {name: sha256_of(writer.folder / name) for name in (*FILES, "records.parquet")},
+        "num_tokens": counts.num_tokens,
+        "num_records": sum(split.records for split in splits),
+        "num_patients": len(set().union(*(split.patients for split in splits))),
+        "num_leads": sum(split.leads for split in splits),
+        "num_beats": sum(split.beats.total() for split in splits),
+        "databases": [_described(name, counts.databases[name]) for name in sorted(counts.databases)],
+        "dropped": counts.dropped,
+        "checksums": {**journal.checksums(), "records.parquet": sha256_of(folder / "records.parquet")},
     }
-    write_json(writer.folder / "manifest.json", manifest)
+    write_json(folder / "manifest.json", manifest)
     return manifest
 
 
-def _database(name: str, writer: CorpusWriter) -> dict[str, Any]:
-    rows = [row for row in writer.rows if row.database == name]
-    unique = {row.record_id: row for row in rows}.values()
+def _rows(entries: Iterable[Entry], counts: Counts) -> Iterator[Row]:
+    for entry in entries:
+        counts.add_part(entry)
+        columns = entry["rows"]
+        for values in zip(*columns.values(), strict=True):
+            row = Row(first_token=counts.num_tokens, **dict(zip(columns, values, strict=True)))
+            counts.add_row(row)
+            yield row
+
+
+def _write_rows(rows: Iterable[Row], path: Path) -> None:
+    from itertools import islice
+
+    import pyarrow
+    import pyarrow.parquet
+
+    kinds = {"str": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64()}
+    schema = pyarrow.schema([(name, kinds[kind]) for name, kind in Row.__annotations__.items()])
+    rows = iter(rows)
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        while group := [vars(row) for row in islice(rows, ROWS_AT_ONCE)]:
+            writer.write_table(pyarrow.Table.from_pylist(group, schema))
+
+
+def _described(name: str, database: _Database) -> dict[str, Any]:
+    splits = database.splits
     return {
         "name": name,
-        "num_records": len(unique),
-        "num_patients": len({row.patient_id for row in rows}),
-        "num_beats": sum(sum(counts.values()) for (other, _), counts in writer.beats.items() if other == name),
-        "hours": round(sum(row.num_samples / row.rate_hz for row in unique) / 3600, 3),
-        "rate_hz": sorted({row.rate_hz for row in rows}),
-        "splits": {split: _split(name, split, rows, writer) for split in sorted({row.split for row in rows})},
+        "num_records": sum(split.records for split in splits.values()),
+        "num_patients": len(set().union(*(split.patients for split in splits.values()))),
+        "num_beats": sum(split.beats.total() for split in splits.values()),
+        "hours": round(database.seconds / 3600, 3),
+        "rate_hz": sorted(database.rates_hz),
+        "splits": {split: _described_split(splits[split]) for split in sorted(splits)},
     }
 
 
-def _split(name: str, split: str, rows: list[Row], writer: CorpusWriter) -> dict[str, Any]:
-    inside = [row for row in rows if row.split == split]
+def _described_split(split: _Split) -> dict[str, Any]:
     return {
-        "records": len({row.record_id for row in inside}),
-        "patients": len({row.patient_id for row in inside}),
-        "leads": len(inside),
-        "tokens": sum(row.num_tokens for row in inside),
-        "beats_per_class": dict(writer.beats.get((name, split), {})),
-        "rhythms": dict(writer.rhythms.get((name, split), {})),
+        "records": split.records,
+        "patients": len(split.patients),
+        "leads": split.leads,
+        "tokens": split.tokens,
+        "beats_per_class": dict(split.beats),
+        "rhythms": dict(split.rhythms),
     }

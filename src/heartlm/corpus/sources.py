@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heartlm.ecg.database import Database
 from heartlm.ecg.detect import detect_beats
@@ -44,9 +45,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Unusable:
-    """A lead that is left out, and why; it is counted and listed, not an error."""
+    """A lead or recording that is left out, and why; it is counted and listed, not an error."""
 
     reason: str
+    unreadable: bool = False
 
 
 def find_sources(
@@ -62,26 +64,39 @@ def find_sources(
     dropped: list[dict[str, str]] = []
     for database in databases:
         for record_id in database.record_ids:
-            try:
-                recording, split = database.recording(record_id), database.split_of(record_id)
-            except HeartlmError as error:
-                if not skip_unreadable:
-                    raise
-                dropped.append({"record": f"{database.name}/{record_id}", "reason": str(error)})
-                continue
-            if tokenizer.needs_signal and not recording.has_signal:
-                raise HeartlmError(
-                    f"{recording.path}: annotations only, and the {tokenizer.kind} tokenizer reads the signal: "
-                    "use --tokenizer rhythm"
-                )
-            leads = chosen_leads(recording, split, training_leads) if tokenizer.needs_signal else (0,)
-            if leads:
-                sources.append(Source(recording, split, leads, database))
+            found = find_source(database, record_id, tokenizer, training_leads, skip_unreadable)
+            if isinstance(found, Source):
+                sources.append(found)
             else:
-                dropped.append(
-                    {"record": f"{database.name}/{record_id}", "reason": "no ECG lead (none measured in mV)"}
-                )
+                dropped.append({"record": f"{database.name}/{record_id}", "reason": found.reason})
     return sources, dropped
+
+
+def find_source(
+    database: Database,
+    record_id: str,
+    tokenizer: Tokenizer,
+    training_leads: TrainingLeads,
+    skip_unreadable: bool = False,
+) -> Source | Unusable:
+    """Open one recording, or say why it is left out.
+
+    Raises:
+        HeartlmError: as `find_sources`.
+    """
+    try:
+        recording, split = database.recording(record_id), database.split_of(record_id)
+    except HeartlmError as error:
+        if not skip_unreadable:
+            raise
+        return Unusable(str(error), unreadable=True)
+    if tokenizer.needs_signal and not recording.has_signal:
+        raise HeartlmError(
+            f"{recording.path}: annotations only, and the {tokenizer.kind} tokenizer reads the signal: "
+            "use --tokenizer rhythm"
+        )
+    leads = chosen_leads(recording, split, training_leads) if tokenizer.needs_signal else (0,)
+    return Source(recording, split, leads, database) if leads else Unusable("no ECG lead (none measured in mV)")
 
 
 def chosen_leads(recording: Recording, split: Split, training_leads: TrainingLeads) -> tuple[int, ...]:
@@ -111,13 +126,20 @@ def _usable_lead(
     if tokenizer.needs_signal:
         signal = recording.signal(leads=[index])[0]
         recording = replace(recording, samples=lambda start, stop, _: signal[None, start:stop])
-        valid = signal[~np.isnan(signal)]
-        if len(valid) == 0 or np.ptp(valid) == 0:
-            return Unusable(f"lead {recording.lead_names[index]}: {'flat' if len(valid) else 'no valid sample'}")
+        low, high = _extremes(signal)
+        if not low < high:
+            return Unusable(f"lead {recording.lead_names[index]}: {'flat' if low == high else 'no valid sample'}")
     ready = beats_for(recording, annotations, beats if tokenizer.needs_beats else "annotated", index)
     if tokenizer.needs_beats and ready.num_beats < 2:
         return Unusable(f"fewer than two beats {'annotated' if beats == 'annotated' else 'found'}")
     return Lead(recording, ready, index)
+
+
+def _extremes(signal: NDArray[np.float32]) -> tuple[float, float]:
+    """Least and greatest sample, gaps left out; NaN where there is no other."""
+    if len(signal) == 0:
+        return np.nan, np.nan
+    return float(np.fmin.reduce(signal)), float(np.fmax.reduce(signal))
 
 
 def beats_for(recording: Recording, annotations: Annotations | None, beats: Beats, lead: int) -> Annotations:

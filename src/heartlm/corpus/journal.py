@@ -1,0 +1,173 @@
+"""The journal of a build: which parts are done, so that a killed one goes on.
+
+A corpus under way lies in the folder `.NAME.partial` beside its place. Tokens are appended to its files, and after each
+part one line to `journal.jsonl`: how many bytes it added, the checksums of the files up to there, and the rows of the
+part. The first line holds the settings and the fingerprint of the recordings. Going on means: the first line is what it
+would be now, the files have the length and the checksums that some line says; what stands after that is cut off. So a
+build may be killed, or the machine lose its power, at any moment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from heartlm.corpus.schema import FILES
+from heartlm.errors import HeartlmError
+
+Entry = dict[str, Any]
+"""What is noted of one part."""
+
+_CHUNK = 1 << 24
+
+
+@contextmanager
+def partial_folder(out: Path) -> Iterator[Path]:
+    """The folder of a corpus under way to `out`, made where there is none; nobody else writes it meanwhile.
+
+    Raises:
+        HeartlmError: another process writes to it.
+    """
+    folder = out.with_name(f".{out.name}.partial")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise HeartlmError(
+                f"{out}: another process is making it at this moment: wait, or choose another name"
+            ) from error
+        except OSError:
+            pass  # a filesystem without locks
+        yield folder
+
+
+class Journal:
+    """The files of a corpus under way and the note of each part; closed by `close`.
+
+    Attributes:
+        num_parts: parts that are done.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._stack = ExitStack()
+        self._streams: dict[str, IO[bytes]] = {}
+        self._forget()
+
+    @property
+    def path(self) -> Path:
+        """The journal's own file."""
+        return self.folder / "journal.jsonl"
+
+    @property
+    def settings(self) -> Any:
+        """What the first line holds; None where nothing is there to go on from."""
+        try:
+            with self.path.open("rb") as stream:
+                line = stream.readline()
+            return json.loads(line) if line.endswith(b"\n") else None
+        except (OSError, ValueError):
+            return None
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """Start anew."""
+        self._open("wb")
+        self._write_line(settings)
+
+    def resume(self) -> None:
+        """Go on after the last part whose tokens are there, to the byte."""
+        self._open("r+b")
+        journal = self._streams["journal"]
+        good = len(journal.readline())
+        for line in journal:
+            if not self._holds(line):
+                break
+            self.num_parts += 1
+            good += len(line)
+        for name, length in {**self._lengths, "journal": good}.items():
+            self._streams[name].truncate(length)
+            self._streams[name].seek(length)
+
+    def add(self, tokens: Mapping[str, bytes], entry: Mapping[str, Any]) -> None:
+        """Append the tokens of the next part, by file name, and note it."""
+        for name in FILES:
+            self._streams[name].write(tokens[name])
+            self._digests[name].update(tokens[name])
+            self._streams[name].flush()
+        checksums = {name: digest.hexdigest() for name, digest in self._digests.items()}
+        self._write_line({"bytes": {name: len(tokens[name]) for name in FILES}, "sha256": checksums, **entry})
+        self.num_parts += 1
+
+    def entries(self) -> Iterator[Entry]:
+        """What was noted of every part, in order."""
+        with self.path.open("rb") as stream:
+            stream.readline()
+            for line in stream:
+                yield json.loads(line)
+
+    def checksums(self) -> dict[str, str]:
+        """SHA-256 of every file of tokens."""
+        return {name: digest.hexdigest() for name, digest in self._digests.items()}
+
+    def close(self) -> None:
+        """Close the files."""
+        self._stack.close()
+
+    def _forget(self) -> None:
+        self.num_parts = 0
+        self._digests = {name: hashlib.sha256() for name in FILES}
+        self._lengths = dict.fromkeys(FILES, 0)
+
+    def _open(self, mode: str) -> None:
+        self.close()
+        self._forget()
+        for name in FILES:
+            self._streams[name] = self._stack.enter_context((self.folder / name).open(mode))
+        self._streams["journal"] = self._stack.enter_context(self.path.open(mode))
+
+    def _write_line(self, value: Mapping[str, Any]) -> None:
+        self._streams["journal"].write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+        self._streams["journal"].flush()
+
+    def _holds(self, line: bytes) -> bool:
+        """Whether the files go on as `line` says; their checksums are then those up to there."""
+        try:
+            entry = json.loads(line.decode())
+            lengths, checksums = dict[str, int](entry["bytes"]), entry["sha256"]
+        except (ValueError, KeyError):
+            return False
+        advanced = {name: _advanced(self._digests[name], self._streams[name], lengths[name]) for name in FILES}
+        if {name: digest.hexdigest() for name, digest in advanced.items()} != checksums:
+            return False
+        self._digests = advanced
+        self._lengths = {name: length + lengths[name] for name, length in self._lengths.items()}
+        return True
+
+
+def _advanced(digest: Any, stream: IO[bytes], num_bytes: int) -> Any:
+    digest = digest.copy()
+    while num_bytes > 0 and (chunk := stream.read(min(num_bytes, _CHUNK))):
+        digest.update(chunk)
+        num_bytes -= len(chunk)
+    return digest
+
+
+def flush_to_disk(folder: Path) -> None:
+    """Flush every file below `folder` to the disk."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder as far as possible."""
+    shutil.rmtree(folder, ignore_errors=True)

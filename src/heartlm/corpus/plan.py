@@ -1,0 +1,107 @@
+"""What is to be done: the recordings of all databases, cut into parts of some megabytes.
+
+A part is what one process encodes at a time and what the journal of a build notes as done. Parts follow from the
+recordings alone, not from the number of processes, and never reach over two databases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.database import Database
+
+PART_BYTES = 1 << 20
+"""A part ends when its recordings have so many bytes …"""
+PART_RECORDS = 64
+"""… or when there are so many."""
+
+_SAMPLES_OF_HEADER = (".dat", ".mat")
+"""Where the samples beside a header usually are; what has them elsewhere counts as a whole part."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All recordings, in parts.
+
+    Attributes:
+        databases: where they are.
+        parts: place of the database, first recording in it and the one it ends before, int64 `[num_parts, 3]`.
+        num_bytes: about how much each part has to read, int64 `[num_parts]`.
+    """
+
+    databases: Sequence[Database]
+    parts: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+
+    @property
+    def num_records(self) -> int:
+        """Recordings of all databases."""
+        return sum(len(database.record_ids) for database in self.databases)
+
+    def records(self, part: int) -> tuple[Database, tuple[str, ...]]:
+        """The database and the names of the recordings of a part."""
+        place, first, stop = self.parts[part].tolist()
+        return self.databases[place], self.databases[place].record_ids[first:stop]
+
+
+def make_plan(databases: Sequence[Database]) -> Plan:
+    """Cut the recordings of `databases` into parts."""
+    parts, num_bytes = list[tuple[int, int, int]](), list[int]()
+    for place, database in enumerate(databases):
+        first, size = 0, 0
+        for number, record_id in enumerate(database.record_ids, 1):
+            size += _size(database, record_id)
+            if size >= PART_BYTES or number - first == PART_RECORDS or number == len(database.record_ids):
+                parts.append((place, first, number))
+                num_bytes.append(size)
+                first, size = number, 0
+    return Plan(databases, np.array(parts, np.int64).reshape(-1, 3), np.array(num_bytes, np.int64))
+
+
+def _size(database: Database, record_id: str) -> int:
+    files = database.files(record_id)
+    if files.signal is None:
+        return 1
+    if files.signal.suffix != ".hea":
+        return _file_size(str(files.signal)) or 1
+    stem = str(files.signal).removesuffix(".hea")
+    return next((size for suffix in _SAMPLES_OF_HEADER if (size := _file_size(stem + suffix))), PART_BYTES)
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - a hundred thousand of them
+    except OSError:
+        return 0
+
+
+def fingerprint(plan: Plan) -> str:
+    """SHA-256 over the parts, and name, size and time of change of every file of the databases but hidden ones."""
+    digest = hashlib.sha256(plan.parts.tobytes())
+    for database in plan.databases:
+        digest.update(json.dumps([database.name, str(database.folder.resolve())]).encode())
+        for name, size, changed_ns in _files_below(str(database.folder), ""):
+            digest.update(f"{name}\0{size}\0{changed_ns}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _files_below(folder: str, name: str) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(Path(folder, name)) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        if entry.name.startswith("."):
+            continue
+        path = f"{name}/{entry.name}" if name else entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files_below(folder, path)
+        else:
+            about = entry.stat(follow_symlinks=False)
+            yield path, about.st_size, about.st_mtime_ns
