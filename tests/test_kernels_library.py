@@ -30,6 +30,14 @@ def test_gathering_windows_is_the_same_in_every_variant(seed: int, width: int, f
         assert np.array_equal(gather_windows(corpus, first, length, width, variant=variant), expected)
 
 
+@pytest.mark.parametrize(("first", "length"), [(-1, 2), (9, 2), (10, 1), (0, 0)])
+@pytest.mark.parametrize("variant", variants())
+def test_a_window_outside_the_corpus_is_not_gathered(variant: str, first: int, length: int) -> None:
+    corpus = np.arange(10, dtype=np.uint16)
+    with pytest.raises(AssertionError, match="window 1 lies outside"):
+        gather_windows(corpus, np.array([0, first]), np.array([3, length]), 3, variant=variant)
+
+
 SCRIPT = "from heartlm.kernels.library import kernel; print(kernel('gather_windows'), kernel('gather_windows'))"
 
 

@@ -71,7 +71,8 @@ class Feed:
         world_size: number of ranks.
         accumulation: micro-batches of a step on each rank.
         device: where the batches go.
-        prefetch: steps to prepare ahead in a thread; 0 prepares each when it is asked for.
+        prefetch: steps to prepare ahead in a thread; 0 prepares each when it is asked for. By default 2 for a GPU or a
+            corpus larger than memory; on a CPU a thread would only take time from the step before.
         on_device: keep the corpus on the device; by default where the device is a GPU and the corpus fits.
 
     Raises:
@@ -102,13 +103,13 @@ class Feed:
         self.num_windows = sampler.batch_size // world_size
         self.first_window = rank * self.num_windows
         self.device = device or torch.device("cpu")
-        gpu = self.device.type == "cuda"
-        self.prefetch = (2 if gpu else 0) if prefetch is None else prefetch
         codes = make_batch.corpus.codes
         resident = DeviceCorpus.fits(codes, self.device) if on_device is None else on_device
         self.resident = DeviceCorpus(codes, self.device) if resident else None
         self._watched = WatchedFile(codes)
         self._announced = sampler.buffer_at(first_step) - 1
+        gpu, from_disk = self.device.type == "cuda", bool(sampler.reads(0, self.first_window, self.num_windows))
+        self.prefetch = (2 if gpu or from_disk else 0) if prefetch is None else prefetch
         self._free: queue.Queue[Slot | None] = queue.Queue()
         self._ready: queue.Queue[_Prepared | BaseException] = queue.Queue()
         for _ in range(max(1, self.prefetch)):

@@ -1,0 +1,275 @@
+"""The feed: the same global batch for every layout, device and way of preparing it; and how it ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.windows import Windows, WindowSampler, sampler
+from heartlm.errors import HeartlmError
+from heartlm.training.batches import Batch, CausalBatches, Draft, LabelBatches, MakeBatch, MaskedBatches, Place
+from heartlm.training.feed import Feed, StepBatches
+from heartlm.training.staging import DeviceCorpus
+from tests.synthetic_corpus import SIZES, synthetic_corpus
+
+CORPUS = synthetic_corpus((200, 90, 7))
+MASK = np.array(SIZES)
+LABELS = CORPUS.beat_class.astype(np.int64)
+MAKERS: dict[str, MakeBatch] = {
+    "masked": MaskedBatches(CORPUS, MASK, 0.3, 3, seed=5),
+    "causal": CausalBatches(CORPUS),
+    "labels": LabelBatches(CORPUS, LABELS, MASK, False, 0.2, seed=5),
+    "window labels": LabelBatches(CORPUS, LABELS, MASK, True, 0.0, seed=5),
+}
+TENSORS = ("codes", "target", "counts", "valid")
+
+
+def order_of(batch_size: int, order: str = "random", seed: int = 3) -> WindowSampler:
+    records = CORPUS.records
+    return sampler(records, records.select("train"), width=16, batch_size=batch_size, seed=seed, order=order)
+
+
+def steps_of(feed: Feed) -> list[StepBatches]:
+    with feed:
+        return list(feed)
+
+
+def joined(ranks: list[StepBatches]) -> dict[str, Any]:
+    """The global batch of a step from the micro-batches of its ranks, in order."""
+    batches = [batch for rank in ranks for batch in rank.micro_batches]
+    assert len({rank.step for rank in ranks}) == 1
+    assert all(rank.num_counted == sum(batch.num_counted for batch in rank.micro_batches) for rank in ranks)
+    assert all(rank.num_tokens == sum(batch.num_tokens for batch in rank.micro_batches) for rank in ranks)
+    whole = {name: torch.cat([getattr(batch, name) for batch in batches]) for name in TENSORS}
+    counts = {name: sum(getattr(rank, name) for rank in ranks) for name in ("num_counted", "num_tokens")}
+    return {"step": ranks[0].step, **whole, **counts}
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    tensors = all(torch.equal(one[name], other[name]) for name in TENSORS)
+    return tensors and all(one[name] == other[name] for name in ("step", "num_counted", "num_tokens"))
+
+
+@given(
+    kind=st.sampled_from(sorted(MAKERS)),
+    order=st.sampled_from(["random", "epochs", "blocks"]),
+    before=st.tuples(st.integers(1, 4), st.integers(1, 3)),
+    after=st.tuples(st.integers(1, 4), st.integers(1, 3)),
+    resumed_at=st.integers(0, 4),
+    prefetch=st.integers(0, 2),
+    on_device=st.booleans(),
+    seed=st.integers(0, 100),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_the_blocks_of_all_ranks_are_the_batch_of_one(
+    kind: str,
+    order: str,
+    before: tuple[int, int],
+    after: tuple[int, int],
+    resumed_at: int,
+    prefetch: int,
+    on_device: bool,
+    seed: int,
+) -> None:
+    batch_size = int(np.lcm(before[0] * before[1], after[0] * after[1]))
+    drawn, make = order_of(batch_size, order, seed), MAKERS[kind]
+    straight = steps_of(Feed(drawn, make, first_step=0, last_step=4, prefetch=0, on_device=False))
+    split = []
+    for (num_ranks, accumulation), first, last in ((before, 0, resumed_at), (after, resumed_at, 4)):
+        how: dict[str, Any] = {"world_size": num_ranks, "accumulation": accumulation, "prefetch": prefetch}
+        steps = {"first_step": first, "last_step": last, "on_device": on_device}
+        feeds = [steps_of(Feed(drawn, make, rank=rank, **how, **steps)) for rank in range(num_ranks)]
+        split += [joined(list(ranks)) for ranks in zip(*feeds, strict=True)]
+    whole = [joined([one]) for one in straight]
+    assert [one["step"] for one in whole] == [0, 1, 2, 3]
+    assert all(same(one, other) for one, other in zip(whole, split, strict=True))
+
+
+@pytest.mark.parametrize("kind", sorted(MAKERS))
+def test_the_feed_gives_what_the_maker_makes(kind: str) -> None:
+    drawn, make = order_of(6), MAKERS[kind]
+    for fed in steps_of(Feed(drawn, make, first_step=2, last_step=5)):
+        windows = drawn.windows(fed.step)
+        expected = make(windows, fed.step)
+        (batch,) = fed.micro_batches
+        assert all(torch.equal(getattr(batch, name), getattr(expected, name)) for name in TENSORS)
+        assert fed.num_counted == int(batch.counts.sum())
+        assert fed.num_tokens == int(batch.valid.sum())
+        assert batch.all_valid == bool(batch.valid.all())
+        assert np.array_equal(batch.num_valid, batch.valid.sum(dim=1).numpy())
+        assert batch.codes.dtype == batch.target.dtype == torch.int64
+
+
+def test_padding_is_fed_and_batches_without_it_are_known() -> None:
+    seen = {fed.micro_batches[0].all_valid for fed in steps_of(Feed(order_of(2), MAKERS["causal"], **STEPS))}
+    assert seen == {True, False}
+
+
+STEPS: dict[str, Any] = {"first_step": 0, "last_step": 40}
+
+
+def test_a_step_taken_is_not_overwritten_by_those_prepared_after_it() -> None:
+    drawn, make = order_of(8), MAKERS["masked"]
+    with Feed(drawn, make, prefetch=2, **STEPS) as feed:
+        kept = [(fed.step, fed.micro_batches[0]) for fed in feed]
+    for step, batch in kept:
+        assert torch.equal(batch.codes, make(drawn.windows(step), step).codes)
+
+
+def test_a_batch_that_cannot_be_split_is_refused() -> None:
+    with pytest.raises(HeartlmError, match=r"^batch_size: 8 found; 3 ranks of 2 micro-batches .* multiple of 6$"):
+        Feed(order_of(8), MAKERS["masked"], world_size=3, accumulation=2, **STEPS)
+
+
+def test_codes_of_all_sixteen_bits_are_gathered_on_the_device() -> None:
+    codes = np.random.default_rng(0).integers(0, 2**16, (500, 3)).astype(np.uint16)
+    resident = DeviceCorpus(codes, torch.device("cpu"))
+    windows = Windows(np.array([0, 480, 17]), np.array([20, 20, 3]), 20)
+    first, length = torch.from_numpy(windows.first), torch.from_numpy(windows.length)
+    assert np.array_equal(resident.gather(first, length, 20).numpy(), codes[windows.index])
+
+
+# --- ending -----------------------------------------------------------------------------------------------------------
+
+
+class Breaking(CausalBatches):
+    """Breaks at step 3."""
+
+    def draft(self, windows: Windows, place: Place) -> Draft:
+        if place.step == 3:
+            raise KeyError("step 3")
+        return super().draft(windows, place)
+
+
+def feed_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "heartlm-feed"]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_what_breaks_in_the_thread_is_raised_by_the_feed_after_the_steps_before(prefetch: int) -> None:
+    seen = []
+    with (
+        pytest.raises(KeyError, match="step 3"),
+        Feed(order_of(4), Breaking(CORPUS), prefetch=prefetch, **STEPS) as feed,
+    ):
+        for fed in feed:
+            seen.append(fed.step)
+    assert seen == [0, 1, 2]
+    assert not feed_threads()
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_closing_early_ends_the_thread(taken: int) -> None:
+    with Feed(order_of(4), MAKERS["masked"], prefetch=2, **STEPS) as feed:
+        batches = iter(feed)
+        for _ in range(taken):
+            next(batches)
+        assert len(feed_threads()) == 1
+    assert not feed_threads()
+
+
+def on_disk(folder: Path, num_tokens: int = 4000) -> Corpus:
+    corpus = synthetic_corpus((num_tokens,))
+    corpus.codes.tofile(folder / "codes.bin")
+    return replace(corpus, codes=np.memmap(folder / "codes.bin", np.uint16, "r", shape=corpus.codes.shape))
+
+
+def feed_of(corpus: Corpus, prefetch: int | None, order: str = "random") -> Feed:
+    rows = corpus.records.select("train")
+    drawn = sampler(corpus.records, rows, width=16, batch_size=8, seed=0, order=order)
+    return Feed(drawn, CausalBatches(corpus), first_step=0, last_step=200, prefetch=prefetch)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_corpus_cut_short_under_a_run_is_an_error_and_not_a_crash(tmp_path: Path, prefetch: int) -> None:
+    message = rf"^{tmp_path}/codes.bin: 100 bytes found, 16000 expected while .* continue with --resume$"
+    with feed_of(on_disk(tmp_path), prefetch) as feed, pytest.raises(HeartlmError, match=message):
+        for fed in feed:
+            if fed.step == 5:
+                while feed._ready.qsize() < prefetch:  # cut short between steps: within one it would be SIGBUS
+                    time.sleep(0.001)
+                os.truncate(tmp_path / "codes.bin", 100)
+    assert fed.step == 5 + prefetch
+
+
+def test_a_corpus_deleted_under_a_run_is_said_once_and_read_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = on_disk(tmp_path)
+    expected = np.array(corpus.codes)
+    with feed_of(corpus, 0) as feed:
+        for fed in feed:
+            windows = feed.sampler.windows(fed.step)
+            assert np.array_equal(fed.micro_batches[0].codes.numpy(), expected[windows.index][:, :-1])
+            if fed.step == 5:
+                (tmp_path / "codes.bin").unlink()
+    assert fed.step == 199
+    said = f"heartlm: {tmp_path}/codes.bin was deleted; this run goes on with the file it holds open"
+    assert capsys.readouterr().err.count(said) == 1
+
+
+def test_a_corpus_gone_before_the_first_step_is_an_error(tmp_path: Path) -> None:
+    corpus = on_disk(tmp_path)
+    (tmp_path / "codes.bin").unlink()
+    with pytest.raises(HeartlmError, match=r"codes.bin: No such file or directory"):
+        feed_of(corpus, 0)
+
+
+def test_blocks_are_fed_from_disk_with_a_thread_of_their_own(tmp_path: Path) -> None:
+    corpus = on_disk(tmp_path)
+    feed = feed_of(corpus, None, "blocks")
+    assert feed.prefetch == 2 and feed_of(corpus, None).prefetch == 0
+    seen = np.concatenate([fed.micro_batches[0].codes.numpy() for fed in steps_of(feed)])
+    num_windows = 4000 // 16
+    epoch = {window.tobytes() for window in seen[:num_windows]}
+    tokens = np.array(corpus.codes).reshape(num_windows, 16, 2)[:, :-1]
+    assert epoch == {window.astype(np.int64).tobytes() for window in tokens}
+
+
+LEFT_OPEN = """
+from tests.test_training_feed import *
+feed = Feed(order_of(4), MAKERS["masked"], prefetch=2, **STEPS)
+feed.__enter__()
+next(iter(feed))
+print("done")
+"""
+
+
+def test_a_process_ends_though_its_feed_was_left_open() -> None:
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", LEFT_OPEN], cwd=root, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_feeds_leave_no_files_open(tmp_path: Path) -> None:
+    corpus = on_disk(tmp_path)
+    gc.collect()
+    before = open_files()
+    for prefetch in (0, 1):
+        for fed in closing(feed_of(corpus, prefetch)):
+            assert isinstance(fed.micro_batches[0], Batch)
+    assert open_files() == before
+
+
+def closing(feed: Feed) -> Iterator[StepBatches]:
+    with feed:
+        yield from feed
