@@ -100,7 +100,7 @@ def test_chunks_do_not_matter(mode: Mode, seed: int, lengths: list[int]) -> None
 @both_modes
 def test_beats_come_out_within_the_delay(mode: Mode) -> None:
     signal, _ = heart(60)
-    signal[3000:4000] *= np.float32(0.2)
+    signal[3000:4000] *= np.float32(0.25)
     detector = StreamingDetector(RATE_HZ, mode)
     came = {int(beat): now for now in range(len(signal)) for beat in detector.push(signal[now : now + 1])}
     found = np.array(list(came))

@@ -98,7 +98,7 @@ class ReferenceDetector:
         """The sample around `place` where the even filter's output is farthest from zero."""
         plan = self._plan
         near = place - plan.reach
-        peak = near + int(np.argmax(np.abs(self._even[near - self._base : place + plan.reach + 1 - self._base])))
+        peak = near + _highest_peak(self._even[near - 1 - self._base : place + plan.reach + 2 - self._base])
         centre = peak * plan.factor + (plan.factor - 1) // 2 - self._base * plan.factor
         fine = _filtered(self._samples, self._filters.fine, centre - plan.factor, centre + plan.factor + 1, 1)
         return centre - plan.factor + int(np.argmax(np.abs(fine))) + self._base * plan.factor
@@ -120,6 +120,17 @@ def _filtered(values: Floats, half: Floats, start: int, stop: int, sign: int) ->
         after, before = values[start + k : stop + k], values[start - k : stop - k]
         total += half[k] * (before + after if sign > 0 else after - before)
     return total
+
+
+def _highest_peak(values: Floats) -> int:
+    """Which of `values[1:-1]` has the peak farthest from zero, by a parabola through it and its neighbours."""
+    middle = values[1:-1].astype(np.float64)
+    sign = np.where(middle < 0, -1.0, 1.0)
+    before, here, after = sign * values[:-2], sign * middle, sign * values[2:]
+    bend = before + after - 2 * here
+    is_peak = (here >= before) & (here >= after) & (bend < 0)
+    height = here - (after - before) * (after - before) / np.where(is_peak, 8 * bend, -np.inf)
+    return int(np.argmax(height))
 
 
 class Decisions:

@@ -112,14 +112,23 @@ static void smoothen(const struct plan *p, struct detector *d, struct arrays *a,
     d->num_smooth = stop;
 }
 
+/* How far from zero x is at its peak near x[0]: a parabola through three values where the middle one is an extremum. */
+static double peak_height(const float *x) {
+    double sign = x[0] < 0 ? -1 : 1, before = sign * x[-1], here = sign * x[0], after = sign * x[1];
+    double bend = before + after - 2 * here;
+    return here >= before && here >= after && bend < 0 ? here - (after - before) * (after - before) / (8 * bend) : here;
+}
+
 /* The sample around `place` where the even filter's output is farthest from zero. */
 static int64_t mark(const struct plan *p, struct detector *d, struct arrays *a, int64_t place, const float *fine) {
-    float farthest = -1;
+    double highest = -1;
     int64_t peak = place;
-    for (int64_t i = place - p->reach; i <= place + p->reach; i++)
-        if (fabsf(a->even[i - d->base]) > farthest) farthest = fabsf(a->even[i - d->base]), peak = i;
+    for (int64_t i = place - p->reach; i <= place + p->reach; i++) {
+        double height = peak_height(a->even + (i - d->base));
+        if (height > highest) highest = height, peak = i;
+    }
+    float farthest = -1;
     int64_t centre = peak * p->factor + (p->factor - 1) / 2, position = centre;
-    farthest = -1;
     for (int64_t i = centre - p->factor; i <= centre + p->factor; i++) {
         const float *x = a->samples + (i - d->base * p->factor);
         float sum = fine[0] * x[0];

@@ -1,0 +1,347 @@
+"""Finding heartbeats: how well and how fast, against wfdb's XQRS, sleepecg and, where it is at hand, the C gqrs.
+
+    python benchmarks/detect.py DATA [--ludb FOLDER] [--gqrs PROGRAM] [--bxb PROGRAM]
+
+`DATA` holds mitdb, scored on lead 0 of every record in full, within 150 ms (ANSI/AAMI EC57), gross. What is found in
+ventricular flutter or fibrillation does not count, as in the WFDB tools. Beside the scores stands the share of RR
+intervals, between beats found one after the other, that are off by more than 10 ms. `--ludb` adds a database that no
+setting was tuned on. `--bxb` has the WFDB comparator count as well, from annotation files that heartlm writes; `--gqrs`
+adds that detector. Both are built from https://github.com/bemoody/wfdb and are no part of heartlm. One core; about
+eight minutes, nearly all of them XQRS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sleepecg
+import wfdb
+from numpy.typing import NDArray
+from timing import Table, interleaved, pin, write
+from wfdb.processing import XQRS
+
+from heartlm.ecg.beats import is_beat
+from heartlm.ecg.database import Database, open_database
+from heartlm.ecg.detect import SETTINGS, Mode, StreamingDetector, detect_beats
+from heartlm.ecg.readers.annotation_file import read_annotation_file
+from heartlm.ecg.recording import Annotations, Recording
+from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.ecg.simulator import SimulationConfig, simulate_recording
+from heartlm.ecg.splits import DS1, DS2, PACED
+from heartlm.ecg.write_annotations import write_annotations
+from heartlm.evaluation.matching import MATCH_WINDOW_S, match_beats
+from heartlm.kernels.detect import make_detector
+from heartlm.kernels.library import variants
+
+Positions = NDArray[np.int64]
+Detect = Callable[[NDArray[np.float32], float], Positions]
+
+OFF_S = 0.010
+FIBRILLATION = [RHYTHM_INDEX["VFL"], RHYTHM_INDEX["VFIB"]]
+SETS: dict[str, tuple[str, ...]] = {
+    "DS1 (tuned on)": DS1,
+    "DS2": DS2,
+    "DS2 without 202": tuple(record for record in DS2 if record != "202"),
+    "all but paced": DS1 + DS2,
+    "all 48": DS1 + DS2 + PACED,
+}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Counts of one or more recordings.
+
+    Attributes:
+        found: beats with a detection.
+        missed: beats without one.
+        extra: detections without a beat.
+        off: RR intervals off by more than 10 ms.
+        num_rr: RR intervals between beats found one after the other.
+        away_s: how far each detection is from its beat, `[found]`.
+    """
+
+    found: int
+    missed: int
+    extra: int
+    off: int
+    num_rr: int
+    away_s: NDArray[np.float64]
+
+    def cells(self) -> tuple[str, ...]:
+        """Se, +P, F1, share of RR intervals off in %, median distance in ms."""
+        se, ppv = self.found / (self.found + self.missed), self.found / (self.found + self.extra)
+        f1 = 2 * self.found / (2 * self.found + self.missed + self.extra)
+        ratios = tuple(f"{100 * ratio:.2f}" for ratio in (se, ppv, f1, self.off / max(1, self.num_rr)))
+        return *ratios, f"{1000 * np.median(self.away_s):.1f}"
+
+
+COLUMNS = ("Se %", "+P %", "F1 %", "RR off > 10 ms %", "median distance ms")
+
+
+def score(reference: Positions, found: Positions, rate_hz: float) -> Scores:
+    """Compare detections with beats, both ascending."""
+    match = match_beats(reference, found, rate_hz)
+    away_s = (found[match.detected] - reference[match.reference]) / rate_hz
+    consecutive = (np.diff(match.reference) == 1) & (np.diff(match.detected) == 1)
+    off = np.abs(np.diff(away_s))[consecutive] > OFF_S
+    counts = len(match.reference), len(match.missed), len(match.extra), int(off.sum()), len(off)
+    return Scores(*counts, np.abs(away_s))
+
+
+def total(scores: Iterable[Scores]) -> Scores:
+    """Gross counts."""
+    each = list(scores)
+    counts = [sum(getattr(one, name) for one in each) for name in ("found", "missed", "extra", "off", "num_rr")]
+    return Scores(*counts, np.concatenate([one.away_s for one in each]))
+
+
+def by_xqrs(signal: NDArray[np.float32], rate_hz: float) -> Positions:
+    detector = XQRS(signal.astype(np.float64), rate_hz)
+    detector.detect(verbose=False)
+    return np.asarray(detector.qrs_inds, np.int64)
+
+
+def by_sleepecg(signal: NDArray[np.float32], rate_hz: float) -> Positions:
+    return np.asarray(sleepecg.detect_heartbeats(signal.astype(np.float64), rate_hz), np.int64)
+
+
+DETECTORS: dict[str, Detect] = {
+    "heartlm, offline": partial(detect_beats, mode="offline"),
+    "heartlm, causal": partial(detect_beats, mode="causal"),
+    "wfdb XQRS": by_xqrs,
+    "sleepecg": by_sleepecg,
+}
+
+
+@dataclass
+class Referees:
+    """Programs of the WFDB package, run in a folder of links to mitdb.
+
+    Attributes:
+        folder: where they work.
+        gqrs: the detector, if at hand.
+        bxb: the comparator, if at hand.
+    """
+
+    folder: Path
+    gqrs: Path | None
+    bxb: Path | None
+
+    def run(self, program: Path, *words: str) -> str:
+        done = subprocess.run(
+            [program.resolve(), *words], cwd=self.folder, env={"WFDB": "."}, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def find(self, record: str) -> Positions:
+        """The beats that gqrs finds."""
+        assert self.gqrs
+        self.run(self.gqrs, "-r", record)
+        file = read_annotation_file(self.folder / f"{record}.qrs")
+        return file.sample[is_beat(file.symbol.tolist())]
+
+    def count(self, record: str, found: Positions, rate_hz: float) -> tuple[int, int, int]:
+        """Beats found and missed and detections without a beat, as bxb counts them."""
+        assert self.bxb
+        (self.folder / f"{record}.det").unlink(missing_ok=True)
+        beats = Annotations(rate_hz, found, np.full(len(found), "N"))
+        write_annotations(self.folder, record, beats, "det")
+        report = self.run(self.bxb, "-r", record, "-a", "atr", "det", "-f", "0")
+        se, ppv = (
+            re.search(rf"QRS {name}: .*\((\d+)/(\d+)\)", report) for name in ("sensitivity", "positive predictivity")
+        )
+        assert se and ppv, report
+        return int(se[1]), int(se[2]) - int(se[1]), int(ppv[2]) - int(ppv[1])
+
+
+def annotated(database: Database, record: str) -> tuple[Recording, Annotations]:
+    annotations = database.annotations(record)
+    assert annotations is not None
+    return database.recording(record), annotations
+
+
+def score_mitdb(folder: Path, referees: Referees) -> tuple[dict[str, dict[str, Scores]], list[Table]]:
+    """Scores of every record by detector, and what bxb says of them."""
+    database = open_database(folder)
+    names = [*DETECTORS, *(["WFDB gqrs"] if referees.gqrs else [])]
+    scores: dict[str, dict[str, Scores]] = {name: {} for name in names}
+    counts: dict[str, dict[str, tuple[int, int, int]]] = {name: {} for name in names}
+    for record in SETS["all 48"]:
+        recording, annotations = annotated(database, record)
+        signal = recording.signal(leads=[0])[0]
+        for name in names:
+            find = DETECTORS.get(name)
+            found = find(signal, recording.rate_hz) if find else referees.find(record)
+            kept = found[~np.isin(annotations.rhythm_at(found), FIBRILLATION)]
+            scores[name][record] = score(annotations.sample, kept, recording.rate_hz)
+            if referees.bxb:
+                counts[name][record] = referees.count(record, found, recording.rate_hz)
+    return scores, [agreement(scores, counts)] if referees.bxb else []
+
+
+def agreement(
+    scores: Mapping[str, Mapping[str, Scores]], counts: Mapping[str, Mapping[str, tuple[int, int, int]]]
+) -> Table:
+    """Counts of heartlm and of bxb, side by side."""
+    table = Table(
+        "mitdb: found / missed / made up, by heartlm's EC57 scores and by the WFDB comparator bxb",
+        ("detector", "records", "heartlm", "bxb", "records that differ"),
+    )
+    for name, of_record in scores.items():
+        for title, records in SETS.items():
+            ours = {record: of_record[record] for record in records}
+            own = {record: (one.found, one.missed, one.extra) for record, one in ours.items()}
+            sums = [np.sum([source[record] for record in records], axis=0) for source in (own, counts[name])]
+            differ = [record for record in records if own[record] != counts[name][record]]
+            cells = (" / ".join(f"{value:,}" for value in one) for one in sums)
+            table.add(name, title, *cells, ", ".join(differ) or "none")
+    table.close()
+    return table
+
+
+def totals(scores: Mapping[str, Mapping[str, Scores]]) -> Table:
+    table = Table("mitdb, gross", ("records", "detector", *COLUMNS))
+    for title, records in SETS.items():
+        for name, of_record in scores.items():
+            table.add(title, name, *total(of_record[record] for record in records).cells())
+    table.close()
+    return table
+
+
+def per_record(scores: Mapping[str, Mapping[str, Scores]]) -> Table:
+    """F1 and RR share of every detector; in full for heartlm offline."""
+    first, *others = scores
+    short = [f"{name}: F1 / RR off" for name in others]
+    table = Table("mitdb, each record: heartlm offline in full, the others in short", ("record", *COLUMNS, *short))
+    for title in ("DS1 (tuned on)", "DS2"):
+        for record in SETS[title]:
+            cells = (scores[name][record].cells() for name in others)
+            place = f"{record} ({title.split()[0]})"
+            table.add(place, *scores[first][record].cells(), *(f"{cell[2]} / {cell[3]}" for cell in cells))
+    for record in PACED:
+        cells = (scores[name][record].cells() for name in others)
+        table.add(f"{record} (paced)", *scores[first][record].cells(), *(f"{cell[2]} / {cell[3]}" for cell in cells))
+    table.close()
+    return table
+
+
+def ludb_leads(folder: Path) -> Iterator[tuple[str, NDArray[np.float32], Positions, float]]:
+    """Name, signal, annotated QRS complexes and rate of every lead."""
+    for header in sorted((folder / "data").glob("*.hea"), key=lambda path: int(path.stem)):
+        record = wfdb.rdrecord(str(header.with_suffix("")))
+        for name, signal in zip(record.sig_name, record.p_signal.T, strict=True):
+            file = read_annotation_file(header.with_suffix(f".{name}"))
+            yield name, signal.astype(np.float32), file.sample[file.symbol == "N"], float(record.fs)
+
+
+def score_ludb(folder: Path) -> Table:
+    """Every lead of 200 recordings of ten seconds, between its first and last annotated beat."""
+    scores: dict[tuple[str, str], list[Scores]] = {}
+    for lead, signal, beats, rate_hz in ludb_leads(folder):
+        margin = round(MATCH_WINDOW_S * rate_hz)
+        for name, find in DETECTORS.items():
+            found = find(signal, rate_hz)
+            found = found[(found >= beats[0] - margin) & (found <= beats[-1] + margin)]
+            for group in ("all 12 leads", *(["lead II"] if lead == "ii" else [])):
+                scores.setdefault((group, name), []).append(score(beats, found, rate_hz))
+    table = Table("ludb, 200 recordings of 10 s, 500 Hz, tuned on by nobody here", ("leads", "detector", *COLUMNS))
+    for (group, name), each in sorted(scores.items()):
+        table.add(group, name, *total(each).cells())
+    table.close()
+    return table
+
+
+def in_chunks(signal: NDArray[np.float32], rate_hz: float, chunk_s: float) -> int:
+    """Beats of a stream that comes in chunks."""
+    detector, length = StreamingDetector(rate_hz), round(chunk_s * rate_hz)
+    found = sum(len(detector.push(signal[start : start + length])) for start in range(0, len(signal), length))
+    return found + len(detector.finish())
+
+
+def speeds(title: str, signals: list[NDArray[np.float32]], rate_hz: float, rounds: int) -> Table:
+    """Rates on one core; XQRS, which is slow, has two minutes of the first signal."""
+    total_samples = sum(map(len, signals))
+    few = signals[0][: round(120 * rate_hz)]
+
+    def each(find: Callable[..., Any], *more: Any) -> Callable[[], None]:
+        def work() -> None:
+            for signal in signals:
+                find(signal, *more)
+
+        return work
+
+    def by_variant(signal: NDArray[np.float32], mode: Mode, variant: str) -> None:
+        make_detector(rate_hz, SETTINGS[mode], variant).push(signal, ends=True)
+
+    rivals: dict[str, Callable[[], None]] = {
+        "heartlm, offline": each(DETECTORS["heartlm, offline"], rate_hz),
+        "heartlm, causal": each(DETECTORS["heartlm, causal"], rate_hz),
+        "heartlm, causal, chunks of 1 s": each(in_chunks, rate_hz, 1.0),
+        **{
+            f"kernel, offline, {variant}": each(partial(by_variant, mode="offline", variant=variant))
+            for variant in variants()
+        },
+        "sleepecg": each(by_sleepecg, rate_hz),
+        "wfdb XQRS": lambda: (by_xqrs(few, rate_hz), None)[1],
+    }
+    amounts = dict.fromkeys(rivals, total_samples) | {"wfdb XQRS": len(few)}
+    table = Table(
+        f"{title}, {total_samples / 1e6:.1f} M samples in memory, one core (median of {rounds})",
+        ("detector", "M samples/s", "times XQRS", "times sleepecg"),
+    )
+    times = interleaved(rivals, rounds)
+    rates = {name: amounts[name] / statistics.median(taken) / 1e6 for name, taken in times.items()}
+    for name, rate in rates.items():
+        table.add(name, f"{rate:.3g}", f"{rate / rates['wfdb XQRS']:.0f}", f"{rate / rates['sleepecg']:.1f}")
+    table.close()
+    return table
+
+
+def day_signal(rate_hz: int) -> NDArray[np.float32]:
+    """A simulated hour of one lead, 24 times."""
+    signal, _ = simulate_recording(SimulationConfig(1, 60.0, rate_hz, ("II",)), 0, 0)
+    return np.tile(signal[0], 24)
+
+
+def main() -> None:
+    """Score, time, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder that holds mitdb/")
+    parser.add_argument("--ludb", type=Path, help="folder of ludb")
+    parser.add_argument("--gqrs", type=Path, help="the program gqrs of the WFDB package")
+    parser.add_argument("--bxb", type=Path, help="the program bxb of the WFDB package")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    pin(0)
+    mitdb = options.data / "mitdb"
+    database = open_database(mitdb)
+    signals = [database.recording(record).signal(leads=[0])[0] for record in DS1[:8]]
+    tables = [speeds("mitdb, 360 Hz", signals, 360.0, options.rounds)]
+    for rate_hz in (500, 128):
+        tables.append(speeds(f"a simulated day, {rate_hz} Hz", [day_signal(rate_hz)], rate_hz, options.rounds))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for path in mitdb.iterdir():
+            (folder / path.name).symlink_to(path.resolve())
+        scores, agreements = score_mitdb(mitdb, Referees(folder, options.gqrs, options.bxb))
+    tables += [totals(scores), per_record(scores), *agreements]
+    if options.ludb:
+        tables.append(score_ludb(options.ludb))
+    detector = StreamingDetector(360.0)
+    delays = {"causal delay_s": round(detector.delay_s, 2), "at most": round(detector.longest_delay_s, 2)}
+    versions = {"sleepecg": sleepecg.__version__, "wfdb": wfdb.__version__}
+    write("detect", "Finding heartbeats", tables, versions | delays)
+
+
+if __name__ == "__main__":
+    main()
