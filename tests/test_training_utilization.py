@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from heartlm.models.config import ModelConfig
@@ -14,25 +15,25 @@ SIZES = (64, 32)
 
 
 @pytest.mark.parametrize("window", [16, 64])
-def test_the_formula_is_what_torch_counts(window: int) -> None:
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_the_formula_is_what_torch_counts(window: int, share: float) -> None:
     """Every product of the trunk and the heads, forward and backward; the table of embeddings is left out."""
     config = ModelConfig(SIZES, depth=3, width=64).resolve()
     model = build_model(config, [torch.randn(size, 3) for size in SIZES])
-    codes = torch.stack([torch.randint(size, (2, window)) for size in SIZES], dim=-1)
-    x = torch.randn(2, window, 64, requires_grad=True)
-    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        hidden = model.trunk(x)
-        logits = model.facet_logits(hidden.flatten(0, 1), codes.flatten(0, 1), torch.zeros(sum(SIZES) + 2, 64))
+    codes = torch.stack([torch.randint(size, (2, window)) for size in SIZES], dim=-1).flatten(0, 1)
+    asked = torch.arange(int(share * len(codes)))
+    x, valid = torch.randn(2, window, 64, requires_grad=True), torch.ones(2, window, dtype=torch.bool)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        hidden = model.trunk(x, valid, None, asked)
+        logits = model.facet_logits(hidden, codes[asked], torch.zeros(sum(SIZES) + 2, 64))
         sum(facet.sum() for facet in logits).backward()
-    assert flops_per_token(config, window) == pytest.approx(counter.get_total_flops() / codes[..., 0].numel())
+    assert flops_per_token(config, window, head_share=share) == pytest.approx(counter.get_total_flops() / len(codes))
 
 
-def test_heads_count_where_they_are_evaluated() -> None:
-    config = ModelConfig(SIZES, depth=1, width=64).resolve()
-    trunk = flops_per_token(config, 128, head_share=0)
-    assert flops_per_token(config, 128) - trunk == 6 * 64 * sum(SIZES)
-    assert flops_per_token(config, 128, head_share=0.3) - trunk == pytest.approx(0.3 * 6 * 64 * sum(SIZES))
-    assert flops_per_token(config, 128, num_classes=5, head_share=0) - trunk == 6 * 64 * 5
+def test_labels_are_asked_for_every_token() -> None:
+    config = ModelConfig(SIZES, depth=2, width=64).resolve()
+    without_heads = flops_per_token(config, 128) - 6 * 64 * sum(SIZES)
+    assert flops_per_token(config, 128, num_classes=5, head_share=0) == without_heads + 6 * 64 * 5
 
 
 def test_peaks_are_known_by_the_exact_name_or_not_at_all() -> None:

@@ -31,19 +31,23 @@ def flops_per_token(config: ModelConfig, window: int, num_classes: int = 0, head
     """Floating-point operations of training on one token, forward and backward.
 
     6 N + 12 L T D (PaLM, appendix B): N weights of matrix products, each 2 operations forward and 4 backward; L blocks;
-    T tokens a window; D width. Attention counts in full, causal or not. Embeddings, a look-up, count nothing.
+    T tokens a window; D width. Attention counts in full, causal or not. Embeddings, a look-up, count nothing; heads
+    and what follows attention in the last block count for the tokens whose outcome is asked for.
 
     Args:
         config: the resolved shape.
         window: tokens a window.
-        num_classes: of the head for labels.
-        head_share: share of the tokens that the facet heads are evaluated at: 1 for the causal objective, the share of
+        num_classes: of the head for labels, which is asked for every token.
+        head_share: share of the tokens that the facet heads are asked for: 1 for the causal objective, the share of
             hidden tokens for the masked one, 0 in fine-tuning.
     """
     assert config.width and config.feed_forward, "resolve the config first"
-    block = config.width * (4 * config.width + 3 * config.feed_forward)
+    to_attention = 3 * config.width**2
+    after_attention = config.width * (config.width + 3 * config.feed_forward)
+    asked = 1.0 if num_classes else head_share
+    trunk = config.depth * to_attention + (config.depth - 1 + asked) * after_attention
     heads = config.width * (head_share * sum(config.facet_sizes) + num_classes)
-    return 6 * (config.depth * block + heads) + 12 * config.depth * window * config.width
+    return 6 * (trunk + heads) + 12 * config.depth * window * config.width
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
