@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,14 +24,15 @@ SMALL = ["--window", "16", "--batch-size", "4", "--threads", "1", "--device", "c
 OFTEN = ["--steps", str(STEPS), "--validate-every", "40", "--checkpoint-every", "7"]
 
 
-def command(*words: str | Path) -> subprocess.Popen[str]:
+def command(*words: str | Path, environment: dict[str, object] | None = None) -> subprocess.Popen[str]:
     """Start `python -m heartlm` on one CPU thread."""
+    more = {name: str(value) for name, value in (environment or {}).items()}
     return subprocess.Popen(
         [sys.executable, "-m", "heartlm", *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"} | more,
     )
 
 
@@ -135,6 +138,96 @@ def test_a_run_is_a_folder_with_everything_about_it(straight: dict[str, Path], t
         assert "seed: 5" in (run / "config.yaml").read_text()
         assert (run / "tokenizer" / "tokenizer.json").is_file()
     assert json.loads((straight["finetune"] / "run.json").read_text())["parent"] == str(tiny_pretrained)
+
+
+# --- many ranks -------------------------------------------------------------------------------------------------------
+
+
+def ranks(num_ranks: int, *words: str | Path) -> list[subprocess.Popen[str]]:
+    """Start `python -m heartlm` in so many ranks that know each other."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    return [command(*words, environment={**shared, "RANK": rank, "LOCAL_RANK": rank}) for rank in range(num_ranks)]
+
+
+def assert_same_losses(run: Path, expected: Path) -> None:
+    """Ranks add up in another order, so losses differ by rounding."""
+    for ours, other in zip(numbers(run), numbers(expected), strict=True):
+        assert (ours["step"], ours["split"]) == (other["step"], other["split"])
+        assert ours["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+def test_torchrun_trains_as_one_process_does(straight: dict[str, Path], tiny_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = begin("pretrain", tiny_corpus, tmp_path, run)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "-m",
+            "heartlm",
+            *words,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{run}\n"
+    assert done.stderr.count(f"step {STEPS}/{STEPS}  train") == 1
+    assert_same_losses(run, straight["pretrain"])
+    assert json.loads((run / "environment.json").read_text())["num_ranks"] == 2
+
+
+def test_a_killed_rank_is_noticed_and_the_last_checkpoint_is_good(
+    straight: dict[str, Path], tiny_corpus: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    first, second = ranks(2, *begin("pretrain", tiny_corpus, tmp_path, run))
+    while first.poll() is None and max(steps_of(run), default=0) < 30:
+        time.sleep(0.005)
+    second.kill()
+    _, said = first.communicate(timeout=60)
+    second.communicate()
+    good = Checkpoints(run / "checkpoints").complete()[-1].name
+    assert first.returncode == 2
+    lost = rf"rank 0 lost another rank in step \d+ \(.*\): {good} is good, continue with --resume {run}"
+    in_checkpoint = r"\S+ was not finished: .*; the newest complete checkpoint is good"
+    assert re.fullmatch(f"heartlm pretrain: ({lost}|{in_checkpoint})", said.splitlines()[-1])
+    finish(command("pretrain", "--resume", run))
+    assert_same_losses(run, straight["pretrain"])
+
+
+def test_ranks_stop_together_and_one_speaks(tiny_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first, second = ranks(2, *begin("pretrain", tiny_corpus, tmp_path, run))
+    status, said = interrupt(second, run, 10, signal.SIGTERM)
+    _, of_first = first.communicate(timeout=60)
+    stopped = steps_of(run)[-1]
+    assert (status, first.returncode) == (143, 143)
+    assert said == ""
+    assert of_first.splitlines()[-1] == f"stopped after step {stopped}; continue with --resume {run}"
+    assert Checkpoints(run / "checkpoints").complete()[-1].name == f"step-{stopped:09d}"
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [(["--depth", "0"], "depth"), (["--batch-size", "3"], "batch_size"), (["--weights", "{nowhere: 1}"], "weights")],
+    ids=["typed", "split", "corpus"],
+)
+def test_a_mistake_is_told_once_by_all_ranks(tiny_corpus: Path, tmp_path: Path, words: list[str], field: str) -> None:
+    run = tmp_path / "run"
+    processes = ranks(2, *begin("pretrain", tiny_corpus, tmp_path, run), *words)
+    said = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2]
+    assert "".join(said).count("\n") == 1 and field in "".join(said)
+    assert not run.exists()
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

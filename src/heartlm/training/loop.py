@@ -105,7 +105,7 @@ class _Loop:
         self.learner = Learner(
             job.model, job.loss, job.config, device=device, precision=precision, ranks=job.ranks, ready=self._ready
         )
-        self.checkpoints = Checkpoints(job.run.checkpoints, job.config.keep_checkpoints)
+        self.checkpoints = Checkpoints(job.run.checkpoints, job.config.keep_checkpoints, timeout_s=job.config.timeout_s)
         self.bad_steps = BadSteps(job.config.bad_steps, job.config.spike_factor)
         self.progress = Progress()
         self.saved_step = 0
