@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heartlm.kernels.amplitude import amplitude_levels, amplitude_levels_reference
 from heartlm.kernels.library import variants
 from heartlm.kernels.quantize import prepare_codebooks, residual_codes, residual_codes_reference
 from heartlm.kernels.rr import rr_codes, rr_codes_reference
@@ -19,6 +20,7 @@ from heartlm.kernels.running import (
 from heartlm.kernels.waveform import cut_beats, cut_beats_reference
 from heartlm.tokenizers.rhythm import RHYTHM_FACETS
 from heartlm.tokenizers.rr import CAUSAL_FACETS, OFFLINE_FACETS, LogScale, levels_of
+from heartlm.tokenizers.sample import LEVELS
 from heartlm.tokenizers.waveform import BeatWindow, hann_weights
 from tests.synthetic_leads import heart_lead
 
@@ -175,3 +177,31 @@ def test_waveforms_are_numpys_at_the_ends_and_of_short_leads(
 
 def test_flat_leads_have_flat_waveforms() -> None:
     compare_waveforms(np.full(900, 2.5, np.float32), np.array([0, 300, 899]), 300.0)
+
+
+# --- amplitude levels -------------------------------------------------------------------------------------------------
+
+
+def compare_levels(signal: np.ndarray, rate_hz: float) -> None:
+    arguments = (signal, rate_hz, hann_weights(rate_hz, LEVELS.grid_hz), LEVELS)
+    expected = amplitude_levels_reference(*arguments)
+    for variant in variants():
+        for array, same in zip(amplitude_levels(*arguments, variant=variant), expected, strict=True):
+            assert array.dtype == same.dtype and np.array_equal(array, same)
+
+
+@pytest.mark.parametrize("rate_hz", [50.0, 128.0, 250.0, 360.0, 500.0, 1000.0])
+def test_levels_are_numpys_at_every_rate(rate_hz: float) -> None:
+    compare_levels(heart_lead(20, rate_hz=rate_hz, noise_mv=0.05).signal_mv(), rate_hz)
+
+
+@examples
+@given(seeds, st.integers(0, 1500), st.floats(40, 1500))
+def test_levels_are_numpys_of_short_leads(seed: int, num_samples: int, rate_hz: float) -> None:
+    random = np.random.default_rng(seed)
+    compare_levels((random.normal(size=num_samples) + np.arange(num_samples) / 300).astype(np.float32), rate_hz)
+
+
+@pytest.mark.parametrize("value_mv", [0.0, -3.0, 1e5])
+def test_levels_of_flat_leads_are_numpys(value_mv: float) -> None:
+    compare_levels(np.full(3000, value_mv, np.float32), 360.0)

@@ -13,7 +13,7 @@ Doubles = NDArray[np.float64]
 
 LEAST_SCALE = 1e-3
 """A flat lead has no amplitude: a microvolt keeps it at zero instead of dividing by nothing."""
-_SPARE = 64
+SPARE = 64
 """Samples beyond a stretch that the kernel may read and write."""
 
 
@@ -49,21 +49,23 @@ def cut_beats(
     shape = np.empty((num_beats, num_points), np.float32)
     if num_beats == 0:
         return shape, np.empty(0, np.float32), np.empty(0, np.float32)
-    reach = int(offsets[-1] - offsets[0]) + len(weights) + _SPARE
+    reach = int(offsets[-1] - offsets[0]) + len(weights) + SPARE
     stretches, of_beats = np.empty((2, reach), np.float32), np.empty((2, num_beats), np.float32)
-    keys, ranges, ordered = np.empty(num_points, np.int32), np.empty(num_beats), np.empty(scale_beats)
+    keys, positions = np.empty(num_points, np.int32), np.empty(num_points)
+    ranges, ordered = np.empty(num_beats), np.empty(scale_beats)
     run(
         *(address(signal, np.float32), len(signal), address(sample, np.int64), num_beats),
         *(address(offsets, np.float64), num_points, address(weights, np.float64), len(weights)),
         *(scale_beats, LEAST_SCALE, clip),
-        *(address(stretches[0], np.float32), address(stretches[1], np.float32), address(keys, np.int32)),
+        *(address(stretches[0], np.float32), address(stretches[1], np.float32)),
+        *(address(positions, np.float64), address(keys, np.int32)),
         *(address(ranges, np.float64), address(ordered, np.float64), address(shape, np.float32)),
         *(address(of_beats[0], np.float32), address(of_beats[1], np.float32)),
     )
     return shape, of_beats[0], of_beats[1]
 
 
-_ARGUMENTS = (*(pointer, int64) * 4, int64, float32, float32, *(pointer,) * 8)
+_ARGUMENTS = (*(pointer, int64) * 4, int64, float32, float32, *(pointer,) * 9)
 
 
 def cut_beats_reference(

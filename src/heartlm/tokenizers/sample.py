@@ -8,7 +8,6 @@ beats, fibrillation too.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.beats import UNLABELLED
+from heartlm.kernels.amplitude import AmplitudeLevels, amplitude_levels
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
-from heartlm.tokenizers.running import trailing_median
-from heartlm.tokenizers.waveform import fill_gaps, interpolate, low_pass
+from heartlm.tokenizers.waveform import fill_gaps, hann_weights
 
 Floats = NDArray[np.float32]
 
@@ -35,6 +34,8 @@ SCALE_SECONDS = 8
 """How many whole past seconds the running amplitude looks back."""
 FIRST_SCALE_MV = 1.5
 """Scale of the first second, before any amplitude is known."""
+
+LEVELS = AmplitudeLevels(GRID_HZ, NUM_LEVELS, LIMIT, BASELINE_S, SCALE_SECONDS, FIRST_SCALE_MV)
 
 
 @dataclass
@@ -58,17 +59,13 @@ class SampleTokenizer(Tokenizer):
 
     def encode(self, lead: Lead) -> Tokens:
         """Encode all samples of one lead; a token carries the label of the beat whose R peak falls into it."""
-        rate_hz, beats = lead.recording.rate_hz, lead.annotations
-        grid = low_pass(fill_gaps(lead.signal_mv()), rate_hz, GRID_HZ)
-        num_tokens = math.ceil(len(grid) * GRID_HZ / rate_hz)
-        position = np.arange(num_tokens, dtype=np.float64) * (rate_hz / GRID_HZ)
-        sample = np.minimum(np.round(position).astype(np.int64), len(grid) - 1)
-        normalised, scale = normalise(interpolate(grid, position))
-        beat_class = np.full(num_tokens, UNLABELLED, np.int8)
-        inside = beats.sample < len(grid)
-        at = np.minimum(np.round(beats.sample[inside] * GRID_HZ / rate_hz).astype(np.int64), num_tokens - 1)
+        rate_hz, beats, signal = lead.recording.rate_hz, lead.annotations, fill_gaps(lead.signal_mv())
+        codes, sample, scale = amplitude_levels(signal, rate_hz, hann_weights(rate_hz, GRID_HZ), LEVELS)
+        beat_class = np.full(len(codes), UNLABELLED, np.int8)
+        inside = beats.sample < len(signal)
+        at = np.minimum(np.round(beats.sample[inside] * GRID_HZ / rate_hz).astype(np.int64), len(codes) - 1)
         beat_class[at] = beats.beat_classes()[inside]
-        return Tokens(quantize(normalised)[:, None], sample, beat_class, beats.rhythm_at(sample), scale)
+        return Tokens(codes[:, None], sample, beat_class, beats.rhythm_at(sample), scale)
 
     def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:
         """Baseline-free waveform at 100 Hz in millivolts; float32 `[num_tokens]`."""
@@ -93,9 +90,7 @@ class SampleTokenizer(Tokenizer):
 
 def quantize(amplitude: Floats) -> NDArray[np.uint16]:
     """Level of each amplitude, 0 … 127; what lies beyond ±`LIMIT` falls into the outermost levels."""
-    level = np.clip(np.floor((amplitude + LIMIT) / STEP), 0, NUM_LEVELS - 1)
-    code: NDArray[np.uint16] = level.astype(np.uint16)
-    return code
+    return LEVELS.quantize(amplitude)
 
 
 def dequantize(code: NDArray[np.uint16]) -> Floats:
@@ -113,21 +108,4 @@ def normalise(grid: Floats) -> tuple[Floats, Floats]:
     Returns:
         the normalised waveform and the amplitude in millivolts it was divided by, both `[num_tokens]`.
     """
-    from scipy.signal import lfilter
-
-    if len(grid) == 0:
-        return grid, grid
-    keep = np.exp(-1 / (BASELINE_S * GRID_HZ))
-    baseline, _ = lfilter([1 - keep], [1, -keep], grid, zi=[keep * grid[0]])
-    centred = (grid - baseline).astype(np.float32)
-    scale = _running_amplitude(centred)
-    return centred / scale, scale
-
-
-def _running_amplitude(centred: Floats) -> Floats:
-    """Median peak-to-peak amplitude of the last whole seconds; each second uses those before it."""
-    second = int(GRID_HZ)
-    num_seconds = len(centred) // second
-    ranges = np.ptp(centred[: num_seconds * second].reshape(num_seconds, second), axis=1)
-    known = np.concatenate([[FIRST_SCALE_MV], np.maximum(trailing_median(ranges, SCALE_SECONDS), 1e-3)])
-    return np.repeat(known, second)[: len(centred)].astype(np.float32)
+    return LEVELS.normalise(grid)

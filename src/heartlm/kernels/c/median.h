@@ -24,8 +24,8 @@ static inline int64_t count_up_to(const int32_t *keys, int64_t num_keys, int32_t
     return count;
 }
 
-/* The least key above `limit`; `limit` or less where there is none. Without a sign, what is not above is farther away than
- * all that is. */
+/* The least key above `limit`; `limit` or less where there is none. Without a sign, what is not above is farther away
+ * than all that is. */
 static inline int32_t next_above(const int32_t *keys, int64_t num_keys, int32_t limit) {
     uint32_t nearest = UINT32_MAX, origin = (uint32_t)limit + 1;
     for (int64_t i = 0; i < num_keys; i++) {

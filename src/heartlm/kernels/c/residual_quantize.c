@@ -192,9 +192,9 @@ static void take_level(const Codebooks *books, int64_t level, int64_t size, Batc
     }
 }
 
-/* Codes of `num_vectors` vectors of `num_points` each, coarse to fine, to `codes` [num_vectors, num_levels]. Vectors are
- * multiplied by `weight` first. `length` is `num_points` filled up to a multiple of 32, `rest` scratch for BATCH vectors
- * of that. */
+/* Codes of `num_vectors` vectors of `num_points` each, coarse to fine, to `codes` [num_vectors, num_levels]. Vectors
+ * are multiplied by `weight` first. `length` is `num_points` filled up to a multiple of 32, `rest` scratch for BATCH
+ * vectors of that. */
 void HEARTLM(residual_quantize)(const float *vectors, const float *weight, int64_t num_vectors, int64_t num_points,
                                 const float *centroids, const double *half, const float *bias, const float *heads,
                                 const float *columns, const float *basis, int64_t num_levels, int64_t num_codes,

@@ -30,10 +30,10 @@ static uint16_t level_of(double value, const double *edges, int64_t num_edges) {
     return (uint16_t)(low + 1);
 }
 
-/* Codes of the intervals between `num_beats` beats at `sample`, to `codes` [num_beats, num_facets]. Facet f is of kind
- * `kinds[f]` and has the edges `edges[first_edge[f]]` to `edges[first_edge[f + 1]]`. The recent interval is the median of
- * the last `recent`; the long mean reaches from `before` intervals back to `after` ahead. Scratch: `rr` and `total` for
- * `num_beats` + 1 values, `ordered` for `recent`. */
+/* Codes of the intervals between `num_beats` beats at `sample`, to `codes` [num_beats, num_facets]. Facet f is of
+ * kind `kinds[f]` and has the edges `edges[first_edge[f]]` to `edges[first_edge[f + 1]]`. The recent interval is the
+ * median of the last `recent`; the long mean reaches from `before` intervals back to `after` ahead. Scratch: `rr` and
+ * `total` for `num_beats` + 1 values, `ordered` for `recent`. */
 void HEARTLM(rr_codes)(const int64_t *sample, int64_t num_beats, double rate_hz, int64_t recent, int64_t before,
                        int64_t after, const int64_t *kinds, const double *edges, const int64_t *first_edge,
                        int64_t num_facets, double *rr, double *total, double *ordered, uint16_t *codes) {

@@ -4,7 +4,8 @@
 #include "sorted_window.h"
 
 /* Median of each value and the up to `width` - 1 before it, NaN left out; `ordered` is scratch for `width` values. */
-void HEARTLM(trailing_median)(const double *values, int64_t num_values, int64_t width, double *ordered, double *median) {
+void HEARTLM(trailing_median)(const double *values, int64_t num_values, int64_t width, double *ordered,
+                              double *median) {
     int64_t count = 0;
     for (int64_t i = 0; i < num_values; i++) {
         if (i >= width) remove_value(ordered, &count, values[i - width]);
@@ -24,9 +25,9 @@ static void to_columns(const float *rows, int64_t num_rows, int64_t row_length, 
         }
 }
 
-/* Medians of stretches of rows, place by place: of rows `first[b]` to `last[b]`, exclusive, to `medians` [num_stretches,
- * row_length]. Stretches only move on. From one to the next little changes, so that each median is a few steps from the
- * one before. `columns` is scratch for all numbers of `rows`. */
+/* Medians of stretches of rows, place by place: of rows `first[b]` to `last[b]`, exclusive, to `medians`
+ * [num_stretches, row_length]. Stretches only move on. From one to the next little changes, so that each median is a
+ * few steps from the one before. `columns` is scratch for all numbers of `rows`. */
 void HEARTLM(stretch_medians)(const float *rows, int64_t num_rows, int64_t row_length, const int64_t *first,
                               const int64_t *last, int64_t num_stretches, int32_t *columns, float *medians) {
     to_columns(rows, num_rows, row_length, columns);
