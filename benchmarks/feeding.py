@@ -1,0 +1,252 @@
+"""Feeding rates: our gather and our feed against the loaders in use, and what a training step waits for its data.
+
+    python benchmarks/feeding.py --work FOLDER
+
+A memory map of made-up tokens, in the page cache. Every rival hands over batches of 65,536 tokens as int64 tensors on
+the host, windows at random; one core, but those with two worker processes may use all. Our feed (next-token batches:
+inputs and targets; masked ones: inputs, targets and what is hidden) and nanoGPT's get_batch draw from the whole corpus;
+those that store windows as items from its first 16 M tokens. What is not installed is left out and said so:
+pip install mosaicml-streaming webdataset datasets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from feeding_peers import PACKAGES, Batches, installed, nanogpt, sliding, torch_loaders
+from numpy.typing import NDArray
+from timing import Table, interleaved, pin, seconds, write
+
+from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.schema import RecordTable, Row
+from heartlm.corpus.windows import WindowSampler, sampler
+from heartlm.kernels.gather import gather_windows
+from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
+from heartlm.training.feed import Feed
+
+WIDTHS = (128, 256, 512, 1024)
+BATCH_TOKENS = 1 << 16
+ITEM_TOKENS = 1 << 24
+NUM_CODES = 128
+OURS = "heartlm feed, next token"
+
+
+def made_up(path: Path, num_tokens: int, num_facets: int) -> Corpus:
+    """A corpus of rows of 100,000 tokens, written once and memory-mapped."""
+    shape = num_tokens, num_facets
+    if not path.exists() or path.stat().st_size != 2 * num_tokens * num_facets:
+        part = np.random.default_rng(0).integers(0, NUM_CODES, (1 << 20, num_facets)).astype(np.uint16)
+        with path.open("wb") as file:
+            for first in range(0, num_tokens, len(part)):
+                np.roll(part, first, axis=0)[: num_tokens - first].tofile(file)
+    codes = np.memmap(path, np.uint16, "r", shape=shape)
+    rows = [
+        Row("made up", f"r{i}", f"p{i}", "train", "", 0, 1.0, 0, first, min(100_000, num_tokens - first), "")
+        for i, first in enumerate(range(0, num_tokens, 100_000))
+    ]
+    sample, labels, scale = np.empty(0, np.int64), np.empty((0, 2), np.int8), np.empty(0, np.float32)
+    return Corpus(path.parent, {}, codes, sample, labels, scale, RecordTable(rows))
+
+
+def order_of(corpus: Corpus, width: int, order: str = "random") -> WindowSampler:
+    rows, token_bytes = corpus.records.select("train"), 2 * corpus.codes.shape[1]
+    how: dict[str, Any] = {"batch_size": BATCH_TOKENS // width, "seed": 0, "order": order, "token_bytes": token_bytes}
+    return sampler(corpus.records, rows, width=width, **how)
+
+
+def gathered(corpus: Corpus, width: int) -> Batches:
+    """The gather alone, of places drawn beforehand, into one buffer."""
+    drawn = order_of(corpus, width)
+    places = [drawn.windows(step) for step in range(1000)]
+    out = np.empty((drawn.batch_size, width, corpus.codes.shape[1]), np.uint16)
+    for windows in itertools.cycle(places):
+        yield gather_windows(corpus.codes, windows.first, windows.length, width, out)
+
+
+def fed(corpus: Corpus, width: int, make: MakeBatch) -> Batches:
+    with Feed(order_of(corpus, width), make, first_step=0, last_step=1 << 40, prefetch=0) as feed:
+        yield from feed
+
+
+def own(corpus: Corpus, width: int) -> dict[str, Batches]:
+    masks = np.full(corpus.codes.shape[1], NUM_CODES)
+    return {
+        "heartlm gather alone, uint16": gathered(corpus, width),
+        OURS: fed(corpus, width, CausalBatches(corpus)),
+        "heartlm feed, masked": fed(corpus, width, MaskedBatches(corpus, masks, 0.3, 4, 0)),
+    }
+
+
+def rivals_of(corpus: Corpus, width: int, folder: Path) -> dict[str, Batches]:
+    path, batch_size = folder / "codes.bin", BATCH_TOKENS // width
+    items: NDArray[np.uint16] = np.array(corpus.codes[:ITEM_TOKENS, 0]).reshape(-1, width)
+    rivals = own(corpus, width) | {"nanoGPT get_batch": nanogpt(path, width, batch_size)}
+    rivals["NumPy sliding windows"] = sliding(path, width, batch_size)
+    for name, batches in torch_loaders(path, items, folder / "items", batch_size).items():
+        rivals[name] = batches
+    for module, (_, make) in installed().items():
+        shutil.rmtree(folder / module, ignore_errors=True)
+        rivals |= make(items, folder / module, batch_size)
+    return rivals
+
+
+@contextmanager
+def all_cores() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, ALL_CORES)
+    yield
+    os.sched_setaffinity(0, before)
+
+
+ALL_CORES = os.sched_getaffinity(0)
+
+
+def rates(rivals: dict[str, Batches], rounds: int, turn_s: float) -> dict[str, float]:
+    """Tokens a second of every rival: each takes as many batches a turn as it makes in about `turn_s`."""
+    num: dict[str, int] = {}
+    for name, batches in rivals.items():
+        with all_cores():  # the workers start here, and stay on all cores
+            next(batches)
+        next(batches)
+        num[name] = max(2, int(turn_s / max(seconds(lambda batches=batches: take(batches, 3)) / 3, 1e-6)))
+    turns: dict[str, Callable[[], object]] = {}
+    for name, batches in rivals.items():
+        turns[name] = lambda batches=batches, name=name: take(batches, num[name])
+        if "2 workers" in name:  # until the workers have filled their queues again and sleep
+            turns[f"{name}, settled"] = lambda: time.sleep(turn_s / 2)
+    times = interleaved(turns, rounds, warm_up=False)
+    return {name: num[name] * BATCH_TOKENS / statistics.median(times[name]) for name in rivals}
+
+
+def take(batches: Batches, num: int) -> None:
+    for _ in range(num):
+        next(batches)
+
+
+def against_peers(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> list[Table]:
+    """All widths, one facet: rates, and how many times faster than each rival our feed is."""
+    corpus = made_up(folder / "codes.bin", num_tokens, 1)
+    table = Table("One facet: M tokens/s for windows of a width", ("rival", *map(str, WIDTHS)))
+    ratios = Table(f"{OURS}: times the rate of", ("rival", *map(str, WIDTHS)))
+    found = {}
+    for width in WIDTHS:
+        found[width] = rates(rivals_of(corpus, width, folder), rounds, turn_s)
+    for name in found[WIDTHS[0]]:
+        table.add(name, *(f"{found[width][name] / 1e6:.3g}" for width in WIDTHS))
+        ratios.add(name, *(f"{found[width][OURS] / found[width][name]:.3g}" for width in WIDTHS))
+    for module in PACKAGES.keys() - installed().keys():
+        table.add(PACKAGES[module][0], *("not installed" for _ in WIDTHS))
+    return [table, ratios]
+
+
+def ten_facets(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> Table:
+    corpus = made_up(folder / "codes10.bin", num_tokens // 10, 10)
+    table = Table("Ten facets: M tokens/s for windows of a width", ("rival", *map(str, WIDTHS)))
+    found = [rates(own(corpus, width), rounds, turn_s) for width in WIDTHS]
+    for name in found[0]:
+        table.add(name, *(f"{one[name] / 1e6:.3g}" for one in found))
+    return table
+
+
+def drop_from_memory(path: Path) -> None:
+    """Ask the system to forget what it keeps of the file."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def cold(folder: Path, num_tokens: int) -> Table:
+    """From disk: the file is forgotten before each turn, then as many tokens are fed as it has."""
+    corpus, path = made_up(folder / "codes.bin", num_tokens, 1), folder / "codes.bin"
+    table = Table("From disk, width 512: M tokens/s", ("way", "M tokens/s"))
+
+    def plain() -> None:
+        with path.open("rb", buffering=0) as file:
+            while file.read(8 << 20):
+                pass
+
+    def feed(order: str, steps: int) -> None:
+        how: dict[str, Any] = {"first_step": 0, "last_step": steps, "prefetch": 2}
+        with Feed(order_of(corpus, 512, order), CausalBatches(corpus), **how) as batches:
+            for _ in batches:
+                pass
+
+    whole = num_tokens // BATCH_TOKENS
+    ways: dict[str, tuple[Callable[[], None], int]] = {
+        "the file read from its beginning to its end": (plain, whole),
+        "order blocks, one epoch": (lambda: feed("blocks", whole), whole),
+        "order random, a sixteenth of an epoch": (lambda: feed("random", whole // 16), whole // 16),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for (name, (work, _)), _ in itertools.product(ways.items(), range(3)):
+        drop_from_memory(path)
+        times[name].append(seconds(work))
+    for name, (_, steps) in ways.items():
+        table.add(name, f"{steps * BATCH_TOKENS / statistics.median(times[name]) / 1e6:.3g}")
+    return table
+
+
+def waiting(folder: Path, corpus_folder: Path, steps: int) -> Table:
+    """Pretrain the smallest model that makes sense, on one core, and read what the run's meters say."""
+    from heartlm.training.config import PretrainConfig
+    from heartlm.training.pretrain import pretrain
+
+    table = Table(
+        "What a step of pretraining waits for its data: one core, one thread, 2048 tokens a step",
+        ("model", "objective", "step", "data-wait share"),
+    )
+    for depth, objective in itertools.product((2, 4), ("masked", "causal")):
+        run = folder / f"run-{depth}-{objective}"
+        shutil.rmtree(run, ignore_errors=True)
+        how: dict[str, Any] = {"depth": depth, "objective": objective, "steps": steps, "threads": 1, "log_every": steps}
+        pretrain(PretrainConfig(corpus=corpus_folder, out=run, device="cpu", checkpoint_every=steps, **how))
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        last = [line for line in lines if line["split"] == "train"][-1]
+        step_ms = 2048 / last["tokens_per_s"] * 1000
+        table.add(f"depth {depth}", objective, f"{step_ms:.0f} ms", f"{100 * last['data_wait_share']:.2f} %")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder for the corpus and the rivals' files")
+    parser.add_argument("--corpus", type=Path, help="corpus to pretrain on; without it no data-wait share")
+    parser.add_argument("--tokens", type=int, default=1 << 29, help="of the made-up corpus; 2 bytes each")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--turn-s", type=float, default=0.4)
+    parser.add_argument("--steps", type=int, default=60)
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    pin(0)
+    makers: list[Callable[[], list[Table]]] = [
+        lambda: against_peers(given.work, given.tokens, given.rounds, given.turn_s),
+        lambda: [ten_facets(given.work, given.tokens, given.rounds, given.turn_s)],
+        lambda: [cold(given.work, given.tokens)],
+    ]
+    if given.corpus:
+        makers.append(lambda: [waiting(given.work, given.corpus, given.steps)])
+    tables = [table for make in makers for table in closed(make())]
+    write("feeding", "Feeding", tables, {"torch": torch.__version__})
+
+
+def closed(tables: list[Table]) -> list[Table]:
+    for table in tables:
+        table.close()
+    return tables
+
+
+if __name__ == "__main__":
+    main()
