@@ -69,6 +69,13 @@ def numbers(run: Path) -> list[dict[str, float]]:
     return [{key: line[key] for key in line if key in lasting or key.startswith("loss/")} for line in lines]
 
 
+def assert_same_losses(run: Path, expected: Path) -> None:
+    """Ranks add up in another order, so losses differ by rounding."""
+    for ours, other in zip(numbers(run), numbers(expected), strict=True):
+        assert (ours["step"], ours["split"]) == (other["step"], other["split"])
+        assert ours["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
 @pytest.fixture(scope="module")
 def straight(tiny_corpus: Path, tiny_pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A pretraining and a fine-tuning run that were never interrupted."""
@@ -113,6 +120,18 @@ def test_killed_and_stopped_and_resumed_a_run_ends_bit_for_bit_the_same(
     assert steps_of(run) == list(range(1, STEPS + 1))
 
 
+def test_how_a_resumed_run_computes_may_change(straight: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(straight["pretrain"], run)
+    shutil.rmtree(run / "checkpoints")
+    about = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(about | {"finished": None}))
+    changed = ["--accumulation", "2", "--no-pin", "--spans", "--timeout-s=60", "--activation-checkpointing"]
+    assert main(["pretrain", "--resume", str(run), *changed]) == 0
+    assert_same_losses(run, straight["pretrain"])
+    assert (run / "spans" / "rank-0.jsonl").exists()
+
+
 def test_killed_before_its_first_checkpoint_a_run_resumes_from_the_beginning(
     straight: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,13 +169,6 @@ def ranks(num_ranks: int, *words: str | Path) -> list[subprocess.Popen[str]]:
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
     return [command(*words, environment={**shared, "RANK": rank, "LOCAL_RANK": rank}) for rank in range(num_ranks)]
-
-
-def assert_same_losses(run: Path, expected: Path) -> None:
-    """Ranks add up in another order, so losses differ by rounding."""
-    for ours, other in zip(numbers(run), numbers(expected), strict=True):
-        assert (ours["step"], ours["split"]) == (other["step"], other["split"])
-        assert ours["loss"] == pytest.approx(other["loss"], rel=1e-4)
 
 
 def test_torchrun_trains_as_one_process_does(straight: dict[str, Path], tiny_corpus: Path, tmp_path: Path) -> None:

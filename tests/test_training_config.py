@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from heartlm.errors import HeartlmError
-from heartlm.training.config import FinetuneConfig, PretrainConfig, TrainingConfig
+from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig, TrainingConfig
 
 IMPOSSIBLE: list[tuple[type[TrainingConfig], str, Any]] = [
     *((PretrainConfig, name, 0) for name in ("window", "steps", "accumulation", "batch_size", "threads")),
-    *((PretrainConfig, name, -1) for name in ("log_every", "validate_every", "checkpoint_every")),
+    *((PretrainConfig, name, -1) for name in ("log_every", "validate_every", "checkpoint_every", "keep_checkpoints")),
+    *((PretrainConfig, "bucket_cap_mb", value) for value in (0.0, -1.0, math.nan, math.inf)),
+    *((PretrainConfig, "timeout_s", value) for value in (0.0, math.nan, math.inf)),
+    *((PretrainConfig, "spike_factor", value) for value in (-1.0, 0.5, 1.0, math.nan)),
+    (PretrainConfig, "prefetch", -1),
     *((PretrainConfig, name, 0) for name in ("depth", "width", "heads", "mask_span")),
     *((PretrainConfig, "learning_rate", value) for value in (0.0, -1e-3, math.nan, math.inf)),
     *((PretrainConfig, "clip", value) for value in (0.0, math.nan)),
@@ -42,6 +47,7 @@ def test_an_impossible_value_is_refused_by_name(kind: type[TrainingConfig], name
 
 def test_the_defaults_are_possible() -> None:
     PretrainConfig().check()
+    PretrainConfig(bucket_cap_mb="auto", spike_factor=3.0, prefetch=0).check()
     FinetuneConfig(run=Path("runs/a")).check()
     FinetuneConfig(run=Path("runs/a"), task="rhythm", head="window").check()
 
@@ -50,6 +56,17 @@ def test_accumulation_must_divide_the_batch() -> None:
     PretrainConfig(batch_size=8, accumulation=4).check()
     with pytest.raises(HeartlmError, match=r"^accumulation: 3 found; it must divide batch_size, which is 8"):
         PretrainConfig(batch_size=8, accumulation=3).check()
+
+
+def test_ranks_and_accumulation_must_divide_the_batch() -> None:
+    for num_ranks in (1, 2, 4):
+        PretrainConfig(batch_size=8, accumulation=2).check_split(num_ranks)
+    with pytest.raises(HeartlmError, match=r"^batch_size: 8 found, a multiple of 6 expected: 3 ranks with 2 micro"):
+        PretrainConfig(batch_size=8, accumulation=2).check_split(3)
+
+
+def test_what_may_change_when_a_run_is_resumed_is_a_setting() -> None:
+    assert set(LAYOUT) <= {field.name for field in fields(TrainingConfig)}
 
 
 def test_a_causal_window_holds_two_tokens() -> None:

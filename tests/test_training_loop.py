@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,23 @@ def test_dropout_repeats_with_the_seed_and_the_step(corpus: Corpus, masked: Mask
     assert run("a", 0) == run("bb", 0) != run("ccc", 1)
 
 
+def test_compiled_and_recomputed_the_losses_are_the_same(
+    corpus: Corpus, masked: MaskedBatches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced and differentiated as for a GPU, but not handed to a C++ compiler, which takes a minute."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+
+    def run(name: str, **changed: Any) -> list[float]:
+        model = small_model(dropout=0.3)
+        train(job(corpus, model, tmp_path / name, settings(**changed), make_batch=masked, loss=FACETS), resume=False)
+        return [line["loss"] for line in metrics(tmp_path / name)]
+
+    plain = run("plain")
+    assert run("recomputed", activation_checkpointing=True) == pytest.approx(plain, rel=1e-6)
+    assert run("compiled", compile=True) == pytest.approx(plain, rel=1e-5)
+    assert run("both", compile=True, activation_checkpointing=True) == pytest.approx(plain, rel=1e-5)
+
+
 # --- going wrong, stopping, being best --------------------------------------------------------------------------------
 
 
@@ -183,6 +201,24 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_good_checkpoint(
     assert train(resumed, resume=True).step == 6
     straight = losses(corpus, masked, tmp_path / "straight", settings())
     assert [line["loss"] for line in metrics(tmp_path)] == straight
+
+
+def test_a_skipped_step_changes_nothing_but_the_place_in_the_data(
+    corpus: Corpus, masked: MaskedBatches, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    weights: list[Tensor] = []
+
+    def spoilt(model: HeartModel, batch: Batch, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        weights.append(model.trunk.blocks[0].qkv.weight.detach().clone())
+        loss, parts = FACETS(model, batch, keys)
+        return loss * (float("inf") if len(weights) == 3 else 1.0), parts
+
+    config = settings(bad_steps="skip", steps=4)
+    train(job(corpus, small_model(), tmp_path, config, make_batch=masked, loss=spoilt), resume=False)
+    changed = [not torch.equal(before, after) for before, after in pairwise(weights)]
+    assert changed == [True, True, False]
+    assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 4]
+    assert "step 3: loss inf" in capfd.readouterr().err
 
 
 def with_validation(corpus: Corpus, make: MakeBatch, folder: Path, values: list[float]) -> Job:
