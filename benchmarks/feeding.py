@@ -12,6 +12,7 @@ pip install mosaicml-streaming webdataset datasets.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import os
@@ -27,6 +28,7 @@ import numpy as np
 import torch
 from feeding_peers import PACKAGES, Batches, installed, nanogpt, sliding, torch_loaders
 from numpy.typing import NDArray
+from steps import Steps
 from timing import Table, interleaved, pin, seconds, write
 
 from heartlm.corpus.corpus import Corpus
@@ -34,7 +36,9 @@ from heartlm.corpus.schema import RecordTable, Row
 from heartlm.corpus.windows import WindowSampler, sampler
 from heartlm.kernels.gather import gather_windows
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
+from heartlm.training.config import PretrainConfig
 from heartlm.training.feed import Feed
+from heartlm.training.pretrain import pretrain
 
 WIDTHS = (128, 256, 512, 1024)
 BATCH_TOKENS = 1 << 16
@@ -161,16 +165,18 @@ def ten_facets(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> Tab
 
 
 def drop_from_memory(path: Path) -> None:
-    """Ask the system to forget what it keeps of the file."""
+    """Ask the system to forget what it keeps of the file, which it does once nothing maps it."""
+    gc.collect()
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def cold(folder: Path, num_tokens: int) -> Table:
-    """From disk: the file is forgotten before each turn, then as many tokens are fed as it has."""
-    corpus, path = made_up(folder / "codes.bin", num_tokens, 1), folder / "codes.bin"
-    table = Table("From disk, width 512: M tokens/s", ("way", "M tokens/s"))
+    """From disk: the file is forgotten before each turn. Bytes are counted: a fast disk hides what pieces cost."""
+    path = folder / "codes.bin"
+    made_up(path, num_tokens, 1)
+    table = Table("From disk, width 512", ("way", "M tokens/s", "bytes read for each that was fed"))
 
     def plain() -> None:
         with path.open("rb", buffering=0) as file:
@@ -179,6 +185,7 @@ def cold(folder: Path, num_tokens: int) -> Table:
 
     def feed(order: str, steps: int) -> None:
         how: dict[str, Any] = {"first_step": 0, "last_step": steps, "prefetch": 2}
+        corpus = made_up(path, num_tokens, 1)
         with Feed(order_of(corpus, 512, order), CausalBatches(corpus), **how) as batches:
             for _ in batches:
                 pass
@@ -190,19 +197,30 @@ def cold(folder: Path, num_tokens: int) -> Table:
         "order random, a sixteenth of an epoch": (lambda: feed("random", whole // 16), whole // 16),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for (name, (work, _)), _ in itertools.product(ways.items(), range(3)):
+    read: dict[str, list[int]] = {name: [] for name in ways}
+    for _, (name, (work, _)) in itertools.product(range(3), ways.items()):
         drop_from_memory(path)
+        before = bytes_from_disk()
         times[name].append(seconds(work))
+        read[name].append(bytes_from_disk() - before)
     for name, (_, steps) in ways.items():
-        table.add(name, f"{steps * BATCH_TOKENS / statistics.median(times[name]) / 1e6:.3g}")
+        fed_tokens = steps * BATCH_TOKENS
+        rate, share = fed_tokens / statistics.median(times[name]), statistics.median(read[name]) / (2 * fed_tokens)
+        table.add(name, f"{rate / 1e6:.3g}", f"{share:.2f}")
     return table
 
 
-def waiting(folder: Path, corpus_folder: Path, steps: int) -> Table:
-    """Pretrain the smallest model that makes sense, on one core, and read what the run's meters say."""
-    from heartlm.training.config import PretrainConfig
-    from heartlm.training.pretrain import pretrain
+def bytes_from_disk() -> int:
+    """Bytes that this process had the disk read so far."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("read_bytes")))
 
+
+def waiting(folder: Path, steps: int) -> Table:
+    """Pretrain the smallest models that make sense, on one core, and read what the run's meters say."""
+    do, data, corpus = Steps(folder), folder / "data", folder / "corpus"
+    do.run("simulate", data, "data", "simulate", data, "--patients", 20, "--minutes", 10, "--seed", 1)
+    do.run("tokenize", corpus, "tokenize", data, "--tokenizer", "beat", "--out", corpus)
     table = Table(
         "What a step of pretraining waits for its data: one core, one thread, 2048 tokens a step",
         ("model", "objective", "step", "data-wait share"),
@@ -211,7 +229,7 @@ def waiting(folder: Path, corpus_folder: Path, steps: int) -> Table:
         run = folder / f"run-{depth}-{objective}"
         shutil.rmtree(run, ignore_errors=True)
         how: dict[str, Any] = {"depth": depth, "objective": objective, "steps": steps, "threads": 1, "log_every": steps}
-        pretrain(PretrainConfig(corpus=corpus_folder, out=run, device="cpu", checkpoint_every=steps, **how))
+        pretrain(PretrainConfig(corpus=corpus, out=run, device="cpu", checkpoint_every=steps, **how))
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         last = [line for line in lines if line["split"] == "train"][-1]
         step_ms = 2048 / last["tokens_per_s"] * 1000
@@ -222,7 +240,6 @@ def waiting(folder: Path, corpus_folder: Path, steps: int) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder for the corpus and the rivals' files")
-    parser.add_argument("--corpus", type=Path, help="corpus to pretrain on; without it no data-wait share")
     parser.add_argument("--tokens", type=int, default=1 << 29, help="of the made-up corpus; 2 bytes each")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--turn-s", type=float, default=0.4)
@@ -235,9 +252,8 @@ def main() -> None:
         lambda: against_peers(given.work, given.tokens, given.rounds, given.turn_s),
         lambda: [ten_facets(given.work, given.tokens, given.rounds, given.turn_s)],
         lambda: [cold(given.work, given.tokens)],
+        lambda: [waiting(given.work, given.steps)],
     ]
-    if given.corpus:
-        makers.append(lambda: [waiting(given.work, given.corpus, given.steps)])
     tables = [table for make in makers for table in closed(make())]
     write("feeding", "Feeding", tables, {"torch": torch.__version__})
 

@@ -126,7 +126,8 @@ def webdataset(items: NDArray[np.uint16], folder: Path, batch_size: int) -> dict
 
     rivals = {}
     for workers in WORKERS:
-        stream = wds.WebDataset(shards, resampled=True, shardshuffle=False).shuffle(1000).map(decode).batched(batch_size)
+        stream = wds.WebDataset(shards, resampled=True, shardshuffle=False).shuffle(1000)
+        stream = stream.map(decode).batched(batch_size)
         loader = DataLoader(stream, batch_size=None, num_workers=workers) if workers else stream
         rivals[f"WebDataset, {_workers(workers)}"] = iter(loader)
     return rivals

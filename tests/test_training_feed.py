@@ -204,7 +204,7 @@ def test_a_corpus_cut_short_under_a_run_is_an_error_and_not_a_crash(tmp_path: Pa
                 while feed._ready.qsize() < prefetch:  # cut short between steps: within one it would be SIGBUS
                     time.sleep(0.001)
                 os.truncate(tmp_path / "codes.bin", 100)
-    assert fed.step == 5 + prefetch
+    assert fed.step == 7, "those that were ready are not lost"
 
 
 def test_a_corpus_deleted_under_a_run_is_said_once_and_read_on(

@@ -63,7 +63,7 @@ class Batch:
     @property
     def all_valid(self) -> bool:
         """Whether there is no padding, so that attention needs no mask."""
-        return bool((self.num_valid == self.codes.shape[1]).all())
+        return self.num_tokens == self.valid.numel()
 
     def to(self, device: torch.device) -> Batch:
         """The same on `device`; itself where it is there."""

@@ -44,6 +44,11 @@ class StepBatches:
     num_tokens: int
 
 
+TOGETHER = 8
+"""Steps prepared together where there is no thread: after a training step the processor's caches have forgotten how,
+and the first of them costs as much as several others."""
+
+
 class _Closed(Exception):  # noqa: N818
     """The feed was closed while a step was to be prepared."""
 
@@ -71,8 +76,8 @@ class Feed:
         world_size: number of ranks.
         accumulation: micro-batches of a step on each rank.
         device: where the batches go.
-        prefetch: steps to prepare ahead in a thread; 0 prepares each when it is asked for. By default 2 for a GPU or a
-            corpus larger than memory; on a CPU a thread would only take time from the step before.
+        prefetch: steps to prepare ahead in a thread; 0 prepares some together when they are asked for. By default 2 for
+            a GPU or a corpus larger than memory; on a CPU a thread would only take time from the step before.
         on_device: keep the corpus on the device; by default where the device is a GPU and the corpus fits.
 
     Raises:
@@ -106,6 +111,7 @@ class Feed:
         codes = make_batch.corpus.codes
         resident = DeviceCorpus.fits(codes, self.device) if on_device is None else on_device
         self.resident = DeviceCorpus(codes, self.device) if resident else None
+        self._all_valid = torch.ones((self.num_windows, sampler.width), dtype=torch.bool, device=self.device)
         self._watched = WatchedFile(codes)
         self._announced = sampler.buffer_at(first_step) - 1
         gpu, from_disk = self.device.type == "cuda", bool(sampler.reads(0, self.first_window, self.num_windows))
@@ -141,14 +147,31 @@ class Feed:
         Raises:
             HeartlmError: the corpus cannot be read any more.
         """
-        for step in self.steps:
-            prepared = self._ready.get() if self.prefetch else self._prepare(step, self._slot())
+        return self._from_thread() if self.prefetch else self._from_here()
+
+    def _from_thread(self) -> Iterator[StepBatches]:
+        for _ in self.steps:
+            prepared = self._ready.get()
             if isinstance(prepared, BaseException):
                 raise prepared
-            batch = self._finish(prepared)
+            batches = self._finish(prepared)
             self._free.put(prepared.slot)
-            parts = [batch.part(index, self.accumulation) for index in range(self.accumulation)]
-            yield StepBatches(step, parts, batch.num_counted, batch.num_tokens)
+            yield batches
+
+    def _from_here(self) -> Iterator[StepBatches]:
+        slot = self._slot()
+        for first in self.steps[::TOGETHER]:
+            ready: list[StepBatches] = []
+            error = None
+            try:
+                for step in range(first, min(first + TOGETHER, self.steps.stop)):
+                    ready.append(self._finish(self._prepare(step, slot)))
+            except BaseException as found:
+                error = found
+            while ready:
+                yield ready.pop(0)
+            if error is not None:
+                raise error
 
     def _slot(self) -> Slot:
         """Wait for a free slot."""
@@ -173,7 +196,7 @@ class Feed:
             tensors["hidden"] = slot.hold("hidden", draft.hidden)
         if draft.labels is not None:
             tensors["labels"] = slot.hold("labels", draft.labels)
-        if self.resident or (windows.length < windows.width).any():
+        if self.resident or windows.length.min() < windows.width:
             tensors["length"] = slot.hold("length", windows.length)
         if self.resident:
             tensors["first"] = slot.hold("first", windows.first)
@@ -192,19 +215,18 @@ class Feed:
         gather_windows(codes, windows.first, windows.length, windows.width, out.numpy())
         return out
 
-    def _finish(self, prepared: _Prepared) -> Batch:
-        """Send what was prepared to the device and make the batch there."""
-        windows, width = prepared.windows, prepared.windows.width
+    def _finish(self, prepared: _Prepared) -> StepBatches:
+        """Send what was prepared to the device and make the batches there."""
+        width, draft = prepared.windows.width, prepared.draft
         sent = prepared.slot.send(prepared.tensors, self.device)
         length = sent.get("length")
-        if length is None:
-            valid = torch.ones((len(windows), width), dtype=torch.bool, device=self.device)
-        else:
-            valid = torch.arange(width, device=self.device) < length[:, None]
         if self.resident:
             assert length is not None
             codes = self.resident.gather(sent["first"], length, width)
         else:
             codes = sent["codes"].to(torch.int64)
+        valid = self._all_valid if length is None else torch.arange(width, device=self.device) < length[:, None]
         parts = Parts(codes, valid, sent.get("hidden"), sent.get("labels"))
-        return self.make_batch.finish(parts, prepared.draft)
+        batch = self.make_batch.finish(parts, draft)
+        micro_batches = [batch.part(index, self.accumulation) for index in range(self.accumulation)]
+        return StepBatches(prepared.step, micro_batches, batch.num_counted, batch.num_tokens)
