@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from heartlm.kernels.amplitude import amplitude_levels, amplitude_levels_reference
 from heartlm.kernels.library import variants
-from heartlm.kernels.quantize import prepare_codebooks, residual_codes, residual_codes_reference
+from heartlm.kernels.quantize import prepare_codebooks, residual_codes, residual_codes_reference, sums_by_code
 from heartlm.kernels.rr import rr_codes, rr_codes_reference
 from heartlm.kernels.running import (
     stretch_medians,
@@ -85,6 +85,17 @@ def test_vectors_that_lie_between_two_centroids_get_the_code_that_double_precisi
         assert np.array_equal(residual_codes(vectors, weight, codebooks, variant=variant), expected)
 
 
+@examples
+@given(seeds, st.integers(1, 300), st.integers(1, 40))
+def test_sums_of_codes_are_numpys(seed: int, num_vectors: int, num_codes: int) -> None:
+    random = np.random.default_rng(seed)
+    vectors, codes = waves(random, num_vectors, 11), random.integers(0, num_codes, num_vectors).astype(np.uint16)
+    expected = np.zeros((num_codes, 11))
+    np.add.at(expected, codes, vectors)
+    for variant in variants():
+        assert np.array_equal(sums_by_code(vectors, codes, num_codes, variant=variant), expected)
+
+
 @pytest.mark.parametrize("value", [0.0, 1e-30, 1e6, np.nan])
 def test_odd_vectors_get_a_code(value: float) -> None:
     codebooks = prepare_codebooks(waves(np.random.default_rng(1), 20, 96)[None])
@@ -118,6 +129,15 @@ def test_medians_of_stretches_are_numpys(seed: int, num_rows: int, step: int, di
     rows = np.clip(np.round(rows, digits), -2, 4).astype(np.float32)
     first = np.maximum(np.arange(0, num_rows, step) - random.integers(0, 100), 0)
     last = np.minimum(np.arange(0, num_rows, step) + random.integers(1, 100), num_rows)
+    expected = stretch_medians_reference(rows, first, last)
+    for variant in variants():
+        assert np.array_equal(stretch_medians(rows, first, last, variant=variant), expected)
+
+
+def test_medians_of_more_rows_than_are_taken_at_once_are_numpys() -> None:
+    rows = np.cumsum(np.random.default_rng(0).normal(size=(10_000, 3)), axis=0).astype(np.float32)
+    first = np.maximum(np.arange(0, len(rows), 32) - 300, 0)
+    last = np.minimum(np.arange(0, len(rows), 32) + 332, len(rows))
     expected = stretch_medians_reference(rows, first, last)
     for variant in variants():
         assert np.array_equal(stretch_medians(rows, first, last, variant=variant), expected)

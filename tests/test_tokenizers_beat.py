@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from heartlm.ecg.recording import Annotations
 from heartlm.errors import HeartlmError
+from heartlm.tokenizers import waveform
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.waveform import DOMINANT_EVERY, beat_waveforms, deviations
@@ -80,6 +81,23 @@ def test_the_dominant_beat_is_the_median_around() -> None:
     np.testing.assert_allclose(offline[7], shape[7] - np.median(shape, axis=0), rtol=1e-5)
     assert not causal[0].any(), "the first beat is all there is to compare it with"
     np.testing.assert_allclose(causal[40], shape[40] - np.median(shape[: DOMINANT_EVERY + 1], axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("tokenizer", [OFFLINE, CAUSAL], ids=["offline", "causal"])
+@pytest.mark.parametrize("num_beats", [1, DOMINANT_EVERY, 1500])
+def test_beats_are_encoded_block_by_block_as_all_at_once(
+    tokenizer: BeatTokenizer, num_beats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead = heart_lead(num_beats, seed=4, noise_mv=0.05)
+    whole = tokenizer.encode(lead)
+    monkeypatch.setattr(waveform, "BLOCK_BEATS", 2 * DOMINANT_EVERY)
+    parts = tokenizer.encode(lead)
+    assert np.array_equal(parts.codes, whole.codes) and np.array_equal(parts.scale_mv, whole.scale_mv)
+    shape = tokenizer.waveforms(lead).shape
+    assert tokenizer.quantizer is not None and tokenizer.deviation_quantizer is not None
+    assert np.array_equal(tokenizer.quantizer.encode(shape), whole.codes[:, :4])
+    apart = deviations(shape, tokenizer.causal_only)
+    assert np.array_equal(tokenizer.deviation_quantizer.encode(apart), whole.codes[:, 4:6])
 
 
 # --- what codes hold --------------------------------------------------------------------------------------------------

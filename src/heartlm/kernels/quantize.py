@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from heartlm.kernels.library import address, int64, kernel, pointer
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 
 _NUM_HEAD = 32
 """Dimensions in which most centroids are ruled out."""
@@ -39,7 +40,7 @@ class Codebooks:
 
     num_points: int
     centroids: Floats
-    half: NDArray[np.float64]
+    half: Doubles
     bias: Floats
     heads: Floats
     columns: Floats
@@ -143,12 +144,34 @@ def residual_codes_reference(vectors: Floats, weight: Floats, codebooks: Codeboo
     return codes
 
 
-def _scores(vectors: Floats, centroids: Floats) -> NDArray[np.float64]:
+def _scores(vectors: Floats, centroids: Floats) -> Doubles:
     """Products of rows, summed in double precision in the order of the kernel."""
     terms = vectors.astype(np.float64) * centroids
     sums = np.add.reduce(terms.reshape(len(terms), -1, _SUMS), axis=1)
     while sums.shape[1] > 1:
         half = sums.shape[1] // 2
         sums = sums[:, :half] + sums[:, half:]
-    scores: NDArray[np.float64] = sums[:, 0]
+    scores: Doubles = sums[:, 0]
     return scores
+
+
+def sums_by_code(vectors: Floats, codes: NDArray[np.uint16], num_codes: int, variant: str | None = None) -> Doubles:
+    """Sum of the vectors of each code, one added after the other.
+
+    Args:
+        vectors: float32 `[num_vectors, num_points]`.
+        codes: below `num_codes`, `[num_vectors]`.
+        num_codes: how many there are.
+        variant: of the kernel; by default the best.
+
+    Returns:
+        float64 `[num_codes, num_points]`.
+    """
+    sums = np.zeros((num_codes, vectors.shape[1]))
+    run = kernel("sums_by_code", pointer, pointer, int64, int64, pointer, variant=variant)
+    if run is None:
+        np.add.at(sums, codes, vectors)
+        return sums
+    vectors, codes = np.ascontiguousarray(vectors, np.float32), np.ascontiguousarray(codes, np.uint16)
+    run(address(vectors, np.float32), address(codes, np.uint16), *vectors.shape, address(sums, np.float64))
+    return sums

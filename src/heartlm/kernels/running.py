@@ -10,6 +10,10 @@ from heartlm.kernels.library import address, int64, kernel, pointer
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
+_MOST_PLACES = 1024
+_ROWS_AT_ONCE = 4096
+"""Rows that the kernel turns into columns at once: what a processor keeps near, however many rows there are."""
+
 
 def trailing_median(values: Doubles, width: int, variant: str | None = None) -> Doubles:
     """Median of each value and the up to `width - 1` values before it, NaN left out; NaN where all are.
@@ -55,17 +59,19 @@ def stretch_medians(
     Returns:
         float32 `[num_stretches, row_length]`.
     """
-    run = kernel(
-        "stretch_medians", *(pointer, int64, int64), *(pointer, pointer, int64), pointer, pointer, variant=variant
-    )
-    if run is None:
+    run = kernel("stretch_medians", pointer, int64, pointer, pointer, int64, int64, pointer, pointer, variant=variant)
+    if run is None or rows.shape[1] > _MOST_PLACES:
         return stretch_medians_reference(rows, first, last)
-    rows = np.ascontiguousarray(rows, np.float32)
-    medians, columns = np.empty((len(first), rows.shape[1]), np.float32), np.empty(rows.size, np.int32)
-    if len(first):
-        assert first[0] >= 0 and last[-1] <= len(rows) and (first < last).all()
+    rows, medians = np.ascontiguousarray(rows, np.float32), np.empty((len(first), rows.shape[1]), np.float32)
+    if len(first) == 0:
+        return medians
+    assert first[0] >= 0 and last[-1] <= len(rows) and (first < last).all()
+    longest = int((last - np.append(first[:1], first[:-1])).max())
+    rows_at_once = min(max(longest, _ROWS_AT_ONCE), int(last[-1] - first[0]))
+    columns = np.empty(rows_at_once * rows.shape[1], np.int32)
     stretches = address(first, np.int64), address(last, np.int64), len(first)
-    run(address(rows, np.float32), *rows.shape, *stretches, address(columns, np.int32), address(medians, np.float32))
+    scratch = address(columns, np.int32)
+    run(address(rows, np.float32), rows.shape[1], *stretches, rows_at_once, scratch, address(medians, np.float32))
     return medians
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
+from heartlm.kernels.rr import Levels
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
 from heartlm.tokenizers.quantize import ResidualQuantizer, fit_quantizer
 from heartlm.tokenizers.rr import (
@@ -25,7 +27,7 @@ from heartlm.tokenizers.rr import (
     ordinal_coordinates,
     rr_codes,
 )
-from heartlm.tokenizers.waveform import BeatWaveforms, BeatWindow, beat_waveforms, deviations
+from heartlm.tokenizers.waveform import BeatWaveforms, BeatWindow, beat_blocks, beat_waveforms, deviations
 
 Floats = NDArray[np.float32]
 
@@ -33,6 +35,11 @@ FIT_BEATS = 60_000
 """About so many beats, an equal share from every lead that has them, fit the codebooks."""
 FIT_BEATS_PER_LEAD = 4_000
 """At most so many of one lead, so that memory does not grow with the length of recordings."""
+
+
+@lru_cache
+def _rr_levels(causal: bool) -> Levels:
+    return levels_of(CAUSAL_FACETS if causal else OFFLINE_FACETS, causal)
 
 
 @dataclass
@@ -86,10 +93,14 @@ class BeatTokenizer(Tokenizer):
             HeartlmError: there are no beats to learn from.
         """
         generator = np.random.Generator(np.random.Philox(seed))
-        parts = [self._fit_sample(lead, generator) for lead in leads]
+        parts = list[Floats]()
+        for lead in leads:
+            parts.append(self._fit_sample(lead, generator))
+            share = -(-FIT_BEATS // len(parts))
+            if sum(map(len, parts)) > 2 * FIT_BEATS:
+                parts = [part[:share].copy() for part in parts]
         if not sum(map(len, parts)):
             raise HeartlmError("the training split has no beats to fit the beat tokenizer on")
-        share = -(-FIT_BEATS // len(parts))
         shape, deviation = np.concatenate([part[:share] for part in parts]).swapaxes(0, 1)
         self.quantizer = self._fit_codes(shape, self.num_levels, seed)
         self.deviation_quantizer = self._fit_codes(deviation, self.num_deviation_levels, seed + 1)
@@ -113,19 +124,23 @@ class BeatTokenizer(Tokenizer):
 
     def encode(self, lead: Lead) -> Tokens:
         """Encode every beat of one lead."""
-        beats, waves = lead.annotations, self.waveforms(lead)
+        beats, rate_hz = lead.annotations, lead.recording.rate_hz
         shape, deviation = self._fitted()
-        codes = (
-            shape.encode(waves.shape),
-            deviation.encode(deviations(waves.shape, self.causal_only)),
-            rr_codes(beats.sample, beats.rate_hz, levels_of(self.rr_facets, self.causal_only)),
-        )
+        intervals = rr_codes(beats.sample, beats.rate_hz, _rr_levels(self.causal_only))
+        codes = np.empty((beats.num_beats, len(self.facets)), np.uint16)
+        scale_mv, done = np.empty(beats.num_beats, np.float32), 0
+        for waves, apart in beat_blocks(lead.signal_mv(), beats.sample, rate_hz, self.window, self.causal_only):
+            block = slice(done, done := done + len(apart))
+            scale_mv[block] = waves.scale_mv
+            codes[block] = np.concatenate(
+                [shape.encode(waves.shape), deviation.encode(apart), intervals[block]], axis=1
+            )
         return Tokens(
-            codes=np.concatenate(codes, axis=1),
+            codes=codes,
             sample=beats.sample,
             beat_class=beats.beat_classes(),
             rhythm=beats.rhythm_at(beats.sample),
-            scale_mv=waves.scale_mv,
+            scale_mv=scale_mv,
         )
 
     def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:

@@ -13,11 +13,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.quantize import Codebooks, prepare_codebooks, residual_codes
+from heartlm.kernels.quantize import Codebooks, prepare_codebooks, residual_codes, sums_by_code
 
 Floats = NDArray[np.float32]
-
-_CHUNK = 8192
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,9 @@ def k_means(points: Floats, num_codes: int, generator: np.random.Generator, num_
     centroids = points[generator.choice(len(points), num_codes, replace=len(points) < num_codes)].copy()
     for _ in range(num_rounds):
         nearest = nearest_centroid(points, centroids)
-        counts = np.bincount(nearest, minlength=num_codes)
-        order = np.argsort(nearest, kind="stable")
-        filled = np.flatnonzero(counts)
-        starts = np.concatenate([[0], np.cumsum(counts)[:-1]])[filled]
-        centroids[filled] = np.add.reduceat(points[order], starts, axis=0) / counts[filled, None]
-        empty = np.flatnonzero(counts == 0)
+        sums, counts = sums_by_code(points, nearest, num_codes), np.bincount(nearest, minlength=num_codes)
+        filled, empty = np.flatnonzero(counts), np.flatnonzero(counts == 0)
+        centroids[filled] = sums[filled] / counts[filled, None]
         if len(empty):
             error = ((points - centroids[nearest]) ** 2).sum(axis=1)
             worst = np.argsort(error)[-len(empty) :]
@@ -98,10 +93,7 @@ def k_means(points: Floats, num_codes: int, generator: np.random.Generator, num_
     return centroids
 
 
-def nearest_centroid(points: Floats, centroids: Floats) -> NDArray[np.int64]:
-    """Index of the centroid nearest to each point, the lower one of equals; int64 `[num_points]`."""
-    half_norm = 0.5 * np.einsum("ij,ij->i", centroids, centroids)
-    nearest = np.empty(len(points), np.int64)
-    for start in range(0, len(points), _CHUNK):
-        nearest[start : start + _CHUNK] = (points[start : start + _CHUNK] @ centroids.T - half_norm).argmax(axis=1)
-    return nearest
+def nearest_centroid(points: Floats, centroids: Floats) -> NDArray[np.uint16]:
+    """Index of the centroid nearest to each point, the lower one of equals; uint16 `[num_points]`."""
+    weight = np.ones(points.shape[1], np.float32)
+    return residual_codes(points, weight, prepare_codebooks(centroids[None]))[:, 0]

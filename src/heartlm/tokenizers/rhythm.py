@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.kernels.rr import Levels
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
 from heartlm.tokenizers.rr import LogScale, RRFacet, levels_of, ordinal_coordinates, rr_codes
 
@@ -17,6 +19,11 @@ RHYTHM_FACETS: tuple[RRFacet, ...] = (
     RRFacet("rr_over_recent", LogScale(0.35, 2.8, 127), True),
     RRFacet("rr_over_previous", LogScale(0.35, 2.8, 127), True),
 )
+
+
+@lru_cache
+def _levels() -> Levels:
+    return levels_of(RHYTHM_FACETS, causal=True)
 
 
 @dataclass
@@ -43,7 +50,7 @@ class RhythmTokenizer(Tokenizer):
         """Encode the RR intervals of one recording; its signal is not read."""
         beats = lead.annotations
         return Tokens(
-            codes=rr_codes(beats.sample, beats.rate_hz, levels_of(RHYTHM_FACETS, causal=True)),
+            codes=rr_codes(beats.sample, beats.rate_hz, _levels()),
             sample=beats.sample,
             beat_class=beats.beat_classes(),
             rhythm=beats.rhythm_at(beats.sample),

@@ -8,7 +8,7 @@ see the next interval and a mean centred on the beat. All are quantised on a log
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +115,6 @@ def rr_facets(rr_s: Floats, causal: bool) -> dict[str, Floats]:
     return rr_values(rr_s, RECENT_BEATS + 1, LONG_BEATS, 0 if causal else LONG_BEATS)
 
 
-@lru_cache
 def levels_of(facets: tuple[RRFacet, ...], causal: bool) -> Levels:
     """The levels of `facets` as `rr_codes` wants them; with `causal`, means look back only."""
     edges = tuple(facet.scale.edges for facet in facets)

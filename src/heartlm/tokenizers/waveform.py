@@ -8,6 +8,7 @@ low-pass, about one grid step (8 ms) beyond it, so a stream and a file give the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,11 +18,22 @@ from numpy.typing import NDArray
 from heartlm.kernels.running import stretch_medians
 from heartlm.kernels.waveform import cut_beats, interpolate, smooth
 
-__all__ = ["BeatWaveforms", "BeatWindow", "beat_waveforms", "deviations", "fill_gaps", "interpolate", "low_pass"]
+__all__ = [
+    "BeatWaveforms",
+    "BeatWindow",
+    "beat_blocks",
+    "beat_waveforms",
+    "deviations",
+    "fill_gaps",
+    "hann_weights",
+    "interpolate",
+    "low_pass",
+]
 
 Floats = NDArray[np.float32]
 
 DOMINANT_BEATS, DOMINANT_EVERY = 300, 32
+BLOCK_BEATS = 128 * DOMINANT_EVERY
 
 
 @dataclass(frozen=True)
@@ -72,9 +84,14 @@ def beat_waveforms(signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float,
         rate_hz: rate of `signal_mv`.
         window: the grid and the scale.
     """
+    return _cut(fill_gaps(signal_mv), sample, rate_hz, window)
+
+
+def _cut(signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float, window: BeatWindow) -> BeatWaveforms:
     offsets, weights = _grid(window, rate_hz)
-    filled = fill_gaps(signal_mv)
-    return BeatWaveforms(*cut_beats(filled, sample, offsets, weights, scale_beats=window.scale_beats, clip=window.clip))
+    return BeatWaveforms(
+        *cut_beats(signal_mv, sample, offsets, weights, scale_beats=window.scale_beats, clip=window.clip)
+    )
 
 
 @lru_cache
@@ -88,11 +105,43 @@ def deviations(shape: Floats, causal: bool) -> Floats:
     The dominant beat is the median waveform of some 300 beats on either side or, with `causal`, of the 600 before:
     enough that a long run of ectopic beats does not become what is usual. It is taken anew every 32 beats.
     """
-    begin = np.arange(0, len(shape), DOMINANT_EVERY)
+    return _deviations(shape, slice(0, len(shape)), 0, len(shape), causal)
+
+
+def beat_blocks(
+    signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float, window: BeatWindow, causal: bool
+) -> Iterator[tuple[BeatWaveforms, Floats]]:
+    """What `beat_waveforms` and `deviations` give, some thousand beats at a time, in memory that is used again."""
+    signal_mv, num_beats = fill_gaps(signal_mv), len(sample)
+    shape, first, stop = np.empty((0, len(window.times_s)), np.float32), 0, 0
+    baseline, scale = np.empty(num_beats, np.float32), np.empty(num_beats, np.float32)
+    for begin in range(0, num_beats, BLOCK_BEATS):
+        beats = slice(begin, min(begin + BLOCK_BEATS, num_beats))
+        near = _around(beats, num_beats, causal)
+        again = min(window.scale_beats - 1, stop)  # beats cut once more, as the running amplitude looks back at them
+        cut = _cut(signal_mv, sample[stop - again : near.stop], rate_hz, window)
+        shape = np.concatenate([shape[near.start - first :], cut.shape[again:]])
+        baseline[stop : near.stop], scale[stop : near.stop] = cut.baseline_mv[again:], cut.scale_mv[again:]
+        first, stop = near.start, near.stop
+        own = BeatWaveforms(shape[begin - first : beats.stop - first], baseline[beats], scale[beats])
+        yield own, _deviations(shape, beats, first, num_beats, causal)
+
+
+def _around(beats: slice, num_beats: int, causal: bool) -> slice:
+    """The beats among which the dominant beats of `beats` are looked for."""
+    if causal:
+        return slice(max(beats.start - 2 * DOMINANT_BEATS, 0), beats.stop)
+    return slice(max(beats.start - DOMINANT_BEATS, 0), min(beats.stop + DOMINANT_BEATS, num_beats))
+
+
+def _deviations(shape: Floats, beats: slice, first_beat: int, num_beats: int, causal: bool) -> Floats:
+    """Deviations of `beats`; `shape` holds the waveforms from `first_beat` on, as far as `_around` reaches."""
+    begin = np.arange(beats.start, beats.stop, DOMINANT_EVERY)
     first = np.maximum(begin - (2 * DOMINANT_BEATS if causal else DOMINANT_BEATS), 0)
-    last = begin + 1 if causal else np.minimum(begin + DOMINANT_EVERY + DOMINANT_BEATS, len(shape))
-    dominant = stretch_medians(shape, first, last)
-    deviation: Floats = shape - np.repeat(dominant, DOMINANT_EVERY, axis=0)[: len(shape)]
+    last = begin + 1 if causal else np.minimum(begin + DOMINANT_EVERY + DOMINANT_BEATS, num_beats)
+    dominant = stretch_medians(shape, first - first_beat, last - first_beat)
+    own = shape[beats.start - first_beat : beats.stop - first_beat]
+    deviation: Floats = own - np.repeat(dominant, DOMINANT_EVERY, axis=0)[: len(own)]
     return deviation
 
 

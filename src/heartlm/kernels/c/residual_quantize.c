@@ -214,3 +214,12 @@ void HEARTLM(residual_quantize)(const float *vectors, const float *weight, int64
             take_level(&books, level, size, &batch, codes + begin * num_levels);
     }
 }
+
+/* Add each vector to the sum of its code. */
+void HEARTLM(sums_by_code)(const float *restrict vectors, const uint16_t *codes, int64_t num_vectors,
+                           int64_t num_points, double *restrict sums) {
+    for (int64_t v = 0; v < num_vectors; v++) {
+        double *own = sums + codes[v] * num_points;
+        for (int64_t i = 0; i < num_points; i++) own[i] += vectors[v * num_points + i];
+    }
+}

@@ -14,7 +14,7 @@ void HEARTLM(trailing_median)(const double *values, int64_t num_values, int64_t 
     }
 }
 
-enum { TILE = 16 };
+enum { TILE = 16, MOST_PLACES = 1024 };
 
 /* Rows of `row_length` numbers to columns of `num_rows` keys. */
 static void to_columns(const float *rows, int64_t num_rows, int64_t row_length, int32_t *columns) {
@@ -25,27 +25,41 @@ static void to_columns(const float *rows, int64_t num_rows, int64_t row_length, 
         }
 }
 
-/* Medians of stretches of rows, place by place: of rows `first[b]` to `last[b]`, exclusive, to `medians`
- * [num_stretches, row_length]. Stretches only move on. From one to the next little changes, so that each median is a
- * few steps from the one before. `columns` is scratch for all numbers of `rows`. */
-void HEARTLM(stretch_medians)(const float *rows, int64_t num_rows, int64_t row_length, const int64_t *first,
-                              const int64_t *last, int64_t num_stretches, int32_t *columns, float *medians) {
-    to_columns(rows, num_rows, row_length, columns);
-    for (int64_t place = 0; place < row_length; place++) {
-        const int32_t *keys = columns + place * num_rows;
-        Middle middle = {0, 0, 0};
-        int64_t begin = 0, end = 0;
-        for (int64_t b = 0; b < num_stretches; b++) {
-            if (b == 0 || first[b] >= end) {
-                int64_t length = last[b] - first[b];
-                middle = about_the_middle(keys + first[b], length, extremes_of(keys + first[b], length));
-            } else {
-                middle.up_to += count_up_to(keys + end, last[b] - end, middle.key);
-                middle.up_to -= count_up_to(keys + begin, first[b] - begin, middle.key);
-            }
-            begin = first[b];
-            end = last[b];
-            medians[b * row_length + place] = median_from(keys + begin, end - begin, &middle);
+/* Stretches of rows, `first[b]` to `last[b]`, exclusive, which only move on. */
+typedef struct {
+    const int64_t *first, *last;
+} Stretches;
+
+/* Medians of one column over the stretches `b` to `stop`; `keys` are those of the rows from `base` on, `middle` is where
+ * the median of the stretch before lay. */
+static void medians_of(const int32_t *keys, int64_t base, const Stretches *of, int64_t b, int64_t stop, Middle *middle,
+                       float *medians, int64_t row_length) {
+    for (; b < stop; b++) {
+        int64_t first = of->first[b], length = of->last[b] - first;
+        if (b == 0 || first >= of->last[b - 1]) {
+            *middle = about_the_middle(keys + first - base, length, extremes_of(keys + first - base, length));
+        } else {
+            int64_t begin = of->first[b - 1], end = of->last[b - 1];
+            middle->up_to += count_up_to(keys + end - base, of->last[b] - end, middle->key);
+            middle->up_to -= count_up_to(keys + begin - base, first - begin, middle->key);
         }
+        medians[b * row_length] = median_from(keys + first - base, length, middle);
+    }
+}
+
+/* Medians of stretches of rows, place by place, to `medians` [num_stretches, row_length]; a row has MOST_PLACES at most.
+ * From a stretch to the next little changes, so that each median is a few steps from the one before. `columns` is scratch
+ * for `rows_at_once` rows, as many as a stretch and the one before span, or more. */
+void HEARTLM(stretch_medians)(const float *rows, int64_t row_length, const int64_t *first, const int64_t *last,
+                              int64_t num_stretches, int64_t rows_at_once, int32_t *columns, float *medians) {
+    const Stretches of = {first, last};
+    Middle middles[MOST_PLACES];
+    for (int64_t b = 0, stop; b < num_stretches; b = stop) {
+        int64_t base = first[b ? b - 1 : 0];
+        for (stop = b + 1; stop < num_stretches && last[stop] - base <= rows_at_once;) stop++;
+        int64_t num_rows = last[stop - 1] - base;
+        to_columns(rows + base * row_length, num_rows, row_length, columns);
+        for (int64_t place = 0; place < row_length; place++)
+            medians_of(columns + place * num_rows, base, &of, b, stop, &middles[place], medians + place, row_length);
     }
 }
