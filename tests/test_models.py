@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from heartlm.errors import HeartlmError  # noqa: E402
 from heartlm.models.config import ModelConfig  # noqa: E402
+from heartlm.models.dropout import dropped  # noqa: E402
 from heartlm.models.fused import rotate  # noqa: E402
 from heartlm.models.heart import HeartModel  # noqa: E402
 from heartlm.models.store import ModelInfo, build_model, load_foundation, load_model, save_model  # noqa: E402
@@ -208,6 +209,83 @@ def test_a_token_is_the_sum_of_its_facets() -> None:
     starts = [sum(size + 1 for size in SIZES[:facet]) for facet in range(F)]
     expected = sum(table[starts[facet] + codes[..., facet]] for facet in range(F))
     torch.testing.assert_close(embedded, expected)
+
+
+# --- dropout ----------------------------------------------------------------------------------------------------------
+
+
+def some_keys(num_sites: int, num_windows: int = B, seed: int = 0) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-(2**31), 2**31, (num_sites, num_windows), generator=generator, dtype=torch.int32)
+
+
+@pure
+@given(share=st.sampled_from([0.05, 0.1, 0.3, 0.5, 0.9]), seed=st.integers(0, 99))
+def test_about_the_share_is_dropped_and_the_mean_stays(share: float, seed: int) -> None:
+    x = dropped(torch.ones(8, 50, 40), some_keys(1, 8, seed)[0], share)
+    dropped_share = (x == 0).float().mean(dim=(1, 2))
+    assert ((dropped_share - share).abs() < 5 * (share * (1 - share) / 2000) ** 0.5).all()
+    assert torch.allclose(x[x != 0], torch.tensor(1 / (1 - share)))
+
+
+def test_what_is_dropped_belongs_to_the_window() -> None:
+    x, key = torch.randn(6, 10, 4), some_keys(1, 6)[0]
+    whole = dropped(x, key, 0.4)
+    assert torch.equal(torch.cat([dropped(x[:4], key[:4], 0.4), dropped(x[4:], key[4:], 0.4)]), whole)
+    assert torch.equal(dropped(x.flip(0), key.flip(0), 0.4).flip(0), whole)
+    assert dropped(x, None, 0.4) is x and dropped(x, key, 0.0) is x
+
+
+def test_what_is_dropped_in_one_place_says_nothing_about_another() -> None:
+    """Windows, also those whose keys are neighbours, and elements any distance apart; a million elements each."""
+    keys = torch.tensor([0, 1, 2, 3, -1, 2**31 - 1, 77], dtype=torch.int32)
+    lost = (dropped(torch.ones(len(keys), 2**20), keys, 0.5) == 0).double() - 0.5
+    near_chance = 5 / 2**10
+    between = lost @ lost.T / lost.shape[1] * 4
+    assert (between - torch.eye(len(keys))).abs().max() < near_chance
+    for apart in (1, 2, 3, 32, 128, 1000, 2**16):
+        assert ((lost[:, apart:] * lost[:, :-apart]).mean(dim=1) * 4).abs().max() < near_chance
+
+
+def dropping(share: float, causal: bool = False) -> HeartModel:
+    torch.manual_seed(0)
+    config = ModelConfig(SIZES, depth=2, width=32, heads=2, causal=causal, dropout=share).resolve()
+    return build_model(config, geometry())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [T, 6])
+def test_attention_that_could_drop_is_the_same_attention(causal: bool, length: int) -> None:
+    model, plain = dropping(1e-12, causal), dropping(0.0, causal)
+    valid = None if length == T else torch.arange(T) < torch.tensor([T, length, 1])[:, None]
+    keys = some_keys(model.num_dropout_sites)
+    assert plain.num_dropout_sites == 0 and len(keys) == 7
+    ours, expected = model.hidden(some_codes(), valid, keys)[0], plain.hidden(some_codes(), valid)[0]
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+def test_every_site_drops() -> None:
+    model = dropping(0.3)
+    keys = some_keys(model.num_dropout_sites)
+    seen = [model.hidden(some_codes(), None, keys)[0], model.hidden(some_codes())[0]]
+    for site in range(len(keys)):
+        other = keys.clone()
+        other[site] += 12345
+        seen.append(model.hidden(some_codes(), None, other)[0])
+    for one, before in enumerate(seen):
+        assert not any(torch.allclose(before, after, atol=1e-4) for after in seen[one + 1 :])
+
+
+def test_recomputed_activations_give_the_same_gradient() -> None:
+    gradients = []
+    for recompute in (False, True):
+        model = dropping(0.3)
+        model.recompute(recompute)
+        model.hidden(some_codes(), None, some_keys(model.num_dropout_sites))[0].square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    assert len(gradients[0]) == len(gradients[1]) > 10
+    for kept, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(recomputed, kept, rtol=1e-6, atol=1e-6)
 
 
 # --- on disk ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,19 @@ def test_a_measured_bucket_size_changes_no_loss(tmp_path: Path) -> None:
     spans = [json.loads(line) for line in (tmp_path / "measured" / "spans" / "rank-1.jsonl").read_text().splitlines()]
     assert {span["name"] for span in spans} >= {"data", "forward_backward", "communication", "optimizer", "step"}
     assert {span["args"]["step"] for span in spans} >= set(range(1, 9))
+
+
+def compile_as_rank(folder: str) -> None:
+    torch.compile = partial(torch.compile, backend="aot_eager")  # no C++ compiler, which takes a minute
+    how = {"steps": 4, "parallel": "fsdp", "compile": True, "activation_checkpointing": True}
+    train_as_rank(folder, how, 0.2, False, False)
+
+
+def test_blocks_are_compiled_and_sharded(trained: Path, tmp_path: Path) -> None:
+    run((2, compile_as_rank, [str(tmp_path / "run")]))
+    expected = losses(trained / "1x4-0.2")
+    found = {key: loss for key, loss in losses(tmp_path / "run").items() if key in expected}
+    assert len(found) == 4 and found[("train", 1)] == pytest.approx(expected[("train", 1)], rel=SAME)
 
 
 def label_as_rank(folder: str, parallel: str) -> None:
