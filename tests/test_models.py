@@ -238,7 +238,7 @@ def test_what_is_dropped_belongs_to_the_window() -> None:
 
 def test_what_is_dropped_in_one_place_says_nothing_about_another() -> None:
     """Windows, also those whose keys are neighbours, and elements any distance apart; a million elements each."""
-    keys = torch.tensor([0, 1, 2, 3, -1, 2**31 - 1, 77], dtype=torch.int32)
+    keys = torch.cat([torch.tensor([0, 1, 2, 3, -1, 2**31 - 1, -(2**31)], dtype=torch.int32), some_keys(1, 9)[0]])
     lost = (dropped(torch.ones(len(keys), 2**20), keys, 0.5) == 0).double() - 0.5
     near_chance = 5 / 2**10
     between = lost @ lost.T / lost.shape[1] * 4

@@ -26,8 +26,9 @@ def dropped(x: Tensor, key: Tensor | None, share: float) -> Tensor:
 
 def _kept(x: Tensor, key: Tensor, share: float) -> Tensor:
     """0 where an element of `x` is dropped, 1 / (1 − share) elsewhere."""
-    hashed = (_hashed_places(math.prod(x.shape[1:]), x.device) + key[:, None]).mul_(_int32(0x9E3779B1))
-    hashed.bitwise_xor_((hashed >> 15).bitwise_and_(0x1FFFF)).mul_(_int32(0x85EBCA6B))
+    hashed = _hashed_places(math.prod(x.shape[1:]), x.device) + key[:, None]
+    hashed.bitwise_xor_((hashed >> 16).bitwise_and_(0xFFFF)).mul_(_int32(0x7FEB352D))
+    hashed.bitwise_xor_((hashed >> 15).bitwise_and_(0x1FFFF)).mul_(_int32(0x846CA68B))
     kept = hashed >= int(share * 2**32) - 2**31
     return kept.to(x.dtype).mul_(1 / (1 - share)).view(x.shape)
 
