@@ -10,7 +10,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -154,9 +154,11 @@ def _array_of(name: str, tokens: Tokens) -> np.ndarray[Any, Any]:
 
 def _count(counts: dict[str, dict[str, int]], split: str, index: np.ndarray[Any, Any], names: Sequence[str]) -> None:
     """Add how often each of `names` is in `index`, −1 being the unlabelled."""
-    found = np.bincount(index.astype(np.int64) + 1, minlength=len(names) + 1).tolist()
-    named = Counter({name: count for name, count in zip(("unlabelled", *names), found, strict=True) if count})
-    counts[split] = dict(Counter(counts.get(split, {})) + named)
+    counted = counts.setdefault(split, {})
+    for place, count in enumerate(np.bincount(index + 1).tolist()):
+        if count:
+            name = names[place - 1] if place else "unlabelled"
+            counted[name] = counted.get(name, 0) + count
 
 
 _work: Work | None = None

@@ -127,7 +127,8 @@ class BeatTokenizer(Tokenizer):
         beats, rate_hz = lead.annotations, lead.recording.rate_hz
         shape, deviation = self._fitted()
         intervals = rr_codes(beats.sample, beats.rate_hz, _rr_levels(self.causal_only))
-        codes = np.empty((beats.num_beats, len(self.facets)), np.uint16)
+        num_codes = shape.num_levels + deviation.num_levels + intervals.shape[1]
+        codes = np.empty((beats.num_beats, num_codes), np.uint16)
         scale_mv, done = np.empty(beats.num_beats, np.float32), 0
         for waves, apart in beat_blocks(lead.signal_mv(), beats.sample, rate_hz, self.window, self.causal_only):
             block = slice(done, done := done + len(apart))

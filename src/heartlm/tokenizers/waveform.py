@@ -113,7 +113,7 @@ def beat_blocks(
 ) -> Iterator[tuple[BeatWaveforms, Floats]]:
     """What `beat_waveforms` and `deviations` give, some thousand beats at a time, in memory that is used again."""
     signal_mv, num_beats = fill_gaps(signal_mv), len(sample)
-    shape, first, stop = np.empty((0, len(window.times_s)), np.float32), 0, 0
+    shape, first, stop = np.empty((0, len(_grid(window, rate_hz)[0])), np.float32), 0, 0
     baseline, scale = np.empty(num_beats, np.float32), np.empty(num_beats, np.float32)
     for begin in range(0, num_beats, BLOCK_BEATS):
         beats = slice(begin, min(begin + BLOCK_BEATS, num_beats))
