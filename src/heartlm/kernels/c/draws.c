@@ -86,21 +86,25 @@ void HEARTLM(hide_spans)(int64_t seed, int64_t use, int64_t step, int64_t first_
     uint64_t lengths = (uint64_t)(batch_size * (width + 1));
     start(&begins, stream, place);
     start(&sure, stream, (uint64_t)(batch_size * width + first_window));
-    for (int64_t w = 0; w < num_windows; w++) {
-        int64_t chosen = (int64_t)(unit(next(&sure)) * (double)length[w]), left = 0, count = 0;
+    for (int64_t w = 0; w < num_windows; w++, hidden += width) {
+        int64_t chosen = (int64_t)(unit(next(&sure)) * (double)length[w]), hide_to = 0, count = 0;
+        for (int64_t t = 0; t < width; t++)
+            hidden[t] = unit(next(&begins)) < begin;
+        hidden[chosen] = 1;
         for (int64_t t = 0; t < width; t++, place++) {
-            if (unit(next(&begins)) < begin || t == chosen) {
+            if (hidden[t]) {
                 uint64_t pair = lengths + place / 2;
                 if (pair / 4 != block)
                     philox(&stream, block = pair / 4, pairs);
                 uint64_t half = pairs[pair % 4] >> (32 * (place % 2)) & 0xFFFFFFFFu;
-                int64_t run = 1 + (int64_t)(half * (uint64_t)longest >> 32);
-                left = run > left ? run : left;
+                int64_t end = t + 1 + (int64_t)(half * (uint64_t)longest >> 32);
+                hide_to = end > hide_to ? end : hide_to;
             }
-            int hide = left > 0 && t < length[w];
-            *hidden++ = (uint8_t)hide;
-            count += hide;
-            left -= left > 0;
+            hidden[t] = t < hide_to;
+        }
+        for (int64_t t = 0; t < width; t++) {
+            hidden[t] &= t < length[w];
+            count += hidden[t];
         }
         num_hidden[w] = count;
     }
