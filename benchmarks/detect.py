@@ -13,11 +13,9 @@ eight minutes, nearly all of them XQRS.
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,25 +24,18 @@ from typing import Any
 import numpy as np
 import sleepecg
 import wfdb
+from detect_peers import DETECTORS, Positions, Referees, annotated, by_sleepecg, by_xqrs, ludb_leads
 from numpy.typing import NDArray
 from timing import Table, interleaved, pin, write
-from wfdb.processing import XQRS
 
-from heartlm.ecg.beats import is_beat
-from heartlm.ecg.database import Database, open_database
-from heartlm.ecg.detect import SETTINGS, Mode, StreamingDetector, detect_beats
-from heartlm.ecg.readers.annotation_file import read_annotation_file
-from heartlm.ecg.recording import Annotations, Recording
+from heartlm.ecg.database import open_database
+from heartlm.ecg.detect import SETTINGS, Mode, StreamingDetector
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.ecg.simulator import SimulationConfig, simulate_recording
 from heartlm.ecg.splits import DS1, DS2, PACED
-from heartlm.ecg.write_annotations import write_annotations
 from heartlm.evaluation.matching import MATCH_WINDOW_S, match_beats
 from heartlm.kernels.detect import make_detector
 from heartlm.kernels.library import variants
-
-Positions = NDArray[np.int64]
-Detect = Callable[[NDArray[np.float32], float], Positions]
 
 OFF_S = 0.010
 FIBRILLATION = [RHYTHM_INDEX["VFL"], RHYTHM_INDEX["VFIB"]]
@@ -105,71 +96,6 @@ def total(scores: Iterable[Scores]) -> Scores:
     return Scores(*counts, np.concatenate([one.away_s for one in each]))
 
 
-def by_xqrs(signal: NDArray[np.float32], rate_hz: float) -> Positions:
-    detector = XQRS(signal.astype(np.float64), rate_hz)
-    detector.detect(verbose=False)
-    return np.asarray(detector.qrs_inds, np.int64)
-
-
-def by_sleepecg(signal: NDArray[np.float32], rate_hz: float) -> Positions:
-    return np.asarray(sleepecg.detect_heartbeats(signal.astype(np.float64), rate_hz), np.int64)
-
-
-DETECTORS: dict[str, Detect] = {
-    "heartlm, offline": partial(detect_beats, mode="offline"),
-    "heartlm, causal": partial(detect_beats, mode="causal"),
-    "wfdb XQRS": by_xqrs,
-    "sleepecg": by_sleepecg,
-}
-
-
-@dataclass
-class Referees:
-    """Programs of the WFDB package, run in a folder of links to mitdb.
-
-    Attributes:
-        folder: where they work.
-        gqrs: the detector, if at hand.
-        bxb: the comparator, if at hand.
-    """
-
-    folder: Path
-    gqrs: Path | None
-    bxb: Path | None
-
-    def run(self, program: Path, *words: str) -> str:
-        done = subprocess.run(
-            [program.resolve(), *words], cwd=self.folder, env={"WFDB": "."}, capture_output=True, text=True, check=True
-        )
-        return done.stdout
-
-    def find(self, record: str) -> Positions:
-        """The beats that gqrs finds."""
-        assert self.gqrs
-        self.run(self.gqrs, "-r", record)
-        file = read_annotation_file(self.folder / f"{record}.qrs")
-        return file.sample[is_beat(file.symbol.tolist())]
-
-    def count(self, record: str, found: Positions, rate_hz: float) -> tuple[int, int, int]:
-        """Beats found and missed and detections without a beat, as bxb counts them."""
-        assert self.bxb
-        (self.folder / f"{record}.det").unlink(missing_ok=True)
-        beats = Annotations(rate_hz, found, np.full(len(found), "N"))
-        write_annotations(self.folder, record, beats, "det")
-        report = self.run(self.bxb, "-r", record, "-a", "atr", "det", "-f", "0")
-        se, ppv = (
-            re.search(rf"QRS {name}: .*\((\d+)/(\d+)\)", report) for name in ("sensitivity", "positive predictivity")
-        )
-        assert se and ppv, report
-        return int(se[1]), int(se[2]) - int(se[1]), int(ppv[2]) - int(ppv[1])
-
-
-def annotated(database: Database, record: str) -> tuple[Recording, Annotations]:
-    annotations = database.annotations(record)
-    assert annotations is not None
-    return database.recording(record), annotations
-
-
 def score_mitdb(folder: Path, referees: Referees) -> tuple[dict[str, dict[str, Scores]], list[Table]]:
     """Scores of every record by detector, and what bxb says of them."""
     database = open_database(folder)
@@ -223,25 +149,13 @@ def per_record(scores: Mapping[str, Mapping[str, Scores]]) -> Table:
     first, *others = scores
     short = [f"{name}: F1 / RR off" for name in others]
     table = Table("mitdb, each record: heartlm offline in full, the others in short", ("record", *COLUMNS, *short))
-    for title in ("DS1 (tuned on)", "DS2"):
-        for record in SETS[title]:
+    for title, records in {"DS1": DS1, "DS2": DS2, "paced": PACED}.items():
+        for record in records:
             cells = (scores[name][record].cells() for name in others)
-            place = f"{record} ({title.split()[0]})"
-            table.add(place, *scores[first][record].cells(), *(f"{cell[2]} / {cell[3]}" for cell in cells))
-    for record in PACED:
-        cells = (scores[name][record].cells() for name in others)
-        table.add(f"{record} (paced)", *scores[first][record].cells(), *(f"{cell[2]} / {cell[3]}" for cell in cells))
+            in_short = (f"{cell[2]} / {cell[3]}" for cell in cells)
+            table.add(f"{record} ({title})", *scores[first][record].cells(), *in_short)
     table.close()
     return table
-
-
-def ludb_leads(folder: Path) -> Iterator[tuple[str, NDArray[np.float32], Positions, float]]:
-    """Name, signal, annotated QRS complexes and rate of every lead."""
-    for header in sorted((folder / "data").glob("*.hea"), key=lambda path: int(path.stem)):
-        record = wfdb.rdrecord(str(header.with_suffix("")))
-        for name, signal in zip(record.sig_name, record.p_signal.T, strict=True):
-            file = read_annotation_file(header.with_suffix(f".{name}"))
-            yield name, signal.astype(np.float32), file.sample[file.symbol == "N"], float(record.fs)
 
 
 def score_ludb(folder: Path) -> Table:
@@ -268,8 +182,14 @@ def in_chunks(signal: NDArray[np.float32], rate_hz: float, chunk_s: float) -> in
     return found + len(detector.finish())
 
 
-def speeds(title: str, signals: list[NDArray[np.float32]], rate_hz: float, rounds: int) -> Table:
-    """Rates on one core; XQRS, which is slow, has two minutes of the first signal."""
+def speeds(
+    title: str,
+    signals: list[NDArray[np.float32]],
+    rate_hz: float,
+    rounds: int,
+    more: Mapping[str, Callable[[], None]] | None = None,
+) -> Table:
+    """Rates on one core, of `more` rivals too; XQRS, which is slow, has two minutes of the first signal."""
     total_samples = sum(map(len, signals))
     few = signals[0][: round(120 * rate_hz)]
 
@@ -293,6 +213,7 @@ def speeds(title: str, signals: list[NDArray[np.float32]], rate_hz: float, round
         },
         "sleepecg": each(by_sleepecg, rate_hz),
         "wfdb XQRS": lambda: (by_xqrs(few, rate_hz), None)[1],
+        **(more or {}),
     }
     amounts = dict.fromkeys(rivals, total_samples) | {"wfdb XQRS": len(few)}
     table = Table(
@@ -305,6 +226,19 @@ def speeds(title: str, signals: list[NDArray[np.float32]], rate_hz: float, round
         table.add(name, f"{rate:.3g}", f"{rate / rates['wfdb XQRS']:.0f}", f"{rate / rates['sleepecg']:.1f}")
     table.close()
     return table
+
+
+def mitdb_speeds(folder: Path, referees: Referees, rounds: int) -> Table:
+    """Rates on eight recordings; gqrs, which is a program, reads them from files."""
+    database, records = open_database(folder), DS1[:8]
+    signals = [database.recording(record).signal(leads=[0])[0] for record in records]
+
+    def by_gqrs() -> None:
+        for record in records:
+            referees.find(record)
+
+    more = {"WFDB gqrs, files read and written": by_gqrs} if referees.gqrs else {}
+    return speeds("mitdb, 360 Hz", signals, 360.0, rounds, more)
 
 
 def day_signal(rate_hz: int) -> NDArray[np.float32]:
@@ -324,16 +258,14 @@ def main() -> None:
     options = parser.parse_args()
     pin(0)
     mitdb = options.data / "mitdb"
-    database = open_database(mitdb)
-    signals = [database.recording(record).signal(leads=[0])[0] for record in DS1[:8]]
-    tables = [speeds("mitdb, 360 Hz", signals, 360.0, options.rounds)]
-    for rate_hz in (500, 128):
-        tables.append(speeds(f"a simulated day, {rate_hz} Hz", [day_signal(rate_hz)], rate_hz, options.rounds))
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
+        referees = Referees(Path(temporary), options.gqrs, options.bxb)
         for path in mitdb.iterdir():
-            (folder / path.name).symlink_to(path.resolve())
-        scores, agreements = score_mitdb(mitdb, Referees(folder, options.gqrs, options.bxb))
+            (referees.folder / path.name).symlink_to(path.resolve())
+        tables = [mitdb_speeds(mitdb, referees, options.rounds)]
+        for rate_hz in (500, 128):
+            tables.append(speeds(f"a simulated day, {rate_hz} Hz", [day_signal(rate_hz)], rate_hz, options.rounds))
+        scores, agreements = score_mitdb(mitdb, referees)
     tables += [totals(scores), per_record(scores), *agreements]
     if options.ludb:
         tables.append(score_ludb(options.ludb))

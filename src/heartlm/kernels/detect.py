@@ -29,7 +29,7 @@ DECIMATED_HZ = 110.0
 _EVEN_S = (0.012, 0.025)
 """Widths (standard deviations) of the two bells. Chosen so that their mark lies where DS1's annotators put it."""
 _REACH_S = 0.06
-_BLOCK_S = 0.25
+_APART_S = 0.25
 _WARM_UP_S = 2.0
 _RR_START_S, _RR_LOW_S, _RR_HIGH_S, _RR_PAUSE_S = 0.8, 0.25, 1.8, 2.2
 
@@ -39,8 +39,8 @@ class Settings:
     """What decides which candidate is a beat.
 
     Attributes:
-        looks_ahead: whether the level is taken from both sides of a candidate, or from the past alone.
-        window_s: how far each of the two windows reaches that the level is taken from.
+        looks_ahead: whether the level is taken from windows on both sides of a candidate, or from two in the past.
+        window_s: length of such a window.
         threshold: a beat is higher than this share of the level,
         search_threshold: or, after a gap, than this one.
         search_gap: such a gap, in mean RR intervals.
@@ -71,7 +71,7 @@ class Settings:
 
 _COUNTS = (
     *("factor", "even_taps", "odd_taps", "smooth_taps", "fine_taps", "reach", "refractory"),
-    *("block", "window", "ahead", "warm_up"),
+    *("window", "looks_ahead", "apart", "warm_up"),
 )
 _NUMBERS = (
     *("threshold", "search_gap", "search_threshold", "floor", "decay", "height_weight", "rr_weight"),
@@ -91,9 +91,9 @@ class Plan(ctypes.Structure):
     fine_taps: int
     reach: int
     refractory: int
-    block: int
     window: int
-    ahead: int
+    looks_ahead: int
+    apart: int
     warm_up: int
     threshold: float
     search_gap: float
@@ -110,15 +110,15 @@ class Plan(ctypes.Structure):
     @property
     def delay(self) -> int:
         """Samples from a beat's mark to the decision, at most; search-back and warm-up left out."""
-        waits = max(self.refractory, self.block * (1 + self.ahead))
+        ahead = self.window if self.looks_ahead else 0
         filters = max(self.even_taps, self.odd_taps) + self.smooth_taps
-        return (waits + filters + self.reach + 2) * self.factor
+        return (ahead + self.refractory + filters + self.reach + 2) * self.factor
 
     @property
     def longest_delay(self) -> int:
         """The same of any beat."""
         search = int(self.search_gap * self.rr_high) + 1
-        return self.delay + max(search, self.block * self.warm_up) * self.factor
+        return self.delay + max(search, self.warm_up) * self.factor
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,6 @@ def plan_detector(rate_hz: float, settings: Settings) -> tuple[Plan, Filters]:
         smooth=_bell(settings.smooth_s, decimated_hz, 2.5 * settings.smooth_s).astype(np.float32),
         fine=_even_filter(rate_hz).astype(np.float32),
     )
-    block = round(_BLOCK_S * decimated_hz)
-    window = round(settings.window_s * decimated_hz / block)
     plan = Plan(
         factor=factor,
         even_taps=len(filters.even) - 1,
@@ -161,10 +159,10 @@ def plan_detector(rate_hz: float, settings: Settings) -> tuple[Plan, Filters]:
         fine_taps=len(filters.fine) - 1,
         reach=round(_REACH_S * decimated_hz),
         refractory=round(settings.refractory_s * decimated_hz),
-        block=block,
-        window=window,
-        ahead=window if settings.looks_ahead else 0,
-        warm_up=round(_WARM_UP_S * decimated_hz / block),
+        window=round(settings.window_s * decimated_hz),
+        looks_ahead=int(settings.looks_ahead),
+        apart=round(_APART_S * decimated_hz),
+        warm_up=round(_WARM_UP_S * decimated_hz),
         threshold=settings.threshold,
         search_gap=settings.search_gap,
         search_threshold=settings.search_threshold,

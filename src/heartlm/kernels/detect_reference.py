@@ -51,11 +51,11 @@ class ReferenceDetector:
         if len(samples) and self._origin is None:
             self._origin = samples[0]
         self._take_in(samples - self._origin if self._origin is not None else samples)
-        found = list(self._decisions.ready(self._num_tested, len(self._smooth) + self._base))
+        found = list(self._decisions.ready(self._num_tested))
         if ends:
             num_real = len(self._samples) + self._base * plan.factor
             self._take_in(np.repeat(self._samples[-1:], (self._history + 1) * plan.factor))
-            found += self._decisions.ready(self._num_tested, num_real // plan.factor, ended=True)
+            found += self._decisions.ready(self._num_tested, num_real // plan.factor)
             found = [position for position in found if position < num_real]
         self._forget()
         return np.array([position for position in found if position >= 0], np.int64)
@@ -76,9 +76,7 @@ class ReferenceDetector:
         with np.errstate(over="ignore"):
             self._power = np.concatenate([self._power, odd * odd + even * even])
         smooth = _filtered(self._power, filters.smooth, len(self._smooth), stop - plan.smooth_taps, 1)
-        height = np.sqrt(smooth)
-        self._decisions.add_heights(len(self._smooth) + self._base, height)
-        self._smooth = np.concatenate([self._smooth, height])
+        self._smooth = np.concatenate([self._smooth, smooth])
         self._find_candidates()
 
     def _find_candidates(self) -> None:
@@ -91,7 +89,8 @@ class ReferenceDetector:
         for k in range(1, refractory + 1):
             highest &= (here > self._smooth[first - k : last - k]) & (here >= self._smooth[first + k : last + k])
         for place in (np.flatnonzero(highest) + self._num_tested).tolist():
-            self._decisions.add(Candidate(place, self._mark(place), float(self._smooth[place - self._base])))
+            height = math.sqrt(self._smooth[place - self._base])
+            self._decisions.add(Candidate(place, self._mark(place), height))
         self._num_tested = last + self._base
 
     def _mark(self, place: int) -> int:
@@ -138,43 +137,41 @@ class Decisions:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._block_height: dict[int, float] = {}
+        self._known: deque[Candidate] = deque()
         self._waiting: deque[Candidate] = deque()
         self._rejected: list[Candidate] = []
         self._last_beat: int | None = None
         self._rr = plan.rr_start
         self._mean_height = 0.0
 
-    def add_heights(self, first: int, heights: Floats) -> None:
-        """Note the highest height of every block; `heights` begin at place `first`."""
-        block = self._plan.block
-        for start in range(first - first % block, first + len(heights), block):
-            part = heights[max(0, start - first) : start + block - first]
-            if len(part):
-                known = self._block_height.get(start // block, 0.0)
-                self._block_height[start // block] = max(known, float(part.max()))
-
     def add(self, candidate: Candidate) -> None:
         """Let a candidate wait for its decision."""
+        self._known.append(candidate)
         self._waiting.append(candidate)
 
-    def ready(self, num_tested: int, num_smooth: int, ended: bool = False) -> Iterator[int]:
-        """Decide every candidate that waits for nothing more and give the positions of the beats."""
-        plan = self._plan
-        num_blocks = num_smooth // plan.block + ended
-        if not ended and num_blocks < plan.warm_up:
-            return
-        while self._waiting and (ended or self._waiting[0].place // plan.block + plan.ahead < num_blocks):
-            yield from self._decide(self._waiting.popleft(), num_blocks)
-        yield from self._search_back(self._waiting[0].place if self._waiting else num_tested)
-        for block in [block for block in self._block_height if block < num_blocks - 3 * plan.window - 8]:
-            del self._block_height[block]
+    def ready(self, known: int, num_places: int | None = None) -> Iterator[int]:
+        """Decide every candidate that waits for nothing more and give the positions of the beats.
 
-    def _decide(self, candidate: Candidate, num_blocks: int) -> Iterator[int]:
+        Args:
+            known: all candidates before this place were added.
+            num_places: length of the signal, once it has ended.
+        """
+        plan = self._plan
+        ended = num_places is not None
+        if not ended and known <= plan.warm_up:
+            return
+        ahead = plan.window if plan.looks_ahead else 0
+        while self._waiting and (ended or self._waiting[0].place + ahead < known):
+            yield from self._decide(self._waiting.popleft(), num_places)
+        yield from self._search_back(self._waiting[0].place if self._waiting else known)
+        while self._known and self._known[0].place < known - 3 * plan.window - plan.apart:
+            self._known.popleft()
+
+    def _decide(self, candidate: Candidate, num_places: int | None) -> Iterator[int]:
         plan = self._plan
         yield from self._search_back(candidate.place)
         mean_height = self._mean_height_at(candidate.place)
-        candidate.level = max(self._level(candidate.place // plan.block, num_blocks), plan.floor * mean_height)
+        candidate.level = max(self._level_around(candidate.place, num_places), plan.floor * mean_height)
         if candidate.height > plan.threshold * candidate.level:
             gain = plan.height_weight * (candidate.height - mean_height)
             self._mean_height = candidate.height if self._last_beat is None else mean_height + gain
@@ -183,24 +180,20 @@ class Decisions:
         elif self._last_beat is not None:
             self._rejected.append(candidate)
 
-    def _level(self, block: int, num_blocks: int) -> float:
+    def _level_around(self, place: int, num_places: int | None) -> float:
         plan = self._plan
-        start, stop = block < plan.window, plan.ahead > 0 and block + plan.window >= num_blocks
-        if plan.ahead:
-            near = self._highest(block - plan.window, block)
-            far = self._highest(block, min(block + plan.window, num_blocks - 1))
-            if start != stop:
-                return far if start else near
-            return max(near, far) if start else min(near, far)
-        warm = min(plan.warm_up, num_blocks) - 1
-        near = self._highest(block - plan.window, max(block, warm) if start else block)
-        far_end = block - plan.window - 2
-        far_start = far_end - plan.window + 1
-        far = self._highest(far_start, max(far_end, warm) if far_start < 0 else far_end)
-        return min(near, far)
+        start = place - plan.window
+        near = self._highest(start, max(place, plan.warm_up) if start < 0 else place)
+        if plan.looks_ahead:
+            first = place if num_places is None else min(place, num_places - plan.warm_up)
+            return min(near, self._highest(first, place + plan.window))
+        last = start - plan.apart
+        first = last - plan.window
+        return min(near, self._highest(first, max(last, plan.warm_up) if first < 0 else last))
 
     def _highest(self, first: int, last: int) -> float:
-        return max((self._block_height.get(block, 0.0) for block in range(max(0, first), last + 1)), default=0.0)
+        heights = (candidate.height for candidate in self._known if first <= candidate.place <= last)
+        return max(heights, default=0.0)
 
     def _mean_height_at(self, place: int) -> float:
         if self._last_beat is None:

@@ -48,75 +48,80 @@ static void make_room(const struct plan *p, struct detector *d, struct arrays *a
     d->base += shift;
 }
 
-static void decimate(const struct plan *p, struct detector *d, struct arrays *a) {
-    int64_t stop = d->num_samples / p->factor, factor = p->factor;
+/* Means of `factor` samples each; inlined for the usual factors, so that they are known when it is compiled. */
+static inline void means(const float *samples, int64_t factor, int64_t count, float *out) {
     float share = 1.0f / (float)factor;
-    for (int64_t i = d->num_decimated - d->base; i < stop - d->base; i++) {
-        float sum = a->samples[i * factor];
-        for (int64_t j = 1; j < factor; j++) sum += a->samples[i * factor + j];
-        a->decimated[i] = sum * share;
+    for (int64_t i = 0; i < count; i++) {
+        float sum = samples[i * factor];
+        for (int64_t j = 1; j < factor; j++) sum += samples[i * factor + j];
+        out[i] = sum * share;
+    }
+}
+
+static void decimate(const struct plan *p, struct detector *d, struct arrays *a) {
+    int64_t stop = d->num_samples / p->factor, first = d->num_decimated - d->base, count = stop - d->num_decimated;
+    const float *from = a->samples + first * p->factor;
+    float *to = a->decimated + first;
+    switch (p->factor) {
+    case 1: means(from, 1, count, to); break;
+    case 2: means(from, 2, count, to); break;
+    case 3: means(from, 3, count, to); break;
+    case 4: means(from, 4, count, to); break;
+    case 9: means(from, 9, count, to); break;
+    default: means(from, p->factor, count, to);
     }
     d->num_decimated = stop;
 }
 
-static void filter(const struct plan *p, struct detector *d, struct arrays *a, const float *even, const float *odd) {
+/* `num` vectors of the sum over taps of what stands before and after x, added up or, for an odd filter, subtracted. */
+static inline void filter_vectors(const float *x, const float *taps, int64_t last_tap, int odd, int num, float *out) {
+    vfloat sum[4];
+    for (int v = 0; v < num; v++) sum[v] = taps[0] * load(x + v * LANES);
+    for (int64_t k = 1; k <= last_tap; k++)
+        for (int v = 0; v < num; v++) {
+            vfloat after = load(x + v * LANES + k), before = load(x + v * LANES - k);
+            sum[v] += taps[k] * (odd ? after - before : after + before);
+        }
+    for (int v = 0; v < num; v++) store(out + v * LANES, sum[v]);
+}
+
+/* Filter `count` values from x on. `odd` is a constant wherever this is called. */
+static inline void filter(const float *x, const float *taps, int64_t last_tap, int odd, int64_t count, float *out) {
+    int64_t i = 0;
+    for (; i + 4 * LANES <= count; i += 4 * LANES) filter_vectors(x + i, taps, last_tap, odd, 4, out + i);
+    for (; i + LANES <= count; i += LANES) filter_vectors(x + i, taps, last_tap, odd, 1, out + i);
+    for (; i < count; i++) {
+        float sum = taps[0] * x[i];
+        for (int64_t k = 1; k <= last_tap; k++)
+            sum += taps[k] * (odd ? x[i + k] - x[i - k] : x[i + k] + x[i - k]);
+        out[i] = sum;
+    }
+}
+
+static void filter_both(const struct plan *p, struct detector *d, struct arrays *a, const float *even, const float *odd) {
     int64_t longest = p->even_taps > p->odd_taps ? p->even_taps : p->odd_taps;
-    int64_t stop = d->num_decimated - longest;
-    int64_t i = d->num_filtered - d->base, end = stop - d->base;
-    if (stop <= d->num_filtered) return;
-    for (; i + LANES <= end; i += LANES) {
-        const float *x = a->decimated + i;
-        vfloat e = even[0] * load(x), o = e - e;
-        for (int64_t k = 1; k <= p->even_taps; k++) e += even[k] * (load(x - k) + load(x + k));
-        for (int64_t k = 1; k <= p->odd_taps; k++) o += odd[k] * (load(x + k) - load(x - k));
-        store(a->even + i, e);
-        store(a->power + i, o * o + e * e);
-    }
-    for (; i < end; i++) {
-        const float *x = a->decimated + i;
-        float e = even[0] * x[0], o = 0;
-        for (int64_t k = 1; k <= p->even_taps; k++) e += even[k] * (x[-k] + x[k]);
-        for (int64_t k = 1; k <= p->odd_taps; k++) o += odd[k] * (x[k] - x[-k]);
-        a->even[i] = e;
-        a->power[i] = o * o + e * e;
-    }
-    d->num_filtered = stop;
+    int64_t first = d->num_filtered - d->base, count = d->num_decimated - longest - d->num_filtered;
+    if (count <= 0) return;
+    filter(a->decimated + first, even, p->even_taps, 0, count, a->even + first);
+    filter(a->decimated + first, odd, p->odd_taps, 1, count, a->power + first);
+    for (int64_t i = first; i < first + count; i++)
+        a->power[i] = a->power[i] * a->power[i] + a->even[i] * a->even[i];
+    d->num_filtered += count;
 }
 
 static void smoothen(const struct plan *p, struct detector *d, struct arrays *a, const float *taps) {
-    int64_t stop = d->num_filtered - p->smooth_taps;
-    int64_t i = d->num_smooth - d->base, end = stop - d->base;
-    if (stop <= d->num_smooth) return;
-    for (; i + LANES <= end; i += LANES) {
-        const float *x = a->power + i;
-        vfloat sum = taps[0] * load(x);
-        for (int64_t k = 1; k <= p->smooth_taps; k++) sum += taps[k] * (load(x - k) + load(x + k));
-        store(a->smooth + i, sum);
-    }
-    for (; i < end; i++) {
-        const float *x = a->power + i;
-        float sum = taps[0] * x[0];
-        for (int64_t k = 1; k <= p->smooth_taps; k++) sum += taps[k] * (x[-k] + x[k]);
-        a->smooth[i] = sum;
-    }
-    for (int64_t place = d->num_smooth; place < stop;) {
-        int64_t block = place / p->block, next = (block + 1) * p->block < stop ? (block + 1) * p->block : stop;
-        float height = place == block * p->block ? 0 : d->block_height[block % NUM_BLOCKS];
-        for (; place < next; place++) {
-            float *x = a->smooth + (place - d->base);
-            *x = sqrtf(*x);
-            if (*x > height) height = *x;
-        }
-        d->block_height[block % NUM_BLOCKS] = height;
-    }
-    d->num_smooth = stop;
+    int64_t first = d->num_smooth - d->base, count = d->num_filtered - p->smooth_taps - d->num_smooth;
+    if (count <= 0) return;
+    filter(a->power + first, taps, p->smooth_taps, 0, count, a->smooth + first);
+    d->num_smooth += count;
 }
 
 /* How far from zero x is at its peak near x[0]: a parabola through three values where the middle one is an extremum. */
 static double peak_height(const float *x) {
     double sign = x[0] < 0 ? -1 : 1, before = sign * x[-1], here = sign * x[0], after = sign * x[1];
     double bend = before + after - 2 * here;
-    return here >= before && here >= after && bend < 0 ? here - (after - before) * (after - before) / (8 * bend) : here;
+    if (!(here >= before && here >= after && bend < 0)) return here;
+    return here - (after - before) * (after - before) / (8 * bend);
 }
 
 /* The sample around `place` where the even filter's output is farthest from zero. */
@@ -129,32 +134,39 @@ static int64_t mark(const struct plan *p, struct detector *d, struct arrays *a, 
     }
     float farthest = -1;
     int64_t centre = peak * p->factor + (p->factor - 1) / 2, position = centre;
-    for (int64_t i = centre - p->factor; i <= centre + p->factor; i++) {
-        const float *x = a->samples + (i - d->base * p->factor);
-        float sum = fine[0] * x[0];
-        for (int64_t k = 1; k <= p->fine_taps; k++) sum += fine[k] * (x[-k] + x[k]);
-        if (fabsf(sum) > farthest) farthest = fabsf(sum), position = i;
+    for (int64_t first = centre - p->factor; first <= centre + p->factor; first += LANES) {
+        float values[LANES];
+        filter(a->samples + (first - d->base * p->factor), fine, p->fine_taps, 0, LANES, values);
+        for (int64_t i = 0; i < LANES && first + i <= centre + p->factor; i++)
+            if (fabsf(values[i]) > farthest) farthest = fabsf(values[i]), position = first + i;
     }
     return position;
 }
 
-/* Candidates are the places whose height nothing within the refractory time exceeds. */
+/* Candidates are the places whose power is more than any within the refractory time before and no less than any after.
+ * A place that has no more than another one shortly before it is none, so the search leaps over such. */
 static void find_candidates(const struct plan *p, struct detector *d, struct arrays *a, const float *fine) {
-    for (; d->num_tested < d->num_smooth - p->refractory; d->num_tested++) {
-        const float *x = a->smooth + (d->num_tested - d->base);
-        if (!(x[0] > x[-1] && x[0] >= x[1])) continue;
-        int64_t k = 2;
-        while (k <= p->refractory && x[0] > x[-k] && x[0] >= x[k]) k++;
-        if (k <= p->refractory || d->num_candidates == NUM_WAITING) continue;
-        struct candidate *c = &d->candidates[d->num_candidates++];
-        c->place = d->num_tested, c->height = x[0], c->position = mark(p, d, a, d->num_tested, fine);
+    int64_t refractory = p->refractory, place = d->num_tested, stop = d->num_smooth - refractory;
+    while (place < stop) {
+        const float *x = a->smooth + (place - d->base);
+        int64_t after = 1, before = 1;
+        while (after <= refractory && x[after] <= x[0]) after++;
+        if (after > refractory) {
+            while (before <= refractory && x[-before] < x[0]) before++;
+            if (before > refractory) {
+                struct candidate *c = candidate(d, d->num_found++);
+                c->place = place, c->height = sqrt(x[0]), c->position = mark(p, d, a, place, fine);
+            }
+        }
+        place += after;
     }
+    d->num_tested = place;
 }
 
 static void take_in(const struct plan *p, struct detector *d, struct arrays *a, const float *taps) {
     const float *even = taps, *odd = even + p->even_taps + 1, *smooth = odd + p->odd_taps + 1;
     decimate(p, d, a);
-    filter(p, d, a, even, odd);
+    filter_both(p, d, a, even, odd);
     smoothen(p, d, a, smooth);
     find_candidates(p, d, a, smooth + p->smooth_taps + 1);
 }

@@ -7,9 +7,8 @@
 
 #include <stdint.h>
 
-#define NUM_BLOCKS 256   /* remembered, a power of two */
-#define NUM_WAITING 128  /* candidates not decided yet, and rejected ones that may be searched back */
-#define NEW_PLACES 1024  /* decimated samples taken in at once */
+#define NUM_CANDIDATES 256 /* remembered, a power of two */
+#define NEW_PLACES 1024    /* decimated samples taken in at once */
 
 /* The settings in samples; heartlm.kernels.detect.Plan is the same structure. */
 struct plan {
@@ -20,10 +19,10 @@ struct plan {
     int64_t fine_taps;   /* of the even filter at the full rate */
     int64_t reach;       /* the peak is at most so far from the candidate */
     int64_t refractory;  /* a candidate is the highest within so many places on either side */
-    int64_t block;       /* places in a block, of which the highest counts */
-    int64_t window;      /* blocks that the level looks at on one side */
-    int64_t ahead;       /* blocks after its own that a candidate waits for: `window`, or 0 to look back only */
-    int64_t warm_up;     /* blocks that come before the first decision */
+    int64_t window;      /* the level is taken from windows of so many places */
+    int64_t looks_ahead; /* 1: one of the windows comes after the candidate, 0: both come before */
+    int64_t apart;       /* those before are so far apart */
+    int64_t warm_up;     /* places that come before the first decision */
     double threshold;    /* of height over level */
     double search_gap;   /* over the mean RR interval, from which on a lower candidate will do */
     double search_threshold;
@@ -48,12 +47,12 @@ struct detector {
     int64_t num_real;    /* without the padding, once the signal has ended; else -1 */
     int64_t base;        /* place of the first element of the arrays */
     int64_t num_decimated, num_filtered, num_smooth, num_tested;
-    int64_t num_candidates, num_decided; /* those decided and still here were rejected, but may come back */
+    int64_t num_found, num_decided; /* candidates so far; number i is in candidates[i % NUM_CANDIDATES] */
+    int64_t first_open;             /* decided ones from here on were rejected, but may come back */
     int64_t has_beat, last_beat;
     double rr, mean_height;
     float origin; /* the first sample: every other is taken relative to it */
-    float block_height[NUM_BLOCKS];
-    struct candidate candidates[NUM_WAITING];
+    struct candidate candidates[NUM_CANDIDATES];
 };
 
 /* The arrays behind the structure, each `capacity` places long, the samples times the factor. */
