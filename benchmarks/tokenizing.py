@@ -1,0 +1,365 @@
+"""Tokenising end to end: read, find the beats, make tokens, write the corpus; against the usual script.
+
+    python benchmarks/tokenizing.py --data FOLDER --work FOLDER
+
+`--data` holds mitdb. Into `--work` (1.5 GB, kept for the next run) go a day of 12 leads at 500 Hz (see reading.py), its
+first hour, tokenizers fitted on mitdb, and corpora. Beats are detected throughout, as nobody has annotated a large
+archive. A rate counts the samples of the leads that are tokenised. Before anything is timed, the usual script has to
+give heartlm's tokens for heartlm's beats. Files are in the page cache unless a row says otherwise. About three minutes.
+
+The usual script is timed on the first minutes of a record, heartlm on all of it: both are linear in its length.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+import argparse
+import json
+import multiprocessing
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from reading import LEADS, RATE_HZ, first_hour, forget, generate, peak_mb, plain
+from timing import Table, interleaved, pin, seconds, write
+from usual_script import tokenise_record, tokens_of
+
+from heartlm.corpus.build import build_corpus
+from heartlm.corpus.corpus import open_corpus
+from heartlm.ecg.database import open_database
+from heartlm.ecg.detect import detect_beats
+from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
+from heartlm.tokenizers.beat import BeatTokenizer
+from heartlm.tokenizers.quantize import ResidualQuantizer
+from heartlm.tokenizers.registry import KINDS, tokenizer_class
+from heartlm.tokenizers.waveform import beat_blocks, beat_waveforms, deviations
+
+ARCHIVE_SAMPLES, ARCHIVE_BYTES = 136e9, 272e9
+NODE_CORES = 64
+"""Physical cores of a socket of a MeluXina node."""
+USUAL_S = 300
+"""Seconds of a record that the usual script is timed on."""
+KILLS = 5
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--short", type=Path, help="a database of many short recordings, such as cinc2017")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+class Bench:
+    """Databases, fitted tokenizers and a place for corpora."""
+
+    def __init__(self, data: Path, work: Path) -> None:
+        self.mitdb, self.work = data / "mitdb", work / "tokenizing"
+        self.work.mkdir(parents=True, exist_ok=True)
+        day = generate(work)[1]
+        hour = work / "hour" / "hour.hea"
+        if not hour.is_file():
+            first_hour(day, hour.parent)
+        self.day, self.hour = self._training(day), self._training(hour)
+
+    def _training(self, header: Path) -> Path:
+        """A database of one record, in the training split, so that all of its leads can be tokenised."""
+        folder = self.work / header.stem
+        folder.mkdir(exist_ok=True)
+        for suffix in (".hea", ".dat"):
+            link = folder / f"{header.stem}{suffix}"
+            link.unlink(missing_ok=True)
+            link.symlink_to(header.with_suffix(suffix).resolve())
+        (folder / "database.json").write_text(json.dumps({"splits": {header.stem: "train"}}))
+        return folder
+
+    def copies(self) -> Path:
+        """A database of mitdb four times over."""
+        copies = self.work / "copies"
+        for number in range(4):
+            (copies / str(number)).mkdir(parents=True, exist_ok=True)
+            for path in (path for path in self.mitdb.iterdir() if path.suffix in (".hea", ".dat", ".atr")):
+                link = copies / str(number) / path.name
+                if not link.is_symlink():
+                    link.symlink_to(path.resolve())
+        return copies
+
+    def tokenizer(self, kind: str) -> Tokenizer:
+        """The tokenizer of a kind, fitted on mitdb once."""
+        out = self.work / f"fitted-{kind}"
+        if not (out / "manifest.json").is_file():
+            build_corpus([self.mitdb], tokenizer_class(kind)(), out, processes=1)
+        return load_tokenizer(out / "tokenizer")
+
+    def build(self, folder: Path, tokenizer: Tokenizer, out: str = "corpus", **settings: Any) -> dict[str, Any]:
+        """Make a corpus of `folder` where there was none, by one process unless told otherwise."""
+        place = self.work / out
+        shutil.rmtree(place, ignore_errors=True)
+        return build_corpus(
+            [folder], tokenizer, place, **{"beats": "detected", "fit": False, "processes": 1} | settings
+        )
+
+    def num_samples(self, out: str = "corpus") -> int:
+        """Samples of all leads of a corpus."""
+        return sum(row.num_samples for row in open_corpus(self.work / out).records.rows)
+
+    def num_bytes(self, out: str = "corpus") -> int:
+        """Bytes of the tokens of a corpus, and of what is told of them."""
+        return sum(path.stat().st_size for path in (self.work / out).glob("*.bin"))
+
+    def rate(self, build: Callable[[], object], rounds: int) -> float:
+        """Samples a second of a build, from its median time."""
+        taken = interleaved({"": build}, rounds)[""]
+        return self.num_samples() / statistics.median(taken)
+
+
+def same_tokens(bench: Bench, tokenizer: BeatTokenizer) -> str:
+    """Compare the usual script with heartlm on the same beats; says how many codes differ."""
+    database = open_database(bench.mitdb)
+    recording, annotations = database.recording("200"), database.annotations("200")
+    assert annotations is not None
+    codes = tokenizer.encode(Lead(recording, annotations)).codes
+    physical = recording.signal(leads=[0])[0].astype(np.float64)
+    usual = np.array(tokens_of(physical, recording.rate_hz, annotations.sample, tokenizer))
+    differing = int((usual != codes).sum())
+    assert differing < 1e-3 * codes.size, f"{differing} of {codes.size} codes differ: not the same work"
+    return f"{differing} of {codes.size:,}"
+
+
+def end_to_end(bench: Bench, rounds: int) -> Table:
+    """One core, one lead and all leads, against the usual script."""
+    tokenizer = bench.tokenizer("beat")
+    assert isinstance(tokenizer, BeatTokenizer)
+    differing = same_tokens(bench, tokenizer)
+    title = f"Beat tokens end to end, one core (median of {rounds}; on the same beats {differing} codes differ)"
+    table = Table(title, ("recordings", "leads", "usual, M samples/s", "heartlm, M samples/s", "times"))
+    for name, folder, record, lead, rate_hz in (
+        ("mitdb", bench.mitdb, "100", 0, 360),
+        (f"a day, {len(LEADS)} leads, {RATE_HZ} Hz", bench.day, "day", LEADS.index("II"), RATE_HZ),
+    ):
+        some = USUAL_S * rate_hz
+        usual = partial(tokenise_record, str(folder / record), lead, tokenizer, bench.work / "usual.pickle", some)
+        times = interleaved({"usual": usual, "heartlm": partial(bench.build, folder, tokenizer)}, rounds)
+        slow = some / statistics.median(times["usual"])
+        fast = bench.num_samples() / statistics.median(times["heartlm"])
+        table.add(name, "one", f"{slow / 1e6:.3f}", f"{fast / 1e6:.1f}", f"{fast / slow:.0f}")
+    for name, folder, leads, settings in (
+        ("mitdb, annotated beats", bench.mitdb, "one", {"beats": "annotated"}),
+        ("the first hour of the day", bench.hour, f"all {len(LEADS)}", {"training_leads": "all"}),
+    ):
+        fast = bench.rate(partial(bench.build, folder, tokenizer, **settings), rounds)
+        table.add(name, leads, "", f"{fast / 1e6:.1f}", "")
+    table.close()
+    return table
+
+
+def stages(bench: Bench, rounds: int) -> Table:
+    """Where the time goes: each stage by itself on every fourth record of mitdb, whose results are kept in memory."""
+    tokenizer = bench.tokenizer("beat")
+    assert isinstance(tokenizer, BeatTokenizer)
+    shape, deviation = tokenizer._fitted()
+    database = open_database(bench.mitdb)
+    names, window = database.record_ids[::4], tokenizer.window
+    leads = [database.recording(name).signal(leads=[0])[0] for name in names]
+    found = [detect_beats(signal, 360.0) for signal in leads]
+    cut = [beat_waveforms(signal, beats, 360.0, window).shape for signal, beats in zip(leads, found, strict=True)]
+    apart = [deviations(each, False) for each in cut]
+    pairs = list(zip(leads, found, strict=True))
+    work: dict[str, Callable[[], object]] = {
+        "open and read": lambda: [database.recording(name).signal(leads=[0]) for name in names],
+        "find the beats": lambda: [detect_beats(signal, 360.0) for signal in leads],
+        "waveforms": lambda: [beat_waveforms(signal, beats, 360.0, window) for signal, beats in pairs],
+        "waveforms and deviations": lambda: [list(beat_blocks(*pair, 360.0, window, False)) for pair in pairs],
+        "residual codes": lambda: [codes_of(shape, deviation, *both) for both in zip(cut, apart, strict=True)],
+    }
+    times = interleaved(work, rounds)
+    samples, beats = sum(map(len, leads)), sum(map(len, found))
+    table = Table(
+        f"Stages by themselves, {len(names)} records of mitdb (median of {rounds})",
+        ("stage", "ns a sample", "µs a beat"),
+    )
+    for name, taken in times.items():
+        typical = statistics.median(taken)
+        table.add(name, f"{1e9 * typical / samples:.2f}", f"{1e6 * typical / beats:.2f}")
+    table.close()
+    return table
+
+
+def codes_of(shape: ResidualQuantizer, deviation: ResidualQuantizer, cut: Any, apart: Any) -> None:
+    shape.encode(cut)
+    deviation.encode(apart)
+
+
+def processes(bench: Bench, rounds: int) -> Table:
+    """Two processes against one, and against two builds side by side, which is what the machine gives at most."""
+    copies = bench.copies()
+    tokenizer = bench.work / "fitted-beat"
+    words = ["tokenize", str(copies), "--tokenizer-from", str(tokenizer), "--beats", "detected", "--out"]
+    cores = sorted(os.sched_getaffinity(0))[:2]
+
+    def run(*builds: tuple[str, int, Sequence[int]]) -> None:
+        started = []
+        for out, number, where in builds:
+            shutil.rmtree(bench.work / out, ignore_errors=True)
+            command = ["taskset", "-c", ",".join(map(str, where)), sys.executable, "-m", "heartlm", *words]
+            command += [str(bench.work / out), "--processes", str(number)]
+            started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        assert all(process.wait() == 0 for process in started)
+
+    times = interleaved(
+        {
+            "1 process": lambda: run(("one", 1, cores[:1])),
+            "2 processes": lambda: run(("two", 2, cores)),
+            "2 builds side by side": lambda: run(("left", 1, cores[:1]), ("right", 1, cores[1:])),
+        },
+        rounds,
+    )
+    one, two = ((bench.work / name) for name in ("one", "two"))
+    for file in ("codes.bin", "sample.bin", "labels.bin", "scale.bin", "records.parquet"):
+        assert (one / file).read_bytes() == (two / file).read_bytes(), f"{file} differs"
+    samples = bench.num_samples("one")
+    title = f"The command, its start included, on {samples / 1e6:.0f} M samples (median of {rounds}); the same bytes"
+    table = Table(title, ("", "seconds", "M samples/s", "times one"))
+    alone = statistics.median(times["1 process"])
+    for name, taken in times.items():
+        typical = statistics.median(taken)
+        work = 2 * samples if "side" in name else samples
+        table.add(name, f"{typical:.2f}", f"{work / typical / 1e6:.1f}", f"{work / samples * alone / typical:.2f}")
+    table.close()
+    return table
+
+
+def archive(bench: Bench, rounds: int) -> Table:
+    """How long 272 GB take, from rates measured here."""
+    disk = disk_rate(bench.day / "day.dat")
+    table = Table(
+        f"{ARCHIVE_BYTES / 1e9:.0f} GB, {ARCHIVE_SAMPLES / 1e9:.0f}e9 samples, all leads (median of {rounds}). "
+        f"Hours follow from the slower of the two rates; a node is {NODE_CORES} times a core, which is an assumption, "
+        "and reads and writes no faster than this disk reads",
+        ("tokenizer", "mitdb, M samples/s", "12 leads, M samples/s", "corpus, GB", "hours, one core", "hours, node"),
+    )
+    for kind in KINDS:
+        tokenizer, rates, density = bench.tokenizer(kind), list[float](), 0.0
+        for folder, leads in ((bench.mitdb, "first"), (bench.hour, "all")):
+            rates.append(bench.rate(partial(bench.build, folder, tokenizer, training_leads=leads), rounds))
+            density = max(density, bench.num_bytes() / bench.num_samples())
+        corpus, core_h = density * ARCHIVE_SAMPLES, ARCHIVE_SAMPLES / min(rates) / 3600
+        node_h = max(core_h / NODE_CORES, (ARCHIVE_BYTES + corpus) / disk / 3600)
+        shown = (f"{rate / 1e6:.1f}" for rate in rates)
+        table.add(kind, *shown, f"{corpus / 1e9:.0f}", f"{core_h:.2f}", f"{node_h:.2f}")
+    reading_h = f"{ARCHIVE_BYTES / disk / 3600:.2f}"
+    table.add(f"reading alone, {disk / 1e6:.0f} MB/s", "", "", "", reading_h, reading_h)
+    table.close()
+    return table
+
+
+def disk_rate(path: Path) -> float:
+    """Bytes a second of reading a file from end to end that is not in the page cache; the median of three."""
+    rates = []
+    for _ in range(3):
+        forget(path)
+        rates.append(path.stat().st_size / seconds(lambda: plain(path)))
+    return statistics.median(rates)
+
+
+def short_recordings(bench: Bench, folder: Path, rounds: int) -> Table:
+    """Thousands of recordings of half a minute."""
+    database = open_database(folder)
+    table = Table(
+        f"{len(database.record_ids):,} short recordings of {folder.name}, one core (median of {rounds})",
+        ("tokenizer", "recordings/s", "M samples/s"),
+    )
+    for kind in ("beat", "sample"):
+        rate = bench.rate(partial(bench.build, folder, bench.tokenizer(kind)), rounds)
+        records = rate / bench.num_samples() * len(database.record_ids)
+        table.add(kind, f"{records:.0f}", f"{rate / 1e6:.1f}")
+    table.close()
+    return table
+
+
+def memory(bench: Bench) -> Table:
+    """What a build takes beyond the modules, each in a process of its own."""
+    lead_mb = 24 * 3600 * RATE_HZ * 4 / 1e6
+    table = Table("Memory of a build beyond its modules, at most", ("recordings", "MB"))
+    for name, folder, leads in (
+        ("mitdb, 48 records", bench.mitdb, "all"),
+        ("mitdb four times over, 192 records", bench.copies(), "all"),
+        (f"a day of 12 leads, {lead_mb:.0f} MB a lead in mV, one of them", bench.day, "first"),
+        ("its first hour, all 12 leads", bench.hour, "all"),
+    ):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            table.add(name, f"{pool.apply(peak_of_build, (bench, folder, leads)):.0f}")
+    table.close()
+    return table
+
+
+def peak_of_build(bench: Bench, folder: Path, leads: str) -> float:
+    tokenizer = bench.tokenizer("beat")
+    bench.build(bench.mitdb, tokenizer, out="first")  # what is imported when first needed
+    return peak_mb(partial(bench.build, folder, tokenizer, training_leads=leads))
+
+
+def kills(bench: Bench) -> Table:
+    """SIGKILL at random moments, the same command again: how often it went on, and that it ends in the same bytes."""
+    straight, out = bench.work / "straight", bench.work / "killed"
+    partial_folder = out.with_name(f".{out.name}.partial")
+    for folder in (straight, out, partial_folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    words = ["tokenize", str(bench.mitdb), "--tokenizer-from", str(bench.work / "fitted-beat"), "--beats", "detected"]
+    command = [sys.executable, "-m", "heartlm", *words, "--out"]
+    subprocess.run([*command, str(straight)], check=True, stdout=subprocess.DEVNULL)
+    chance, went_on, until = random.Random(0), 0, 0
+    for _ in range(KILLS):
+        until += chance.randint(3, 8)
+        build = subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        while build.poll() is None and parts_done(partial_folder) < until:
+            time.sleep(1e-3 * chance.random())
+        build.send_signal(signal.SIGKILL)
+        went_on += "goes on after" in build.communicate()[1]
+    last = subprocess.run([*command, str(out)], check=True, capture_output=True, text=True)
+    went_on += "goes on after" in last.stderr
+    for file in ("codes.bin", "sample.bin", "labels.bin", "scale.bin", "records.parquet"):
+        assert (straight / file).read_bytes() == (out / file).read_bytes(), f"{file} differs"
+    table = Table("mitdb, killed while tokenising", ("kills", "went on from the journal", "corpus"))
+    table.add(KILLS, went_on, "the same bytes as one that nobody killed")
+    table.close()
+    return table
+
+
+def parts_done(folder: Path) -> int:
+    """Parts that the journal notes."""
+    try:
+        return (folder / "journal.jsonl").read_bytes().count(b"\n") - 1
+    except FileNotFoundError:
+        return 0
+
+
+def main() -> None:
+    options = arguments()
+    cores = os.sched_getaffinity(0)
+    pin(0)
+    bench = Bench(options.data, options.work)
+    tables = [end_to_end(bench, options.rounds), stages(bench, options.rounds), archive(bench, options.rounds)]
+    if options.short:
+        tables.append(short_recordings(bench, options.short, min(options.rounds, 3)))
+    tables.append(memory(bench))
+    os.sched_setaffinity(0, cores)
+    tables += [processes(bench, options.rounds), kills(bench)]
+    write("tokenizing", "Tokenising end to end", tables)
+
+
+if __name__ == "__main__":
+    main()
