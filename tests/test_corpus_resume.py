@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from heartlm.cli.main import main
@@ -244,6 +246,26 @@ def test_an_unreadable_recording_loses_nothing(
     assert content(out) == content(tmp_path / "straight")
 
 
+def test_a_disk_that_is_full_loses_nothing(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(building, "WORTH_KEEPING_S", 0.0)
+    out, before = tmp_path / "corpus", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
+    try:
+        with pytest.raises(
+            HeartlmError, match=rf"^cannot write {out}: File too large[^\n]*; what is tokenised so far is kept"
+        ):
+            build_corpus([database], RhythmTokenizer(), out, processes=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    done = num_done(out)
+    assert 0 < done < NUM_RECORDS // 2 and not out.exists()
+    build_corpus([database], RhythmTokenizer(), out, processes=1)
+    assert f"goes on after {2 * done} of 26" in capfd.readouterr().err
+    assert content(out) == straight(database, tmp_path)
+
+
 def test_two_builds_of_one_corpus_do_not_mix(database: Path, tmp_path: Path) -> None:
     holder = "import sys, time; from pathlib import Path; from heartlm.corpus.journal import partial_folder\n"
     holder += "with partial_folder(Path(sys.argv[1])): print('holds', flush=True); time.sleep(60)"
@@ -315,3 +337,20 @@ def test_few_parts_are_ahead_of_the_writer(unspoilt: Path, tmp_path: Path, monke
 def test_the_folder_of_a_corpus_under_way_is_hidden_and_beside_it(tmp_path: Path) -> None:
     with partial_folder(tmp_path / "corpora" / "mitdb") as folder:
         assert folder == tmp_path / "corpora" / ".mitdb.partial"
+
+
+def test_parts_hold_some_megabytes_of_a_large_archive_and_one_of_a_small_one(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    opened = open_database(database)
+    assert make_plan([opened]).parts.tolist() == [[0, 0, NUM_RECORDS]], "small recordings share a part"
+    for size, records in ((1 << 20, 1), (1 << 10, 64), (600 << 10, 2)):
+        monkeypatch.setattr(planning, "_size", lambda *_, size=size: size)
+        plan = make_plan([opened, opened])
+        assert plan.num_records == 2 * NUM_RECORDS and plan.num_bytes.sum() == plan.num_records * size
+        assert np.diff(plan.parts[:, 1:]).max() == min(records, NUM_RECORDS)
+        names = [plan.records(part) for part in range(len(plan.parts))]
+        assert [name for _, some in names for name in some] == 2 * list(opened.record_ids)
+    monkeypatch.setattr(planning, "NUM_PARTS", 2)
+    assert len(make_plan([opened]).parts) == 2, "of 8 MB each"

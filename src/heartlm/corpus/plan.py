@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.database import Database
 
-PART_BYTES = 1 << 20
-"""A part ends when its recordings have so many bytes …"""
+NUM_PARTS = 2048
+"""Parts have about so many bytes that there are so many of them …"""
+LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 24
+"""… but not less than the first of these, nor more than the second; a long recording is a part by itself."""
 PART_RECORDS = 64
-"""… or when there are so many."""
+"""A part has at most so many recordings."""
 
 _SAMPLES_OF_HEADER = (".dat", ".mat")
 """Where the samples beside a header usually are; what has them elsewhere counts as a whole part."""
@@ -54,15 +56,20 @@ class Plan:
 
 def make_plan(databases: Sequence[Database]) -> Plan:
     """Cut the recordings of `databases` into parts."""
+    sizes = [
+        np.fromiter((_size(database, record_id) for record_id in database.record_ids), np.int64)
+        for database in databases
+    ]
+    part_bytes = min(max(sum(int(each.sum()) for each in sizes) // NUM_PARTS, LEAST_BYTES), MOST_BYTES)
     parts, num_bytes = list[tuple[int, int, int]](), list[int]()
-    for place, database in enumerate(databases):
-        first, size = 0, 0
-        for number, record_id in enumerate(database.record_ids, 1):
-            size += _size(database, record_id)
-            if size >= PART_BYTES or number - first == PART_RECORDS or number == len(database.record_ids):
+    for place, of_database in enumerate(sizes):
+        first, held = 0, 0
+        for number, size in enumerate(of_database.tolist(), 1):
+            held += size
+            if held >= part_bytes or number - first == PART_RECORDS or number == len(of_database):
                 parts.append((place, first, number))
-                num_bytes.append(size)
-                first, size = number, 0
+                num_bytes.append(held)
+                first, held = number, 0
     return Plan(databases, np.array(parts, np.int64).reshape(-1, 3), np.array(num_bytes, np.int64))
 
 
@@ -73,7 +80,7 @@ def _size(database: Database, record_id: str) -> int:
     if files.signal.suffix != ".hea":
         return _file_size(str(files.signal)) or 1
     stem = str(files.signal).removesuffix(".hea")
-    return next((size for suffix in _SAMPLES_OF_HEADER if (size := _file_size(stem + suffix))), PART_BYTES)
+    return next((size for suffix in _SAMPLES_OF_HEADER if (size := _file_size(stem + suffix))), LEAST_BYTES)
 
 
 def _file_size(path: str) -> int:
