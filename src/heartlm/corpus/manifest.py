@@ -6,10 +6,13 @@ The rows are read part by part and written in groups, so that memory does not gr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from heartlm import __version__
 from heartlm.corpus.encode import Part
@@ -136,18 +139,29 @@ def _rows(entries: Iterable[Entry], counts: Counts) -> Iterator[Row]:
             yield row
 
 
-def _write_rows(rows: Iterable[Row], path: Path) -> None:
-    from itertools import islice
-
+def _write_rows(rows: Iterator[Row], path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
     kinds = {"str": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64()}
     schema = pyarrow.schema([(name, kinds[kind]) for name, kind in Row.__annotations__.items()])
-    rows = iter(rows)
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        while group := [vars(row) for row in islice(rows, ROWS_AT_ONCE)]:
-            writer.write_table(pyarrow.Table.from_pylist(group, schema))
+        while group := list(islice(rows, ROWS_AT_ONCE)):
+            columns = [_column([getattr(row, entry.name) for row in group], entry.type) for entry in schema]
+            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
+
+
+def _column(values: Sequence[Any], kind: Any) -> Any:
+    """A column of text or numbers, made from its bytes: pyarrow would import pandas to look at a list."""
+    import pyarrow
+
+    if not pyarrow.types.is_string(kind):
+        numbers = np.array(values, kind.to_pandas_dtype())
+        return pyarrow.Array.from_buffers(kind, len(values), [None, pyarrow.py_buffer(numbers)])
+    texts = [value.encode() for value in values]
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(b"".join(texts))]
+    return pyarrow.Array.from_buffers(kind, len(values), buffers)
 
 
 def _described(name: str, database: _Database) -> dict[str, Any]:
