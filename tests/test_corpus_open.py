@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from heartlm.corpus.build import build_corpus
@@ -98,6 +99,12 @@ def test_a_truncated_or_missing_file_is_named(folder: Path, name: str) -> None:
     assert name in refused(folder)
     path.unlink()
     assert name in refused(folder)
+
+
+def test_rows_without_a_column_are_refused(folder: Path) -> None:
+    path = folder / "records.parquet"
+    pyarrow.parquet.write_table(pyarrow.parquet.ParquetFile(path).read().drop_columns("patient_id"), path)
+    assert "records.parquet cannot be read" in (said := refused(folder)) and "patient_id" in said
 
 
 def test_a_missing_tokenizer_is_named(folder: Path) -> None:

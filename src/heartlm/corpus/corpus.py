@@ -111,8 +111,8 @@ def _read_records(path: Path) -> RecordTable:
     import pyarrow
     import pyarrow.parquet
 
-    try:
-        rows = pyarrow.parquet.read_table(path, columns=list(ROW_FIELDS)).to_pylist()
-    except (OSError, pyarrow.ArrowInvalid, KeyError) as error:
+    try:  # by the file: read_table would import pandas
+        rows = pyarrow.parquet.ParquetFile(path).read(columns=list(ROW_FIELDS)).to_pylist()
+        return RecordTable([Row(**row) for row in rows])
+    except (OSError, pyarrow.ArrowInvalid, TypeError) as error:
         raise HeartlmError(f"{path} cannot be read ({str(error).splitlines()[0]}): tokenize anew") from error
-    return RecordTable([Row(**row) for row in rows])
