@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heartlm.kernels.gather import gather_windows, gather_windows_reference
+from heartlm.kernels.gather import gather_codes, gather_windows, gather_windows_reference
 from heartlm.kernels.library import VARIANTS, variants
 
 
@@ -28,6 +28,8 @@ def test_gathering_windows_is_the_same_in_every_variant(seed: int, width: int, f
     gather_windows_reference(corpus, first, length, width, expected)
     for variant in variants():
         assert np.array_equal(gather_windows(corpus, first, length, width, variant=variant), expected)
+        wide = gather_codes(corpus.reshape(50, -1), first, length, width, variant=variant)
+        assert wide.dtype == np.int64 and np.array_equal(wide.reshape(expected.shape), expected)
 
 
 @pytest.mark.parametrize(("first", "length"), [(-1, 2), (9, 2), (10, 1), (0, 0)])
@@ -36,6 +38,8 @@ def test_a_window_outside_the_corpus_is_not_gathered(variant: str, first: int, l
     corpus = np.arange(10, dtype=np.uint16)
     with pytest.raises(AssertionError, match="window 1 lies outside"):
         gather_windows(corpus, np.array([0, first]), np.array([3, length]), 3, variant=variant)
+    with pytest.raises(AssertionError, match="window 1 lies outside"):
+        gather_codes(corpus[:, None], np.array([0, first]), np.array([3, length]), 3, variant=variant)
 
 
 SCRIPT = "from heartlm.kernels.library import kernel; print(kernel('gather_windows'), kernel('gather_windows'))"

@@ -24,7 +24,7 @@ from heartlm.corpus.windows import Windows, WindowSampler, sampler
 from heartlm.errors import HeartlmError
 from heartlm.training.batches import Batch, CausalBatches, Draft, LabelBatches, MakeBatch, MaskedBatches, Place
 from heartlm.training.feed import Feed, StepBatches
-from heartlm.training.staging import DeviceCorpus
+from heartlm.training.staging import DeviceCorpus, Pool
 from tests.synthetic_corpus import SIZES, synthetic_corpus
 
 CORPUS = synthetic_corpus((200, 90, 7))
@@ -129,6 +129,20 @@ def test_a_step_taken_is_not_overwritten_by_those_prepared_after_it() -> None:
         kept = [(fed.step, fed.micro_batches[0]) for fed in feed]
     for step, batch in kept:
         assert torch.equal(batch.codes, make(drawn.windows(step), step).codes)
+
+
+def test_memory_is_used_again_once_nobody_holds_it() -> None:
+    pool = Pool()
+    first = torch.from_numpy(pool.empty((2, 3)))
+    kept = first[1:]
+    second, other = torch.from_numpy(pool.empty((2, 3))), torch.from_numpy(pool.empty((3, 2)))
+    places = {tensor.untyped_storage().data_ptr() for tensor in (first, second, other)}
+    assert len(places) == 3
+    del first
+    assert torch.from_numpy(pool.empty((2, 3))).data_ptr() not in places, "a view of it is held"
+    place = kept.untyped_storage().data_ptr()
+    del kept
+    assert torch.from_numpy(pool.empty((2, 3))).data_ptr() == place
 
 
 def test_a_batch_that_cannot_be_split_is_refused() -> None:

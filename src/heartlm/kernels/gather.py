@@ -45,6 +45,30 @@ def gather_windows(
     return out
 
 
+def gather_codes(
+    codes: NDArray[np.uint16],
+    first: NDArray[np.int64],
+    length: NDArray[np.int64],
+    width: int,
+    out: NDArray[np.int64] | None = None,
+    variant: str | None = None,
+) -> NDArray[np.int64]:
+    """`gather_windows` of codes uint16 `[num_tokens, F]`, widened as models take them: int64 `[B, width, F]`."""
+    shape = len(first), width, codes.shape[1]
+    out = np.empty(shape, np.int64) if out is None else out
+    assert out.shape == shape
+    kinds = pointer, int64, pointer, pointer, int64, int64, int64, pointer
+    copy = kernel("gather_codes", *kinds, returns=int64, variant=variant)
+    if copy is None:
+        out[:] = gather_windows_reference(codes, first, length, width, np.empty(shape, np.uint16))
+        return out
+    places = address(first, np.int64), address(length, np.int64)
+    tokens = address(codes, np.uint16), len(codes)
+    copied = copy(*tokens, *places, len(first), width, shape[2], address(out, np.int64))
+    assert copied == len(first), f"window {copied} lies outside the corpus"
+    return out
+
+
 def gather_windows_reference(
     corpus: NDArray[Any], first: NDArray[np.int64], length: NDArray[np.int64], width: int, out: NDArray[Any]
 ) -> NDArray[Any]:

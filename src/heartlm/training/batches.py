@@ -24,7 +24,7 @@ from heartlm.corpus.windows import Windows
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.kernels.draws import Spans, Stream, draws_below, hide_spans
-from heartlm.kernels.gather import gather_windows
+from heartlm.kernels.gather import gather_codes, gather_windows
 
 MASK_STREAM, DROP_STREAM = 1, 2
 IGNORE = -1
@@ -129,12 +129,14 @@ class Parts:
         valid: tokens inside the recording, bool `[B, W]`.
         hidden: as in `Draft`.
         labels: as in `Draft`.
+        spare: memory for the codes with what is hidden, shaped as `codes`; None takes new memory.
     """
 
     codes: Tensor
     valid: Tensor
     hidden: Tensor | None
     labels: Tensor | None
+    spare: Tensor | None = None
 
 
 class MakeBatch(ABC):
@@ -156,10 +158,10 @@ class MakeBatch(ABC):
         """
         of = first_window + len(windows) if batch_size is None else batch_size
         draft = self.draft(windows, Place(step, first_window, of))
-        codes = gather_windows(self.corpus.codes, windows.first, windows.length, windows.width)
+        codes = gather_codes(self.corpus.codes, windows.first, windows.length, windows.width)
         hidden, labels = (None if array is None else torch.from_numpy(array) for array in (draft.hidden, draft.labels))
         valid = torch.from_numpy(windows.valid)
-        return self.finish(Parts(torch.from_numpy(codes).to(torch.int64), valid, hidden, labels), draft)
+        return self.finish(Parts(torch.from_numpy(codes), valid, hidden, labels), draft)
 
     @abstractmethod
     def draft(self, windows: Windows, place: Place) -> Draft:
@@ -191,12 +193,13 @@ class MaskedBatches(MakeBatch):
     def finish(self, parts: Parts, draft: Draft) -> Batch:
         """Hide what was chosen."""
         assert parts.hidden is not None
-        codes = _hide(parts.codes, parts.hidden[..., None], self.mask_codes)
+        codes = _hide(parts, parts.hidden[..., None], self.mask_codes)
         return Batch(codes, parts.codes, parts.hidden, parts.valid, draft.num_valid, draft.num_counting)
 
 
-def _hide(codes: Tensor, hidden: Tensor, mask_codes: NDArray[np.int64]) -> Tensor:
-    return torch.where(hidden, _kept(tuple(mask_codes.tolist()), codes.device), codes)
+def _hide(parts: Parts, hidden: Tensor, mask_codes: NDArray[np.int64]) -> Tensor:
+    masks = _kept(tuple(mask_codes.tolist()), parts.codes.device)
+    return torch.where(hidden, masks, parts.codes, out=parts.spare)
 
 
 @functools.cache
@@ -256,7 +259,7 @@ class LabelBatches(MakeBatch):
     def finish(self, parts: Parts, draft: Draft) -> Batch:
         """Hide what was chosen."""
         assert parts.labels is not None
-        codes = parts.codes if parts.hidden is None else _hide(parts.codes, parts.hidden, self.mask_codes)
+        codes = parts.codes if parts.hidden is None else _hide(parts, parts.hidden, self.mask_codes)
         return Batch(codes, parts.labels, parts.labels != IGNORE, parts.valid, draft.num_valid, draft.num_counting)
 
 

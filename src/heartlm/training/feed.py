@@ -22,9 +22,9 @@ from torch import Tensor
 from heartlm.corpus.watch import WatchedFile
 from heartlm.corpus.windows import Windows, WindowSampler
 from heartlm.errors import HeartlmError
-from heartlm.kernels.gather import gather_windows
+from heartlm.kernels.gather import gather_codes, gather_windows
 from heartlm.training.batches import Batch, Draft, MakeBatch, Parts, Place
-from heartlm.training.staging import DeviceCorpus, Slot
+from heartlm.training.staging import DeviceCorpus, Pool, Slot
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,9 @@ class Feed:
         codes = make_batch.corpus.codes
         resident = DeviceCorpus.fits(codes, self.device) if on_device is None else on_device
         self.resident = DeviceCorpus(codes, self.device) if resident else None
-        self._all_valid = torch.ones((self.num_windows, sampler.width), dtype=torch.bool, device=self.device)
+        self._shape = self.num_windows, sampler.width, codes.shape[1]
+        self._all_valid = torch.ones(self._shape[:2], dtype=torch.bool, device=self.device)
+        self._pool = Pool()
         self._watched = WatchedFile(codes)
         self._announced = sampler.buffer_at(first_step) - 1
         gpu, from_disk = self.device.type == "cuda", bool(sampler.reads(0, self.first_window, self.num_windows))
@@ -210,9 +212,12 @@ class Feed:
             self._announced += 1
             for tokens in self.sampler.reads(self._announced, self.first_window, self.num_windows):
                 self._watched.read_ahead(tokens)
+        where = windows.first, windows.length, windows.width
         codes = self.make_batch.corpus.codes
-        out = slot.empty("codes", (len(windows), windows.width, codes.shape[1]), torch.uint16)
-        gather_windows(codes, windows.first, windows.length, windows.width, out.numpy())
+        if not slot.pinned:
+            return torch.from_numpy(gather_codes(codes, *where, self._pool.empty(self._shape)))
+        out = slot.empty("codes", self._shape, torch.uint16)
+        gather_windows(codes, *where, out.numpy())
         return out
 
     def _finish(self, prepared: _Prepared) -> StepBatches:
@@ -226,7 +231,10 @@ class Feed:
         else:
             codes = sent["codes"].to(torch.int64)
         valid = self._all_valid if length is None else torch.arange(width, device=self.device) < length[:, None]
-        parts = Parts(codes, valid, sent.get("hidden"), sent.get("labels"))
+        spare = (
+            torch.from_numpy(self._pool.empty(self._shape)) if "hidden" in sent and not prepared.slot.pinned else None
+        )
+        parts = Parts(codes, valid, sent.get("hidden"), sent.get("labels"), spare)
         batch = self.make_batch.finish(parts, draft)
         micro_batches = [batch.part(index, self.accumulation) for index in range(self.accumulation)]
         return StepBatches(prepared.step, micro_batches, batch.num_counted, batch.num_tokens)

@@ -1,7 +1,9 @@
-"""Between host and device: memory that is used again for every step, and a corpus that lives on the device."""
+"""Between host and device: memory that is used again from step to step, and a corpus that lives on the device."""
 
 from __future__ import annotations
 
+import sys
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +48,24 @@ class Slot:
             self.sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self.sent.record(torch.cuda.current_stream(device))
         return there
+
+
+class Pool:
+    """Arrays that are used again once nobody holds them: fresh memory costs more than what is written to it."""
+
+    def __init__(self) -> None:
+        self._kept: list[NDArray[np.int64]] = []
+        self._lock = threading.Lock()
+
+    def empty(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """An int64 array of that shape, with anything in it."""
+        with self._lock:
+            for index in range(len(self._kept)):
+                # two: the list, and the argument itself; a tensor made of the array would be a third
+                if sys.getrefcount(self._kept[index]) == 2 and self._kept[index].shape == shape:
+                    return self._kept[index]
+            self._kept.append(np.empty(shape, np.int64))
+            return self._kept[-1]
 
 
 class DeviceCorpus:
