@@ -98,7 +98,7 @@ class _Loop:
     def __init__(self, job: Job) -> None:
         self.job, self.config, self.ranks = job, job.config, job.ranks
         device, precision = device_and_precision(job.config.device, job.config.precision, job.ranks.local_rank)
-        self.sums = Sums()
+        self.sums = Sums(job.config.timeout_s)
         self.spans = Spans(job.run.spans(job.ranks.rank), job.ranks.rank) if job.config.spans else None
         self.meters = _meters(job, device, precision, self.sums, self.spans)
         self.exposed = ExitStack()
@@ -201,7 +201,7 @@ class _Loop:
 
     def _ready(self) -> None:
         """The gradients of this rank are there: what is left of the backward pass is communication."""
-        if self.meters.synchronize is not None:
+        if self.learner.device.type == "cuda":
             torch.cuda.current_stream(self.learner.device).synchronize()
         self.exposed.enter_context(self.meters.span("communication"))
 

@@ -136,11 +136,15 @@ def reason_of(error: Exception) -> str:
 
 
 class Sums:
-    """Adds up numbers of all ranks on the host, so that no device is waited for. All ranks make it together."""
+    """Adds up numbers of all ranks on the host, so that no device is waited for. All ranks make it together.
 
-    def __init__(self) -> None:
+    Args:
+        timeout_s: after which a rank that does not answer counts as gone.
+    """
+
+    def __init__(self, timeout_s: float = 600.0) -> None:
         apart = dist.is_initialized() and dist.get_backend() != "gloo"
-        self._group = dist.new_group(backend="gloo") if apart else None
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) if apart else None
 
     def __call__(self, *numbers: float) -> list[float]:
         """Add up each of `numbers` over the ranks."""
