@@ -14,7 +14,7 @@ import heartlm
 from heartlm.cli.main import COMMANDS
 
 PACKAGE = Path(heartlm.__file__).parent
-HEAVY = ("torch", "matplotlib", "wfdb", "scipy", "pyarrow", "sklearn", "sleepecg", "pandas")
+HEAVY = ("torch", "matplotlib", "wfdb", "scipy", "pyarrow", "sklearn", "pandas")
 
 MAY_IMPORT: dict[str, set[str]] = {
     "kernels": set(),

@@ -61,7 +61,11 @@ class Meter(Generic[Item]):
 
     def line(self, what: str) -> str:
         """All of it, for a log file."""
-        state = f"{100 * self.done / max(self.total, 1e-9):.0f} %" if self.measure else f"{self.num_items} of {self.num_all}"
+        state = (
+            f"{100 * self.done / max(self.total, 1e-9):.0f} %"
+            if self.measure
+            else f"{self.num_items} of {self.num_all}"
+        )
         return ", ".join(part for part in (f"{what}: {state}", self.rate(), f"{self.left_s():.0f} s left") if part)
 
 
