@@ -27,6 +27,7 @@ from heartlm.corpus.sources import Beats, Source, TrainingLeads, Unusable, find_
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.rhythms import RHYTHMS
 from heartlm.errors import HeartlmError
+from heartlm.memory import keep_memory
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
 
 
@@ -176,6 +177,7 @@ def encode_all(work: Work, processes: int, first_part: int = 0) -> Generator[Par
         HeartlmError: a recording is unreadable and none are to be skipped, or a process was killed.
     """
     global _work
+    keep_memory()
     numbers = range(first_part, len(work.plan.parts))
     if processes == 1 or not numbers:
         yield from map(work.encode, numbers)

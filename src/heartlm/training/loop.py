@@ -24,6 +24,7 @@ import torch
 from heartlm.corpus.windows import Windows, WindowSampler
 from heartlm.errors import HeartlmError
 from heartlm.files import append_line
+from heartlm.memory import keep_memory
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, save_tensors, whole_tensors
 from heartlm.training.agreement import Agreement
@@ -35,7 +36,6 @@ from heartlm.training.device import device_and_precision
 from heartlm.training.energy import energy_counter
 from heartlm.training.feed import Feed, StepBatches
 from heartlm.training.learner import Learner
-from heartlm.training.memory import keep_memory
 from heartlm.training.meters import Meters
 from heartlm.training.objectives import LossSum
 from heartlm.training.parallel import Sums, has_gone, reason_of

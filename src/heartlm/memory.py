@@ -1,4 +1,4 @@
-"""Memory of activations, kept by the process from step to step."""
+"""Memory that is freed and asked for again, kept by the process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20
 def keep_memory() -> None:
     """Let the C library keep large freed blocks instead of returning them to the kernel.
 
-    A step frees its activations and the next asks for the same again; by default each goes back to the kernel and comes
-    as zeroed pages, whose faults take about a twentieth of a small model's step on a CPU. Only glibc is told.
+    A training step frees its activations, and encoding a recording its samples, and the next asks for the same again;
+    by default each goes back to the kernel and comes as zeroed pages, whose faults take about a twentieth of a small
+    model's step on a CPU, and of tokenising. Only glibc is told.
     """
     if platform.libc_ver()[0] != "glibc":
         return
