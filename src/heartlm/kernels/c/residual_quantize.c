@@ -150,16 +150,16 @@ static int64_t nearest(const Codebooks *books, int64_t level, const float *x, fl
                        float highest) {
     int64_t num_codes = books->num_codes, length = books->length, first = 0;
     const float *centroids = books->centroids + level * num_codes * length, *bias = books->bias + level * num_codes;
-    uint32_t mask = 0;
-    while (first < num_codes && !(mask = at_least(load(bounds + first), highest))) first += LANES;
+    uint64_t mask = 0;
+    while (first < num_codes && !(mask = at_least(bounds + first, highest))) first += 64;
     if (!mask) return 0;
-    first += __builtin_ctz(mask);
+    first += __builtin_ctzll(mask);
     int64_t best = first;
     float best_score = product(x, centroids + first * length, length) + bias[first];
     float lowest = best_score - rounding(longest, bias[first]), others = -INFINITY;
-    for (int64_t code = 0; code < num_codes; code += LANES)
-        for (mask = at_least(load(bounds + code), lowest); mask; mask &= mask - 1) {
-            int64_t other = code + __builtin_ctz(mask);
+    for (int64_t code = 0; code < num_codes; code += 64)
+        for (mask = at_least(bounds + code, lowest); mask; mask &= mask - 1) {
+            int64_t other = code + __builtin_ctzll(mask);
             if (other == first) continue;
             float score = product(x, centroids + other * length, length) + bias[other];
             float reach = score + rounding(longest, bias[other]);

@@ -73,12 +73,22 @@ static inline vfloat larger(vfloat a, vfloat b) {
 #endif
 }
 
+#if defined(__AVX2__)
+static inline float sum_of_four(__m128 a) {
+    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
+}
+#endif
+
 static inline float sum_of_lanes(vfloat a) {
-    float lanes[LANES];
-    store(lanes, a);
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int j = 0; j < width; j++) lanes[j] += lanes[j + width];
-    return lanes[0];
+#if defined(__AVX512F__)
+    __m256 half = _mm256_add_ps(_mm512_castps512_ps256((__m512)a), _mm512_extractf32x8_ps((__m512)a, 1));
+    return sum_of_four(_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+#elif defined(__AVX2__)
+    return sum_of_four(_mm_add_ps(_mm256_castps256_ps128((__m256)a), _mm256_extractf128_ps((__m256)a, 1)));
+#else
+    return (a[0] + a[2]) + (a[1] + a[3]);
+#endif
 }
 
 static inline float largest_lane(vfloat a) {
@@ -89,17 +99,23 @@ static inline float largest_lane(vfloat a) {
     return lanes[0];
 }
 
-/* Bit j says whether a[j] >= limit. */
-static inline uint32_t at_least(vfloat a, float limit) {
+/* Bit j says whether value j of 64 is at least `limit`. */
+static inline uint64_t at_least(const float *values, float limit) {
+    uint64_t mask = 0;
 #if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask((__m512)a, _mm512_set1_ps(limit), _CMP_GE_OQ);
+    __m512 limits = _mm512_set1_ps(limit);
+    for (int j = 0; j < 64; j += 16)
+        mask |= (uint64_t)_mm512_cmp_ps_mask(_mm512_loadu_ps(values + j), limits, _CMP_GE_OQ) << j;
 #elif defined(__AVX2__)
-    return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, _mm256_set1_ps(limit), _CMP_GE_OQ));
+    __m256 limits = _mm256_set1_ps(limit);
+    for (int j = 0; j < 64; j += 8) {
+        __m256 found = _mm256_cmp_ps(_mm256_loadu_ps(values + j), limits, _CMP_GE_OQ);
+        mask |= (uint64_t)(uint32_t)_mm256_movemask_ps(found) << j;
+    }
 #else
-    uint32_t mask = 0;
-    for (int j = 0; j < LANES; j++) mask |= (uint32_t)(a[j] >= limit) << j;
-    return mask;
+    for (int j = 0; j < 64; j++) mask |= (uint64_t)(values[j] >= limit) << j;
 #endif
+    return mask;
 }
 
 #endif
