@@ -7,6 +7,7 @@ byte. An earlier corpus is replaced only when the new one is complete.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -94,8 +95,8 @@ class Choice:
     fit: bool
 
     def described(self, tokenizer: Tokenizer, plan: Plan) -> dict[str, Any]:
-        """All that tokens follow from, for the journal."""
-        return {
+        """All that tokens follow from, as the journal gives it back."""
+        settings = {
             "heartlm": __version__,
             "schema_version": SCHEMA_VERSION,
             "tokenizer": [tokenizer.kind, tokenizer.settings()] if self.fit else tokenizer.content_hash(),
@@ -104,6 +105,7 @@ class Choice:
             "beats": self.beats,
             "seed": self.seed,
         }
+        return dict(json.loads(json.dumps(settings)))
 
 
 def _replaceable(out: Path) -> Path:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.database import Database
+from heartlm.errors import HeartlmError
 
 NUM_PARTS = 2048
 """Parts have about so many bytes that there are so many of them …"""
@@ -91,12 +92,19 @@ def _file_size(path: str) -> int:
 
 
 def fingerprint(plan: Plan) -> str:
-    """SHA-256 over the parts, and name, size and time of change of every file of the databases but hidden ones."""
+    """SHA-256 over the parts, and name, size and time of change of every file of the databases but hidden ones.
+
+    Raises:
+        HeartlmError: a folder cannot be listed.
+    """
     digest = hashlib.sha256(plan.parts.tobytes())
     for database in plan.databases:
         digest.update(json.dumps([database.name, str(database.folder.resolve())]).encode())
-        for name, size, changed_ns in _files_below(str(database.folder), ""):
-            digest.update(f"{name}\0{size}\0{changed_ns}\n".encode("utf-8", "surrogateescape"))
+        try:
+            for name, size, changed_ns in _files_below(str(database.folder), ""):
+                digest.update(f"{name}\0{size}\0{changed_ns}\n".encode("utf-8", "surrogateescape"))
+        except OSError as error:
+            raise HeartlmError(f"cannot read {error.filename}: {error.strerror}") from error
     return digest.hexdigest()
 
 

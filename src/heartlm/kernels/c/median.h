@@ -78,12 +78,30 @@ static inline Middle about_the_middle(const int32_t *keys, int64_t num_keys, Ext
     return (Middle){(int32_t)high, count_up_to(keys, num_keys, (int32_t)high), 0};
 }
 
-/* Go some `steps` keys up, or down where negative; fewer where keys are equal. */
-static inline void walk(const int32_t *keys, int64_t num_keys, Middle *middle, int64_t steps) {
+/* Go some `steps` keys up, or down where negative; fewer where there are no more. Equal keys count as one. */
+static inline int32_t walk(const int32_t *keys, int64_t num_keys, int32_t key, int64_t steps) {
     int32_t next;
-    for (; steps > 0 && (next = next_above(keys, num_keys, middle->key)) > middle->key; steps--) middle->key = next;
-    for (; steps < 0 && (next = next_below(keys, num_keys, middle->key)) < middle->key; steps++) middle->key = next;
-    middle->up_to = count_up_to(keys, num_keys, middle->key);
+    for (; steps > 0 && (next = next_above(keys, num_keys, key)) > key; steps--) key = next;
+    for (; steps < 0 && (next = next_below(keys, num_keys, key)) < key; steps++) key = next;
+    return key;
+}
+
+/* What lies around a key. */
+typedef struct {
+    int64_t below, up_to; /* how many keys are less, and not more */
+    int32_t next;         /* the least of those above */
+} Around;
+
+static inline Around around(const int32_t *keys, int64_t num_keys, int32_t key) {
+    int32_t below = 0, up_to = 0;
+    uint32_t nearest = UINT32_MAX, origin = (uint32_t)key + 1;
+    for (int64_t i = 0; i < num_keys; i++) {
+        uint32_t distance = (uint32_t)keys[i] - origin;
+        nearest = distance < nearest ? distance : nearest;
+        up_to += keys[i] <= key;
+        below += keys[i] < key;
+    }
+    return (Around){below, up_to, (int32_t)(origin + nearest)};
 }
 
 /* Jump to where `missing` more keys should not be above, if that brings it nearer. */
@@ -101,13 +119,15 @@ static inline float median_from(const int32_t *keys, int64_t num_keys, Middle *m
     int64_t wanted = (num_keys + 1) / 2, missing = wanted - middle->up_to;
     int32_t before = middle->key;
     if (missing > 2 || missing < -2) jump(keys, num_keys, middle, missing);
-    if (middle->up_to != wanted) walk(keys, num_keys, middle, wanted - middle->up_to);
-    while (middle->up_to < wanted) walk(keys, num_keys, middle, 1);
-    while (count_up_to(keys, num_keys, middle->key - 1) >= wanted) walk(keys, num_keys, middle, -1);
-    if (missing > 2 || missing < -2) middle->stride = ((float)middle->key - (float)before) / (float)missing;
-    float lower = from_key(middle->key);
-    if (num_keys % 2 || middle->up_to > wanted) return lower;
-    return (lower + from_key(next_above(keys, num_keys, middle->key))) / 2;
+    int32_t key = walk(keys, num_keys, middle->key, wanted - middle->up_to);
+    Around found = around(keys, num_keys, key);
+    for (; found.up_to < wanted || found.below >= wanted; found = around(keys, num_keys, key))
+        key = found.up_to < wanted ? found.next : next_below(keys, num_keys, key);
+    if (missing > 2 || missing < -2) middle->stride = ((float)key - (float)before) / (float)missing;
+    middle->key = key;
+    middle->up_to = found.up_to;
+    if (num_keys % 2 || found.up_to > wanted) return from_key(key);
+    return (from_key(key) + from_key(found.next)) / 2;
 }
 
 #endif
