@@ -29,8 +29,9 @@ from heartlm.ecg.splits import DS1
 from heartlm.evaluation.matching import match_beats
 from heartlm.kernels.detect import Settings, make_detector
 
-SHARED = ("refractory_s", "slope_s", "smooth_s", "even_weight")
-OWN = tuple(name for name in Settings.__dataclass_fields__ if name not in (*SHARED, "looks_ahead"))
+SHARED = ("slope_s", "smooth_s", "even_weight")
+FIXED = ("looks_ahead", "refractory_s")
+OWN = tuple(name for name in Settings.__dataclass_fields__ if name not in (*SHARED, *FIXED))
 RATES_HZ = (100, 128, 200, 250, 500, 1000)
 CHANGED_S = 600
 BORDER_S = 0.3
@@ -178,7 +179,8 @@ def main() -> None:
             if now <= before:
                 best, fewest = best | trial, fewest | found
                 if now < before:
-                    print(f"try {tries}: {fewest}", flush=True)
+                    values = {name: [round(getattr(best[mode], name), 4) for mode in modes] for name in map(str, names)}
+                    print(f"try {tries}: {fewest}, {' and '.join(modes)} {values}", flush=True)
     finally:
         print(*best.values(), sep="\n")
 
