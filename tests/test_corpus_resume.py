@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,6 +177,18 @@ def test_it_goes_on_from_the_last_part_that_is_there_to_the_byte(
     done = 10 if damage == "longer" else 8
     assert f"goes on after {done} of 26 recordings" in capfd.readouterr().err
     assert content(stopped) == straight(database, tmp_path)
+
+
+@pytest.mark.parametrize("settings", [{}, {"beats": "annotated"}], ids=["goes on", "begins anew"])
+def test_what_was_half_written_does_not_get_into_the_corpus(
+    stopped: Path, database: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    (partial(stopped) / ".manifest.json.x7").write_text("{")
+    (partial(stopped) / ".tokenizer.x7").mkdir()
+    build_corpus([database], RhythmTokenizer(), stopped, processes=1, **settings)
+    build_corpus([database], RhythmTokenizer(), tmp_path / "straight", processes=1, **settings)
+    assert content(stopped) == content(tmp_path / "straight")
+    assert {path.name for path in stopped.iterdir()} == {path.name for path in (tmp_path / "straight").iterdir()}
 
 
 def test_other_settings_begin_anew_and_say_so(

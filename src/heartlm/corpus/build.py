@@ -22,7 +22,7 @@ import numpy as np
 
 from heartlm import __version__
 from heartlm.corpus.encode import LeftOut, Part, Work, encode_all, readable_leads
-from heartlm.corpus.journal import Journal, flush_to_disk, partial_folder, remove
+from heartlm.corpus.journal import Journal, clear, flush_to_disk, partial_folder, remove
 from heartlm.corpus.manifest import CorpusWriter, finish_corpus
 from heartlm.corpus.plan import Plan, fingerprint, make_plan
 from heartlm.corpus.schema import SCHEMA_VERSION
@@ -161,6 +161,7 @@ def _begin(journal: Journal, plan: Plan, tokenizer: Tokenizer, choice: Choice) -
     settings, found = choice.described(tokenizer, plan), journal.settings
     if found == settings:
         journal.resume()
+        clear(journal.folder, ".*")  # what was being written when it was killed
         if choice.skip_unreadable or not any(entry["num_unreadable"] for entry in journal.entries()):
             done = sum(entry["num_records"] for entry in journal.entries())
             _say(f"goes on after {done:,} of {plan.num_records:,} recordings, done before")
@@ -168,6 +169,7 @@ def _begin(journal: Journal, plan: Plan, tokenizer: Tokenizer, choice: Choice) -
     if found is not None:
         changed = [name for name in settings if found.get(name) != settings[name]] or ["skip_unreadable"]
         _say(f"an earlier build was not finished, but {', '.join(changed)} changed since: begins anew")
+    clear(journal.folder, "*")
     if choice.fit:
         _fit(tokenizer, plan, choice)
     tokenizer.save(journal.folder / "tokenizer")

@@ -171,3 +171,12 @@ def flush_to_disk(folder: Path) -> None:
 def remove(folder: Path) -> None:
     """Remove a folder as far as possible."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear(folder: Path, pattern: str) -> None:
+    """Remove what is in a folder under names like `pattern`, the lock apart."""
+    for path in folder.glob(pattern):
+        if path.is_dir():
+            remove(path)
+        elif path.name != "lock":
+            path.unlink()
