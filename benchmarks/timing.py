@@ -132,7 +132,8 @@ def environment() -> dict[str, Any]:
 
 def write(name: str, heading: str, tables: list[Table], more: Mapping[str, Any] | None = None) -> None:
     """Write `results/NAME.md` and `.json`: the command, the environment and every table."""
-    command = "python " + shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    words = ["FOLDER" if word.startswith("/") else word for word in sys.argv[1:]]
+    command = "python " + shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *words])
     about = environment() | dict(more or {})
     text = [f"# {heading}", "", f"    {command}", "", ", ".join(f"{key} {value}" for key, value in about.items()), ""]
     text += [table.markdown() for table in tables]
