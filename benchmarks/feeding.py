@@ -129,8 +129,8 @@ def rates(rivals: dict[str, Batches], rounds: int, turn_s: float) -> dict[str, f
     for name, batches in rivals.items():
         with all_cores():  # the workers start here, and stay on all cores
             next(batches)
-        next(batches)
-        num[name] = max(2, int(turn_s / max(seconds(lambda batches=batches: take(batches, 3)) / 3, 1e-6)))
+        take(batches, 5)  # what its workers had ready says nothing of its rate
+        num[name] = made_within(batches, turn_s)
     turns: dict[str, Callable[[], object]] = {}
     for name, batches in rivals.items():
         turns[name] = lambda batches=batches, name=name: take(batches, num[name])
@@ -138,6 +138,11 @@ def rates(rivals: dict[str, Batches], rounds: int, turn_s: float) -> dict[str, f
             turns[f"{name}, settled"] = lambda: time.sleep(turn_s / 2)
     times = interleaved(turns, rounds, warm_up=False)
     return {name: num[name] * BATCH_TOKENS / statistics.median(times[name]) for name in rivals}
+
+
+def made_within(batches: Batches, duration_s: float) -> int:
+    end = time.perf_counter() + duration_s
+    return next(num for num in itertools.count(1) if not take(batches, 1) and time.perf_counter() > end)
 
 
 def take(batches: Batches, num: int) -> None:
