@@ -168,7 +168,7 @@ def score_ludb(folder: Path) -> Table:
             found = found[(found >= beats[0] - margin) & (found <= beats[-1] + margin)]
             for group in ("all 12 leads", *(["lead II"] if lead == "ii" else [])):
                 scores.setdefault((group, name), []).append(score(beats, found, rate_hz))
-    table = Table("ludb, 200 recordings of 10 s, 500 Hz, not tuned on, looked at twice", ("leads", "detector", *COLUMNS))
+    table = Table("ludb, 200 recordings of 10 s at 500 Hz, not tuned on but looked at", ("leads", "detector", *COLUMNS))
     for (group, name), each in sorted(scores.items()):
         table.add(group, name, *total(each).cells())
     table.close()
