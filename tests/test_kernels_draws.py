@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.corpus.windows import generator
 from heartlm.kernels.draws import (
     Rows,
     Spans,
@@ -19,11 +18,10 @@ from heartlm.kernels.draws import (
     draws_reference,
     hide_spans,
     hide_spans_reference,
-    permute,
-    permute_reference,
     uniform,
 )
 from heartlm.kernels.library import variants
+from heartlm.kernels.permute import permute, permute_reference
 
 pure = settings(derandomize=True, deadline=None)
 streams = st.builds(Stream, st.integers(0, 2**31 - 1), st.integers(0, 2**40), st.integers(0, 9))
@@ -44,9 +42,16 @@ def test_draws_are_those_of_numpy(variant: str, stream: Stream, first: int, num:
 def test_draws_from_a_place_on_are_those_of_a_generator_that_drew_all_before(
     stream: Stream, first: int, num: int
 ) -> None:
-    random = generator(stream.seed, stream.step, stream.use).random(first + num)
+    philox = np.random.Philox(key=[stream.seed, stream.use], counter=[0, 0, 0, stream.step])
+    random = np.random.Generator(philox).random(first + num)
     assert np.array_equal(uniform(draws(stream, first, num)), random[first:])
     assert np.array_equal(uniform(draws_reference(stream, first, num)), random[first:])
+
+
+def test_streams_steps_and_seeds_are_independent() -> None:
+    keys = [(seed, step, use) for seed in (0, 1) for step in (0, 1, 2) for use in (0, 1)]
+    drawn = [uniform(draws(Stream(*key), 0, 1000)) for key in keys]
+    assert np.abs(np.corrcoef(drawn) - np.eye(len(keys))).max() < 0.15
 
 
 @every_variant

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.corpus.schema import RecordTable, Row
-from heartlm.corpus.windows import Windows, WindowSampler, covering_windows, generator, sampler
+from heartlm.corpus.windows import Windows, WindowSampler, covering_windows, sampler
 from heartlm.errors import HeartlmError
 
 pure = settings(derandomize=True, deadline=None)
@@ -138,15 +138,3 @@ def test_covering_windows_cover_every_token(first: int, num_tokens: int, width: 
     assert np.array_equal(seen, np.arange(first, first + num_tokens))
     assert windows.index.min() >= first and windows.index.max() < first + num_tokens
     assert len(windows) == 1 + -(-max(num_tokens - width, 0) // stride)
-
-
-def test_streams_steps_and_seeds_are_independent() -> None:
-    drawn = {
-        (seed, step, stream): generator(seed, step, stream).random(1000)
-        for seed in (0, 1)
-        for step in (0, 1, 2)
-        for stream in (0, 1)
-    }
-    correlation = np.corrcoef(list(drawn.values()))
-    assert np.abs(correlation - np.eye(len(drawn))).max() < 0.15
-    assert np.array_equal(generator(1, 2, 1).random(1000), drawn[1, 2, 1])

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.draws import Stream, draws, mix, permute
+from heartlm.kernels.draws import Stream, draws
+from heartlm.kernels.permute import mix, permute
 
 ORDER_STREAM = 4
 GROUP_BLOCKS, BUFFER_BLOCKS = 4, 64

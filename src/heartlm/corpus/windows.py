@@ -64,11 +64,6 @@ class Windows:
         return len(self.first)
 
 
-def generator(seed: int, step: int, stream: int = 0) -> np.random.Generator:
-    """The random numbers of one step; `stream` keeps different uses of the same step apart."""
-    return np.random.Generator(np.random.Philox(key=[seed, stream], counter=[0, 0, 0, step]))
-
-
 @dataclass(frozen=True)
 class WindowSampler(ABC):
     """Says which windows a step sees.
