@@ -70,6 +70,15 @@ def test_about_the_asked_share_is_hidden_in_runs(share: float, longest: int) -> 
     assert runs.mean() > (longest + 1) / 2 * 0.95
 
 
+def test_what_is_hidden_stays_that_of_published_figures() -> None:
+    hidden, _ = hide_spans(Spans(0.3, 4), Stream(7, 3, 1), np.array([16, 16, 5]), 16)
+    assert [np.flatnonzero(window).tolist() for window in hidden] == [
+        [0, 1, 8, 9, 10, 11],
+        [12, 13, 14, 15],
+        [0, 1, 2, 4],
+    ]
+
+
 def test_masked_batches_hide_whole_tokens_and_ask_for_them(corpus: Corpus, windows: Windows) -> None:
     make = MaskedBatches(corpus, MASK, 0.3, 4, seed=5)
     batch = make(windows, 7)

@@ -55,6 +55,11 @@ def test_a_resumed_run_sees_the_windows_it_would_have_seen() -> None:
     assert sampler_of([100, 50], seed=1).windows(0).first.tolist() != through[0]
 
 
+def test_the_random_order_stays_that_of_published_figures() -> None:
+    expected = [49, 115, 78, 84, 1, 8, 136, 67, 66, 112, 39, 8, 133, 102, 20, 51]
+    assert sampler_of([100, 50], seed=7).windows(3).first.tolist() == expected
+
+
 @pure
 @given(num_tokens=lengths, width=widths, step=st.integers(0, 1000))
 def test_no_window_leaves_its_recording(num_tokens: list[int], width: int, step: int) -> None:
