@@ -21,9 +21,10 @@ from heartlm.corpus import build as building
 from heartlm.corpus import plan as planning
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
-from heartlm.corpus.encode import AHEAD, Work, encode_all
+from heartlm.corpus.encode import Work
 from heartlm.corpus.journal import partial_folder
 from heartlm.corpus.plan import make_plan
+from heartlm.corpus.processes import AHEAD, encode_all
 from heartlm.ecg.database import open_database
 from heartlm.ecg.simulator import SimulationConfig, simulate_database
 from heartlm.errors import HeartlmError

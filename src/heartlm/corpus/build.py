@@ -7,34 +7,26 @@ byte. An earlier corpus is replaced only when the new one is complete.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from heartlm import __version__
-from heartlm.corpus.encode import LeftOut, Part, Work, encode_all, readable_leads
+from heartlm.corpus.encode import Part, Work
+from heartlm.corpus.fit import commonest, fit_on_training
 from heartlm.corpus.journal import Journal, clear, flush_to_disk, partial_folder, remove
 from heartlm.corpus.manifest import CorpusWriter, finish_corpus
-from heartlm.corpus.plan import Plan, fingerprint, make_plan
-from heartlm.corpus.schema import SCHEMA_VERSION
-from heartlm.corpus.sources import Beats, Source, TrainingLeads, find_source, open_sources
-from heartlm.ecg.database import Database
+from heartlm.corpus.plan import Choice, Plan, make_plan
+from heartlm.corpus.processes import encode_all
+from heartlm.corpus.sources import Beats, TrainingLeads, open_sources
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, recover_folder, replace_folder
 from heartlm.progress import Measure, track
-from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
+from heartlm.tokenizers.base import Tokenizer, load_tokenizer
 
-FIT_RECORDINGS = 300
-"""At most so many training recordings of each database fit the tokenizer."""
 WORTH_KEEPING_S = 10.0
 """What a build that fails has done is kept, to go on from, when it took longer than this."""
 
@@ -82,30 +74,6 @@ def build_corpus(
         _refuse_nothing(journal, folders)
         manifest = finish_corpus(journal, tokenizer, command)
     return manifest
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Settings of a build that its tokens follow from, beside the tokenizer and the recordings."""
-
-    training_leads: TrainingLeads
-    beats: Beats
-    skip_unreadable: bool
-    seed: int
-    fit: bool
-
-    def described(self, tokenizer: Tokenizer, plan: Plan) -> dict[str, Any]:
-        """All that tokens follow from, as the journal gives it back."""
-        settings = {
-            "heartlm": __version__,
-            "schema_version": SCHEMA_VERSION,
-            "tokenizer": [tokenizer.kind, tokenizer.settings()] if self.fit else tokenizer.content_hash(),
-            "recordings": fingerprint(plan),
-            "training_leads": self.training_leads,
-            "beats": self.beats,
-            "seed": self.seed,
-        }
-        return dict(json.loads(json.dumps(settings)))
 
 
 def _replaceable(out: Path) -> Path:
@@ -171,7 +139,7 @@ def _begin(journal: Journal, plan: Plan, tokenizer: Tokenizer, choice: Choice) -
         _say(f"an earlier build was not finished, but {', '.join(changed)} changed since: begins anew")
     clear(journal.folder, "*")
     if choice.fit:
-        _fit(tokenizer, plan, choice)
+        fit_on_training(tokenizer, plan, choice)
     tokenizer.save(journal.folder / "tokenizer")
     journal.begin(settings)
     return tokenizer
@@ -195,46 +163,5 @@ def _measure(plan: Plan, num_done: int) -> Measure[Part]:
 
 def _refuse_nothing(journal: Journal, folders: Sequence[Path]) -> None:
     if not any(any(entry["rows"]["num_tokens"]) for entry in journal.entries()):
-        reasons = _reasons(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])
+        reasons = commonest(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])
         raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {reasons}")
-
-
-def _fit(tokenizer: Tokenizer, plan: Plan, choice: Choice) -> None:
-    random = np.random.Generator(np.random.Philox(choice.seed))
-    chosen: list[Source] = []
-    for database in sorted(plan.databases, key=lambda database: database.name):
-        chosen += _to_fit_on(database, tokenizer, choice, random)
-    if not chosen:
-        raise HeartlmError("no recording is in the training split, so there is nothing to fit the tokenizer on")
-    tokenizer.fit(_leads_to_fit(chosen, tokenizer, choice), choice.seed)
-    counts = Counter(source.recording.database for source in chosen)
-    tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": choice.seed}
-
-
-def _to_fit_on(database: Database, tokenizer: Tokenizer, choice: Choice, random: np.random.Generator) -> list[Source]:
-    """Up to `FIT_RECORDINGS` training recordings of a database, chosen at random."""
-    training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
-    chosen: dict[int, Source] = {}
-    for place in random.permutation(len(training)).tolist():
-        if len(chosen) == FIT_RECORDINGS:
-            break
-        source = find_source(database, training[place], tokenizer, choice.training_leads, choice.skip_unreadable)
-        if isinstance(source, Source):
-            chosen[place] = source
-    return [chosen[place] for place in sorted(chosen)]
-
-
-def _leads_to_fit(sources: Sequence[Source], tokenizer: Tokenizer, choice: Choice) -> Iterator[Lead]:
-    left_out, num_leads = LeftOut(), 0
-    for source in track(sources, len(sources), f"fit the {tokenizer.kind} tokenizer"):
-        for lead in readable_leads(source, tokenizer, choice.beats, left_out, choice.skip_unreadable):
-            num_leads += 1
-            yield lead
-    if not num_leads:
-        reasons = _reasons(entry["reason"] for entry in left_out.entries)
-        raise HeartlmError(f"no recording of the training split can be fitted on: {reasons}")
-
-
-def _reasons(reasons: Iterable[Any]) -> str:
-    counts = Counter(map(str, reasons))
-    return "; ".join(f"{reason} ({count})" for reason, count in counts.most_common(3)) or "no recordings"

@@ -1,19 +1,8 @@
-"""Encoding recordings: several processes, one order, so the corpus is the same whatever their number.
-
-A process encodes a part of the plan at a time and sends back bytes to append and rows to note; the one that writes has
-next to nothing to do for a recording. Never more than a few parts for each process are under way.
-"""
+"""Encoding the recordings of a part: bytes to append to a corpus, and rows to note."""
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
-import os
-import signal
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +16,6 @@ from heartlm.corpus.sources import Beats, Source, TrainingLeads, Unusable, find_
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.rhythms import RHYTHMS
 from heartlm.errors import HeartlmError
-from heartlm.memory import keep_memory
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
 
 
@@ -49,15 +37,12 @@ class LeftOut:
         self.num_unreadable += unreadable
 
 
-AHEAD = 4
-"""So many parts for each process may be ahead of the writer, which bounds the memory they take."""
-
-
 @dataclass
 class Part:
     """The recordings of one part as tokens.
 
     Attributes:
+        database: where they are from.
         num_records: recordings, those left out included.
         num_samples: samples of the leads that were encoded.
         tokens: what to append to each file of the corpus.
@@ -81,7 +66,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Work:
-    """What a process needs to encode any part; inherited by forking, not sent."""
+    """What a process needs to encode any part."""
 
     plan: Plan
     tokenizer: Tokenizer
@@ -160,73 +145,6 @@ def _count(counts: dict[str, dict[str, int]], split: str, index: np.ndarray[Any,
         if count:
             name = names[place - 1] if place else "unlabelled"
             counted[name] = counted.get(name, 0) + count
-
-
-_work: Work | None = None
-
-
-def _encode(number: int) -> Part:
-    assert _work is not None, "set before the processes were forked"
-    return _work.encode(number)
-
-
-def encode_all(work: Work, processes: int, first_part: int = 0) -> Generator[Part]:
-    """Encode every part from `first_part` on, in order, by `processes` forked processes.
-
-    Raises:
-        HeartlmError: a recording is unreadable and none are to be skipped, or a process was killed.
-    """
-    global _work
-    keep_memory()
-    numbers = range(first_part, len(work.plan.parts))
-    if processes == 1 or not numbers:
-        yield from map(work.encode, numbers)
-        return
-    _work = work
-    cores = sorted(os.sched_getaffinity(0))
-    context = multiprocessing.get_context("fork")
-    places = context.SimpleQueue()
-    for place in range(processes):
-        places.put(place)
-    pool = ProcessPoolExecutor(
-        min(processes, len(numbers)),
-        context,
-        _begin_process,
-        (os.getpid(), places, cores if len(cores) == processes else []),
-    )
-    waiting = deque[Future[Part]]()
-    try:
-        for number in numbers:
-            waiting.append(pool.submit(_encode, number))
-            if len(waiting) > AHEAD * processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise HeartlmError(
-            "a process that encodes was killed, maybe for want of memory: use fewer --processes"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-        _work = None
-
-
-_PR_SET_PDEATHSIG = 1
-
-
-def _begin_process(parent: int, places: Any, cores: Sequence[int]) -> None:
-    """Leave interrupts to the parent, end when it is killed, and keep to one core where there is one for each process.
-
-    Kernels may pack busy processes on few cores; keeping each to its own makes their number count.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-    if cores:
-        os.sched_setaffinity(0, {cores[places.get()]})
 
 
 def readable_leads(

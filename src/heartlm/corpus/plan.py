@@ -1,4 +1,4 @@
-"""What is to be done: the recordings of all databases, cut into parts of some megabytes.
+"""What is to be done and how: the recordings of all databases, cut into parts of some megabytes, and the settings.
 
 A part is what one process encodes at a time and what the journal of a build notes as done. Parts follow from the
 recordings alone, not from the number of processes, and never reach over two databases.
@@ -12,12 +12,17 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm import __version__
+from heartlm.corpus.schema import SCHEMA_VERSION
+from heartlm.corpus.sources import Beats, TrainingLeads
 from heartlm.ecg.database import Database
 from heartlm.errors import HeartlmError
+from heartlm.tokenizers.base import Tokenizer
 
 NUM_PARTS = 2048
 """Parts have about so many bytes that there are so many of them …"""
@@ -89,6 +94,30 @@ def _file_size(path: str) -> int:
         return os.stat(path).st_size  # noqa: PTH116 - a hundred thousand of them
     except OSError:
         return 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings of a build that its tokens follow from, beside the tokenizer and the recordings."""
+
+    training_leads: TrainingLeads
+    beats: Beats
+    skip_unreadable: bool
+    seed: int
+    fit: bool
+
+    def described(self, tokenizer: Tokenizer, plan: Plan) -> dict[str, Any]:
+        """All that tokens follow from, as the journal gives it back."""
+        settings = {
+            "heartlm": __version__,
+            "schema_version": SCHEMA_VERSION,
+            "tokenizer": [tokenizer.kind, tokenizer.settings()] if self.fit else tokenizer.content_hash(),
+            "recordings": fingerprint(plan),
+            "training_leads": self.training_leads,
+            "beats": self.beats,
+            "seed": self.seed,
+        }
+        return dict(json.loads(json.dumps(settings)))
 
 
 def fingerprint(plan: Plan) -> str:

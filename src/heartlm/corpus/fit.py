@@ -1,0 +1,67 @@
+"""Fitting a tokenizer on the training split, and on nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from heartlm.corpus.encode import LeftOut, readable_leads
+from heartlm.corpus.plan import Choice, Plan
+from heartlm.corpus.sources import Source, find_source
+from heartlm.ecg.database import Database
+from heartlm.errors import HeartlmError
+from heartlm.progress import track
+from heartlm.tokenizers.base import Lead, Tokenizer
+
+FIT_RECORDINGS = 300
+"""At most so many training recordings of each database fit the tokenizer."""
+
+
+def fit_on_training(tokenizer: Tokenizer, plan: Plan, choice: Choice) -> None:
+    """Fit `tokenizer` on leads of the training split, and note on what.
+
+    Raises:
+        HeartlmError: there is no such recording, one is unreadable, or none can be used.
+    """
+    random = np.random.Generator(np.random.Philox(choice.seed))
+    chosen: list[Source] = []
+    for database in sorted(plan.databases, key=lambda database: database.name):
+        chosen += _to_fit_on(database, tokenizer, choice, random)
+    if not chosen:
+        raise HeartlmError("no recording is in the training split, so there is nothing to fit the tokenizer on")
+    tokenizer.fit(_leads_to_fit(chosen, tokenizer, choice), choice.seed)
+    counts = Counter(source.recording.database for source in chosen)
+    tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": choice.seed}
+
+
+def _to_fit_on(database: Database, tokenizer: Tokenizer, choice: Choice, random: np.random.Generator) -> list[Source]:
+    """Up to `FIT_RECORDINGS` training recordings of a database, chosen at random."""
+    training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
+    chosen: dict[int, Source] = {}
+    for place in random.permutation(len(training)).tolist():
+        if len(chosen) == FIT_RECORDINGS:
+            break
+        source = find_source(database, training[place], tokenizer, choice.training_leads, choice.skip_unreadable)
+        if isinstance(source, Source):
+            chosen[place] = source
+    return [chosen[place] for place in sorted(chosen)]
+
+
+def _leads_to_fit(sources: Sequence[Source], tokenizer: Tokenizer, choice: Choice) -> Iterator[Lead]:
+    left_out, num_leads = LeftOut(), 0
+    for source in track(sources, len(sources), f"fit the {tokenizer.kind} tokenizer"):
+        for lead in readable_leads(source, tokenizer, choice.beats, left_out, choice.skip_unreadable):
+            num_leads += 1
+            yield lead
+    if not num_leads:
+        reasons = commonest(entry["reason"] for entry in left_out.entries)
+        raise HeartlmError(f"no recording of the training split can be fitted on: {reasons}")
+
+
+def commonest(reasons: Iterable[Any]) -> str:
+    """The three reasons that are given most, and how often."""
+    counts = Counter(map(str, reasons))
+    return "; ".join(f"{reason} ({count})" for reason, count in counts.most_common(3)) or "no recordings"

@@ -1,0 +1,89 @@
+"""Encoding side by side: several processes, one order, so the corpus is the same whatever their number.
+
+A process encodes a part of the plan at a time; the one that writes has next to nothing to do for a recording. Never
+more than a few parts for each process are under way, so memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from heartlm.corpus.encode import Part, Work
+from heartlm.errors import HeartlmError
+from heartlm.memory import keep_memory
+
+AHEAD = 4
+"""So many parts for each process may be ahead of the writer."""
+
+_work: Work | None = None
+"""Inherited by forked processes, not sent."""
+
+
+def _encode(number: int) -> Part:
+    assert _work is not None, "set before the processes were forked"
+    return _work.encode(number)
+
+
+def encode_all(work: Work, processes: int, first_part: int = 0) -> Generator[Part]:
+    """Encode every part from `first_part` on, in order, by `processes` forked processes; by this one if it is one.
+
+    Raises:
+        HeartlmError: a recording is unreadable and none are to be skipped, or a process was killed.
+    """
+    global _work
+    keep_memory()
+    numbers = range(first_part, len(work.plan.parts))
+    if processes == 1 or not numbers:
+        yield from map(work.encode, numbers)
+        return
+    _work = work
+    pool, waiting = _pool(processes, len(numbers)), deque[Future[Part]]()
+    try:
+        for number in numbers:
+            waiting.append(pool.submit(_encode, number))
+            if len(waiting) > AHEAD * processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise HeartlmError(
+            "a process that encodes was killed, maybe for want of memory: use fewer --processes"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+        _work = None
+
+
+def _pool(processes: int, num_parts: int) -> ProcessPoolExecutor:
+    context, cores = multiprocessing.get_context("fork"), sorted(os.sched_getaffinity(0))
+    places = context.SimpleQueue()
+    for place in range(processes):
+        places.put(place)
+    own_core = cores if len(cores) == processes else []
+    return ProcessPoolExecutor(min(processes, num_parts), context, _begin_process, (os.getpid(), places, own_core))
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _begin_process(parent: int, places: Any, cores: Sequence[int]) -> None:
+    """Leave interrupts to the parent, end when it is killed, and keep to one of `cores` where there are any.
+
+    Schedulers may pack busy processes on few cores; one core for each makes their number count.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+    if cores:
+        os.sched_setaffinity(0, {cores[places.get()]})
