@@ -49,12 +49,12 @@ def interrupt(process: subprocess.Popen[str], run: Path, step: int, number: sign
     while process.poll() is None and max(steps_of(run), default=0) < step:
         time.sleep(0.005)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=240)
     return process.returncode, said.splitlines()[-1] if said else ""
 
 
 def finish(process: subprocess.Popen[str]) -> None:
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=240)
     assert process.returncode == 0, said
 
 
@@ -205,7 +205,7 @@ def test_a_killed_rank_is_noticed_and_the_last_checkpoint_is_good(
     while first.poll() is None and max(steps_of(run), default=0) < 30:
         time.sleep(0.005)
     second.kill()
-    _, said = first.communicate(timeout=60)
+    _, said = first.communicate(timeout=240)
     second.communicate()
     good = Checkpoints(run / "checkpoints").complete()[-1].name
     assert first.returncode == 2
@@ -220,7 +220,7 @@ def test_ranks_stop_together_and_one_speaks(tiny_corpus: Path, tmp_path: Path) -
     run = tmp_path / "run"
     first, second = ranks(2, *begin("pretrain", tiny_corpus, tmp_path, run))
     status, said = interrupt(second, run, 10, signal.SIGTERM)
-    _, of_first = first.communicate(timeout=60)
+    _, of_first = first.communicate(timeout=240)
     stopped = steps_of(run)[-1]
     assert (status, first.returncode) == (143, 143)
     assert said == ""
@@ -236,7 +236,7 @@ def test_ranks_stop_together_and_one_speaks(tiny_corpus: Path, tmp_path: Path) -
 def test_a_mistake_is_told_once_by_all_ranks(tiny_corpus: Path, tmp_path: Path, words: list[str], field: str) -> None:
     run = tmp_path / "run"
     processes = ranks(2, *begin("pretrain", tiny_corpus, tmp_path, run), *words)
-    said = [process.communicate(timeout=60)[1] for process in processes]
+    said = [process.communicate(timeout=240)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2]
     assert "".join(said).count("\n") == 1 and field in "".join(said)
     assert not run.exists()

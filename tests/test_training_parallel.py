@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from torch import Tensor
 
 from heartlm.errors import HeartlmError
+from heartlm.models.heart import HeartModel
 from heartlm.models.store import load_model
 from heartlm.training.agreement import Agreement
-from heartlm.training.batches import LabelBatches, MaskedBatches, Place
+from heartlm.training.batches import Batch, LabelBatches, MaskedBatches
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import TrainingConfig
 from heartlm.training.learner import dropout_keys
@@ -39,13 +42,17 @@ SAME = 1e-5
 """Losses of different layouts differ by rounding alone; relative, over all steps."""
 
 
-class StoppedBatches(MaskedBatches):
-    """Ask the second rank to stop while it is at one of the steps."""
+@dataclass
+class StoppingLoss:
+    """The loss of pretraining; in the second rank the signal to stop comes while one of the first steps computes."""
 
-    def draft(self, windows: Any, place: Place) -> Any:
-        if place.step == STOP_AFTER - 1 and this().rank == 1:
+    calls_left: int
+
+    def __call__(self, model: HeartModel, batch: Batch, keys: Tensor | None) -> Any:
+        self.calls_left -= 1
+        if self.calls_left == 0 and this().rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return super().draft(windows, place)
+        return FacetLoss(("count", "half"))(model, batch, keys)
 
 
 def this() -> Ranks:
@@ -59,14 +66,15 @@ def train_as_rank(folder: str, settings: dict[str, Any], dropout: float, stop: b
     corpus = synthetic_corpus((400, 300, 7, 7))
     often = {"log_every": 1, "validate_every": 100, "checkpoint_every": 150}
     shape = {"window": 16, "batch_size": 8, "steps": STEPS, "learning_rate": 2e-3, "warmup_steps": 20}
-    make_batch = (StoppedBatches if stop else MaskedBatches)(corpus, np.array(SIZES), 0.3, 4, seed=0)
+    config = TrainingConfig(**{**shape, **often, "device": "cpu", **settings})
+    before_last = config.accumulation * (STOP_AFTER - 1)
     work = job(
         corpus,
         small_model(dropout=dropout),
         Path(folder),
-        TrainingConfig(**{**shape, **often, "device": "cpu", **settings}),
-        make_batch=make_batch,
-        loss=FacetLoss(("count", "half")),
+        config,
+        make_batch=MaskedBatches(corpus, np.array(SIZES), 0.3, 4, seed=0),
+        loss=StoppingLoss(before_last if stop else 0),
         validation=every_window(corpus, 16)[:7],
         ranks=this(),
     )
@@ -113,13 +121,15 @@ TRAINED = [*((layout, 0.2) for layout in LAYOUTS), ("1x4", 0.0), ("2x2", 0.0), (
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run for each of `TRAINED`."""
     folder = tmp_path_factory.mktemp("trained")
-    run(
-        *(
-            (num_ranks, train_as_rank, [str(folder / f"{layout}-{dropout}"), settings, dropout, False, False])
-            for layout, dropout in TRAINED
-            for num_ranks, settings in [LAYOUTS[layout]]
+    for dropout in (0.0, 0.2):
+        layouts = [layout for layout, of in TRAINED if of == dropout]
+        run(
+            *(
+                (num_ranks, train_as_rank, [str(folder / f"{layout}-{dropout}"), settings, dropout, False, False])
+                for layout in layouts
+                for num_ranks, settings in [LAYOUTS[layout]]
+            )
         )
-    )
     return folder
 
 

@@ -36,6 +36,9 @@ from heartlm.training.ranks import Ranks, ToldElsewhere, pin, share_of_cores
 
 Result = TypeVar("Result")
 
+_TOLD = "heartlm: told"
+HEARD_WITHIN_S = 3.0
+
 
 @contextmanager
 def joined(config: TrainingConfig) -> Iterator[Ranks]:
@@ -54,7 +57,7 @@ def joined(config: TrainingConfig) -> Iterator[Ranks]:
             _meet(ranks, store, device, config.timeout_s)
         yield ranks
     except HeartlmError as error:
-        if store is not None and _told(store):
+        if store is not None and _told(store, ranks):
             raise ToldElsewhere(str(error)) from error
         raise
     if store is not None:
@@ -89,12 +92,19 @@ def _meet(ranks: Ranks, store: Store, device: torch.device, timeout_s: float) ->
         ) from error
 
 
-def _told(store: Store) -> bool:
-    """Whether another rank has told what went wrong; from now on, one has."""
+def _told(store: Store, ranks: Ranks) -> bool:
+    """Whether another rank has told what went wrong; from now on, one has.
+
+    The store may be held by the first rank, so that one stays until the others have asked, or have gone.
+    """
     try:
-        return int(store.add("heartlm: told", 1)) > 1
+        is_told = int(store.add(_TOLD, 1)) > 1
+        give_up_s = time.monotonic() + HEARD_WITHIN_S
+        while ranks.is_first and int(store.add(_TOLD, 0)) < ranks.world_size and time.monotonic() < give_up_s:
+            time.sleep(0.02)
     except RuntimeError:  # the store has gone with the rank that held it
         return False
+    return is_told
 
 
 def take_cores(ranks: Ranks, threads: int | None, pinned: bool) -> None:
