@@ -10,6 +10,7 @@ become int64 on the device; a corpus that fits is kept there and gathered there,
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections.abc import Iterator
@@ -44,9 +45,9 @@ class StepBatches:
     num_tokens: int
 
 
-TOGETHER = 8
+TOGETHER, TOGETHER_BYTES = 8, 1 << 20
 """Steps prepared together where there is no thread: after a training step the processor's caches have forgotten how,
-and the first of them costs as much as several others."""
+and the first of them costs as much as several others. Not more than the caches hold."""
 
 
 class _Closed(Exception):  # noqa: N818
@@ -162,11 +163,12 @@ class Feed:
 
     def _from_here(self) -> Iterator[StepBatches]:
         slot = self._slot()
-        for first in self.steps[::TOGETHER]:
+        together = min(max(1, TOGETHER_BYTES // (8 * math.prod(self._shape))), TOGETHER)
+        for first in self.steps[::together]:
             ready: list[StepBatches] = []
             error = None
             try:
-                for step in range(first, min(first + TOGETHER, self.steps.stop)):
+                for step in range(first, min(first + together, self.steps.stop)):
                     ready.append(self._finish(self._prepare(step, slot)))
             except BaseException as found:
                 error = found
