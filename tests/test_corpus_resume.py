@@ -260,6 +260,18 @@ def test_an_unreadable_recording_loses_nothing(
     assert content(out) == content(tmp_path / "straight")
 
 
+def test_what_was_kept_is_kept_when_the_next_attempt_fails_at_once(
+    stopped: Path, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "WORTH_KEEPING_S", 1e9)
+    with pytest.raises(KeyboardInterrupt):
+        build_corpus([database], Interrupted(0), stopped, processes=1)
+    assert num_done(stopped) == 5
+    with pytest.raises(KeyboardInterrupt):
+        build_corpus([database], Interrupted(), tmp_path / "quick", processes=1)
+    assert not partial(tmp_path / "quick").exists(), "what took no time is not worth keeping"
+
+
 def test_a_disk_that_is_full_loses_nothing(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

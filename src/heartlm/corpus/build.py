@@ -89,13 +89,15 @@ def _replaceable(out: Path) -> Path:
 def _under_way(out: Path) -> Iterator[Journal]:
     """The journal of the corpus under way to `out`, which becomes `out` when the block ends well.
 
-    When it ends badly, what was done is removed, or kept to go on from where it took some time.
+    When it ends badly, what was done is removed, or kept to go on from where it took some time or was kept before.
     """
-    begun, folder = time.monotonic(), None
+    worth_keeping, folder = time.monotonic() + WORTH_KEEPING_S, None
     try:
         with ExitStack() as stack:
             folder = stack.enter_context(partial_folder(out))
             journal = Journal(folder)
+            if journal.settings is not None:
+                worth_keeping = 0.0
             stack.callback(journal.close)
             yield journal
             journal.close()
@@ -105,14 +107,14 @@ def _under_way(out: Path) -> Iterator[Journal]:
             replace_folder(folder, out)
             fsync_folder(out.parent)
     except BaseException as error:
-        if (told := _clean_up(out, folder, begun, error)) is error:
+        if (told := _clean_up(out, folder, worth_keeping, error)) is error:
             raise
         raise told from error
 
 
-def _clean_up(out: Path, folder: Path | None, begun: float, error: BaseException) -> BaseException:
+def _clean_up(out: Path, folder: Path | None, worth_keeping: float, error: BaseException) -> BaseException:
     """Remove or keep the folder of a build that failed with `error`; return what to raise."""
-    kept = folder is not None and Journal(folder).settings is not None and time.monotonic() - begun > WORTH_KEEPING_S
+    kept = folder is not None and Journal(folder).settings is not None and time.monotonic() > worth_keeping
     if folder is not None and not kept:
         remove(folder)
     told = explained(out, error) if isinstance(error, OSError) else error
