@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heartlm.ecg.database import open_database
 from heartlm.kernels.amplitude import amplitude_levels, amplitude_levels_reference
 from heartlm.kernels.library import variants
 from heartlm.kernels.quantize import prepare_codebooks, residual_codes, residual_codes_reference, sums_by_code
@@ -18,10 +19,12 @@ from heartlm.kernels.running import (
     trailing_median_reference,
 )
 from heartlm.kernels.waveform import cut_beats, cut_beats_reference
+from heartlm.tokenizers.quantize import fit_quantizer
 from heartlm.tokenizers.rhythm import RHYTHM_FACETS
 from heartlm.tokenizers.rr import CAUSAL_FACETS, OFFLINE_FACETS, LogScale, levels_of
 from heartlm.tokenizers.sample import LEVELS
-from heartlm.tokenizers.waveform import BeatWindow, hann_weights
+from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms, hann_weights
+from tests.conftest import shared_data
 from tests.synthetic_leads import heart_lead
 
 examples = settings(derandomize=True, deadline=None, max_examples=40)
@@ -225,3 +228,27 @@ def test_levels_are_numpys_of_short_leads(seed: int, num_samples: int, rate_hz: 
 @pytest.mark.parametrize("value_mv", [0.0, -3.0, 1e5])
 def test_levels_of_flat_leads_are_numpys(value_mv: float) -> None:
     compare_levels(np.full(3000, value_mv, np.float32), 360.0)
+
+
+# --- real recordings --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record_id", ["105", "207", "232"])
+def test_a_real_recording_gives_the_same_in_every_variant(record_id: str) -> None:
+    """Noise, fibrillation and premature beats; a tokenizer of 256 codes is fitted on the recording itself."""
+    database = open_database(shared_data("mitdb"))
+    recording, annotations = database.recording(record_id), database.annotations(record_id)
+    assert annotations is not None
+    signal, sample = recording.signal(leads=[0])[0], annotations.sample[:1500]
+    compare_waveforms(signal, sample, recording.rate_hz)
+    compare_levels(signal[:50_000], recording.rate_hz)
+    shape = beat_waveforms(signal, sample, recording.rate_hz, WINDOW).shape
+    first, last = np.maximum(np.arange(0, 1500, 32) - 300, 0), np.minimum(np.arange(0, 1500, 32) + 332, len(shape))
+    medians = stretch_medians_reference(shape, first, last)
+    weight = np.ones(shape.shape[1], np.float32)
+    quantizer = fit_quantizer(shape, num_levels=4, num_codes=256, weight=weight, seed=0, num_rounds=2)
+    codebooks = prepare_codebooks(quantizer.codebooks)
+    codes = residual_codes_reference(shape, weight, codebooks)
+    for variant in variants():
+        assert np.array_equal(stretch_medians(shape, first, last, variant=variant), medians)
+        assert np.array_equal(residual_codes(shape, weight, codebooks, variant=variant), codes)
