@@ -2,7 +2,7 @@
 
 One dial, `depth`, sets the size of a model; width, heads, learning rate and batch follow from it unless they are set.
 The global batch is a number of windows; ranks and accumulation only split it, which changes nothing but rounding.
-`LAYOUT` names the settings of that kind: how a run computes, not what. They may change when it is resumed.
+`LAYOUT` names the settings that may change when a run is resumed: how it computes, and what becomes of bad steps.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ LAYOUT = (
     "activation_checkpointing",
     "prefetch",
     "spans",
+    "bad_steps",
+    "spike_factor",
 )
-"""Settings that may change when a run is resumed."""
+"""Settings that may change when a run is resumed: how it computes, and what becomes of bad steps."""
 
 
 @dataclass
