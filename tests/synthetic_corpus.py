@@ -15,7 +15,7 @@ from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model
 from heartlm.training.config import TrainingConfig
-from heartlm.training.loop import Job
+from heartlm.training.job import Job
 from heartlm.training.run_folder import RunFolder
 
 SIZES = (8, 4)

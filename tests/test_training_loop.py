@@ -22,7 +22,8 @@ from heartlm.models.store import load_model
 from heartlm.training.batches import Batch, CausalBatches, LabelBatches, MakeBatch, MaskedBatches
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import TrainingConfig
-from heartlm.training.loop import Job, train
+from heartlm.training.job import Job
+from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss, LabelLoss, class_weights
 from heartlm.training.schedule import learning_rate
 from tests.synthetic_corpus import SIZES, every_window, job, small_model, synthetic_corpus

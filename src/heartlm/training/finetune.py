@@ -16,7 +16,7 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, load_foundation
 from heartlm.training.batches import BEAT_TASK_CLASSES, LabelBatches, beat_labels, rhythm_labels
 from heartlm.training.config import FinetuneConfig
-from heartlm.training.loop import Job
+from heartlm.training.job import Job
 from heartlm.training.objectives import LabelLoss, class_weights
 from heartlm.training.parallel import joined, together
 from heartlm.training.pretrain import begin, finished, training_windows, validation_windows

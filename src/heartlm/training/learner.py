@@ -16,8 +16,9 @@ from heartlm.models.heart import HeartModel
 from heartlm.training.batches import Batch
 from heartlm.training.config import TrainingConfig
 from heartlm.training.objectives import LossModule, LossSum
-from heartlm.training.parallel import Sums, fastest_bucket_cap, gradient_norm, reducing, replicated, sharded
+from heartlm.training.parallel import Sums
 from heartlm.training.ranks import Ranks
+from heartlm.training.wrapping import fastest_bucket_cap, gradient_norm, reducing, replicated, sharded
 
 DROPOUT_STREAM = 3
 

@@ -1,32 +1,18 @@
-"""Many processes as one: they meet, wrap the model, add up gradients and numbers.
-
-    rank 0   micro-batches ─► loss module ─► gradients ┐
-    rank 1   micro-batches ─► loss module ─► gradients ┼─► their sum, on every rank (DDP) or each its shard (FSDP)
-    …                                                  ┘
-
-A rank's loss is its sum over counting tokens divided by how many the whole global batch has, so gradients are added up,
-never averaged: a mean of the ranks' means would be another number where they hold different numbers of tokens.
-"""
+"""Processes that train together: they take their cores, meet, fail together and add up numbers."""
 
 from __future__ import annotations
 
 import os
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.rendezvous import rendezvous
-from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
 from heartlm.errors import HeartlmError
 from heartlm.training.agreement import Agreement
@@ -173,81 +159,3 @@ class Sums:
             return sums
 
         return wait
-
-
-# --- the wrapped model ------------------------------------------------------------------------------------------------
-
-
-def sharded(module: nn.Module, blocks: Sequence[nn.Module], device: torch.device) -> nn.Module:
-    """Shard the parameters of `module`, which are replaced, over the ranks (FSDP2): each block, and the rest."""
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for part in (*blocks, module):
-        shard = fully_shard(part, mesh=mesh)
-        shard.set_gradient_divide_factor(1.0)
-        shard.set_force_sum_reduction_for_comms(True)
-    return module
-
-
-def replicated(module: nn.Module, bucket_cap_mb: float, ready: Callable[[], None]) -> DistributedDataParallel:
-    """Wrap `module`, so that ranks add up its gradients, bucket by bucket, during the backward pass (DDP).
-
-    Args:
-        module: on the device it computes on; all its parameters that learn take part in every loss.
-        bucket_cap_mb: MiB of gradients that are sent together.
-        ready: called in every backward pass that is reduced, when no gradient is left to compute.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 renames broadcast_buffers, 2.11 has only that
-        wrapped = DistributedDataParallel(
-            module, broadcast_buffers=False, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True
-        )
-
-    def add_up(bucket: Any) -> torch.futures.Future[Tensor]:
-        if bucket.is_last():
-            ready()
-        reduced = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
-        summed: torch.futures.Future[Tensor] = reduced.then(lambda future: future.value()[0])
-        return summed
-
-    wrapped.register_comm_hook(None, lambda _, bucket: add_up(bucket))  # torch objects to annotations as strings
-    return wrapped
-
-
-def reducing(module: nn.Module, last: bool) -> AbstractContextManager[None]:
-    """Around forward and backward of a micro-batch: ranks add up gradients only in the `last` of a step."""
-    if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(last)
-    return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
-
-
-def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Norm over all gradients, whole even where they are sharded."""
-    norm = nn.utils.get_total_norm(gradients)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-
-BUCKET_CAPS_MB = (1.0, 4.0, 16.0, 64.0)
-
-
-def fastest_bucket_cap(
-    num_bytes: int, build: Callable[[float], nn.Module], compute: Callable[[nn.Module], None], sums: Sums
-) -> float:
-    """Measure which of `BUCKET_CAPS_MB` is fastest here; the same on every rank.
-
-    Args:
-        num_bytes: of all gradients: a cap above it sends them in one piece.
-        build: wraps the model with a cap.
-        compute: forward and backward of a micro-batch of the wrapped model, leaving no gradient behind.
-        sums: over the ranks.
-    """
-    whole_mb = num_bytes / 2**20
-    taken_s: dict[float, float] = {}
-    for cap in (*(cap for cap in BUCKET_CAPS_MB if cap < whole_mb), whole_mb + 1):
-        module = build(cap)
-        times_s = []
-        for _ in range(5):
-            begin_s = time.perf_counter()
-            compute(module)
-            times_s.append(time.perf_counter() - begin_s)
-        taken_s[cap] = sums(min(times_s[2:]))[0]  # DDP orders its buckets anew after the first pass
-    return min(taken_s, key=lambda cap: taken_s[cap])

@@ -16,7 +16,8 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
 from heartlm.training.config import PretrainConfig, TrainingConfig
-from heartlm.training.loop import Job, train
+from heartlm.training.job import Job
+from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss
 from heartlm.training.parallel import joined, together
 from heartlm.training.ranks import Ranks

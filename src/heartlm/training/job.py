@@ -1,0 +1,41 @@
+"""What a loop trains with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from heartlm.corpus.windows import Windows, WindowSampler
+from heartlm.models.heart import HeartModel
+from heartlm.models.store import ModelInfo
+from heartlm.training.batches import MakeBatch
+from heartlm.training.config import TrainingConfig
+from heartlm.training.objectives import LossSum
+from heartlm.training.ranks import Ranks
+from heartlm.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a loop trains with.
+
+    Attributes:
+        config: settings, resolved.
+        run: where to write.
+        model: what learns.
+        info: how the saved model describes itself.
+        sampler: windows of every step.
+        make_batch: windows to batches.
+        loss: batches to sums of losses.
+        validation: windows of the validation split, in order; none where there is no such split.
+        ranks: this process among those that train together; each has the same job.
+    """
+
+    config: TrainingConfig
+    run: RunFolder
+    model: HeartModel
+    info: ModelInfo
+    sampler: WindowSampler
+    make_batch: MakeBatch
+    loss: LossSum
+    validation: Windows | None = None
+    ranks: Ranks = field(default_factory=Ranks)

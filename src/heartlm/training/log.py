@@ -1,0 +1,85 @@
+"""What a run tells of itself: lines of metrics, words for its user, and the meters they are read from."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+
+from heartlm.files import append_line
+from heartlm.training.config import PretrainConfig
+from heartlm.training.energy import energy_counter
+from heartlm.training.job import Job
+from heartlm.training.meters import Meters
+from heartlm.training.parallel import Sums
+from heartlm.training.spans import Spans
+from heartlm.training.utilization import flops_per_token, peak_flops
+
+
+class Log:
+    """The metrics of a run; only the first rank writes and speaks.
+
+    Attributes:
+        meters: of this rank.
+    """
+
+    def __init__(self, job: Job, device: torch.device, precision: torch.dtype, sums: Sums) -> None:
+        self.job = job
+        self.spans = Spans(job.run.spans(job.ranks.rank), job.ranks.rank) if job.config.spans else None
+        self.meters = _meters(job, device, precision, sums, self.spans)
+
+    def write(self, step: int, split: str, entry: dict[str, float]) -> None:
+        """Note `entry` after `step`; every rank calls this, as what ranks used is added up."""
+        rates = self.meters.line() if split == "train" else {}
+        line = {"step": step, "split": split, **entry, **rates, "elapsed_s": self.meters.elapsed_s()}
+        if self.job.ranks.is_first:
+            append_line(self.job.run.metrics, json.dumps({key: _rounded(value) for key, value in line.items()}))
+            self.say(_story(line, self.job.config.steps, self.meters))
+
+    def say(self, line: str) -> None:
+        """Tell the user."""
+        if self.job.ranks.is_first:
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Write what is still buffered."""
+        if self.spans is not None:
+            self.spans.flush()
+
+
+def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: Sums, spans: Spans | None) -> Meters:
+    config, gpu, uuid, peak = job.config, device.type == "cuda", None, None
+    if gpu:
+        of_fp32 = "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+        peak = peak_flops(torch.cuda.get_device_name(device), "bf16" if precision == torch.bfloat16 else of_fp32)
+        uuid = str(torch.cuda.get_device_properties(device).uuid)
+    share = (1.0 if config.objective == "causal" else config.mask_share) if isinstance(config, PretrainConfig) else 0.0
+    return Meters(
+        flops_per_token=flops_per_token(job.model.config, config.window, job.model.num_classes, share),
+        peak_flops=None if peak is None else peak * job.ranks.world_size,
+        energy_j=energy_counter(uuid, job.ranks.local_rank),
+        sum_over_ranks=lambda value: sums(value)[0],
+        peak_device_memory_bytes=(lambda: torch.cuda.max_memory_allocated(device)) if gpu else None,
+        spans=spans,
+        synchronize=(lambda: torch.cuda.synchronize(device)) if gpu and spans is not None else None,
+    )
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def _story(line: dict[str, Any], steps: int, meters: Meters) -> str:
+    """One line worth reading."""
+    head = f"step {line['step']:>{len(str(steps))}}/{steps}  {line['split']:<10} loss {line['loss']:.4f}"
+    if "tokens_per_s" not in line:
+        return head
+    left = time.strftime("%H:%M:%S", time.gmtime(meters.remaining_s(steps - line["step"])))
+    rate, waited = line["tokens_per_s"] / 1000, 100 * line["data_wait_share"]
+    return (
+        f"{head}  lr {line['learning_rate']:.1e}  norm {line['grad_norm']:.2f}"
+        f"  {rate:.1f} k tokens/s  data wait {waited:.1f} %  left {left}"
+    )
