@@ -87,7 +87,6 @@ def _bar(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Item]
         TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
-        TimeRemainingColumn,
     )
 
     state: Any = TaskProgressColumn() if meter.measure else MofNCompleteColumn()
@@ -97,15 +96,15 @@ def _bar(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Item]
         state,
         TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=meter.total, rate="")
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=meter.total, rate="", left="")
         progress.update(task, completed=meter.done)
         for item in items:
             yield item
             meter.count(item)
-            progress.update(task, completed=meter.done, rate=meter.rate())
+            progress.update(task, completed=meter.done, rate=meter.rate(), left=f"{meter.left_s():.0f} s left")
 
 
 def _lines(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Item]:
