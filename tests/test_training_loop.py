@@ -82,7 +82,7 @@ def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_batch(corpus: Corpus,
     assert len({part.num_counted for part in parts}) > 1, "the batch must be uneven for this test to mean anything"
 
     def mean(part: Batch) -> float:
-        return float(FACETS(small_model(causal=True), part)[0]) / part.num_counted
+        return float(FACETS(small_model(causal=True), part)[0].detach()) / part.num_counted
 
     logged = losses(short, make, tmp_path / "run", settings(accumulation=4), causal=True)[0]
     assert logged == pytest.approx(mean(batch), rel=1e-5)

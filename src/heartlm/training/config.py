@@ -149,6 +149,15 @@ class TrainingConfig:
             f"{self.accumulation} micro-batches each"
         )
 
+    def ignored(self, num_ranks: int) -> list[str]:
+        """What of these settings means nothing to `num_ranks` ranks, one line each."""
+        lines = []
+        if self.parallel != "auto" and num_ranks == 1:
+            lines.append(f"parallel: {self.parallel} found, ignored: one rank trains alone; use torchrun")
+        if self.bucket_cap_mb != TrainingConfig.bucket_cap_mb and (num_ranks == 1 or self.parallel == "fsdp"):
+            lines.append(f"bucket_cap_mb: {self.bucket_cap_mb} found, ignored: only ddp on several ranks has buckets")
+        return lines
+
     def checked_corpus(self) -> Path:
         """The corpus folder, once every field was checked.
 
