@@ -6,6 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("the same every time", derandomize=True, deadline=None)
+settings.load_profile("the same every time")
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", ROOT.parent / "shared" / "data"))

@@ -7,7 +7,7 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from heartlm.training.bad_steps import MAX_SKIPPED_IN_A_ROW, BadSteps, Verdict
@@ -77,6 +77,7 @@ def test_too_many_skipped_in_a_row_stop_the_run_and_a_good_one_between_does_not(
     resumed_at=st.integers(0, 60),
     window=st.integers(1, 8),
 )
+@example(steps=[(0.0, 0.0), (0.0, 1.0)], resumed_at=0, window=1)
 def test_a_resumed_run_judges_like_an_unbroken_one(
     steps: list[tuple[float, float]], resumed_at: int, window: int
 ) -> None:

@@ -86,6 +86,6 @@ class BadSteps:
             return "not finite"
         if self.spike_factor and len(self._losses) >= self.window:
             for name, value, values in (("loss", loss, self._losses), ("gradient norm", grad_norm, self._norms)):
-                if value > self.spike_factor * (usual := statistics.median(values)):
+                if value > self.spike_factor * (usual := statistics.median(values)) > 0:
                     return f"the {name} is {value / usual:.3g} times the median {usual:.6g} of {self.window} steps"
         return None
