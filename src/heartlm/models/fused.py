@@ -60,7 +60,6 @@ def rotated(qkv: Tensor, angles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
     """Turn pairs of channels of `x` `[B, H, T, W]` by their position's angles (Su 2021, arXiv 2104.09864)."""
-    """Turn pairs of channels of `x` `[B, H, T, W]` by their position's angles (Su 2021, arXiv 2104.09864)."""
     cosine, sine = angles.to(x.dtype)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
