@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.slurm import slurm  # noqa: F401  a fixture, known to all tests
+
 settings.register_profile("the same every time", derandomize=True, deadline=None)
 settings.load_profile("the same every time")
 
