@@ -1,0 +1,268 @@
+"""How long ranks take to add up their gradients: measured over message sizes, fitted by a latency and a rate.
+
+    sizes ─► back-to-back all-reduces among the ranks ─► median seconds of each size ─► time = latency + bytes / rate
+
+Under torchrun, or in an allocation, the ranks that are there are measured; otherwise ranks are started on this machine,
+each on cores of its own (gloo), or one on each GPU (NCCL). `python -m heartlm.launch.allreduce` prints the fit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json, write_json
+from heartlm.training.ranks import Ranks, pin, share_of_cores
+
+SIZES_BYTES = tuple(4**power for power in range(5, 13))
+"""1 KiB to 16 MiB: from the sums of a step to the gradients of a small model."""
+
+QUICK_SIZES_BYTES = SIZES_BYTES[1::2]
+
+ROUNDS = 9
+FILL_BYTES = 1 << 20
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class AllReduceFit:
+    """What an all-reduce among `world_size` ranks takes.
+
+    Attributes:
+        latency_s: of a message of no length.
+        bytes_per_s: message bytes of one rank a second, not what crosses the wires.
+        world_size: ranks that add up.
+        backend: gloo or nccl.
+        points: what was measured, `(num_bytes, median seconds)` of each size, smallest first.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+    world_size: int
+    backend: str
+    points: tuple[tuple[int, float], ...]
+
+    def time_s(self, num_bytes: float) -> float:
+        """Seconds that a message of `num_bytes` takes."""
+        return self.latency_s + num_bytes / self.bytes_per_s
+
+    @property
+    def median_error(self) -> float:
+        """Share by which the fit misses what was measured, in the middle of the points."""
+        return statistics.median(abs(self.time_s(size) / taken_s - 1) for size, taken_s in self.points)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self) | {"points": [list(point) for point in self.points]}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> AllReduceFit:
+        """What `to_json` returned.
+
+        Raises:
+            HeartlmError: a field is missing or no number.
+        """
+        try:
+            return cls(
+                latency_s=float(content["latency_s"]),
+                bytes_per_s=float(content["bytes_per_s"]),
+                world_size=int(content["world_size"]),
+                backend=str(content["backend"]),
+                points=tuple((int(size), float(taken_s)) for size, taken_s in content["points"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise HeartlmError(f"all-reduce fit: {error} found wrong or missing: measure it anew") from error
+
+    def save(self, path: Path) -> None:
+        """Write it to `path` as JSON."""
+        write_json(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: Path) -> AllReduceFit:
+        """Read it from `path`.
+
+        Raises:
+            HeartlmError: there is none, or it is broken.
+        """
+        return cls.from_json(read_json(path))
+
+
+def fit_points(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Latency in seconds and bytes a second that miss `points` by the least sum of relative errors; neither below 0.
+
+    A sum of absolute values is least on a line through two of the points, or, at the bounds, through one; so all of
+    those are tried. One odd point moves nothing.
+
+    Args:
+        points: bytes, above 0, and seconds of at least two sizes.
+    """
+    lines = []
+    for (size, taken_s), (other, other_s) in combinations(points, 2):
+        if size != other:
+            slope = (other_s - taken_s) / (other - size)
+            lines.append((taken_s - slope * size, slope))
+    lines += [(0.0, taken_s / size) for size, taken_s in points]
+    possible = [line for line in lines if line[0] >= 0 and line[1] > 0]
+
+    def missed(line: tuple[float, float]) -> float:
+        return sum(abs((line[0] + line[1] * size) / taken_s - 1) for size, taken_s in points)
+
+    latency_s, s_per_byte = min(possible, key=missed)
+    return latency_s, 1 / s_per_byte
+
+
+def measure_all_reduce(
+    num_ranks: int | None = None,
+    *,
+    device: str = "auto",
+    sizes_bytes: Sequence[int] = SIZES_BYTES,
+    rounds: int = ROUNDS,
+) -> AllReduceFit:
+    """Measure among the ranks that torchrun started, or among `num_ranks` on this machine.
+
+    Args:
+        num_ranks: to start; by default one a GPU where there are several, otherwise one a core, 2 to 8. It means
+            nothing where ranks are there already.
+        device: cpu for gloo, cuda for NCCL; auto takes GPUs where every rank can have one.
+        sizes_bytes: message sizes, multiples of 4.
+        rounds: of each size; the median counts.
+
+    Raises:
+        HeartlmError: fewer than 2 ranks, fewer GPUs than ranks, or a rank failed.
+    """
+    ranks = Ranks.from_environment()
+    if ranks.world_size > 1:
+        return _joined_and_measured(ranks, device, sizes_bytes, rounds, meet_at=None)
+    if device != "cpu":
+        num_gpus, least = _num_gpus(), num_ranks or 2
+        if device == "cuda" and num_gpus < least:
+            raise HeartlmError(f"device: 'cuda' found, a GPU for each of {least} ranks expected, {num_gpus} seen")
+        device = "cuda" if num_gpus >= least else "cpu"
+        num_ranks = num_gpus if device == "cuda" and num_ranks is None else num_ranks
+    num_ranks = num_ranks or min(8, max(2, len(os.sched_getaffinity(0))))
+    if num_ranks < 2:
+        raise HeartlmError(f"num_ranks: {num_ranks} found, at least 2 expected: one rank has nobody to add up with")
+    return _measured_by_others(num_ranks, device, sizes_bytes, rounds)
+
+
+def _num_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def measure_in_group(sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROUNDS) -> AllReduceFit:
+    """Measure in the default process group, which is there; every rank calls this, and all return the same."""
+    import torch
+    import torch.distributed as dist
+
+    backend = str(dist.get_backend())
+    device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+    medians = torch.tensor(
+        [_median_s(size, rounds, device) for size in sizes_bytes], dtype=torch.float64, device=device
+    )
+    dist.all_reduce(medians, dist.ReduceOp.MAX)
+    points = tuple(zip(sizes_bytes, medians.tolist(), strict=True))
+    return AllReduceFit(*fit_points(points), dist.get_world_size(), backend, points)
+
+
+def _median_s(num_bytes: int, rounds: int, device: Any) -> float:
+    """Seconds of one all-reduce in the middle of `rounds`; small ones go many in a row, as clocks are no finer."""
+    import torch
+    import torch.distributed as dist
+
+    message = torch.zeros(num_bytes // 4, device=device)
+    in_a_row = max(1, min(16, FILL_BYTES // num_bytes))
+    taken_s = []
+    for _ in range(rounds + 1):
+        begin_s = time.perf_counter()
+        for _ in range(in_a_row):
+            dist.all_reduce(message)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken_s.append((time.perf_counter() - begin_s) / in_a_row)
+    return statistics.median(taken_s[1:])
+
+
+def _joined_and_measured(
+    ranks: Ranks, device: str, sizes_bytes: Sequence[int], rounds: int, meet_at: str | None
+) -> AllReduceFit:
+    """Measure as one of several ranks; where they are in no group yet they meet, and part afterwards."""
+    import torch
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        return measure_in_group(sizes_bytes, rounds)
+    use_gpu = device != "cpu" and torch.cuda.device_count() >= ranks.local_world_size
+    if use_gpu:
+        torch.cuda.set_device(ranks.local_rank)
+    else:
+        pin(share_of_cores(sorted(os.sched_getaffinity(0)), ranks.local_rank, ranks.local_world_size))
+    place = {"rank": ranks.rank, "world_size": ranks.world_size, "timeout": timedelta(seconds=TIMEOUT_S)}
+    try:
+        dist.init_process_group("nccl" if use_gpu else "gloo", init_method=meet_at, **place)  # type: ignore[arg-type]
+        fit = measure_in_group(sizes_bytes, rounds)
+        dist.destroy_process_group()
+    except (RuntimeError, ValueError) as error:
+        raise HeartlmError(f"rank {ranks.rank} cannot add up with the others: {str(error).splitlines()[0]}") from error
+    return fit
+
+
+def _measured_by_others(num_ranks: int, device: str, sizes_bytes: Sequence[int], rounds: int) -> AllReduceFit:
+    """Start ranks on this machine; the first one prints the fit."""
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = {
+            "device": device,
+            "sizes_bytes": list(sizes_bytes),
+            "rounds": rounds,
+            "meet_at": f"file://{folder}/met",
+        }
+        started = [_start_rank(rank, num_ranks, json.dumps(wanted)) for rank in range(num_ranks)]
+        try:
+            ended = [process.communicate(timeout=2 * TIMEOUT_S) for process in started]
+        except subprocess.TimeoutExpired:
+            raise HeartlmError(f"{num_ranks} ranks did not end an all-reduce within {2 * TIMEOUT_S:.0f} s") from None
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+    for process, (_, errors) in zip(started, ended, strict=True):
+        if process.returncode != 0:
+            raise HeartlmError(f"a rank failed: {(errors.strip().splitlines() or ['it said nothing'])[-1]}")
+    return AllReduceFit.from_json(json.loads(ended[0][0].splitlines()[-1]))
+
+
+def _start_rank(rank: int, num_ranks: int, wanted: str) -> subprocess.Popen[str]:
+    place = {"RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": num_ranks}
+    return subprocess.Popen(
+        [sys.executable, "-m", "heartlm.launch.allreduce", wanted],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {name: str(number) for name, number in place.items()} | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure, as one of several ranks or with ranks of its own, and print the fit."""
+    ranks = Ranks.from_environment()
+    wanted = json.loads(arguments[0]) if arguments else None
+    fit = _joined_and_measured(ranks, **wanted) if wanted else measure_all_reduce()
+    if ranks.is_first:
+        print(json.dumps(fit.to_json()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
