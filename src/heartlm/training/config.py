@@ -41,6 +41,7 @@ LAYOUT = (
     "activation_checkpointing",
     "prefetch",
     "spans",
+    "measure",
     "bad_steps",
     "spike_factor",
 )
@@ -88,6 +89,8 @@ class TrainingConfig:
         checkpoint_every: steps between checkpoints.
         keep_checkpoints: complete checkpoints that stay.
         spans: write where the time of every step went, for Perfetto; on a GPU this waits for each part of a step.
+        measure: train for the sake of its speed: keep what every step of every rank took, and neither validate nor
+            save checkpoints and models; a study of scaling sets it.
     """
 
     corpus: Path | None = None
@@ -122,6 +125,7 @@ class TrainingConfig:
     checkpoint_every: int = 200
     keep_checkpoints: int = 2
     spans: bool = False
+    measure: bool = False
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from heartlm.files import append_line
+from heartlm.training.communication import Flights
 from heartlm.training.config import PretrainConfig
 from heartlm.training.energy import energy_counter
 from heartlm.training.job import Job
-from heartlm.training.meters import Meters
+from heartlm.training.measured import MeasuredSteps
+from heartlm.training.meters import Meters, peak_memory_bytes
 from heartlm.training.parallel import Sums
 from heartlm.training.spans import Spans
 from heartlm.training.utilization import flops_per_token, peak_flops
@@ -24,12 +26,15 @@ class Log:
 
     Attributes:
         meters: of this rank.
+        measured: what its steps took, where a study asked for it.
     """
 
     def __init__(self, job: Job, device: torch.device, precision: torch.dtype, sums: Sums) -> None:
         self.job = job
         self.spans = Spans(job.run.spans(job.ranks.rank), job.ranks.rank) if job.config.spans else None
+        self.measured = MeasuredSteps(job.run.measured(job.ranks.rank), Flights()) if job.config.measure else None
         self.meters = _meters(job, device, precision, sums, self.spans)
+        self.meters.on_step = self.measured.add if self.measured is not None else None
 
     def write(self, step: int, split: str, entry: dict[str, float]) -> None:
         """Note `entry` after `step`; every rank calls this, as what ranks used is added up."""
@@ -48,6 +53,22 @@ class Log:
         """Write what is still buffered."""
         if self.spans is not None:
             self.spans.flush()
+        if self.measured is not None:
+            self._write_measured(self.measured)
+
+    def _write_measured(self, measured: MeasuredSteps) -> None:
+        learning = [each for each in self.job.model.parameters() if each.requires_grad]
+        memory = self.meters.peak_device_memory_bytes
+        measured.write(
+            rank=self.job.ranks.rank,
+            world_size=self.job.ranks.world_size,
+            num_parameters=sum(each.numel() for each in learning),
+            gradient_bytes=sum(each.nbytes for each in learning),
+            flops_per_token=self.meters.flops_per_token,
+            peak_memory_bytes=peak_memory_bytes(),
+            peak_device_memory_bytes=None if memory is None else memory(),
+            energy_j=self.meters.used_j(),
+        )
 
 
 def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: Sums, spans: Spans | None) -> Meters:

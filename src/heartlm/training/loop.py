@@ -29,6 +29,7 @@ from heartlm.training.feed import Feed, StepBatches
 from heartlm.training.job import Job
 from heartlm.training.learner import Learner
 from heartlm.training.log import Log
+from heartlm.training.measured import measure_forward
 from heartlm.training.parallel import Sums, has_gone, reason_of
 from heartlm.training.schedule import learning_rate
 from heartlm.training.validation import validation_losses
@@ -65,6 +66,8 @@ class _Loop:
         self.learner = Learner(
             job.model, job.loss, job.config, device=device, precision=precision, ranks=job.ranks, ready=self._ready
         )
+        if self.log.measured is not None and device.type == "cpu":
+            measure_forward(self.learner.alone, self.log.meters)
         self.checkpoints = Checkpoints(job.run.checkpoints, job.config.keep_checkpoints, timeout_s=job.config.timeout_s)
         self.bad_steps = BadSteps(job.config.bad_steps, job.config.spike_factor)
         self.progress = Progress()
@@ -80,9 +83,10 @@ class _Loop:
             self._replicate()
             with self._signals(), self._feed() as feed:
                 self._all_steps(feed)
-            self._export("last")
-            if self.progress.best_loss is None:
-                self._export("best")
+            if not self.config.measure:
+                self._export("last")
+                if self.progress.best_loss is None:
+                    self._export("best")
             self.checkpoints.wait()
         except RuntimeError as error:
             if not has_gone(error):
@@ -144,14 +148,21 @@ class _Loop:
     def _step(self, batches: StepBatches) -> tuple[dict[str, float], bool]:
         """Take a step; return its metrics, nothing where it was skipped, and whether a rank was asked to stop."""
         totals = self.sums.begin(batches.num_counted, batches.num_tokens, self.stop_asked)
+
+        def counted() -> float:
+            with self.log.meters.span("communication"):
+                return totals()[0]
+
         with self.log.meters.span("forward_backward"):
-            losses, norm = self.learner.gradients(batches.step, batches.micro_batches, lambda: totals()[0])
+            losses, norm = self.learner.gradients(batches.step, batches.micro_batches, counted)
             self.exposed.close()
         with self.log.meters.span("communication"):
             values = self.sums(*losses.values())
         num_counted, num_tokens, stop = totals()
         self.log.meters.count(int(num_tokens))
         means = {name: value / max(1.0, num_counted) for name, value in zip(losses, values, strict=True)}
+        if self.log.measured is not None:
+            self.log.measured.loss(means["loss"])
         rate = self._rate()
         taken = self._judged(means["loss"], norm)
         with self.log.meters.span("optimizer"):
@@ -164,6 +175,8 @@ class _Loop:
         """The gradients of this rank are there: what is left of the backward pass is communication."""
         if self.learner.device.type == "cuda":
             torch.cuda.current_stream(self.learner.device).synchronize()
+        if self.log.measured is not None:
+            self.log.measured.flights.ready()
         self.exposed.enter_context(self.log.meters.span("communication"))
 
     def _rate(self) -> float:
@@ -192,6 +205,8 @@ class _Loop:
     # --- now and then -----------------------------------------------------------------------------------------------
 
     def _now_and_then(self) -> None:
+        if self.config.measure:
+            return
         step, last = self.progress.step, self.progress.step == self.config.steps
         if self.job.validation is not None and (step % self.config.validate_every == 0 or last):
             self._validate(self.job.validation)

@@ -6,7 +6,7 @@
 A step lasts from the end of the one before to its own end, pauses (validation, checkpoints) left out, so nothing that
 the loop does between steps is hidden: it is `other`. Time in a part inside another counts for the inner one alone;
 therefore the parts and `other` add up to the step. The first two steps, which warm up caches and compile, count
-nowhere.
+nowhere. The forward pass is a detail: a stretch of `forward_backward` that is told apart and taken from nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from pathlib import Path
 from heartlm.training.spans import Spans
 
 PARTS = ("data", "forward_backward", "communication", "optimizer")
+DETAILS = ("forward",)
+"""What is told apart within a part, for `on_step` alone."""
+
+OnStep = Callable[[int, int, float, dict[str, float]], None]
+"""Number, tokens, seconds, and seconds of every part and measured detail of a step."""
 
 
 @dataclass
@@ -58,6 +63,7 @@ class Meters:
         peak_device_memory_bytes: reads the device's peak memory; None on a CPU.
         spans: where each span is written, too.
         synchronize: waits for the device.
+        on_step: told of every step that is over, warm-up included.
         now_s: seconds that only go forward.
     """
 
@@ -70,6 +76,7 @@ class Meters:
     peak_device_memory_bytes: Callable[[], int] | None = None
     spans: Spans | None = None
     synchronize: Callable[[], object] | None = None
+    on_step: OnStep | None = None
     now_s: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:
@@ -84,6 +91,7 @@ class Meters:
 
     def _clear(self) -> None:
         self._num_tokens, self._paused_s, self._part_s = 0, 0.0, dict.fromkeys(PARTS, 0.0)
+        self._detail_s: dict[str, float] = {}
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
@@ -93,8 +101,11 @@ class Meters:
         now_s = self.now_s()
         self._write("step", begin_s, now_s)
         self._num_steps += 1
+        busy_s = now_s - self._mark_s - self._paused_s
+        if self.on_step is not None:
+            other_s = busy_s - sum(self._part_s.values())
+            self.on_step(step, self._num_tokens, busy_s, {**self._part_s, "other": other_s, **self._detail_s})
         if self._num_steps > self.WARM_UP_STEPS:
-            busy_s = now_s - self._mark_s - self._paused_s
             self._steps_s.append(busy_s)
             for sums in (self._line, self._total):
                 sums.add(self._num_tokens, busy_s, self._part_s)
@@ -111,9 +122,11 @@ class Meters:
         yield
         if self.synchronize is not None and name in PARTS:
             self.synchronize()
-        _, own_s = self._close(name, begin_s, counts)
+        whole_s, own_s = self._close(name, begin_s, counts)
         if counts:
             self._part_s[name] += own_s
+        elif name in DETAILS and not self._is_paused:
+            self._detail_s[name] = self._detail_s.get(name, 0.0) + whole_s
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:
@@ -148,6 +161,10 @@ class Meters:
     def totals(self) -> dict[str, float]:
         """Return the numbers of all steps since the warm-up; energy up to the last line."""
         return self._numbers(self._total) if self._total.num_steps else {}
+
+    def used_j(self) -> float | None:
+        """Joules that all ranks used in the steps since the warm-up, up to the last line; None where nothing counts."""
+        return None if self.energy_j is None else self._total.energy_j
 
     def elapsed_s(self) -> float:
         """Seconds since the run, or its resumption, began."""

@@ -6,6 +6,7 @@ environment.json    machine, versions, git revision
 data.json           manifests of the corpora it was trained on
 metrics.jsonl       one line of numbers now and then
 spans/              where the time of each step went, one file a rank, where that was asked for
+measured/           what each step took on each rank, of a run that a study measures
 checkpoints/        for resuming exactly
 models/best, last   for using
 tokenizer/          the artefact whose codes the model reads
@@ -62,6 +63,10 @@ class RunFolder:
     def spans(self, rank: int) -> Path:
         """Where the time of each step of a rank went, JSON lines."""
         return self.path / "spans" / f"rank-{rank}.jsonl"
+
+    def measured(self, rank: int) -> Path:
+        """What each step of a rank took, of a run that a study measures."""
+        return self.path / "measured" / f"rank-{rank}.json"
 
     @property
     def checkpoints(self) -> Path:

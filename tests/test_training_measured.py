@@ -1,0 +1,140 @@
+"""What a rank keeps of every step for a study: parts that add up, and how much of its sums over ranks was hidden."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heartlm.training.batches import MaskedBatches
+from heartlm.training.communication import Flights, hidden_s
+from heartlm.training.config import TrainingConfig
+from heartlm.training.loop import train
+from heartlm.training.measured import MeasuredSteps
+from heartlm.training.meters import PARTS, Meters
+from heartlm.training.objectives import FacetLoss
+from tests.ranks import run_in_a_process_of_its_own, run_ranks
+from tests.synthetic_corpus import SIZES, job, small_model, synthetic_corpus
+from tests.test_training_parallel import this
+
+
+class Hand:
+    """A clock that shows what it was told."""
+
+    def __init__(self) -> None:
+        self.time_s = 10.0
+
+    def __call__(self) -> float:
+        return self.time_s
+
+    def forward(self, seconds: float) -> None:
+        self.time_s += seconds
+
+
+@pytest.mark.parametrize(
+    ("flights", "ready_s", "expected_s"),
+    [
+        ([], 5.0, 0.0),
+        ([(1.0, 2.0)], 5.0, 1.0),
+        ([(1.0, 7.0)], 5.0, 4.0),
+        ([(1.0,)], 5.0, 4.0),
+        ([(6.0, 7.0)], 5.0, 0.0),
+        ([(1.0, 3.0), (2.0, 4.0)], 5.0, 3.0),
+        ([(1.0, 4.0), (2.0, 3.0), (4.5,)], 5.0, 3.5),
+        ([(1.0, 2.0), (3.0, 4.0)], 5.0, 2.0),
+    ],
+)
+def test_hidden_is_what_is_under_way_before_the_last_gradient(
+    flights: list[tuple[float, ...]], ready_s: float, expected_s: float
+) -> None:
+    assert hidden_s(flights, ready_s) == pytest.approx(expected_s)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8), st.integers(0, 60))
+def test_hidden_is_the_union_of_the_flights(flights: list[tuple[int, int]], ready: int) -> None:
+    ordered = sorted((begin, begin + length) for begin, length in flights)
+    ticks = {tick for begin, end in ordered for tick in range(begin, min(end, ready))}
+    assert hidden_s([(float(begin), float(end)) for begin, end in ordered], ready) == len(ticks)
+
+
+def test_a_step_is_forgotten_when_it_was_taken() -> None:
+    hand = Hand()
+    flights = Flights(now_s=hand)
+    assert flights.take_hidden_s() is None
+    landed = flights.launch()
+    hand.forward(2)
+    flights.ready()
+    hand.forward(1)
+    landed()
+    assert flights.take_hidden_s() == pytest.approx(2)
+    assert flights.take_hidden_s() is None
+
+
+def test_every_step_is_kept_with_its_parts(tmp_path: Path) -> None:
+    hand = Hand()
+    measured = MeasuredSteps(tmp_path / "rank-0.json", Flights(now_s=hand))
+    meters = Meters(now_s=hand, on_step=measured.add)
+    for step in (1, 2, 3):
+        with meters.step(step):
+            with meters.span("data"):
+                hand.forward(1)
+            with meters.span("forward_backward"):
+                with meters.span("forward"):
+                    hand.forward(2)
+                hand.forward(3)
+                with meters.span("communication"):
+                    hand.forward(0.5)
+            hand.forward(0.25)
+            meters.count(100 * step)
+            measured.loss(7.0 / step if step < 3 else math.nan)
+        with meters.paused("checkpoint"):
+            hand.forward(60)
+    measured.write(rank=0)
+    told = json.loads((tmp_path / "rank-0.json").read_text())
+    assert [step["num_tokens"] for step in told["steps"]] == [100, 200, 300]
+    assert [step["loss"] for step in told["steps"]] == [7.0, 3.5, None]
+    for step in told["steps"]:
+        assert step["step_s"] == pytest.approx(6.75)
+        seconds = [step[f"{name}_s"] for name in (*PARTS, "other", "forward")]
+        assert seconds == pytest.approx([1, 5, 0.5, 0, 0.25, 2])
+
+
+# --- a real training of two ranks -------------------------------------------------------------------------------------
+
+
+def train_measured(folder: str, settings: dict[str, Any]) -> None:
+    """Train a small model for some steps as one of the ranks of this group."""
+    corpus = synthetic_corpus((400, 300, 200))
+    config = TrainingConfig(window=16, batch_size=8, steps=6, learning_rate=1e-3, warmup_steps=1, **settings)
+    batches = MaskedBatches(corpus, np.array(SIZES), 0.3, 4, seed=0)
+    loss = FacetLoss(("count", "half"))
+    train(job(corpus, small_model(), Path(folder), config, make_batch=batches, loss=loss, ranks=this()), False)
+
+
+def in_two_ranks(folder: str, settings: dict[str, Any]) -> None:
+    assert run_ranks(2, train_measured, folder, settings) == [0, 0]
+
+
+def test_on_two_ranks_the_parts_add_up_and_nothing_else_is_written(tmp_path: Path) -> None:
+    settings = {"measure": True, "device": "cpu", "checkpoint_every": 2, "bucket_cap_mb": 0.01}
+    run_in_a_process_of_its_own("tests.test_training_measured:in_two_ranks", str(tmp_path / "run"), settings)
+    told = [json.loads((tmp_path / "run" / "measured" / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    assert [each["world_size"] for each in told] == [2, 2]
+    assert told[0]["gradient_bytes"] == 4 * told[0]["num_parameters"] > 0
+    for each in told:
+        assert [step["step"] for step in each["steps"]] == [1, 2, 3, 4, 5, 6]
+        for step in each["steps"]:
+            parts_s = sum(step[f"{name}_s"] for name in (*PARTS, "other"))
+            assert parts_s == pytest.approx(step["step_s"])
+            assert 0 < step["forward_s"] < step["forward_backward_s"]
+            assert step["communication_s"] > 0
+    losses = [[step["loss"] for step in each["steps"]] for each in told]
+    assert losses[0] == losses[1]
+    assert not (tmp_path / "run" / "models").exists()
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
