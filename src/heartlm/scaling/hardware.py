@@ -1,0 +1,135 @@
+"""Machines as small JSON files: what is publicly known of each, every fact with its source.
+
+What is not known is absent, and whoever needs it is told so; a latency, for one, is in no data sheet. Vendors state
+peaks, so that times which follow from them are lower bounds. The file of the machine at hand is measured, never
+shipped: `heartlm scale hardware`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json, write_json
+from heartlm.launch.allreduce import AllReduceFit
+from heartlm.scaling.network import Link, Network, link_of
+
+FACTS: dict[str, type | tuple[type, ...]] = {
+    "device": str,
+    "devices_per_node": int,
+    "nodes": int,
+    "cpu_threads_per_node": int,
+    "memory_bytes_per_node": int,
+    "within_node_bytes_per_s": (int, float),
+    "within_node_latency_s": (int, float),
+    "between_nodes_bytes_per_s": (int, float),
+    "between_nodes_latency_s": (int, float),
+    "device_memory_bytes": int,
+    "peak_tflops": dict,
+}
+"""What a file may state. Rates are of one direction: of one device within a node, of the whole node between nodes."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What is known of a machine.
+
+    Attributes:
+        name: as a user types it.
+        description: for people.
+        facts: some of `FACTS`.
+        sources: of every fact.
+    """
+
+    name: str
+    description: str
+    facts: dict[str, Any]
+    sources: dict[str, str]
+
+    @property
+    def network(self) -> Network:
+        """Its links; a latency that is not known counts as none, see `notes`."""
+        return Network(self._link("within_node"), self._link("between_nodes"))
+
+    @property
+    def devices_per_node(self) -> int | None:
+        """Ranks that find a device of their own on one node; None where not known."""
+        return self.facts.get("devices_per_node")
+
+    def notes(self) -> list[str]:
+        """What whoever uses its figures must know."""
+        unknown = [name for name in ("within_node", "between_nodes") if f"{name}_bytes_per_s" in self.facts]
+        unknown = [name.replace("_", " ") for name in unknown if f"{name}_latency_s" not in self.facts]
+        if not unknown:
+            return []
+        return [
+            f"{self.name}: the latency {' and '.join(unknown)} is not published and counts as none; rates are peaks"
+        ]
+
+    def _link(self, where: str) -> Link | None:
+        rate = self.facts.get(f"{where}_bytes_per_s")
+        return None if rate is None else Link(float(rate), float(self.facts.get(f"{where}_latency_s", 0.0)))
+
+    def save(self, path: Path) -> None:
+        """Write it to `path`."""
+        facts = {name: {"value": value, "source": self.sources[name]} for name, value in self.facts.items()}
+        write_json(path, {"name": self.name, "description": self.description, "facts": facts})
+
+
+def known_hardware() -> list[str]:
+    """Names of the machines that come with heartlm."""
+    return sorted(path.name.removesuffix(".json") for path in _folder().iterdir() if path.name.endswith(".json"))
+
+
+def load_hardware(name: str) -> Hardware:
+    """Read a machine by its name, or from a file.
+
+    Raises:
+        HeartlmError: there is none of that name, or the file is no description of a machine.
+    """
+    if name in known_hardware():
+        with resources.as_file(_folder() / f"{name}.json") as path:
+            return _checked(path)
+    if not Path(name).is_file():
+        known = ", ".join(known_hardware())
+        raise HeartlmError(f"--hardware {name}: no such machine; it is one of {known}, or a JSON file")
+    return _checked(Path(name))
+
+
+def _folder() -> Any:
+    return resources.files("heartlm.scaling") / "hardware_known"
+
+
+def _checked(path: Path) -> Hardware:
+    content = read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("facts"), dict):
+        raise HeartlmError(f"{path}: no description of a machine: fields name, description and facts expected")
+    facts, sources = {}, {}
+    for name, fact in content["facts"].items():
+        if name not in FACTS:
+            raise HeartlmError(f"{path}: unknown fact {name!r}; it is one of {', '.join(FACTS)}")
+        if not isinstance(fact, dict) or not isinstance(fact.get("value"), FACTS[name]) or not fact.get("source"):
+            raise HeartlmError(f'{path}: {name} is {fact!r}; expected {{"value": …, "source": "where it stands"}}')
+        if isinstance(fact["value"], int | float) and (fact["value"] < 0 or (not fact["value"] and "_lat" not in name)):
+            raise HeartlmError(f"{path}: {name} is {fact['value']}; expected more than 0")
+        facts[name], sources[name] = fact["value"], str(fact["source"])
+    return Hardware(str(content.get("name", path.stem)), str(content.get("description", "")), facts, sources)
+
+
+def measured_hardware(fit: AllReduceFit) -> Hardware:
+    """This machine, its link as `fit` found it."""
+    link = link_of(fit)
+    source = f"measured here: {fit.backend} all-reduce among {fit.world_size} ranks"
+    facts: dict[str, Any] = {
+        "cpu_threads_per_node": len(os.sched_getaffinity(0)),
+        "memory_bytes_per_node": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "within_node_bytes_per_s": link.bytes_per_s,
+        "within_node_latency_s": link.latency_s,
+    }
+    sources = dict.fromkeys(facts, "the operating system") | {name: source for name in facts if "within" in name}
+    return Hardware("this-machine", f"{platform.machine()}, measured", facts, sources)
