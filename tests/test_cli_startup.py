@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"ecg", "tokenizers", "corpus", "models", "kernels"},
     "evaluation": {"ecg", "tokenizers", "corpus", "models", "training"},
     "report": {"ecg"},
-    "launch": {"corpus", "training", "kernels"},
+    "launch": {"ecg", "tokenizers", "corpus", "training", "kernels"},
 }
 """Rooms and the rooms they may import; `cli` may import all, and all may import the modules beside the rooms."""
 

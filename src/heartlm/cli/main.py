@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "generate": ("heartlm.cli.generate", "continue a recording and draw the result"),
     "report": ("heartlm.cli.report", "write one self-contained HTML page about a run"),
     "trace": ("heartlm.cli.trace", "show where the time of each training step went"),
+    "campaign": ("heartlm.cli.campaign", "run many experiments that feed one another, on SLURM or here"),
+    "doctor": ("heartlm.cli.doctor", "say what this machine can do, and what is most worth changing"),
     "demo": ("heartlm.cli.demo", "the whole line on a simulated database, in a few minutes"),
 }
 

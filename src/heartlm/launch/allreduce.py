@@ -31,6 +31,9 @@ SIZES_BYTES = tuple(4**power for power in range(5, 13))
 
 QUICK_SIZES_BYTES = SIZES_BYTES[1::2]
 
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""What tells a process its place among ranks."""
+
 ROUNDS = 9
 FILL_BYTES = 1 << 20
 TIMEOUT_S = 60.0
@@ -245,7 +248,7 @@ def _measured_by_others(num_ranks: int, device: str, sizes_bytes: Sequence[int],
 
 
 def _start_rank(rank: int, num_ranks: int, wanted: str) -> subprocess.Popen[str]:
-    place = {"RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": num_ranks}
+    place = dict(zip(RANK_VARIABLES, (rank, num_ranks, rank, num_ranks), strict=True))
     return subprocess.Popen(
         [sys.executable, "-m", "heartlm.launch.allreduce", wanted],
         stdout=subprocess.PIPE,

@@ -1,0 +1,92 @@
+"""`heartlm doctor`: what this machine or allocation can do, and the three settings most worth changing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heartlm.cli.options import existing, parse
+
+if TYPE_CHECKING:
+    from heartlm.launch.doctor.section import Section
+
+EXAMPLES = (
+    "heartlm doctor",
+    "heartlm doctor --quick",
+    "heartlm doctor --json > machine.json",
+    "heartlm doctor --corpus corpora/many",
+    "torchrun --nproc-per-node 4 -m heartlm doctor --quick",
+)
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """How much to measure.
+
+    Attributes:
+        json: print everything found as JSON.
+        quick: measure only what takes a few seconds.
+        corpus: measure reading on this corpus; by default on a small one made for it.
+    """
+
+    json: bool = False
+    quick: bool = False
+    corpus: Path | None = None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Look at the machine and say what was found."""
+    options = parse(
+        DoctorOptions,
+        arguments,
+        command="doctor",
+        summary="Say what this machine or allocation can do, and which three settings are most worth changing.",
+        examples=EXAMPLES,
+    )
+    if options.corpus is not None:
+        existing(options.corpus, "corpus folder")
+    from heartlm.launch.doctor.examine import as_json, examine
+    from heartlm.training.ranks import Ranks
+
+    if not Ranks.from_environment().is_first:
+        return _help_measuring(options.quick)
+    sections: dict[str, Section] = {}
+    for name, section in examine(options.quick, options.corpus):
+        sections[name] = section
+        if not options.json:
+            _show(name, section)
+        elif sys.stderr.isatty():
+            print(f"looked at {name}", file=sys.stderr)
+    if options.json:
+        print(json.dumps(as_json(sections), indent=1))
+    else:
+        _show_advice(sections)
+    return 0
+
+
+def _help_measuring(quick: bool) -> int:
+    """What ranks other than the first do: they take part in the all-reduce."""
+    from heartlm.launch.doctor.examine import CHECKS, examine
+
+    for _ in examine(quick, checks={"all_reduce": CHECKS["all_reduce"]}):
+        pass
+    return 0
+
+
+def _show(name: str, section: Section) -> None:
+    for number, line in enumerate(section.lines):
+        print(f"{name.replace('_', '-') if number == 0 else '':<13} {line}", flush=True)
+
+
+def _show_advice(sections: Mapping[str, Section]) -> None:
+    from heartlm.launch.doctor.examine import most_worth_changing
+
+    advice = most_worth_changing(sections)
+    print("\nmost worth changing:" if advice else "\nnothing measured here is worth changing")
+    for number, found in enumerate(advice, 1):
+        gain = f"{found.gain:.2f}x as fast" if found.gain else "gain not measured"
+        print(f"  {number}. {found.what}: {gain}\n     {found.how}\n     {found.because}")

@@ -1,0 +1,135 @@
+"""How fast windows are gathered from a corpus, and how fast its files come from the disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.corpus.windows import sampler
+from heartlm.kernels.gather import gather_codes
+from heartlm.launch.doctor.section import Context, Section, gibibytes
+
+WIDTH, NUM_WINDOWS = 128, 256
+PAGE_BYTES = 4096
+READ_BYTES, QUICK_READ_BYTES = 256 << 20, 32 << 20
+GATHER_S, QUICK_GATHER_S = 1.0, 0.3
+
+
+def check_storage(context: Context) -> Section:
+    """Gather windows, then read the corpus's largest file past the cache of the system."""
+    folder = context.corpus or small_corpus(context.scratch)
+    corpus = open_corpus(folder)
+    rate = tokens_per_s(corpus, QUICK_GATHER_S if context.quick else GATHER_S)
+    path = max(folder.glob("*.bin"), key=lambda file: file.stat().st_size)
+    most = QUICK_READ_BYTES if context.quick else READ_BYTES
+    if context.corpus is None:
+        path = written(context.scratch / "large", most)
+    sequential, pages = bytes_per_s(path, most), pages_per_s(path)
+    facts: dict[str, Any] = {
+        "corpus": str(folder) if context.corpus else None,
+        "corpus_bytes": sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+        "gathered_tokens_per_s": rate,
+        "filesystem": filesystem(path),
+        "read_bytes_per_s": sequential,
+        "pages_per_s": pages,
+    }
+    where = f"reading {path}" if context.corpus else f"reading a file in {context.scratch.parent}"
+    lines = [
+        f"windows of {WIDTH} tokens are gathered at {rate / 1e6:.0f} M tokens/s on one core",
+        f"{where} ({facts['filesystem']}): {sequential / 1e6:.0f} MB/s in one piece, {pages:.0f} pages/s at random",
+    ]
+    if context.corpus:
+        available = int(context.fact("processors", "memory_available_bytes", 0))
+        fits = facts["corpus_bytes"] < available
+        size = gibibytes(facts["corpus_bytes"])
+        lines.append(
+            f"{size} of corpus fit into memory, so each page is read from disk once"
+            if fits
+            else f"{size} of corpus do not fit into memory: use  --order blocks, which reads in one piece"
+        )
+    return Section(lines, facts)
+
+
+def small_corpus(scratch: Path) -> Path:
+    """Simulate a database and tokenize it, every sample a token; it takes a few seconds."""
+    from heartlm.corpus.build import build_corpus
+    from heartlm.ecg.simulator import SimulationConfig, simulate_database
+    from heartlm.tokenizers.sample import SampleTokenizer
+
+    folder = scratch / "corpus"
+    if not folder.exists():
+        simulate_database(scratch / "database", SimulationConfig(patients=6, minutes=4.0, seed=1, name="doctor"))
+        build_corpus([scratch / "database"], SampleTokenizer(), folder)
+    return folder
+
+
+def tokens_per_s(corpus: Corpus, for_s: float) -> float:
+    """Tokens a second that this thread draws and gathers, from the cache of the system."""
+    rows = np.flatnonzero(corpus.records.num_tokens > 0)
+    draw = sampler(corpus.records, rows, width=WIDTH, batch_size=NUM_WINDOWS, seed=0)
+    out, num_steps = np.empty((NUM_WINDOWS, WIDTH, corpus.codes.shape[1]), np.int64), 0
+    codes = np.asarray(corpus.codes)
+    begin_s = time.perf_counter()
+    while (taken_s := time.perf_counter() - begin_s) < for_s or num_steps < 2:
+        windows = draw.windows(num_steps)
+        gather_codes(codes, windows.first, windows.length, WIDTH, out)
+        num_steps += 1
+    return num_steps * NUM_WINDOWS * WIDTH / taken_s
+
+
+def written(path: Path, num_bytes: int) -> Path:
+    """A file of `num_bytes` that no file system can make smaller, on its disk."""
+    piece = np.random.default_rng(0).bytes(1 << 20)
+    with path.open("wb") as stream:
+        for _ in range(num_bytes >> 20):
+            stream.write(piece)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return path
+
+
+def bytes_per_s(path: Path, most_bytes: int) -> float:
+    """Bytes a second of reading the file at `path`, or its first `most_bytes`, in one piece and past the cache."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        _forget(descriptor)
+        begin_s, num_read = time.perf_counter(), 0
+        while num_read < most_bytes and (piece := os.read(descriptor, 4 << 20)):
+            num_read += len(piece)
+        return num_read / max(1e-9, time.perf_counter() - begin_s)
+    finally:
+        os.close(descriptor)
+
+
+def pages_per_s(path: Path, num_pages: int = 400) -> float:
+    """Pages a second of reading single ones at random, past the cache."""
+    places = np.random.default_rng(0).integers(0, max(1, path.stat().st_size // PAGE_BYTES), num_pages) * PAGE_BYTES
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        _forget(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        begin_s = time.perf_counter()
+        for place in places.tolist():
+            os.pread(descriptor, PAGE_BYTES, place)
+        return num_pages / max(1e-9, time.perf_counter() - begin_s)
+    finally:
+        os.close(descriptor)
+
+
+def _forget(descriptor: int) -> None:
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def filesystem(path: Path) -> str:
+    """Kind of the file system that holds `path`, as ext4, nfs or lustre."""
+    held, kind = "", "unknown"
+    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        _, place, this_kind, *_ = line.split()
+        if path.resolve().is_relative_to(place) and len(place) >= len(held):
+            held, kind = place, this_kind
+    return kind
