@@ -1,0 +1,205 @@
+"""`heartlm campaign`: many experiments from one file, on SLURM or on the cores of this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heartlm.cli.options import existing, parse
+from heartlm.errors import HeartlmError
+
+if TYPE_CHECKING:
+    from heartlm.launch.campaign import Campaign
+
+RUN_EXAMPLES = (
+    "heartlm campaign run widths.yaml --dry-run",
+    "heartlm campaign run widths.yaml --local --parallel 4",
+    "heartlm campaign run widths.yaml --profile meluxina --account p200000 --submit",
+)
+STATUS_EXAMPLES = ("heartlm campaign status widths.yaml", "heartlm campaign status widths.yaml --once --json")
+STOPPED_STATUS = 143
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What to run, and where.
+
+    Attributes:
+        campaign: the campaign's file; heartlm campaign --help explains it.
+        local: run on the cores of this machine.
+        parallel: how many experiments run at a time, each on cores of its own.
+        profile: the site to make job arrays for: the name of a profile or a YAML file.
+        submit: submit the job arrays to SLURM.
+        wait: stay until nothing of what was submitted is in the queue any more.
+        dry_run: say what would be done, and the scripts of the job arrays; change nothing.
+        account: what is charged, for the profile.
+        partition: of the cluster, for the profile.
+        qos: quality of service, for the profile.
+        image: of the container, for the profile.
+    """
+
+    campaign: Path
+    local: bool = False
+    parallel: int = 1
+    profile: str | None = None
+    submit: bool = False
+    wait: bool = False
+    dry_run: bool = False
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    image: Path | None = None
+
+
+@dataclass(frozen=True)
+class StatusOptions:
+    """What to look at.
+
+    Attributes:
+        campaign: the campaign's file.
+        once: print the table once instead of keeping it up to date.
+        json: print everything as JSON, once.
+        every_s: seconds between looks.
+    """
+
+    campaign: Path
+    once: bool = False
+    json: bool = False
+    every_s: float = 2.0
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one subcommand of `heartlm campaign`; returns the exit status."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if argv[0] not in SUBCOMMANDS:
+        raise HeartlmError(f"no command 'campaign {argv[0]}'; it is one of {', '.join(SUBCOMMANDS)}")
+    return SUBCOMMANDS[argv[0]][0](argv[1:])
+
+
+def usage() -> str:
+    """The text of `heartlm campaign --help`: the commands, and what a campaign's file says."""
+    from heartlm.launch import campaign
+
+    lines = [
+        "usage: heartlm campaign COMMAND CAMPAIGN.yaml [options]",
+        "",
+        *(f"  {name:<8}{summary}" for name, (_, summary) in SUBCOMMANDS.items()),
+        "",
+        (campaign.__doc__ or "").strip(),
+    ]
+    return "\n".join(lines)
+
+
+def run_run(argv: Sequence[str]) -> int:
+    """Run what is not done of a campaign: 0 if all of it is done then, or in the queue, 1 if something failed."""
+    options = parse(
+        RunOptions,
+        argv,
+        command="campaign run",
+        summary="Run what is not done of a campaign; what failed is tried once more. Given again, it goes on.",
+        examples=RUN_EXAMPLES,
+        positionals=["campaign"],
+    )
+    from heartlm.launch.campaign import load_campaign
+
+    campaign = load_campaign(existing(options.campaign, "campaign"))
+    _check(options)
+    if options.local:
+        return _show_plan(campaign) if options.dry_run else _run_here(campaign, options)
+    if options.profile is None:
+        return _show_plan(campaign)
+    raise HeartlmError("profile: not there yet")
+
+
+def _check(options: RunOptions) -> None:
+    if options.local and (options.submit or options.profile is not None):
+        raise HeartlmError("local: found beside --profile or --submit: a campaign runs here or on SLURM")
+    if options.submit and options.profile is None:
+        raise HeartlmError("submit: found without --profile: name the site, for example --profile generic")
+    if not (options.local or options.submit or options.dry_run):
+        raise HeartlmError("neither --local nor --submit found: say where to run, or --dry-run to see what would be")
+    if options.wait and not options.submit:
+        raise HeartlmError("wait: found without --submit")
+
+
+def _show_plan(campaign: Campaign) -> int:
+    """Print what would be run, in order, and what is done already."""
+    from heartlm.launch.campaign_done import progress_of, words_to_go_on
+
+    for experiment in campaign.experiments:
+        progress = progress_of(experiment, campaign.folder)
+        needs = f"  needs {', '.join(experiment.needs)}" if experiment.needs else ""
+        print(f"{experiment.name}: {experiment.topology.words}{needs}")
+        done = progress == "done"
+        print("  done" if done else f"  $ {shlex.join(['heartlm', *words_to_go_on(experiment, progress)])}")
+    return 0
+
+
+def _run_here(campaign: Campaign, options: RunOptions) -> int:
+    from heartlm.launch.campaign_local import CampaignStopped, LocalRunner
+    from heartlm.launch.campaign_state import rows_of
+    from heartlm.launch.campaign_table import summary
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    try:
+        LocalRunner(campaign, options.parallel, sorted(os.sched_getaffinity(0)), say).run()
+    except CampaignStopped as stopped:
+        say(str(stopped))
+        return STOPPED_STATUS
+    rows = rows_of(campaign, {})
+    print("\n".join(summary(rows)))
+    return 0 if all(row.state == "done" for row in rows) else 1
+
+
+def run_status(argv: Sequence[str]) -> int:
+    """Show how far a campaign is."""
+    options = parse(
+        StatusOptions,
+        argv,
+        command="campaign status",
+        summary="How far a campaign is: every stage, what runs, and what failed with the last line of its log.",
+        examples=STATUS_EXAMPLES,
+        positionals=["campaign"],
+    )
+    from rich.console import Console
+    from rich.live import Live
+
+    from heartlm.launch.campaign import load_campaign
+    from heartlm.launch.campaign_state import rows_of
+    from heartlm.launch.campaign_table import view
+
+    campaign = load_campaign(existing(options.campaign, "campaign"))
+    if options.every_s <= 0:
+        raise HeartlmError(f"every_s: {options.every_s} found, more than 0 expected")
+    if options.json:
+        import json
+
+        print(json.dumps([row.to_json() for row in rows_of(campaign, {})], indent=2))
+        return 0
+    console = Console()
+    if options.once or not console.is_terminal:
+        console.print(view(rows_of(campaign, {})))
+        return 0
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            rows = rows_of(campaign, {})
+            live.update(view(rows), refresh=True)
+            if all(row.state in ("done", "failed", "not run") for row in rows):
+                return 0
+            time.sleep(options.every_s)
+
+
+SUBCOMMANDS = {
+    "run": (run_run, "run what is not done, on SLURM or on this machine"),
+    "status": (run_status, "show how far it is"),
+}
