@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "trace": ("heartlm.cli.trace", "show where the time of each training step went"),
     "campaign": ("heartlm.cli.campaign", "run many experiments that feed one another, on SLURM or here"),
     "doctor": ("heartlm.cli.doctor", "say what this machine can do, and what is most worth changing"),
+    "scale": ("heartlm.cli.scale", "how training time changes with ranks and nodes: measure, report, predict"),
     "demo": ("heartlm.cli.demo", "the whole line on a simulated database, in a few minutes"),
 }
 

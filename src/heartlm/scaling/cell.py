@@ -12,6 +12,7 @@ slower rank to send its share. `hidden_communication_s` passes while the rank co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -76,6 +77,11 @@ class Cell:
     def tokens_per_step(self) -> int:
         """Places of tokens in the windows of a step."""
         return self.global_batch * self.window
+
+    @property
+    def work(self) -> tuple[str, str, int, str, int]:
+        """What decides the losses, however they are computed: stage, database, window, precision, global batch."""
+        return self.stage, self.database, self.window, self.precision, self.global_batch
 
     @property
     def base(self) -> Cell:
@@ -158,8 +164,8 @@ class Measurement:
 
     @property
     def mean_step_s(self) -> float:
-        """Seconds a step."""
-        return sum(self.step_s) / len(self.step_s)
+        """Seconds a step; NaN where none was measured."""
+        return sum(self.step_s) / len(self.step_s) if self.step_s else math.nan
 
     @property
     def training_s(self) -> float:

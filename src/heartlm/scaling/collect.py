@@ -1,0 +1,185 @@
+"""From what the ranks of a training kept to one measurement, and the check it must pass. Imports no torch.
+
+A rank cannot know for whom it waits. Between two sums over ranks each rank works for itself: it steps the optimiser
+(of the step before), fetches data, computes. The rank that works longest comes last; the others wait at least as long
+as they were faster, and that part of their waiting is the straggler's, not the network's.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json
+from heartlm.scaling.cell import PARTS, Cell, Measurement
+from heartlm.training.meters import Meters
+
+Rank = Mapping[str, Any]
+"""What one rank kept: see `training.measured`."""
+
+
+def read_ranks(run: Path, num_ranks: int) -> list[Rank]:
+    """What the ranks of the training in the folder `run` kept.
+
+    Raises:
+        HeartlmError: a rank is missing, or kept another number of steps than the others.
+    """
+    ranks = [read_json(run / "measured" / f"rank-{rank}.json") for rank in range(num_ranks)]
+    counts = {len(rank["steps"]) for rank in ranks}
+    if len(counts) != 1 or any(rank["world_size"] != num_ranks for rank in ranks):
+        raise HeartlmError(f"{run}: {num_ranks} ranks that went the same way expected: measure it again")
+    return ranks
+
+
+def measured(
+    cell: Cell,
+    repeat: int,
+    trainings: Sequence[Sequence[Rank]],
+    *,
+    warm_up: int,
+    wall_s: float,
+    environment: Mapping[str, Any],
+) -> Measurement:
+    """The measurement of a cell from what the ranks of its training kept, or of its copies.
+
+    Args:
+        cell: what was trained.
+        repeat: from 0.
+        trainings: ranks of each.
+        warm_up: steps that do not count.
+        wall_s: from start to end.
+        environment: machine and versions.
+    """
+    parts = [_parts(ranks, warm_up) for ranks in trainings]
+    means = {name: _mean([part[name] for part in parts]) for name in parts[0]}
+    steps_s = np.mean([_of_ranks(ranks, "step_s")[:, warm_up:].mean(axis=0) for ranks in trainings], axis=0)
+    every = [rank for ranks in trainings for rank in ranks]
+    rates = [sum(step["num_tokens"] for step in ranks[0]["steps"][warm_up:]) for ranks in trainings]
+    return Measurement(
+        cell=cell,
+        repeat=repeat,
+        steps=len(steps_s),
+        step_s=steps_s.tolist(),
+        tokens_per_s=sum(rates) / float(steps_s.sum()),
+        rank_busy_s=[float(busy) for ranks in trainings for busy in _busy(ranks)[:, warm_up:].mean(axis=1)],
+        num_parameters=every[0]["num_parameters"],
+        gradient_bytes=every[0]["gradient_bytes"],
+        flops_per_token=every[0]["flops_per_token"],
+        peak_memory_bytes=max(rank["peak_memory_bytes"] for rank in every),
+        peak_device_memory_bytes=max(rank["peak_device_memory_bytes"] or 0 for rank in every) or None,
+        energy_j=_energy_j([ranks[0] for ranks in trainings], len(steps_s)),
+        losses=_losses(trainings),
+        wall_s=wall_s,
+        environment=dict(environment),
+        **means,  # type: ignore[arg-type]
+    )
+
+
+def _parts(ranks: Sequence[Rank], warm_up: int) -> dict[str, float | None]:
+    """Mean seconds of every part of a step of one training, over ranks and steps that count."""
+    waited_s = _of_ranks(ranks, "communication_s")[:, warm_up:]
+    behind_s = np.minimum(waited_s, lead_s(_own_work(ranks))[:, warm_up:])
+
+    def mean(name: str) -> float:
+        return float(_of_ranks(ranks, name)[:, warm_up:].mean())
+
+    told = all("forward_s" in step for rank in ranks for step in rank["steps"])
+    hidden = all(step["hidden_communication_s"] is not None for rank in ranks for step in rank["steps"][warm_up:])
+    return {
+        "data_s": mean("data_s"),
+        "compute_s": mean("forward_backward_s"),
+        "exposed_communication_s": float((waited_s - behind_s).mean()),
+        "straggler_s": float(behind_s.mean()),
+        "optimizer_s": mean("optimizer_s"),
+        "other_s": mean("other_s"),
+        "forward_s": mean("forward_s") if told else None,
+        "backward_s": mean("forward_backward_s") - mean("forward_s") if told else None,
+        "hidden_communication_s": mean("hidden_communication_s") if hidden else None,
+    }
+
+
+def _own_work(ranks: Sequence[Rank]) -> NDArray[np.float64]:
+    """Seconds that each rank works for itself before the ranks meet in a step, float `[num_ranks, num_steps]`.
+
+    The optimiser's part of a step comes after the ranks met, so it is that of the step before.
+    """
+    optimizer_s = _of_ranks(ranks, "optimizer_s")
+    before_s = np.concatenate([np.zeros((len(ranks), 1)), optimizer_s[:, :-1]], axis=1)
+    work_s: NDArray[np.float64] = _busy(ranks) - optimizer_s + before_s
+    return work_s
+
+
+def lead_s(work_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How much earlier each rank is done than the slowest, from `[num_ranks, num_steps]` seconds of work."""
+    lead: NDArray[np.float64] = work_s.max(axis=0, keepdims=True) - work_s
+    return lead
+
+
+def _busy(ranks: Sequence[Rank]) -> NDArray[np.float64]:
+    busy_s: NDArray[np.float64] = _of_ranks(ranks, "step_s") - _of_ranks(ranks, "communication_s")
+    return busy_s
+
+
+def _of_ranks(ranks: Sequence[Rank], name: str) -> NDArray[np.float64]:
+    return np.array([[step[name] for step in rank["steps"]] for rank in ranks], dtype=np.float64)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
+
+
+def _energy_j(firsts: Sequence[Rank], steps: int) -> float | None:
+    """Joules of so many steps; the meters count all steps after their own warm-up."""
+    if any(rank["energy_j"] is None for rank in firsts):
+        return None
+    counted = len(firsts[0]["steps"]) - Meters.WARM_UP_STEPS
+    return sum(float(rank["energy_j"]) for rank in firsts) / counted * steps
+
+
+def _losses(trainings: Sequence[Sequence[Rank]]) -> list[float]:
+    """Losses of every step; those of the copy that is farthest from the first one, so that its check fails."""
+    each = _of_ranks([ranks[0] for ranks in trainings], "loss")
+    farthest = int(np.nan_to_num(np.abs(each - each[0]), nan=np.inf).max(axis=1).argmax())
+    return [float(loss) for loss in each[farthest]]
+
+
+def checked(measurement: Measurement, reference: Sequence[float], tolerance: float) -> Measurement:
+    """The measurement, marked as failed where its losses are not those of `reference`.
+
+    Args:
+        measurement: to be checked.
+        reference: losses of one rank, step by step.
+        tolerance: how far apart they may be, relatively.
+    """
+    losses = np.array(measurement.losses)
+    if not len(losses) or len(losses) != len(reference):
+        return replace(measurement, failed=f"{len(losses)} losses found, {len(reference)} expected as of one rank")
+    apart = np.abs(losses - reference) / np.maximum(np.abs(reference), 1e-12)
+    step = int(np.nan_to_num(apart, nan=np.inf).argmax())
+    if apart[step] <= tolerance:
+        return measurement
+    found = f"loss {losses[step]:.6g} in step {step + 1}, {reference[step]:.6g} expected as of one rank"
+    return replace(measurement, failed=f"{found}: {apart[step]:.1e} apart, {tolerance:g} allowed")
+
+
+def failure(cell: Cell, repeat: int, reason: str, wall_s: float, environment: Mapping[str, Any]) -> Measurement:
+    """What is kept of a training that did not end well."""
+    return Measurement(
+        cell=cell,
+        repeat=repeat,
+        steps=0,
+        step_s=[],
+        tokens_per_s=0.0,
+        **{f"{name}_s": 0.0 for name in PARTS},  # type: ignore[arg-type]
+        wall_s=wall_s,
+        environment=dict(environment),
+        failed=reason,
+    )

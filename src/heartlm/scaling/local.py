@@ -1,0 +1,201 @@
+"""Trainings of a study on this machine: each rank a process of its own, forked from one that has imported torch.
+
+    study ─► fork server (torch imported once) ─► rank 0 ┐
+                                               └► rank 1 ┴─► one training ─► measured/rank-*.json
+
+Importing torch takes seconds, a short training less; so a server imports it once and every rank of every training is
+forked from it. Nothing else is shared: no cell finds warm caches, memory, threads or process groups that the one before
+it left behind, as it would if several were measured in one process. Ranks take cores of their own, and all of them end
+with the study, however it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from heartlm.errors import HeartlmError, needs
+from heartlm.scaling.cell import Cell
+from heartlm.scaling.probe import probe
+from heartlm.scaling.study import Place
+
+PRELOADED = ["torch", "torch._dynamo", "heartlm.training.finetune"]
+_SET_PDEATHSIG = 1
+GRACE_S = 15.0
+"""Once a rank has ended badly, the others have so long to notice."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of a training.
+
+    Attributes:
+        command: pretrain or finetune.
+        fields: its settings.
+        cores: it may use; ranks that train together share them out.
+        environment: variables to set.
+        log: the file that what it prints goes to.
+    """
+
+    command: str
+    fields: Mapping[str, Any]
+    cores: tuple[int, ...]
+    environment: Mapping[str, str]
+    log: Path
+
+
+def ranks_of(command: str, fields: Mapping[str, Any], num_ranks: int, cores: Sequence[int], log: Path) -> list[Rank]:
+    """The ranks of one training on `cores` of this machine, as torchrun would start them."""
+    if num_ranks == 1:
+        return [Rank(command, fields, tuple(cores), {}, log)]
+    port = _free_port()
+    together = {"WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        Rank(
+            command,
+            fields,
+            tuple(cores),
+            {key: str(value) for key, value in {**together, "RANK": rank, "LOCAL_RANK": rank}.items()},
+            log.with_name(f"{log.stem}-{rank}{log.suffix}"),
+        )
+        for rank in range(num_ranks)
+    ]
+
+
+class Nursery:
+    """Forks ranks and waits for them; it watches no clock meanwhile, the cores are the trainings'."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOADED)
+
+    def ready(self) -> None:
+        """Wait until everything is imported, so that the first training does not."""
+        process = self._context.Process(target=_nothing, daemon=True)
+        process.start()
+        process.join()
+
+    def run(self, ranks: Sequence[Rank], timeout_s: float) -> list[int]:
+        """Start all ranks at once; return their exit statuses. A hung one is killed, and its status below 0."""
+        processes = [self._context.Process(target=be, args=(rank,), daemon=True) for rank in ranks]
+        for process in processes:
+            process.start()
+        give_up_s = time.monotonic() + timeout_s
+        while (left := [process for process in processes if process.exitcode is None]) and (
+            time.monotonic() < give_up_s
+        ):
+            wait([process.sentinel for process in left], max(0.0, give_up_s - time.monotonic()))
+            if any(process.exitcode for process in processes):
+                give_up_s = min(give_up_s, time.monotonic() + GRACE_S)
+        for process in processes:
+            process.kill()
+            process.join()
+        return [process.exitcode or 0 for process in processes]
+
+
+class LocalTrainer:
+    """Trains cells on this machine, one after the other.
+
+    Args:
+        device: cpu or cuda.
+        timeout_s: after which a training counts as hung.
+
+    Attributes:
+        place: what there is to train on.
+    """
+
+    def __init__(self, device: str, timeout_s: float) -> None:
+        self.cores, self.device, self.timeout_s = sorted(os.sched_getaffinity(0)), device, timeout_s
+        self.nursery = Nursery()
+        self.nursery.ready()
+        self.place = Place(len(self.cores), None if device == "cpu" else num_gpus())
+
+    def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> str | None:
+        """Train as each of `fields` says, at the same time; return why that failed, None where it did not."""
+        size = cell.ranks * cell.cpus_per_task
+        started: list[Rank] = []
+        for copy, settings in enumerate(fields):
+            cores = self.cores[copy * size : (copy + 1) * size]
+            ranks = ranks_of(cell.stage, settings, cell.ranks, cores, logs / f"copy-{copy}.log")
+            if self.device == "cuda" and cell.copies > 1:
+                ranks = [replace(rank, environment={"CUDA_VISIBLE_DEVICES": str(copy)}) for rank in ranks]
+            started += ranks
+        statuses = self.nursery.run(started, self.timeout_s)
+        return _reason(started, statuses)
+
+    def probe(self, cell: Cell) -> float:
+        """Speed of the cores that a cell uses."""
+        return probe(self.cores[: cell.num_cores])
+
+
+def _reason(ranks: Sequence[Rank], statuses: Sequence[int]) -> str | None:
+    bad = [(rank, status) for rank, status in zip(ranks, statuses, strict=True) if status]
+    if not bad:
+        return None
+    rank, status = next(((rank, status) for rank, status in bad if status > 0), bad[0])
+    words = rank.log.read_text(errors="replace").strip().splitlines() if rank.log.exists() else []
+    how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
+    return f"the training {how}: {words[-1] if words else 'it said nothing'}"
+
+
+def num_gpus() -> int:
+    """GPUs of this machine, asked of the driver; 0 where there is none."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        return int(nvml.nvmlDeviceGetCount())
+    except ModuleNotFoundError:
+        raise needs("energy", "pynvml") from None
+    except nvml.NVMLError:
+        return 0
+
+
+def be(rank: Rank) -> None:
+    """Be a rank: train, and end with status 2 and a line in the log where that fails."""
+    ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    os.sched_setaffinity(0, rank.cores)
+    os.environ.update(rank.environment)
+    rank.log.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(rank.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    try:
+        _train(rank)
+    except HeartlmError as error:
+        print(error, flush=True)
+        sys.exit(2)
+
+
+def _train(rank: Rank) -> None:
+    if rank.command == "pretrain":
+        from heartlm.training.config import PretrainConfig
+        from heartlm.training.pretrain import pretrain
+
+        pretrain(PretrainConfig(**rank.fields))
+    else:
+        from heartlm.training.config import FinetuneConfig
+        from heartlm.training.finetune import finetune
+
+        finetune(FinetuneConfig(**rank.fields))
+
+
+def _nothing() -> None:
+    pass
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port

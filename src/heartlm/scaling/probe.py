@@ -1,0 +1,41 @@
+"""How fast the machine is now: fixed arithmetic, timed on every core that a measurement uses.
+
+A machine may be shared, so what it gave a measurement is told beside it: the probe before and after.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+MOVED = 0.1
+"""Two probes that differ by more than this share mean that the machine was not the same before and after."""
+
+
+def probe(cores: Sequence[int], rounds: int = 3) -> float:
+    """Pieces of arithmetic a second on the slowest of `cores`, the best of some rounds on each."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        return min(_on(core, rounds) for core in cores)
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def moved(before: float, after: float) -> bool:
+    """Whether the machine's speed changed between two probes."""
+    return abs(after / before - 1) > MOVED
+
+
+def _on(core: int, rounds: int) -> float:
+    os.sched_setaffinity(0, {core})
+    numbers = np.arange(1 << 18, dtype=np.float32)
+    taken_s = []
+    for _ in range(rounds):
+        begin_s = time.perf_counter()
+        for _ in range(16):
+            np.sqrt(numbers * 1.0001 + 1.0).sum()
+        taken_s.append(time.perf_counter() - begin_s)
+    return 1 / min(taken_s)

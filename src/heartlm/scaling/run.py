@@ -1,0 +1,226 @@
+"""Running a study: cell after cell, each measured, checked and kept; what is kept is not measured again.
+
+    study folder
+      study.json          settings that decide the numbers
+      foundations/        one hardly trained model a database, for the fine-tunings
+      measurements/       one file a cell and repeat, written when it is whole
+      work/               the training that goes on; what failed leaves its logs here
+
+A study that was killed goes on where it stopped, so a grid may grow: measurements of other cells do no harm.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from heartlm.corpus.corpus import open_corpus
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json, write_json
+from heartlm.scaling.cell import SCHEMA_VERSION, Cell, Measurement
+from heartlm.scaling.collect import checked, failure, measured, read_ranks
+from heartlm.scaling.cost import Limit, cost_of, expected_wall_s, spent
+from heartlm.scaling.study import Grid, Place, StudyConfig, grid_of
+
+DECIDES = ("accumulation", "batch_tokens", "depth", "device", "seed", "steps", "task", "warm_up", "width")
+"""Settings that must not change while a study goes on: its numbers would not be comparable."""
+
+
+class Trainer(Protocol):
+    """Trains a cell somewhere.
+
+    Attributes:
+        place: what there is to train on.
+    """
+
+    place: Place
+
+    def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> str | None:
+        """Train as each of `fields` says, at the same time; return why that failed, None where it did not."""
+
+    def probe(self, cell: Cell) -> float | None:
+        """Speed of the machine that a cell uses, now; None where that is not this one."""
+
+
+@dataclass
+class Outcome:
+    """How a run of a study ended.
+
+    Attributes:
+        num_measured: by this call.
+        num_before: that were there already.
+        num_left: not measured, as the cost would exceed what is allowed.
+        failed: measurements that must not be used.
+        skipped: cells that do not fit, with the reason.
+        stopped: which limit ended it.
+    """
+
+    num_measured: int = 0
+    num_before: int = 0
+    num_left: int = 0
+    failed: list[Measurement] = field(default_factory=list)
+    skipped: list[tuple[Cell, str]] = field(default_factory=list)
+    stopped: str | None = None
+
+
+def run_study(config: StudyConfig, trainer: Trainer) -> Outcome:
+    """Measure every cell of a study that was not measured yet.
+
+    Raises:
+        HeartlmError: an impossible setting, a folder that holds another study, or nothing that can be measured here.
+    """
+    config.check()
+    folder = config.folder()
+    grid = grid_of(config, trainer.place)
+    for cell, reason in grid.skipped:
+        say(f"skipped {cell.name}: {reason}")
+    if not grid.groups:
+        raise HeartlmError(f"{folder}: no cell of the study fits here: {grid.skipped[0][1]}")
+    describe(config, folder)
+    return _Conductor(config, folder, grid, trainer).run()
+
+
+def describe(config: StudyConfig, folder: Path) -> None:
+    """Note what decides the numbers of a study, or see that a study that goes on has the same.
+
+    Raises:
+        HeartlmError: a corpus cannot be opened, or the study was begun with other settings.
+    """
+    hashes = {name: open_corpus(Path(path)).manifest_hash for name, path in config.databases.items()}
+    about = {"schema": SCHEMA_VERSION, **{name: getattr(config, name) for name in DECIDES}}
+    before = read_json(folder / "study.json") if (folder / "study.json").exists() else {**about, "databases": {}}
+    for name, value in about.items():
+        if before.get(name) != value:
+            raise HeartlmError(
+                f"{name}: {value} found, but {folder} was begun with {before.get(name)}: choose another --out"
+            )
+    for name, value in hashes.items():
+        if before["databases"].setdefault(name, value) != value:
+            raise HeartlmError(f"databases: {name} is another corpus than {folder} was begun with: choose another name")
+    write_json(folder / "study.json", before)
+
+
+class _Conductor:
+    """A study that goes on: what is done, what is to be compared with, what it has cost."""
+
+    def __init__(self, config: StudyConfig, folder: Path, grid: Grid, trainer: Trainer) -> None:
+        self.config, self.folder, self.grid, self.trainer = config, folder, grid, trainer
+        self.limit = Limit(config.max_core_hours, config.max_node_hours)
+        kept = [Measurement.load(path) for path in sorted((folder / "measurements").glob("*.json"))]
+        self.cost, self.done = spent(kept), [each for each in kept if each.failed is None]
+        self.losses: dict[tuple[object, ...], list[float]] = {}
+        for each in self.done:
+            self._learn(each)
+        self.outcome = Outcome(skipped=grid.skipped)
+
+    def run(self) -> Outcome:
+        every = list(self.grid.measurements(self.config.repeats))
+        good = {(each.cell, each.repeat) for each in self.done}
+        wanted = [pair for pair in every if pair not in good]
+        self.outcome.num_before = len(every) - len(wanted)
+        for index, (cell, repeat) in enumerate(wanted):
+            expected = self.cost + cost_of(cell, expected_wall_s(cell, self.done))
+            if stopped := self.limit.exceeded(expected):
+                self.outcome.stopped, self.outcome.num_left = stopped, len(wanted) - index
+                break
+            measurement = self._measure(cell, repeat)
+            measurement.save(self.folder)
+            self.cost += cost_of(cell, measurement.wall_s)
+            if measurement.failed is None:
+                self.done.append(measurement)
+            self._learn(measurement)
+            self._tell(measurement, index + 1, wanted)
+        return self.outcome
+
+    def _measure(self, cell: Cell, repeat: int) -> Measurement:
+        work = self.folder / "work" / f"{cell.name}.{repeat}"
+        shutil.rmtree(work, ignore_errors=True)
+        runs = [work / f"run-{copy}" for copy in range(cell.copies)]
+        foundation = self._foundation(cell)
+        fields = [training_fields(self.config, cell, out, foundation) for out in runs]
+        environment: dict[str, Any] = {"probe_before": self.trainer.probe(cell)}
+        begin_s = time.monotonic()
+        reason = self.trainer.train(cell, fields, work)
+        wall_s = time.monotonic() - begin_s
+        environment["probe_after"] = self.trainer.probe(cell)
+        if reason is not None:
+            return failure(cell, repeat, reason, wall_s, environment)
+        environment |= read_json(runs[0] / "environment.json")
+        trainings = [read_ranks(run, cell.ranks) for run in runs]
+        warm_up = self.config.warm_up
+        found = measured(cell, repeat, trainings, warm_up=warm_up, wall_s=wall_s, environment=environment)
+        shutil.rmtree(work)
+        return self._checked(found)
+
+    def _checked(self, measurement: Measurement) -> Measurement:
+        cell = measurement.cell
+        alone = cell.ranks == cell.copies == 1
+        reference = self.losses.get(cell.work, measurement.losses if alone else [])
+        return checked(measurement, reference, self.config.tolerance_of(cell))
+
+    def _learn(self, measurement: Measurement) -> None:
+        """Keep the losses of one rank, which all others are compared with."""
+        cell = measurement.cell
+        if measurement.failed is None and cell.ranks == cell.copies == 1:
+            self.losses.setdefault(cell.work, measurement.losses)
+
+    def _foundation(self, cell: Cell) -> Path:
+        """The pretrained run for the fine-tunings of a database; its weights do not matter here, its size does."""
+        path = self.folder / "foundations" / cell.database
+        if cell.stage == "pretrain" or (path / "models" / "best").exists():
+            return path
+        making = path.with_name(f"{path.name}.making")
+        shutil.rmtree(making, ignore_errors=True)
+        one = Cell("pretrain", cell.database, min(self.config.windows), global_batch=1)
+        fields = training_fields(self.config, one, making, path) | {"steps": 1, "log_every": 1, "measure": False}
+        if reason := self.trainer.train(one, [fields], making.with_name(f"{path.name}.log")):
+            raise HeartlmError(f"{making}: a model to fine-tune cannot be made: {reason}")
+        making.rename(path)
+        return path
+
+    def _tell(self, measurement: Measurement, number: int, wanted: Sequence[tuple[Cell, int]]) -> None:
+        self.outcome.num_measured += 1
+        left_s = sum(expected_wall_s(cell, self.done) for cell, _ in wanted[number:])
+        head = (
+            f"{number:>{len(str(len(wanted)))}}/{len(wanted)}  {measurement.cell.name}  repeat {measurement.repeat + 1}"
+        )
+        if measurement.failed is not None:
+            self.outcome.failed.append(measurement)
+            say(f"{head}  FAILED: {measurement.failed}")
+            return
+        left = time.strftime("%H:%M:%S", time.gmtime(left_s))
+        rate = measurement.tokens_per_s / 1000
+        say(f"{head}  {1000 * measurement.mean_step_s:.1f} ms a step  {rate:.1f} k tokens/s  left {left}")
+
+
+def training_fields(config: StudyConfig, cell: Cell, out: Path, foundation: Path) -> dict[str, Any]:
+    """Settings of a training of `cell`, by the names of the command that trains it."""
+    steps = config.warm_up + config.steps
+    fields: dict[str, Any] = {
+        "corpus": Path(config.databases[cell.database]),
+        "out": out,
+        "window": cell.window,
+        "batch_size": cell.global_batch,
+        "accumulation": cell.accumulation,
+        "steps": steps,
+        "log_every": steps,
+        "seed": config.seed,
+        "device": config.device,
+        "precision": cell.precision,
+        "threads": cell.cpus_per_task,
+        "bucket_cap_mb": cell.bucket_cap_mb,
+        "measure": True,
+    }
+    if cell.stage == "finetune":
+        return fields | {"run": foundation, "task": config.task}
+    return fields | {"depth": config.depth, "width": config.width}
+
+
+def say(line: str) -> None:
+    """Tell the user."""
+    print(line, file=sys.stderr, flush=True)
