@@ -1,0 +1,94 @@
+"""How many processes, where, and for how long."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from heartlm.errors import HeartlmError
+
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The shape of an allocation: one task a node, which starts the ranks of that node.
+
+    Attributes:
+        nodes: how many.
+        gpus_per_node: 0 trains on CPUs.
+        ranks_per_node: processes that train; as a rule one a GPU.
+        cpus_per_task: CPUs that the ranks of a node share.
+        time_s: after which SLURM ends the job.
+        min_nodes: content with so few, where not all are free; None for no fewer than `nodes`.
+    """
+
+    nodes: int = 1
+    gpus_per_node: int = 0
+    ranks_per_node: int = 1
+    cpus_per_task: int = 1
+    time_s: int = 3600
+    min_nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "ranks_per_node", "cpus_per_task", "time_s"):
+            if getattr(self, name) < 1:
+                raise HeartlmError(f"{name}: {getattr(self, name)} found, at least 1 expected")
+        if self.gpus_per_node < 0:
+            raise HeartlmError(f"gpus_per_node: {self.gpus_per_node} found, at least 0 expected")
+        if self.min_nodes is not None and not 1 <= self.min_nodes <= self.nodes:
+            raise HeartlmError(f"min_nodes: {self.min_nodes} found, 1 to {self.nodes} (nodes) expected")
+        if 0 < self.gpus_per_node < self.ranks_per_node:
+            raise HeartlmError(
+                f"ranks_per_node: {self.ranks_per_node} found, at most {self.gpus_per_node} expected: "
+                "each rank wants a GPU of its own"
+            )
+
+    @property
+    def world_sizes(self) -> range:
+        """How many ranks may train together, by the number of nodes SLURM gives."""
+        fewest = self.min_nodes or self.nodes
+        return range(fewest * self.ranks_per_node, self.nodes * self.ranks_per_node + 1, self.ranks_per_node)
+
+    @property
+    def words(self) -> str:
+        """For example `2 nodes × 4 GPUs`."""
+        of_node = counted(self.gpus_per_node, "GPU") if self.gpus_per_node else counted(self.ranks_per_node, "CPU rank")
+        nodes = counted(self.nodes, "node")
+        return f"{nodes if self.min_nodes is None else f'{self.min_nodes} to {nodes}'} × {of_node}"
+
+
+def counted(number: int, what: str) -> str:
+    """For example `1 node`, `2 nodes`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def seconds_of(text: str) -> int:
+    """The seconds of a time limit as SLURM writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+
+    Raises:
+        HeartlmError: it is none.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise HeartlmError(f"time: {text!r} found, HH:MM:SS expected, for example 02:00:00 or 1-12:00:00")
+    numbers = [int(match[name]) for name in ("first", "second", "third") if match[name] is not None]
+    if match["days"] is not None:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    elif len(numbers) == 3:
+        hours, minutes, seconds = numbers
+    else:
+        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
+    total = ((int(match["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+    if total < 1:
+        raise HeartlmError(f"time: {text!r} found, more than nothing expected")
+    return total
+
+
+def time_limit(seconds: int) -> str:
+    """`seconds` as SLURM writes a time limit: HH:MM:SS, from a day on D-HH:MM:SS."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    clock = f"{hour:02}:{minute:02}:{second:02}"
+    return f"{days}-{clock}" if days else clock

@@ -1,0 +1,80 @@
+"""`python -m heartlm.launch.torchrun`: torchrun, told to stop in a way that lets ranks save their work.
+
+    SLURM ─ SIGUSR1, SIGTERM ─► this, one a node ─ SIGUSR1 ─► its ranks ─► agreed checkpoint, status 143
+
+torchrun by itself dies of SIGUSR1, answers SIGTERM by killing its ranks 30 seconds later, and ends with status 1
+whatever happened. Here ranks take the time they need and their status is that of the whole: 0 done, 2 a mistake that
+the user can mend, 143 stopped with a checkpoint. Ranks are started with SIGUSR1 blocked, so one that comes before they
+listen is not lost and kills nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+ASK = signal.SIGUSR1
+STOPPED_STATUS = 128 + signal.SIGTERM
+"""Of ranks that were asked to stop and left a checkpoint."""
+
+NOT_SAID = (0, 2, STOPPED_STATUS)
+"""Statuses of ranks that have said themselves why they ended."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Be torchrun with `arguments`; return the status of the rank that ended first."""
+    signal.signal(ASK, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {ASK})
+    Thread(target=_pass_on, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), ASK))
+
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    try:
+        torchrun(["--signals-to-handle=SIGINT,SIGHUP,SIGQUIT", *arguments])
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode not in NOT_SAID:
+            ended = f"status {failure.exitcode}" if failure.exitcode > 0 else failure.signal_name()
+            print(f"rank {rank} on {socket.gethostname()} ended with {ended}", file=sys.stderr)
+        return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0
+
+
+def _pass_on() -> None:
+    """Ask every rank of this node to save its work and stop, once there are ranks."""
+    while True:
+        signal.sigwait({ASK})
+        while not (ranks := children(os.getpid())):
+            time.sleep(0.05)
+        for rank in ranks:
+            with suppress(ProcessLookupError):
+                os.kill(rank, ASK)
+
+
+def children(parent: int) -> list[int]:
+    """The processes that `parent` started and that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, of = path.read_text().rpartition(") ")[2].split()[:2]
+            if int(of) == parent and state != "Z":
+                found.append(int(path.parent.name))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
