@@ -1,0 +1,66 @@
+"""`heartlm watch`: a run in the terminal, while it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from heartlm.cli.options import existing, parse
+from heartlm.errors import HeartlmError
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """Which run to watch.
+
+    Attributes:
+        run: the run folder.
+        once: print one frame and end.
+        every: seconds between frames.
+    """
+
+    run: Path
+    once: bool = False
+    every: float = 1.0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Show the run until it is finished."""
+    options = parse(
+        WatchOptions,
+        arguments,
+        command="watch",
+        summary="Show how a run goes: progress, loss, speed, what its time goes to, and how busy the machine is.",
+        examples=["heartlm watch runs/beats", "heartlm watch runs/beats --once"],
+        positionals=["run"],
+    )
+    if options.every <= 0:
+        raise HeartlmError(f"every: {options.every:g} found, more than 0 seconds expected")
+    existing(options.run, "run folder")
+    with suppress(KeyboardInterrupt):  # how one stops looking; the run goes on
+        _watch(options)
+    return 0
+
+
+def _watch(options: WatchOptions) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from heartlm.launch.watch import WatchedRun
+    from heartlm.launch.watch_frame import frame
+    from heartlm.launch.watch_machine import Machine
+
+    watched, machine, console = WatchedRun(options.run), Machine(), Console()
+    watched.refresh()
+    if options.once:
+        time.sleep(0.1)  # so that there is something to tell of the CPUs
+        console.print(frame(watched, machine.usage()))
+        return
+    with Live(frame(watched, machine.usage()), console=console, auto_refresh=False) as live:
+        while not watched.is_finished:
+            time.sleep(options.every)
+            watched.refresh()
+            live.update(frame(watched, machine.usage()), refresh=True)

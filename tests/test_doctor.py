@@ -1,0 +1,281 @@
+"""The doctor: what it reads of machines of many kinds, what it advises, and that nothing stops it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from heartlm.cli.main import main
+from heartlm.launch.doctor import devices
+from heartlm.launch.doctor.allocation import allocation
+from heartlm.launch.doctor.binding import counted
+from heartlm.launch.doctor.examine import CHECKS, as_json, examine, most_worth_changing
+from heartlm.launch.doctor.interconnect import infiniband_ports, network_interfaces
+from heartlm.launch.doctor.processors import cgroup_cpus, check_processors, memory, processors, usable_cores
+from heartlm.launch.doctor.section import Advice, Context, Section
+from heartlm.launch.doctor.storage import check_storage
+from heartlm.launch.doctor.trials import summary, trials
+from heartlm.launch.doctor.versions import check_versions, mismatches
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    """A tree of `files` like those of /proc and /sys."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return root
+
+
+def two_sockets(root: Path) -> Path:
+    """Two sockets of two cores of two hyper-threads."""
+    files = {"proc/cpuinfo": ""}
+    for cpu in range(8):
+        files["proc/cpuinfo"] += f"processor\t: {cpu}\nmodel name\t: Some CPU\nflags\t\t: fpu avx2 amx_bf16\n\n"
+        files[f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"] = f"{cpu // 2 % 2}\n"
+        files[f"sys/devices/system/cpu/cpu{cpu}/topology/core_id"] = f"{cpu % 2}\n"
+    return tree(root, files)
+
+
+def test_sockets_cores_and_hyper_threads_are_told_apart(tmp_path: Path):
+    found = processors(two_sockets(tmp_path))
+    assert found == {
+        "model": "Some CPU",
+        "vector_units": ["avx2", "amx_bf16"],
+        "num_sockets": 2,
+        "num_cores": 4,
+        "num_cpus": 8,
+    }
+    assert usable_cores(found | {"allowed_cpus": [0, 1, 2, 3], "cpu_limit": None}) == 2
+    assert usable_cores(found | {"allowed_cpus": list(range(8)), "cpu_limit": 1.5}) == 1
+
+
+def test_a_processor_that_tells_little_is_counted_all_the_same(tmp_path: Path):
+    found = processors(tree(tmp_path, {"proc/cpuinfo": "processor\t: 0\nBogoMIPS\t: 50\n\nprocessor\t: 1\n"}))
+    assert (found["num_sockets"], found["num_cores"], found["num_cpus"]) == (1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("files", "cpus"),
+    [
+        ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "150000 100000\n"}, 1.5),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "200000 100000\n"}, 2.0),
+        ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "max 100000\n"}, None),
+        (
+            {
+                "proc/self/cgroup": "3:cpu:/job\n",
+                "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "50000",
+                "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000",
+            },
+            0.5,
+        ),
+        ({}, None),
+    ],
+    ids=["version 2", "of a group around it", "no limit", "version 1", "no cgroup"],
+)
+def test_limits_of_cgroups(tmp_path: Path, files: dict[str, str], cpus: float | None):
+    assert cgroup_cpus(tree(tmp_path, files)) == cpus
+
+
+def test_memory_and_its_limit(tmp_path: Path):
+    files = {"proc/meminfo": "MemTotal: 1024 kB\nMemAvailable: 512 kB\n", "proc/self/cgroup": "0::/job\n"}
+    root = tree(tmp_path, files | {"sys/fs/cgroup/job/memory.max": "262144\n"})
+    assert memory(root) == {"memory_bytes": 2**20, "memory_available_bytes": 2**19, "memory_limit_bytes": 2**18}
+
+
+def test_this_machine_is_read(tmp_path: Path):
+    facts = check_processors(Context(tmp_path)).facts
+    assert facts["allowed_cpus"] == sorted(os.sched_getaffinity(0))
+    assert 1 <= facts["usable_cores"] <= facts["num_cores"] <= facts["num_cpus"]
+    assert 0 < facts["memory_available_bytes"] <= facts["memory_bytes"]
+
+
+def test_ports_and_interfaces(tmp_path: Path):
+    port = "class/infiniband/mlx5_0/ports/1"
+    root = tree(
+        tmp_path,
+        {
+            f"{port}/state": "4: ACTIVE\n",
+            f"{port}/rate": "200 Gb/sec (4X HDR)\n",
+            "class/net/lo/operstate": "unknown",
+            "class/net/ib0/operstate": "up",
+            "class/net/ib0/speed": "200000\n",
+            "class/net/eth0/operstate": "up",
+            "class/net/eth0/speed": "-1\n",
+            "class/net/eth1/operstate": "down",
+        },
+    )
+    assert infiniband_ports(root) == [{"port": "mlx5_0:1", "state": "4: ACTIVE", "rate": "200 Gb/sec (4X HDR)"}]
+    assert network_interfaces(root) == {"ib0": 200000, "eth0": None}
+
+
+class NvmlOfTwo:
+    """What NVML answers on a machine of two GPUs, the first divided; there is no GPU to ask where tests run."""
+
+    NVML_NVLINK_MAX_LINKS = 18
+
+    class NVMLError(Exception):
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "nvmlInit": lambda: None,
+            "nvmlShutdown": lambda: None,
+            "nvmlDeviceGetCount": lambda: 2,
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlSystemGetCudaDriverVersion": lambda: 12040,
+            "nvmlSystemGetDriverVersion": lambda: "550.1",
+            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=40 << 30, used=1 << 30),
+            "nvmlDeviceGetName": lambda handle: f"GPU {handle}",
+            "nvmlDeviceGetMigMode": lambda handle: (1, 1) if handle == 0 else self._refuse(),
+            "nvmlDeviceGetMaxMigDeviceCount": lambda handle: 7,
+            "nvmlDeviceGetMigDeviceHandleByIndex": lambda handle, place: "1g.5gb" if place < 2 else self._refuse(),
+            "nvmlDeviceGetNvLinkState": lambda handle, link: int(link < 12) if handle == 1 else self._refuse(),
+        }
+        return answers.get(name, lambda *_: self._refuse())
+
+    def _refuse(self) -> Any:
+        raise self.NVMLError("Not Supported")
+
+
+def test_gpus_are_described_by_what_nvml_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pynvml", NvmlOfTwo())
+    monkeypatch.setattr(devices, "PROC", tree(tmp_path / "proc", {"7/comm": "nvidia-cuda-mps\n", "8/comm": "bash\n"}))
+    section = devices.check_devices(Context(tmp_path))
+    divided, whole = section.facts["gpus"]
+    assert [one["name"] for one in divided["mig_instances"]] == ["GPU 1g.5gb"] * 2
+    assert (whole["mig_instances"], whole["num_nvlinks"], whole["power_limit_w"]) == (None, 12, None)
+    assert (section.facts["driver_cuda"], section.facts["mps_running"]) == ([12, 4], True)
+    assert "MPS is running" in section.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("torch", "because"),
+    [
+        ({"torch": "2.13.0+cpu", "torch_cuda": None, "torch_sees_gpus": 0}, "built without CUDA"),
+        ({"torch": "2.13.0", "torch_cuda": "13.0", "torch_sees_gpus": 0}, "the driver knows CUDA 12.4 at most"),
+        ({"torch": "2.13.0", "torch_cuda": "12.6", "torch_sees_gpus": 0}, "torch sees none"),
+    ],
+)
+def test_what_keeps_torch_from_gpus_is_named(torch: dict[str, Any], because: str):
+    (advice,) = mismatches(torch, [{}], [12, 4])
+    assert because in advice.because
+    assert mismatches({**torch, "torch_cuda": "12.6", "torch_sees_gpus": 1}, [{}], [12, 4]) == []
+
+
+def test_versions_of_this_machine(tmp_path: Path):
+    facts = check_versions(Context(tmp_path)).facts
+    assert facts["torch"] and "train" not in facts["missing_extras"]
+
+
+def test_an_allocation_is_told_by_its_variables():
+    section = allocation({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8", "RANK": "0"}, usable_cores=1)
+    assert section.facts == {"slurm": {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8"}, "ranks": {"RANK": "0"}}
+    assert [advice.how.split()[1] for advice in section.advice] == ["--cpus-per-task=8"]
+    assert allocation({}, 2).lines == ["not in a SLURM allocation"]
+
+
+def test_processes_that_only_count_do():
+    places = ["anywhere", str(min(os.sched_getaffinity(0)))]
+    assert all(count > 0 and 0 < share < 1.1 for count, share in counted(places, 0.05))
+
+
+def test_reading_is_measured_on_the_corpus_of_the_user(tiny_corpus: Path, tmp_path: Path):
+    section = check_storage(Context(tmp_path, corpus=tiny_corpus, quick=True))
+    assert section.facts["corpus"] == str(tiny_corpus)
+    assert section.facts["gathered_tokens_per_s"] > 0 and section.facts["read_bytes_per_s"] > 0
+    assert "fit into memory" in section.lines[-1]
+
+
+def outcome(kind: str, step_s: float) -> dict[str, Any]:
+    return {"what": f"{kind} {step_s}", "how": "command", "kind": kind, "step_s": step_s}
+
+
+def test_of_trials_that_exclude_each_other_the_best_is_advised():
+    outcomes = [outcome("cores", 0.8), outcome("cores", 0.5), outcome("compile", 0.97), outcome("precision", 2.0)]
+    section = summary(1.0, 0.01, 2, outcomes)
+    assert [(advice.what, advice.gain) for advice in section.advice] == [("cores 0.5", 2.0)]
+    assert len(section.lines) == 5
+
+
+def test_a_gain_within_the_noise_is_none():
+    assert summary(1.0, 0.3, 1, [outcome("cores", 0.8)]).advice == []
+    failed = summary(1.0, 0.0, 1, [outcome("cores", 0.8) | {"error": "broken"}])
+    assert failed.advice == [] and "failed: broken" in failed.lines[1]
+
+
+def test_what_is_tried_follows_from_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEARTLM_KERNELS", "portable")
+    facts = {"processors": {"usable_cores": 6, "vector_units": ["amx_bf16"]}}
+    found = {trial.how.split(" …")[0]: trial for trial in trials(Context(tmp_path, facts=facts), 0, 6)}
+    assert found["torchrun --standalone --nproc-per-node 4 -m heartlm pretrain"].num_ranks == 4
+    assert {"unset HEARTLM_KERNELS", "export OMP_NUM_THREADS=1", "--precision bf16"} <= set(found)
+    quick = Context(tmp_path, quick=True, facts={"processors": {"usable_cores": 1}})
+    monkeypatch.delenv("HEARTLM_KERNELS")
+    assert list(trials(quick, 0, 1)) == []
+
+
+def test_a_check_that_fails_stops_no_other():
+    def broken(context: Context) -> Section:
+        raise OSError("the disk\nis gone")
+
+    def left_out(context: Context) -> Section:
+        raise ModuleNotFoundError(name="torch")
+
+    def good(context: Context) -> Section:
+        assert context.facts["broken"] == {"error": "not known: the disk is gone"}
+        return Section(["well"], {"number": 1})
+
+    sections = dict(examine(checks={"broken": broken, "left out": left_out, "good": good}))
+    assert [section.lines for section in sections.values()] == [
+        ["not known: the disk is gone"],
+        ["left out: torch is not installed"],
+        ["well"],
+    ]
+
+
+def test_three_settings_are_ranked_by_their_gain():
+    gains = (1.1, None, 3.0, 1.5)
+    sections = {str(gain): Section([], {}, [Advice("", "", gain, "")]) for gain in gains}
+    assert [advice.gain for advice in most_worth_changing(sections)] == [3.0, 1.5, 1.1]
+    assert len(as_json(sections)["advice"]) == 3
+
+
+WITHOUT_TORCH = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("torch is blocked", name="torch")
+sys.meta_path.insert(0, Blocker())
+from heartlm.launch.doctor import examine, versions
+versions.importlib.util.find_spec = lambda name: None if name == "torch" else True
+examine.CHECKS.pop("trials")
+from heartlm.cli.main import main
+sys.exit(main(["doctor", "--json", "--quick"]))
+"""
+
+
+def test_it_works_without_torch():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    checks = json.loads(done.stdout)["checks"]
+    assert checks["storage"]["gathered_tokens_per_s"] > 0
+    assert any("torch is not installed" in line for line in checks["versions"]["lines"])
+    assert "torch" in checks["all_reduce"]["error"]
+
+
+def test_all_of_it_quickly(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "--quick", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["checks"]) == list(CHECKS)
+    assert not [name for name, facts in found["checks"].items() if "error" in facts]
+    assert found["checks"]["trials"]["step_s"] > 0
+    assert found["checks"]["all_reduce"]["fit"]["world_size"] >= 2
