@@ -69,15 +69,22 @@ def lead_s(topology: Topology, profile: SiteProfile) -> int:
 
 
 def body(
-    what: Sequence[str], topology: Topology, profile: SiteProfile, *, python: str = "python", ranks: bool = True
+    what: Sequence[str],
+    topology: Topology,
+    profile: SiteProfile,
+    *,
+    python: str = "python",
+    module: str = "heartlm",
+    ranks: bool = True,
 ) -> list[str]:
     """All that comes after the header.
 
     Args:
-        what: lines of bash that set the array `command`, the words after `heartlm`; they may use `$cpus`.
+        what: lines of bash that set the array `command`, the words after the program; they may use `$cpus`.
         topology: what was asked for.
         profile: of the site; without a scheduler the lines are for this machine.
         python: the interpreter that has heartlm.
+        module: the program, a module of Python.
         ranks: many ranks run it, with torchrun; else it is one process.
     """
     slurm = profile.scheduler == "slurm"
@@ -85,7 +92,7 @@ def body(
         [*(f"module load {shlex.quote(module)}" for module in profile.modules), "set -euo pipefail"],
         _where(topology, profile, ranks=ranks) if slurm else _here(topology, profile),
         list(what),
-        [*_launcher(python, slurm=slurm, ranks=ranks), *_container(topology, profile)],
+        [*_launcher(python, module, slurm=slurm, ranks=ranks), *_container(topology, profile)],
         _started(profile, lead_s(topology, profile), slurm=slurm, ranks=ranks),
     ]
     return [line for part in parts for line in ("", *part)][1:]
@@ -158,10 +165,10 @@ def _exports(profile: SiteProfile) -> list[str]:
 # --- how --------------------------------------------------------------------------------------------------------------
 
 
-def _launcher(python: str, *, slurm: bool, ranks: bool) -> list[str]:
-    heartlm = f"{shlex.quote(python)} -m heartlm"
+def _launcher(python: str, module: str, *, slurm: bool, ranks: bool) -> list[str]:
+    program = f"{shlex.quote(python)} -m"
     if not ranks:
-        return ["# How.", f"launcher=({heartlm})"]
+        return ["# How.", f"launcher=({program} {module})"]
     meet = ["--standalone", '"--nproc-per-node=$ranks"']
     if slurm:
         meet = [
@@ -170,7 +177,7 @@ def _launcher(python: str, *, slurm: bool, ranks: bool) -> list[str]:
             '"--rdzv-id=$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"',
         ]
     lines = ["# How: one torchrun a node starts the ranks there.", "launcher=("]
-    return [*lines, *(f"    {line}" for line in (f"{heartlm}.launch.torchrun", *meet, "-m heartlm")), ")"]
+    return [*lines, *(f"    {line}" for line in (f"{program} heartlm.launch.torchrun", *meet, f"-m {module}")), ")"]
 
 
 def _container(topology: Topology, profile: SiteProfile) -> list[str]:

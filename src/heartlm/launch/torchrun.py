@@ -34,7 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(ASK, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {ASK})
     Thread(target=_pass_on, daemon=True).start()
-    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), ASK))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: os.kill(os.getpid(), ASK))
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
-        torchrun(["--signals-to-handle=SIGINT,SIGHUP,SIGQUIT", *arguments])
+        torchrun(["--signals-to-handle=SIGHUP,SIGQUIT", *arguments])
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode not in NOT_SAID:

@@ -1,0 +1,237 @@
+"""`heartlm launch`: a run on a cluster, or on all of this machine, without writing a script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError
+from heartlm.launch.profile import SiteProfile, load_profile
+from heartlm.launch.run_file import RunFile
+from heartlm.launch.topology import Topology, counted, seconds_of
+
+EXAMPLES = (
+    "heartlm launch foundation.yaml --nodes 2 --gpus-per-node 4 --time 02:00:00",
+    "heartlm launch foundation.yaml --profile meluxina --account p200000 --nodes 2 --submit",
+    "heartlm launch foundation.yaml --profile mysite.yaml --nodes 4 --min-nodes 2 --submit --wait",
+    "heartlm launch foundation.yaml --ranks-per-node 2 --local",
+    "heartlm launch --jupyter --profile meluxina --account p200000 --time 01:00:00",
+)
+
+
+@dataclass
+class LaunchOptions:
+    """Options of `heartlm launch`.
+
+    Attributes:
+        run: a YAML file with the fields of one command, and  command: pretrain, finetune, evaluate or tokenize.
+        profile: of the site: a name (generic, local, meluxina) or a YAML file; by default generic, here local.
+        nodes: how many.
+        min_nodes: content with so few; the run is the same on any number.
+        gpus_per_node: by default all that the profile says a node has; 0 trains on CPUs.
+        ranks_per_node: processes that train together on a node; by default one a GPU, or one.
+        cpus_per_task: CPUs that the ranks of a node share; by default the node's part that belongs to its GPUs.
+        time: limit, as HH:MM:SS or D-HH:MM:SS.
+        account: what is charged.
+        partition: of the cluster.
+        qos: quality of service.
+        image: of the container, where the profile wants one.
+        name: of the job; by default that of the file.
+        logs: folder for the script and for what the job prints.
+        dry_run: print the script; so it is, too, without one of the next two.
+        submit: write the script to the logs and queue it.
+        wait: after submitting, until the job has ended; its status is that of the command.
+        local: run the same on this machine, without SLURM.
+        jupyter: JupyterLab instead of a run, and how to reach it.
+        port: of JupyterLab, on the node and on your own machine.
+    """
+
+    run: Path | None = None
+    profile: str | None = None
+    nodes: int = 1
+    min_nodes: int | None = None
+    gpus_per_node: int | None = None
+    ranks_per_node: int | None = None
+    cpus_per_task: int | None = None
+    time: str = "01:00:00"
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    image: str | None = None
+    name: str | None = None
+    logs: Path = Path("logs")
+    dry_run: bool = False
+    submit: bool = False
+    wait: bool = False
+    local: bool = False
+    jupyter: bool = False
+    port: int = 8888
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print, queue or run what `arguments` say."""
+    options = parse(
+        LaunchOptions,
+        arguments,
+        command="launch",
+        summary="Run a training on a cluster, or on all of this machine, without writing a script.",
+        examples=EXAMPLES,
+        positionals=["run"],
+    )
+    if sum((options.dry_run, options.submit, options.local)) > 1:
+        raise HeartlmError("dry-run, submit and local are three ways to go: give one of them")
+    if options.wait and not options.submit:
+        raise HeartlmError("wait: there is nothing to wait for: give it with --submit")
+    profile = _profile(options)
+    topology = _topology(options, profile)
+    if options.jupyter:
+        return _jupyter(options, topology, profile)
+    if options.run is None:
+        raise HeartlmError("run: nothing found, a YAML file expected: heartlm launch RUN.yaml")
+    work = _work(options.run, topology)
+    from heartlm.launch.script import render
+
+    name = options.name or options.run.stem
+    python = "python" if profile.container != "none" else sys.executable
+    return _go(options, render(work, topology, profile, name=name, logs=options.logs, python=python), name)
+
+
+def _go(options: LaunchOptions, script: str, name: str) -> int:
+    if options.local:
+        from heartlm.launch.local import run_here
+
+        return run_here(script)
+    if not options.submit:
+        print(script, end="")
+        if not options.dry_run:
+            print("printed only: --submit queues it, --local runs it here", file=sys.stderr)
+        return 0
+    from heartlm.launch.submit import check_success, follow
+
+    job = _queued(options, script, name)
+    if options.wait:
+        check_success(follow(job, lambda line: print(line, file=sys.stderr)))
+    return 0
+
+
+def _queued(options: LaunchOptions, script: str, name: str) -> str:
+    from heartlm.files import atomic_file
+    from heartlm.launch.submit import submit
+
+    with atomic_file(options.logs / f"{name}.sh") as stream:
+        stream.write(script)
+    job = submit(options.logs / f"{name}.sh")
+    print(job)
+    print(f"queued as job {job}; it will print to {options.logs / f'{name}-{job}.out'}", file=sys.stderr)
+    return job
+
+
+def _jupyter(options: LaunchOptions, topology: Topology, profile: SiteProfile) -> int:
+    from heartlm.launch.jupyter import notebook_script, tunnel
+
+    if topology.nodes > 1:
+        raise HeartlmError(f"nodes: {topology.nodes} found, 1 expected by --jupyter")
+    name = options.name or "jupyter"
+    python = "python" if profile.container != "none" else sys.executable
+    status = _go(options, notebook_script(topology, profile, name, options.logs, options.port, python), name)
+    print(tunnel(options.port, profile, here=options.local), file=sys.stderr)
+    return status
+
+
+# --- what was asked for -----------------------------------------------------------------------------------------------
+
+
+def _profile(options: LaunchOptions) -> SiteProfile:
+    profile = load_profile(options.profile or ("local" if options.local else "generic"))
+    given = {name: getattr(options, name) for name in ("account", "partition", "qos", "image")}
+    profile = replace(profile, **{name: value for name, value in given.items() if value is not None})
+    if options.local:
+        return replace(profile, scheduler="none", required=[])
+    if profile.scheduler == "none" and options.submit:
+        raise HeartlmError(f"profile {profile.name}: it has no scheduler: use --local, or another --profile")
+    profile.check()
+    return profile
+
+
+def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
+    here = profile.scheduler == "none"
+    if here and options.nodes > 1:
+        raise HeartlmError(f"nodes: {options.nodes} found, 1 expected: this machine is one node; use --ranks-per-node")
+    gpus = profile.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
+    for name, most in (("gpus_per_node", profile.gpus_per_node), ("cpus_per_task", profile.cpus_per_node)):
+        asked = getattr(options, name)
+        if most and asked is not None and asked > most:
+            raise HeartlmError(f"{name}: {asked} found, at most {most} expected: a node of {profile.name} has no more")
+    ranks = options.ranks_per_node or gpus or 1
+    return Topology(
+        options.nodes,
+        gpus,
+        ranks,
+        options.cpus_per_task or _cpus(profile, gpus, ranks),
+        seconds_of(options.time),
+        options.min_nodes,
+    )
+
+
+def _cpus(profile: SiteProfile, gpus: int, ranks: int) -> int:
+    """What belongs to so many GPUs of a node; where nothing is known of it, one CPU a rank."""
+    if profile.scheduler == "none":
+        return len(os.sched_getaffinity(0))
+    if profile.cpus_per_node is None:
+        return ranks
+    share = 1.0 if profile.whole_nodes or not (gpus and profile.gpus_per_node) else gpus / profile.gpus_per_node
+    return max(ranks, int(profile.cpus_per_node * share))
+
+
+def _work(path: Path, topology: Topology) -> RunFile:
+    """The run of a file, its fields checked, with a place to write and a device."""
+    work = RunFile.load(path)
+    if not work.is_training:
+        if topology.nodes * topology.ranks_per_node > 1:
+            asked = f"{counted(topology.nodes, 'node')} with {counted(topology.ranks_per_node, 'rank')} each found"
+            raise HeartlmError(f"{path}: heartlm {work.command} is one process, but {asked}: give 1 and 1")
+        return work
+    if work.out is None:
+        work = work.having(out=f"runs/{path.stem}")
+    if work.fields.get("resume") is not None:
+        raise HeartlmError(f"{path}: resume: leave it out: a run that was begun in out goes on by itself")
+    if work.fields.get("device") in (None, "auto"):
+        work = work.having(device="cuda" if topology.gpus_per_node else "cpu")
+    _check_training(work, topology)
+    return work
+
+
+def _check_training(work: RunFile, topology: Topology) -> None:
+    from heartlm.training.config import FinetuneConfig, PretrainConfig
+
+    kind = PretrainConfig if work.command == "pretrain" else FinetuneConfig
+    config: Any = parse(kind, work.argv()[1:], command=work.command, summary="", examples=(), config_file=True)
+    config.checked_corpus()
+    if (config.device == "cuda") != (topology.gpus_per_node > 0):
+        raise HeartlmError(f"device: {config.device} found, but {topology.words} asked for: leave device out")
+    threads = (config.threads or 1) * topology.ranks_per_node
+    if threads > topology.cpus_per_task:
+        raise HeartlmError(
+            f"cpus_per_task: {topology.cpus_per_task} found, at least {threads} expected: "
+            f"{counted(topology.ranks_per_node, 'rank')} of {counted(config.threads or 1, 'thread')} share them"
+        )
+    depth = config.depth if isinstance(config, PretrainConfig) else _depth(config.run)
+    if depth is not None:
+        config.follow(depth, 32 * depth)
+    for num_ranks in topology.world_sizes:
+        config.check_split(num_ranks)
+
+
+def _depth(run: Path) -> int | None:
+    """The depth of a pretrained model, where it is known already."""
+    import yaml
+
+    with suppress(OSError, yaml.YAMLError, TypeError, KeyError, ValueError):
+        return int(yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["depth"])
+    return None
