@@ -1,0 +1,85 @@
+"""Speedup, efficiency and overhead, each defined once, with intervals.
+
+    Speedup = T_base / T_test      Efficiency = Speedup / N      Overhead = T_test − T_base / N
+
+as Mileski, Petrovski and Gusev define them (MIPRO 2025, arXiv 2503.21033), T_base being the time on one GPU. That is
+strong scaling, whose ideal time is T_base / N. Weak scaling gives N ranks N times the work, so its ideal time is
+T_base; with `ideal_s` in place of T_base / N the equations are the same for both.
+
+Intervals are Student's t over the repeats, at 95 %: of the logarithm for ratios, whose base and test were measured one
+after the other in each repeat, so what slowed the machine down for both cancels out. One repeat has no interval.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number and its 95 % interval, none where there was one repeat."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def scaled(self, factor: float) -> Interval:
+        """All of it times a positive `factor`."""
+        low, high = (None if each is None else each * factor for each in (self.low, self.high))
+        return Interval(self.value * factor, low, high)
+
+
+def ideal_s(base_s: float, num_ranks: int, scaling: str) -> float:
+    """The time that `num_ranks` would take if nothing were lost, from that of one."""
+    return base_s / num_ranks if scaling == "strong" else base_s
+
+
+def speedup(base_s: float, test_s: float) -> float:
+    """How many times faster the test was than the base."""
+    return base_s / test_s
+
+
+def efficiency(of_speedup: float, num_ranks: int) -> float:
+    """The share of the ranks that the speedup is worth."""
+    return of_speedup / num_ranks
+
+
+def overhead_s(base_s: float, test_s: float, num_ranks: int) -> float:
+    """Seconds beyond the ideal time."""
+    return test_s - base_s / num_ranks
+
+
+def karp_flatt(of_speedup: float, num_ranks: int) -> float | None:
+    """The serial fraction that a speedup reveals (Karp and Flatt 1990); None for one rank.
+
+    Where it grows with the ranks the loss is not serial work but overhead that grows with them.
+    """
+    return None if num_ranks == 1 else (1 / of_speedup - 1 / num_ranks) / (1 - 1 / num_ranks)
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The mean of repeats, and where the mean of many would lie."""
+    mean = statistics.fmean(values)
+    half = _half_width(values)
+    return Interval(mean) if half is None else Interval(mean, mean - half, mean + half)
+
+
+def ratio_interval(ratios: Sequence[float]) -> Interval:
+    """The geometric mean of ratios, and where that of many would lie."""
+    logs = mean_interval([math.log(ratio) for ratio in ratios])
+    if logs.low is None or logs.high is None:
+        return Interval(math.exp(logs.value))
+    return Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
+
+
+def _half_width(values: Sequence[float]) -> float | None:
+    from scipy import stats  # slow to import
+
+    if len(values) < 2:
+        return None
+    quantile: Any = stats.t.ppf(0.975, len(values) - 1)
+    return float(quantile) * statistics.stdev(values) / math.sqrt(len(values))

@@ -1,0 +1,202 @@
+"""The table of a study: one row a cell, with what follows from all its repeats.
+
+    measurements ─► those that passed ─► by cell ─► beside the base, repeat by repeat ─► rows
+                                                 └► beside the copies (the machine's own ceiling)
+
+T is the training time: the seconds of the steps that count.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from heartlm.scaling.cell import PARTS, Cell, Measurement
+from heartlm.scaling.equations import (
+    Interval,
+    efficiency,
+    ideal_s,
+    karp_flatt,
+    mean_interval,
+    overhead_s,
+    ratio_interval,
+)
+from heartlm.scaling.probe import moved
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the repeats of a cell say together.
+
+    Attributes:
+        cell: what was trained.
+        repeats: how many measurements count.
+        num_moved: during how many of them the machine changed its speed.
+        time_s: training time, T.
+        step_median_s: of all steps.
+        step_p95_s: of all steps.
+        tokens_per_s: mean over repeats.
+        part_s: mean seconds a step of every part; they add up to the mean step.
+        detail_s: seconds a step of what lies in parts, or beside them: forward, backward, hidden communication.
+        peak_memory_bytes: of a rank.
+        energy_j_per_mtoken: None without a counter.
+        speedup: over the base; None where the base was not measured.
+        efficiency: of the ranks.
+        overhead_s: beyond the ideal time.
+        karp_flatt: serial fraction.
+        ceiling: what independent trainings of the base, side by side on as many cores, reach together over one alone.
+        efficiency_of_ceiling: speedup over that.
+    """
+
+    cell: Cell
+    repeats: int
+    num_moved: int
+    time_s: Interval
+    step_median_s: float
+    step_p95_s: float
+    tokens_per_s: float
+    part_s: dict[str, float]
+    detail_s: dict[str, float | None]
+    peak_memory_bytes: int
+    energy_j_per_mtoken: float | None = None
+    speedup: Interval | None = None
+    efficiency: Interval | None = None
+    overhead_s: Interval | None = None
+    karp_flatt: float | None = None
+    ceiling: Interval | None = None
+    efficiency_of_ceiling: Interval | None = None
+
+
+@dataclass
+class Table:
+    """All rows of a study, and what counts in none.
+
+    Attributes:
+        rows: by stage, database, window, CPUs, ranks.
+        failed: measurements that did not pass their check.
+        environment: of the first measurement.
+    """
+
+    rows: list[Row]
+    failed: list[Measurement] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+
+Repeats = dict[int, Measurement]
+
+
+def table_of(measurements: Iterable[Measurement]) -> Table:
+    """The table of a study's measurements."""
+    passed: dict[Cell, Repeats] = defaultdict(dict)
+    failed = []
+    for each in measurements:
+        if each.failed is None:
+            passed[each.cell][each.repeat] = each
+        else:
+            failed.append(each)
+    own = sorted((cell for cell in passed if cell.copies == 1 and not _is_reference(cell, passed)), key=_order)
+    rows = [_row(cell, passed) for cell in own]
+    environment = next((each.environment for cell in own for each in passed[cell].values()), {})
+    return Table(rows, failed, environment)
+
+
+def _is_reference(cell: Cell, passed: dict[Cell, Repeats]) -> bool:
+    """Whether a cell is only there for the losses of a weakly scaled one."""
+    return cell.scaling == "weak" and cell.ranks == 1 and all(other.base != cell for other in passed if other != cell)
+
+
+def _order(cell: Cell) -> tuple[object, ...]:
+    return cell.stage != "pretrain", *asdict(cell).values()
+
+
+def _row(cell: Cell, passed: dict[Cell, Repeats]) -> Row:
+    repeats = passed[cell]
+    every = list(repeats.values())
+    steps_s = [step for each in every for step in each.step_s]
+    joules = [each.energy_j / each.tokens_per_s / each.training_s * 1e6 for each in every if each.energy_j is not None]
+    details = ("forward_s", "backward_s", "hidden_communication_s")
+    return Row(
+        cell=cell,
+        repeats=len(every),
+        num_moved=sum(_has_moved(each) for each in every),
+        time_s=mean_interval([each.training_s for each in every]),
+        step_median_s=statistics.median(steps_s),
+        step_p95_s=float(np.quantile(steps_s, 0.95)),
+        tokens_per_s=statistics.fmean(each.tokens_per_s for each in every),
+        part_s={name: statistics.fmean(each.part_s[name] for each in every) for name in PARTS},
+        detail_s={name.removesuffix("_s"): _mean_known([getattr(each, name) for each in every]) for name in details},
+        peak_memory_bytes=max(each.peak_memory_bytes for each in every),
+        energy_j_per_mtoken=_mean_known(joules) if joules else None,
+        **_against(cell, repeats, passed),
+    )
+
+
+def _against(cell: Cell, repeats: Repeats, passed: dict[Cell, Repeats]) -> dict[str, Any]:
+    """What follows from a cell and its base, repeat by repeat."""
+    bases, copies = passed.get(cell.base, {}), passed.get(cell.ceiling, {})
+    pairs = [(bases[repeat].training_s, repeats[repeat].training_s) for repeat in sorted(bases.keys() & repeats.keys())]
+    if not pairs:
+        return {}
+    efficiencies = [ideal_s(base, cell.ranks, cell.scaling) / test for base, test in pairs]
+    gained = ratio_interval([cell.ranks * each for each in efficiencies])
+    found: dict[str, Any] = {
+        "speedup": gained,
+        "efficiency": gained.scaled(efficiency(1.0, cell.ranks)),
+        "overhead_s": mean_interval([_overhead_s(cell, base, test) for base, test in pairs]),
+        "karp_flatt": karp_flatt(gained.value, cell.ranks),
+    }
+    at_once = sorted(bases.keys() & copies.keys())
+    if cell.ranks > 1 and at_once:
+        found["ceiling"] = ratio_interval([_together(cell, bases[each], copies[each]) for each in at_once])
+        both = sorted(copies.keys() & repeats.keys())
+        side_s = [(copies[each].training_s, repeats[each].training_s) for each in both]
+        found["efficiency_of_ceiling"] = ratio_interval(
+            [ideal_s(side, cell.ranks, cell.scaling) / test for side, test in side_s]
+        )
+    return found
+
+
+def _overhead_s(cell: Cell, base_s: float, test_s: float) -> float:
+    return overhead_s(base_s * (1 if cell.scaling == "strong" else cell.ranks), test_s, cell.ranks)
+
+
+def _together(cell: Cell, base: Measurement, copies: Measurement) -> float:
+    """How many times the work of one alone its copies do together in the same time."""
+    return cell.ranks * base.training_s / copies.training_s
+
+
+def _has_moved(measurement: Measurement) -> bool:
+    before, after = (measurement.environment.get(name) for name in ("probe_before", "probe_after"))
+    return before is not None and after is not None and moved(before, after)
+
+
+def _mean_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
+
+
+def flat(row: Row) -> dict[str, Any]:
+    """A row as plain columns; intervals are three of them."""
+    columns: dict[str, Any] = {**asdict(row.cell), "repeats": row.repeats, "num_moved": row.num_moved}
+    for name in ("time_s", "speedup", "efficiency", "overhead_s", "ceiling", "efficiency_of_ceiling"):
+        interval: Interval | None = getattr(row, name)
+        value, low, high = (None, None, None) if interval is None else (interval.value, interval.low, interval.high)
+        columns |= {name: value, f"{name}_low": low, f"{name}_high": high}
+    for name in ("karp_flatt", "step_median_s", "step_p95_s", "tokens_per_s"):
+        columns[name] = getattr(row, name)
+    columns |= {f"{name}_s": value for name, value in row.part_s.items()}
+    columns |= {f"{name}_s": value for name, value in row.detail_s.items()}
+    return columns | {"peak_memory_bytes": row.peak_memory_bytes, "energy_j_per_mtoken": row.energy_j_per_mtoken}
+
+
+def groups(rows: Iterable[Row], key: Callable[[Cell], Any]) -> dict[Any, list[Row]]:
+    """Rows by what `key` says of their cells, in order."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row.cell), []).append(row)
+    return found
