@@ -35,8 +35,11 @@ from heartlm.training.schedule import learning_rate
 from heartlm.training.validation import validation_losses
 
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
 class Stopped(Exception):  # noqa: N818
-    """The run was asked to stop (SIGTERM, SIGINT) and left a checkpoint."""
+    """The run was asked to stop, by one of `STOP_SIGNALS`, and left a checkpoint."""
 
 
 def train(job: Job, resume: bool) -> Progress:
@@ -250,7 +253,8 @@ class _Loop:
         def ask(number: int, frame: object) -> None:
             self.stop_asked = True
 
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, ask) for number in STOP_SIGNALS}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # a launcher blocks it until somebody listens
         try:
             yield
         finally:
