@@ -18,6 +18,7 @@ from heartlm.training.config import TrainingConfig
 from heartlm.training.objectives import LossModule, LossSum
 from heartlm.training.parallel import Sums
 from heartlm.training.ranks import Ranks
+from heartlm.training.shared_memory import shared_sum_of
 from heartlm.training.wrapping import fastest_bucket_cap, gradient_norm, reducing, replicated, sharded
 
 DROPOUT_STREAM = 3
@@ -69,16 +70,18 @@ class Learner:
         """Let ranks that are to hold the whole model add up their gradients, after measuring how with `some`."""
         if self.ranks.world_size == 1 or isinstance(self.module, FSDPModule):
             return
+        on_cpu = self.device.type == "cpu" and all(parameter.dtype == torch.float32 for parameter in self.learning)
+        shared = shared_sum_of(self.ranks, self.config.timeout_s) if on_cpu else None
         cap = self.config.bucket_cap_mb
         if cap == "auto":
             num_bytes = sum(parameter.nbytes for parameter in self.learning)
             cap = fastest_bucket_cap(
                 num_bytes,
-                lambda cap: replicated(self.alone, cap, lambda: None),
+                lambda cap: replicated(self.alone, cap, lambda: None, shared),
                 lambda module: self._compute(module, some),
                 sums,
             )
-        self.module = replicated(self.alone, cap, self.ready)
+        self.module = replicated(self.alone, cap, self.ready, shared)
 
     def gradients(
         self, step: int, micro_batches: list[Batch], num_counted: Callable[[], float]

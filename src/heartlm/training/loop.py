@@ -63,7 +63,7 @@ class _Loop:
     def __init__(self, job: Job) -> None:
         self.job, self.config, self.ranks = job, job.config, job.ranks
         device, precision = device_and_precision(job.config.device, job.config.precision, job.ranks.local_rank)
-        self.sums = Sums(job.config.timeout_s)
+        self.sums = Sums(job.ranks, job.config.timeout_s)
         self.log = Log(job, device, precision, self.sums)
         self.exposed = ExitStack()
         self.learner = Learner(

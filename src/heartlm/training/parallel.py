@@ -19,9 +19,11 @@ from heartlm.training.agreement import Agreement
 from heartlm.training.config import TrainingConfig
 from heartlm.training.device import device_and_precision
 from heartlm.training.ranks import Ranks, ToldElsewhere, pin, share_of_cores
+from heartlm.training.shared_memory import RankGone, shared_sum_of
 
 Result = TypeVar("Result")
 
+_ALONE = Ranks()
 _TOLD = "heartlm: told"
 HEARD_WITHIN_S = 3.0
 
@@ -123,7 +125,7 @@ def together(act: Callable[[], Result]) -> Result:
 
 def has_gone(error: Exception) -> bool:
     """Whether `error` says that another rank does not answer any more."""
-    return isinstance(error, dist.DistError) or any(name in str(error) for name in ("gloo", "NCCL"))
+    return isinstance(error, dist.DistError | RankGone) or any(name in str(error) for name in ("gloo", "NCCL"))
 
 
 def reason_of(error: Exception) -> str:
@@ -135,11 +137,13 @@ class Sums:
     """Adds up numbers of all ranks on the host, so that no device is waited for. All ranks make it together.
 
     Args:
+        ranks: of this process.
         timeout_s: after which a rank that does not answer counts as gone.
     """
 
-    def __init__(self, timeout_s: float = 600.0) -> None:
-        apart = dist.is_initialized() and dist.get_backend() != "gloo"
+    def __init__(self, ranks: Ranks = _ALONE, timeout_s: float = 600.0) -> None:
+        self._shared = shared_sum_of(ranks, timeout_s)
+        apart = self._shared is None and dist.is_initialized() and dist.get_backend() != "gloo"
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) if apart else None
 
     def __call__(self, *numbers: float) -> list[float]:
@@ -147,14 +151,17 @@ class Sums:
         return self.begin(*numbers)()
 
     def begin(self, *numbers: float) -> Callable[[], list[float]]:
-        """Begin to add up; the result is a function that waits for the sums."""
+        """Begin to add up; the result is a function that waits for the sums, before anything else is added up."""
         if not dist.is_initialized():
             return lambda: list(numbers)
         values = torch.tensor(numbers, dtype=torch.float64)
-        work = dist.all_reduce(values, group=self._group, async_op=True)
+        if self._shared is not None:
+            wait_for = self._shared.begin(values)
+        else:
+            wait_for = dist.all_reduce(values, group=self._group, async_op=True).wait
 
         def wait() -> list[float]:
-            work.wait()
+            wait_for()
             sums: list[float] = values.tolist()
             return sums
 

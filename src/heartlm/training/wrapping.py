@@ -40,13 +40,16 @@ def sharded(module: nn.Module, blocks: Sequence[nn.Module], device: torch.device
     return module
 
 
-def replicated(module: nn.Module, bucket_cap_mb: float, ready: Callable[[], None]) -> DistributedDataParallel:
+def replicated(
+    module: nn.Module, bucket_cap_mb: float, ready: Callable[[], None], shared: Callable[[Tensor], None] | None = None
+) -> DistributedDataParallel:
     """Wrap `module`, so that ranks add up its gradients, bucket by bucket, during the backward pass (DDP).
 
     Args:
         module: on the device it computes on; all its parameters that learn take part in every loss.
         bucket_cap_mb: MiB of gradients that are sent together.
         ready: called in every backward pass that is reduced, when no gradient is left to compute.
+        shared: adds up a bucket in place, at once; by default the process group does it, meanwhile.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 renames broadcast_buffers, 2.11 has only that
@@ -57,6 +60,11 @@ def replicated(module: nn.Module, bucket_cap_mb: float, ready: Callable[[], None
     def add_up(bucket: Any) -> torch.futures.Future[Tensor]:
         if bucket.is_last():
             ready()
+        if shared is not None:
+            shared(bucket.buffer())
+            done: torch.futures.Future[Tensor] = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
         reduced = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
         summed: torch.futures.Future[Tensor] = reduced.then(lambda future: future.value()[0])
         return summed

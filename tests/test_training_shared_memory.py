@@ -1,0 +1,122 @@
+"""Sums through shared memory: right, the same on every rank, and no rank waits for one that has gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from heartlm.training import shared_memory
+from heartlm.training.parallel import Sums, has_gone
+from heartlm.training.ranks import Ranks
+from heartlm.training.shared_memory import SLOT_BYTES, RankGone, SharedSum, shared_sum_of
+from tests.ranks import run_in_a_process_of_its_own, run_ranks
+
+
+def shared() -> SharedSum:
+    rank, of = dist.get_rank(), dist.get_world_size()
+    made = shared_sum_of(Ranks(rank, of, rank, of), timeout_s=60)
+    assert made is not None
+    return made
+
+
+def numbers(rank: int, num: int, kind: torch.dtype) -> torch.Tensor:
+    return torch.randn(num, generator=torch.Generator().manual_seed(rank), dtype=kind)
+
+
+def sum_as_rank() -> None:
+    add_up, rank, of = shared(), dist.get_rank(), dist.get_world_size()
+    for kind in (torch.float32, torch.float64):
+        for num in (1, 3, 17, SLOT_BYTES // 8, SLOT_BYTES // 4 + 1, SLOT_BYTES + 5):
+            mine = numbers(rank, num, kind)
+            add_up(mine)
+            expected = numbers(0, num, kind)
+            for other in range(1, of):
+                expected += numbers(other, num, kind)
+            assert torch.equal(mine, expected), (kind, num)
+
+
+def begin_as_rank(folder: str) -> None:
+    """Ranks begin a round while others still read the sums of the one before; no file stays that a kill could leave."""
+    shared_memory.FOLDER = Path(folder)
+    add_up, rank, of = shared(), dist.get_rank(), dist.get_world_size()
+    dist.barrier()
+    assert not list(Path(folder).iterdir())
+    for turn in range(200):
+        mine = torch.tensor([rank, turn], dtype=torch.float64)
+        wait = add_up.begin(mine)
+        wait()
+        assert mine.tolist() == [of * (of - 1) / 2, of * turn]
+
+
+def lose_as_rank() -> None:
+    add_up, rank = shared(), dist.get_rank()
+    add_up(torch.ones(3))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(RankGone, match=r"^rank 1 has gone$") as raised:
+        add_up(torch.ones(3))
+    assert has_gone(raised.value)
+
+
+def late_as_rank() -> None:
+    rank = dist.get_rank()
+    made = shared_sum_of(Ranks(rank, 2, rank, 2), timeout_s=0.05)
+    assert made is not None
+    if rank == 0:
+        with pytest.raises(RankGone, match=r"^no answer within 0.05 s$"):
+            made(torch.ones(3))
+    dist.barrier()
+
+
+def without_as_rank(folder: str) -> None:
+    """Where memory cannot be shared, gloo adds up."""
+    shared_memory.FOLDER = Path(folder) if folder else shared_memory.FOLDER
+    rank, of = dist.get_rank(), dist.get_world_size()
+    ranks = Ranks(rank, of, rank, of)
+    assert shared_sum_of(ranks, 60) is None
+    assert Sums(ranks)(1.0, rank) == [of, of * (of - 1) / 2]
+
+
+def elsewhere_as_rank() -> None:
+    rank, of = dist.get_rank(), dist.get_world_size()
+    assert shared_sum_of(Ranks(rank, of, 0, 1), 60) is None
+
+
+def in_turn(calls: list[tuple[int, str, list[str], list[int]]]) -> None:
+    for num_ranks, function, arguments, statuses in calls:
+        assert run_ranks(num_ranks, globals()[function], *arguments) == statuses, function
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is shared through /dev/shm")
+@pytest.mark.parametrize(
+    ("function", "num_ranks"),
+    [(sum_as_rank, 2), (sum_as_rank, 3), (late_as_rank, 2), (elsewhere_as_rank, 2)],
+)
+def test_ranks_add_up(function: object, num_ranks: int) -> None:
+    name = getattr(function, "__name__", "")
+    run_in_a_process_of_its_own(f"{__name__}:in_turn", [(num_ranks, name, [], [0] * num_ranks)])
+
+
+def test_rounds_follow_each_other_and_nothing_is_left(tmp_path: Path) -> None:
+    run_in_a_process_of_its_own(f"{__name__}:in_turn", [(4, "begin_as_rank", [str(tmp_path)], [0] * 4)])
+
+
+def test_a_rank_that_has_gone_is_not_waited_for() -> None:
+    run_in_a_process_of_its_own(f"{__name__}:in_turn", [(3, "lose_as_rank", [], [0, -signal.SIGKILL, 0])])
+
+
+def test_without_memory_to_share_gloo_adds_up(tmp_path: Path) -> None:
+    run_in_a_process_of_its_own(f"{__name__}:in_turn", [(2, "without_as_rank", [str(tmp_path / "none")], [0, 0])])
+
+
+@pytest.mark.parametrize(("setting", "function"), [("numpy", "without_as_rank"), ("portable", "sum_as_rank")])
+def test_whatever_the_kernels(monkeypatch: pytest.MonkeyPatch, setting: str, function: str) -> None:
+    monkeypatch.setenv("HEARTLM_KERNELS", setting)
+    arguments = [""] if setting == "numpy" else []
+    run_in_a_process_of_its_own(f"{__name__}:in_turn", [(2, function, arguments, [0, 0])])
