@@ -13,6 +13,9 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
         "heartlm.cli.scale_run:run_report",
         "speedup, efficiency and overhead of a study: a page, figures, tables",
     ),
+    "predict": ("heartlm.cli.scale_predict:run_predict", "what other numbers of ranks and nodes would take"),
+    "validate": ("heartlm.cli.scale_predict:run_validate", "predicted beside measured, for the cells of a study"),
+    "hardware": ("heartlm.cli.scale_predict:run_hardware", "measure the links of this machine, or list known machines"),
 }
 """Subcommands: where their function is, and what they do."""
 

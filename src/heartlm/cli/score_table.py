@@ -15,7 +15,7 @@ def score_table(scores: Scores) -> list[str]:
     """The lines that tell what `scores.json` says."""
     rows = _rhythm_rows(scores) if scores["task"] == "rhythm" else _beat_rows(scores)
     left_out = scores["records_left_out"]
-    lines = [_heading(scores), *_aligned(rows)]
+    lines = [_heading(scores), *aligned(rows)]
     lines += [f"  left out: {entry['record']}: {entry['reason']}" for entry in left_out]
     return lines + [f"  note: {note}" for note in scores["notes"]]
 
@@ -86,7 +86,7 @@ def _with_interval(score: Score) -> str:
     return f"{score.text} ({score.interval})" if score.interval else score.text
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines: the first column to the left, the others to the right."""
     width = max(map(len, rows))
     full = [[*row, *[""] * (width - len(row))] for row in rows]

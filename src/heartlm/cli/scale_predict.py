@@ -1,0 +1,258 @@
+"""`heartlm scale predict`, `validate` and `hardware`: what to expect of ranks and nodes that were not measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from heartlm.cli.options import existing, parse
+from heartlm.errors import HeartlmError
+
+if TYPE_CHECKING:
+    from heartlm.launch.allreduce import AllReduceFit
+    from heartlm.scaling.predict import Prediction, Predictor
+
+FIT_FILE = "all_reduce.json"
+"""In the folder of a study: what an all-reduce took where it was measured."""
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """What is known of links.
+
+    Attributes:
+        hardware: a machine by name (meluxina, dgx-h200) or its JSON file: its links, as far as they are known.
+        all_reduce: files of all-reduce fits; by default that of the study, which is measured here where it is missing.
+    """
+
+    hardware: str | None = None
+    all_reduce: list[Path] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(NetworkOptions):
+    """What to predict, and from what.
+
+    Attributes:
+        study: the folder of a study with one-rank measurements.
+        ranks: processes that train together, on all nodes.
+        nodes: machines.
+        scaling: strong shares the measured batch among ranks, weak gives each rank one like it.
+        bucket_mb: MiB of gradients that are sent together.
+        supply: tokens a second that a node prepares for all its ranks; by default each rank prepares its own.
+        prefetch: batches prepared ahead for each rank, with a supply.
+        tokens: of a whole training, to state its hours.
+        explain_published: fit a data supply to the published speedups of 1.6x and 1.9x instead.
+        out: write predictions as JSON, which heartlm plan reads.
+        json: print JSON instead of a table.
+    """
+
+    study: Path | None = None
+    ranks: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
+    nodes: list[int] = field(default_factory=lambda: [1])
+    scaling: Literal["strong", "weak"] = "strong"
+    bucket_mb: float = 25.0
+    supply: float | None = None
+    prefetch: int = 2
+    tokens: float | None = None
+    explain_published: bool = False
+    out: Path | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions(NetworkOptions):
+    """What to validate.
+
+    Attributes:
+        study: the folder of a study with cells of one rank and of more.
+        out: write the comparison as JSON.
+        json: print JSON instead of a table.
+    """
+
+    study: Path
+    out: Path | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class HardwareOptions:
+    """What to describe.
+
+    Attributes:
+        out: the JSON file to write; without, what is known of shipped machines is printed.
+        ranks: that add up while the link is measured; by default one a core or GPU, 2 to 8.
+    """
+
+    out: Path | None = None
+    ranks: int | None = None
+
+
+def run_predict(arguments: Sequence[str]) -> int:
+    """Predict steps of cells that were not measured."""
+    options = parse(
+        PredictOptions,
+        _lists(arguments, "--ranks", "--nodes", "--all-reduce"),
+        command="scale predict",
+        summary="Predict the time of a step on any ranks and nodes from what one rank was measured to do.",
+        examples=[
+            "heartlm scale predict studies/laptop --ranks 1 2 4 8",
+            "heartlm scale predict studies/a100 --ranks 4 8 16 --nodes 1 2 4 --hardware meluxina --out predicted.json",
+            "heartlm scale predict --explain-published",
+        ],
+        positionals=["study"],
+    )
+    if options.explain_published:
+        return _explain(options)
+    if options.study is None:
+        raise HeartlmError("study: nothing found, the folder of a study expected: heartlm scale predict FOLDER")
+    from heartlm.scaling.predict import scaled
+
+    predictor = _predictor(options, options.study, max(options.ranks) > 1, options.supply, options.prefetch)
+    layouts = [(ranks, nodes) for ranks, nodes in product(options.ranks, options.nodes) if ranks % nodes == 0]
+    if not layouts:
+        raise HeartlmError(
+            f"--ranks {options.ranks} --nodes {options.nodes}: no number of ranks fills the nodes evenly"
+        )
+    kinds = [
+        [
+            predictor.predict(scaled(one.largest(options.bucket_mb), ranks, nodes, options.scaling))
+            for ranks, nodes in layouts
+        ]
+        for one in predictor.kinds.values()
+    ]
+    content = {"predictions": [each.to_json() for kind in kinds for each in kind], "notes": predictor.notes}
+    _write(options.out, content)
+    print(json.dumps(content, indent=2) if options.json else "\n".join(_tables(kinds, options.tokens)))
+    return 0
+
+
+def run_validate(arguments: Sequence[str]) -> int:
+    """Print what was predicted beside what was measured."""
+    options = parse(
+        ValidateOptions,
+        _lists(arguments, "--all-reduce"),
+        command="scale validate",
+        summary="Predict a study's cells of several ranks from its one-rank cells, and compare with the measurements.",
+        examples=["heartlm scale validate studies/laptop", "heartlm scale validate studies/laptop --json"],
+        positionals=["study"],
+    )
+    from heartlm.cli.scale_table import validation_table
+    from heartlm.scaling.cell import load_measurements
+    from heartlm.scaling.validate import validate
+
+    predictor = _predictor(options, options.study, True)
+    validation = validate(load_measurements(options.study), predictor)
+    _write(options.out, validation.to_json())
+    print(json.dumps(validation.to_json(), indent=2) if options.json else "\n".join(validation_table(validation)))
+    return 0
+
+
+def run_hardware(arguments: Sequence[str]) -> int:
+    """Measure this machine and write its file, or print what is known of others."""
+    options = parse(
+        HardwareOptions,
+        arguments,
+        command="scale hardware",
+        summary="Measure this machine's links into a JSON file for --hardware, or print what is known of others.",
+        examples=["heartlm scale hardware", "heartlm scale hardware this-machine.json --ranks 2"],
+        positionals=["out"],
+    )
+    from heartlm.cli.scale_table import hardware_table
+    from heartlm.scaling.hardware import known_hardware, load_hardware, measured_hardware
+
+    if options.out is None:
+        for name in known_hardware():
+            print("\n".join(hardware_table(load_hardware(name))))
+        return 0
+    from heartlm.launch.allreduce import measure_all_reduce
+
+    hardware = measured_hardware(measure_all_reduce(options.ranks))
+    hardware.save(options.out)
+    print("\n".join([*hardware_table(hardware), str(options.out)]))
+    return 0
+
+
+def _predictor(
+    options: NetworkOptions, study: Path, with_network: bool, supply: float | None = None, prefetch: int = 2
+) -> Predictor:
+    from heartlm.scaling.cell import load_measurements
+    from heartlm.scaling.hardware import load_hardware
+    from heartlm.scaling.predict import Predictor, network_of
+
+    measurements = load_measurements(existing(study, "folder of a study"))
+    hardware = load_hardware(options.hardware) if options.hardware else None
+    network, fit_error, most, notes = network_of(_fits(options, study, with_network), hardware)
+    return Predictor(
+        measurements,
+        network,
+        fit_error=fit_error,
+        most_measured=most,
+        supply_tokens_per_s=supply,
+        prefetch=prefetch,
+        notes=notes,
+    )
+
+
+def _fits(options: NetworkOptions, study: Path, wanted: bool) -> list[AllReduceFit]:
+    """The fits given, or that of the study, or else one measured here and kept in the study."""
+    from heartlm.launch.allreduce import AllReduceFit, measure_all_reduce
+
+    if options.all_reduce:
+        return [AllReduceFit.load(path) for path in options.all_reduce]
+    kept = study / FIT_FILE
+    if kept.exists():
+        return [AllReduceFit.load(kept)]
+    if options.hardware or not wanted:
+        return []
+    fit = measure_all_reduce()
+    fit.save(kept)
+    print(f"an all-reduce among {fit.world_size} ranks was measured here: {kept}", file=sys.stderr)
+    return [fit]
+
+
+def _explain(options: PredictOptions) -> int:
+    from heartlm.cli.scale_table import explanation_lines
+    from heartlm.scaling.explain import explain
+
+    explanation = explain()
+    _write(options.out, explanation.to_json())
+    print(json.dumps(explanation.to_json(), indent=2) if options.json else "\n".join(explanation_lines(explanation)))
+    return 0
+
+
+def _tables(kinds: Sequence[Sequence[Prediction]], tokens: float | None) -> list[str]:
+    from heartlm.cli.scale_table import prediction_table
+
+    lines = [line for kind in kinds for line in (*prediction_table(kind, tokens), "")]
+    warnings = [text for kind in kinds for each in kind for text in each.warnings]
+    return lines + [f"warning: {text}" for text in dict.fromkeys(warnings)]
+
+
+def _write(out: Path | None, content: object) -> None:
+    from heartlm.files import write_json
+
+    if out is not None:
+        write_json(out, content)
+
+
+def _lists(arguments: Sequence[str], *names: str) -> list[str]:
+    """`--ranks 1 2 4` as the one word that the parser reads as a list: `--ranks=[1, 2, 4]`."""
+    words: list[str] = []
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        if word.replace("_", "-") not in names:
+            words.append(word)
+            continue
+        values = []
+        while waiting and not waiting[0].startswith("-"):
+            values.append(waiting.pop(0))
+        already = len(values) == 1 and values[0].startswith("[")
+        words.append(f"{word}={values[0] if already else '[' + ', '.join(values) + ']'}")
+    return words

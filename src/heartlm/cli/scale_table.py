@@ -1,0 +1,100 @@
+"""Predictions, comparisons and explanations as aligned lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from heartlm.cli.score_table import aligned
+
+if TYPE_CHECKING:
+    from heartlm.scaling.explain import Explanation, SupplyLimit
+    from heartlm.scaling.hardware import Hardware
+    from heartlm.scaling.predict import Prediction
+    from heartlm.scaling.validate import Validation
+
+
+def prediction_table(predictions: Sequence[Prediction], tokens: float | None = None) -> list[str]:
+    """Predictions of one kind of training: a heading, and a line each."""
+    cell = predictions[0].cell
+    rows = [["ranks", "nodes", "ms a step", "95 %", "tokens/s", "speedup", "efficiency", "bottleneck"]]
+    rows[0] += ["hours", "node-hours"] if tokens else []
+    for each in predictions:
+        interval = f"{1e3 * each.low_s:.1f}–{1e3 * each.high_s:.1f}"
+        sizes = [str(each.cell.ranks), str(each.cell.nodes), f"{1e3 * each.step_s:.1f}", interval]
+        rates = [f"{each.tokens_per_s:,.0f}", f"{each.speedup:.2f}x", f"{each.efficiency:.2f}", each.bottleneck]
+        hours = tokens / each.tokens_per_s / 3600 if tokens else 0.0
+        rows.append([*sizes, *rates, *([f"{hours:.2f}", f"{hours * each.cell.nodes:.2f}"] if tokens else [])])
+    share = "shared by the ranks" if cell.scaling == "strong" else "on each rank"
+    windows = cell.global_batch if cell.scaling == "strong" else cell.global_batch // cell.ranks
+    cores = f"{cell.cpus_per_task} core{'s' if cell.cpus_per_task > 1 else ''} a rank"
+    what = f"{cell.stage} {cell.database}, width {cell.window}, {cell.precision}, {cores}"
+    return [f"{what}: {windows} windows a step {share}", *aligned(rows)]
+
+
+def validation_table(validation: Validation) -> list[str]:
+    """Predicted beside measured: a line a cell, and what it comes to."""
+    rows = [["cell", "predicted ms", "95 %", "measured ms", "error", "outside", "bottleneck"]]
+    for each in validation.cells:
+        predicted = each.predicted
+        interval = f"{1e3 * predicted.low_s:.1f}–{1e3 * predicted.high_s:.1f}"
+        outside = f"{100 * each.outside:.1f} %" if each.outside else ""
+        times = [f"{1e3 * predicted.step_s:.1f}", interval, f"{1e3 * each.step_s:.1f}"]
+        rows.append([predicted.cell.name, *times, f"{100 * each.error:+.1f} %", outside, predicted.bottleneck])
+    lines = aligned(rows)
+    lines.append(f"median error {100 * validation.median_error:.1f} % over {_cells(len(validation.cells))}")
+    worst = max((each.outside for each in validation.cells), default=0.0)
+    beyond = f", by at most {100 * worst:.1f} % of the measured time" if worst else ""
+    lines.append(f"measured outside their interval: {len(validation.outside)}{beyond}")
+    lines += [f"not checked, one rank was not measured: {cell.name}" for cell in validation.not_checked]
+    warnings = dict.fromkeys(text for each in validation.cells for text in each.predicted.warnings)
+    return lines + [f"warning: {text}" for text in warnings]
+
+
+def explanation_lines(explanation: Explanation) -> list[str]:
+    """What a data supply explains, and what communication alone would need, in sentences."""
+    from heartlm.scaling.explain import PUBLISHED_SPEEDUP
+    from heartlm.scaling.reference_marks import SOURCE
+
+    best = explanation.best
+    few, many = min(PUBLISHED_SPEEDUP), max(PUBLISHED_SPEEDUP)
+    published = " and ".join(f"{speedup}x on {num} GPUs" for num, speedup in PUBLISHED_SPEEDUP.items())
+    rows = [["prefetch", "supply", "variation", *(f"{num} GPUs" for num in best.speedup), "error"]]
+    rows += [_supply_row(each) for each in (best, *explanation.others)]
+    by_rate, by_latency = explanation.ring_growth
+    needed = explanation.communication
+    return [
+        f"{published}: {SOURCE}",
+        "",
+        f"a supply of {best.rate:.2f} explains it: while one GPU computes on a batch, the node prepares so many for",
+        f"all of them, {best.prefetch} ahead for each, unevenly (standard deviation {best.variation:.2f} of the mean):",
+        *aligned(rows),
+        "",
+        f"communication alone does not: the exposed all-reduce would have to take {100 * needed[few]:.0f} % of a GPU's "
+        f"computing on {few} GPUs",
+        f"and {100 * needed[many]:.0f} % on {many}, {explanation.needed_growth:.1f} times as much; a ring's cost grows "
+        f"{by_rate:.1f} times where links decide, {by_latency:.1f} times where latency does",
+    ]
+
+
+def _supply_row(limit: SupplyLimit) -> list[str]:
+    speedups = [f"{speedup:.2f}x" for speedup in limit.speedup.values()]
+    return [
+        str(limit.prefetch),
+        f"{limit.rate:.2f}",
+        f"{limit.variation:.2f}",
+        *speedups,
+        f"{100 * limit.error:.1f} %",
+    ]
+
+
+def hardware_table(hardware: Hardware) -> list[str]:
+    """A machine's facts, each with where it stands."""
+    rows = [[name, str(value), hardware.sources[name]] for name, value in hardware.facts.items()]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = [f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {source}" for name, value, source in rows]
+    return [f"{hardware.name}: {hardware.description}", *lines]
+
+
+def _cells(number: int) -> str:
+    return f"{number} cell{'' if number == 1 else 's'}"

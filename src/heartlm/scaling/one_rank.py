@@ -1,0 +1,192 @@
+"""What one rank was measured to do, at any batch: the starting point of every prediction.
+
+    one-rank measurements of a (stage, database, window, …) ─► seconds of each part by tokens of a micro-batch
+    copies side by side                                     ─► how much computing slows down beside others
+    seconds of single steps                                 ─► jitter
+
+Between measured batches seconds are interpolated. Below the smallest they follow the line through the two smallest,
+and where only one was measured they are taken as proportional, which is a lower bound: small batches are less
+efficient. `Range` carries both bounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heartlm.scaling.cell import Cell, Measurement
+from heartlm.scaling.network import bucket_bytes
+from heartlm.scaling.simulate import Work
+
+MOST_JITTER = 64
+"""More single steps than this are stood for by as many quantiles."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What measurements must share to say something about each other."""
+
+    stage: str
+    database: str
+    window: int
+    cpus_per_task: int
+    precision: str
+
+    @classmethod
+    def of(cls, cell: Cell) -> Kind:
+        """The kind of a cell."""
+        return cls(cell.stage, cell.database, cell.window, cell.cpus_per_task, cell.precision)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        cpus = f"{self.cpus_per_task} core" + ("s" if self.cpus_per_task > 1 else "")
+        return f"{self.stage} {self.database} {self.window}, {cpus} a rank, {self.precision}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number, and between what it may lie."""
+
+    value: float
+    low: float
+    high: float
+
+
+class OneRank:
+    """The measurements of one kind made with one rank, none of them failed."""
+
+    def __init__(self, kind: Kind, measurements: Sequence[Measurement]) -> None:
+        self.kind = kind
+        self.alone = [each for each in measurements if each.cell.ranks == 1 and each.cell.copies == 1]
+        self.beside = [each for each in measurements if each.cell.ranks == 1 and each.cell.copies > 1]
+        assert self.alone, "a kind without one-rank measurements"
+        self.on_gpu = any(each.peak_device_memory_bytes is not None for each in self.alone)
+        self.gradient_bytes = statistics.median(each.num_parameters * 4 for each in self.alone)
+
+    @property
+    def num_batches(self) -> int:
+        """Different micro-batches that were measured."""
+        return len({_tokens(each) for each in self.alone})
+
+    def largest(self, bucket_cap_mb: float) -> Cell:
+        """The measured one-rank cell with the largest batch, for gradients sent in buckets of that size."""
+        cells = [each.cell for each in self.alone]
+        return replace(max(cells, key=lambda cell: cell.global_batch), bucket_cap_mb=bucket_cap_mb)
+
+    def work(self, cell: Cell, pick: Callable[[Range], float]) -> Work:
+        """What a rank of `cell` does in a step; `pick` chooses within the range of each part."""
+        micro_batches = cell.accumulation
+        tokens = cell.tokens_per_step / cell.ranks / micro_batches
+        compute_s = pick(self._seconds(tokens, lambda each: each.compute_s / each.cell.accumulation))
+        backward_s = compute_s * self._backward_share()
+        return Work(
+            forward_s=compute_s - backward_s,
+            backward_s=backward_s,
+            optimizer_s=self._median(lambda each: each.optimizer_s),
+            data_s=micro_batches * pick(self._seconds(tokens, lambda each: each.data_s / each.cell.accumulation)),
+            other_s=self._median(lambda each: each.other_s),
+            micro_batches=micro_batches,
+            bucket_bytes=bucket_bytes(self.gradient_bytes, cell.bucket_cap_mb),
+        )
+
+    def was_measured(self, cell: Cell) -> bool:
+        """Whether one rank was measured at the batch of a rank of `cell`."""
+        tokens = cell.tokens_per_step / cell.ranks / cell.accumulation
+        return any(_tokens(each) == tokens for each in self.alone)
+
+    def jitter(self) -> list[float]:
+        """Relative seconds of single steps, around 1; of ranks beside others, where those were measured."""
+        return quantiles([step_s / each.mean_step_s for each in self.beside or self.alone for step_s in each.step_s])
+
+    def slowdown(self, ranks_on_node: int) -> Range | None:
+        """How many times as long computing takes beside `ranks_on_node` - 1 others; None where nothing tells."""
+        ratios: dict[int, list[float]] = {1: [1.0]}
+        for each in self.beside:
+            alone = [other.compute_s for other in self.alone if _tokens(other) == _tokens(each)]
+            if alone:
+                ratios.setdefault(each.cell.copies, []).append(each.compute_s / statistics.median(alone))
+        nearest = max(copies for copies in ratios if copies <= ranks_on_node)
+        if nearest == 1 and ranks_on_node > 1:
+            return None
+        found = ratios[nearest]
+        return Range(max(1.0, statistics.median(found)), max(1.0, min(found)), max(1.0, *found))
+
+    def _seconds(self, tokens: float, of: Callable[[Measurement], float]) -> Range:
+        points: dict[float, list[float]] = {}
+        for each in self.alone:
+            points.setdefault(_tokens(each), []).append(of(each))
+        sizes = sorted(points)
+        return at(tokens, [(size, statistics.median(points[size])) for size in sizes])
+
+    def _median(self, of: Callable[[Measurement], float]) -> float:
+        return statistics.median(map(of, self.alone))
+
+    def _backward_share(self) -> float:
+        """Of computing; two thirds, from counting operations, where nobody timed it."""
+        shares = [each.backward_s / each.compute_s for each in self.alone if each.backward_s and each.compute_s]
+        return statistics.median(shares) if shares else 2 / 3
+
+
+def by_kind(measurements: Iterable[Measurement]) -> dict[Kind, OneRank]:
+    """The kinds with at least one good measurement of one rank."""
+    kinds: dict[Kind, list[Measurement]] = {}
+    for each in measurements:
+        if each.failed is None:
+            kinds.setdefault(Kind.of(each.cell), []).append(each)
+    return {
+        kind: OneRank(kind, each)
+        for kind, each in kinds.items()
+        if any(one.cell.ranks == 1 and one.cell.copies == 1 for one in each)
+    }
+
+
+def at(tokens: float, points: Sequence[tuple[float, float]]) -> Range:
+    """Seconds at `tokens`, from measured `(tokens, seconds)` with rising tokens."""
+    sizes, seconds = zip(*points, strict=True)
+    if sizes[0] <= tokens <= sizes[-1]:
+        value = float(np.interp(tokens, sizes, seconds))
+        return Range(value, value, value)
+    near = 0 if tokens < sizes[0] else -1
+    proportional = seconds[near] * tokens / sizes[near]
+    bounds = sorted((proportional, seconds[near]))
+    if len(points) == 1:
+        return Range(proportional, *bounds)
+    (first, first_s), (second, second_s) = points[:2] if near == 0 else points[-2:]
+    line = first_s + (second_s - first_s) / (second - first) * (tokens - first)
+    value = float(np.clip(line, *bounds))
+    return Range(value, *sorted((proportional, value)))
+
+
+def quantiles(relative: Sequence[float]) -> list[float]:
+    """At most `MOST_JITTER` numbers that are distributed as `relative`, their mean 1."""
+    values = np.asarray(relative, dtype=float)
+    if len(values) > MOST_JITTER:
+        values = np.quantile(values, (np.arange(MOST_JITTER) + 0.5) / MOST_JITTER)
+    return [float(each) for each in values / values.mean()]
+
+
+def repeat_noise(measurements: Iterable[Measurement]) -> tuple[float, int]:
+    """Relative standard deviation of a step's mean between repeats of a cell, and its degrees of freedom.
+
+    All cells that were measured more than once are pooled; 0 degrees where none was.
+    """
+    cells: dict[Cell, list[float]] = {}
+    for each in measurements:
+        if each.failed is None:
+            cells.setdefault(each.cell, []).append(each.mean_step_s)
+    squares, freedom = 0.0, 0
+    for means in cells.values():
+        relative = np.asarray(means) / np.mean(means)
+        squares += float(((relative - 1) ** 2).sum())
+        freedom += len(means) - 1
+    return (float(np.sqrt(squares / freedom)) if freedom else 0.0), freedom
+
+
+def _tokens(measurement: Measurement) -> float:
+    """Of a micro-batch of one rank."""
+    cell = measurement.cell
+    return cell.tokens_per_step / cell.ranks / cell.accumulation

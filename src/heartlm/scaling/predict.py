@@ -1,0 +1,247 @@
+"""How long a step takes on any number of ranks and nodes, from what one rank was measured to do.
+
+    one-rank measurements ─► work of a rank at its batch ┐
+    all-reduce fit or vendor rates ─► network            ┼─► simulated steps ─► seconds, interval, bottleneck
+    copies side by side ─► slowdown; steps ─► jitter     ┘
+
+The interval covers 95 %: repeats of a measurement vary (a Student interval for one more run, pooled over all cells),
+the all-reduce fit misses its own points by so much, and what the model does not know, such as how much of a core
+communication takes or what a batch costs that was not measured, is simulated both ways.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from heartlm.errors import HeartlmError
+from heartlm.launch.allreduce import AllReduceFit
+from heartlm.scaling.cell import Cell, Measurement
+from heartlm.scaling.hardware import Hardware
+from heartlm.scaling.network import Network, link_of
+from heartlm.scaling.one_rank import Kind, OneRank, Range, by_kind, repeat_noise
+from heartlm.scaling.simulate import Simulated, Supply, Surroundings, simulate
+
+TOO_FAR = 8
+"""Predictions for more ranks than this many times the most that was measured carry a warning."""
+
+COVERAGE = 0.95
+NOTHING_LOST = 0.05
+"""Where nothing costs more than this share of a step, computing is the bottleneck."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What to expect of a cell.
+
+    Attributes:
+        cell: what is predicted.
+        step_s: seconds a step, the middle.
+        low_s: the lower end of the interval.
+        high_s: the upper end.
+        tokens_per_s: places of tokens of all ranks, at `step_s`.
+        speedup: tokens a second over those of one rank: of one that does all the work (strong), or a rank's (weak).
+        part_s: seconds a step by part, see `cell.PARTS`.
+        hidden_communication_s: a step.
+        bottleneck: what costs most.
+        warnings: why not to trust it.
+    """
+
+    cell: Cell
+    step_s: float
+    low_s: float
+    high_s: float
+    tokens_per_s: float
+    speedup: float
+    part_s: dict[str, float]
+    hidden_communication_s: float
+    bottleneck: str
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def efficiency(self) -> float:
+        """Speedup a rank."""
+        return self.speedup / self.cell.ranks
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**vars(self), "cell": vars(self.cell), "efficiency": self.efficiency}
+
+
+class Predictor:
+    """Predicts cells from measurements of one rank.
+
+    Args:
+        measurements: of a study; those of more than one rank are not looked at.
+        network: between ranks.
+        fit_error: share by which an all-reduce may take longer or shorter.
+        most_measured: ranks that were measured together, in an all-reduce or a training.
+        supply_tokens_per_s: that a node prepares for all its ranks; None where each prepares its own.
+        prefetch: batches prepared ahead for each rank.
+        notes: what holds for all predictions.
+    """
+
+    def __init__(
+        self,
+        measurements: Iterable[Measurement],
+        network: Network,
+        *,
+        fit_error: float = 0.0,
+        most_measured: int = 1,
+        supply_tokens_per_s: float | None = None,
+        prefetch: int = 2,
+        notes: Sequence[str] = (),
+    ) -> None:
+        known = [each for each in measurements if each.cell.ranks == 1]
+        self.kinds = by_kind(known)
+        if not self.kinds:
+            raise HeartlmError("no good measurement of one rank found: predictions start from those")
+        self.noise, self.freedom = repeat_noise(known)
+        self.network, self.fit_error, self.most_measured = network, fit_error, most_measured
+        self.supply_tokens_per_s, self.prefetch, self.notes = supply_tokens_per_s, prefetch, list(notes)
+
+    def predict(self, cell: Cell) -> Prediction:
+        """Predict a cell.
+
+        Raises:
+            HeartlmError: its kind was not measured, ranks do not fill the nodes or batch evenly, or its network is
+                unknown.
+        """
+        one = self._one_rank(cell)
+        _check_layout(cell)
+        middle = self._simulated(one, cell, lambda each: each.value, self.network, self._core_share(one))
+        step_s = middle.mean_step_s
+        low_s, high_s = self._bounds(one, cell, step_s)
+        alone_s = one.work(cell.base, lambda each: each.value).alone_s
+        base_rate, rate = cell.base.tokens_per_step / alone_s, cell.tokens_per_step / step_s
+        return Prediction(
+            cell=cell,
+            step_s=step_s,
+            low_s=low_s,
+            high_s=high_s,
+            tokens_per_s=rate,
+            speedup=rate / base_rate,
+            part_s=middle.part_s,
+            hidden_communication_s=middle.hidden_communication_s,
+            bottleneck=self._bottleneck(one, cell, middle),
+            warnings=self._warnings(one, cell),
+        )
+
+    def _one_rank(self, cell: Cell) -> OneRank:
+        if (kind := Kind.of(cell)) not in self.kinds:
+            known = "; ".join(each.name for each in self.kinds)
+            raise HeartlmError(f"{kind.name}: one rank was not measured; measured are {known}")
+        return self.kinds[kind]
+
+    def _core_share(self, one: OneRank) -> float:
+        """Of a rank's computing that communication takes: of one core where that sends too, nothing of a GPU."""
+        return 0.0 if one.on_gpu else 1 / one.kind.cpus_per_task
+
+    def _simulated(
+        self, one: OneRank, cell: Cell, pick: Callable[[Range], float], network: Network, core_share: float
+    ) -> Simulated:
+        slowdown = one.slowdown(cell.ranks // cell.nodes)
+        around = Surroundings(
+            ranks=cell.ranks,
+            nodes=cell.nodes,
+            network=network,
+            slowdown=pick(slowdown) if slowdown else 1.0,
+            core_share=core_share,
+            jitter=one.jitter(),
+            supply=self._supply(cell),
+        )
+        return simulate(one.work(cell, pick), around)
+
+    def _supply(self, cell: Cell) -> Supply | None:
+        if self.supply_tokens_per_s is None:
+            return None
+        return Supply(self.supply_tokens_per_s * cell.ranks / cell.tokens_per_step, self.prefetch)
+
+    def _bounds(self, one: OneRank, cell: Cell, step_s: float) -> tuple[float, float]:
+        """The shortest and the longest step, whatever is unknown simulated both ways."""
+        longer, core = 1 + self.fit_error, self._core_share(one)
+        low = self._simulated(one, cell, lambda each: each.low, self.network.slowed(1 / longer), 0.0)
+        high = self._simulated(one, cell, lambda each: each.high, self.network.slowed(longer), 1.0 if core else 0.0)
+        spread = self._spread(one)
+        return min(low.mean_step_s, step_s) * max(0.0, 1 - spread), max(high.mean_step_s, step_s) * (1 + spread)
+
+    def _spread(self, one: OneRank) -> float:
+        """Half a Student interval, as a share of the mean, for one more run beside those that the mean is of."""
+        from scipy.stats import t
+
+        if self.freedom:
+            repeats = len(one.alone)
+            return float(t.ppf((1 + COVERAGE) / 2, self.freedom) * self.noise * (1 + 1 / repeats) ** 0.5)
+        spreads = [statistics.stdev(each.step_s) / each.mean_step_s for each in one.alone if len(each.step_s) > 1]
+        return 2 * max(spreads, default=0.0)
+
+    def _bottleneck(self, one: OneRank, cell: Cell, middle: Simulated) -> str:
+        """What keeps `cell` furthest from as many times one rank's rate as it has ranks."""
+        costs = self.costs(one, cell, middle)
+        worst = max(costs, key=lambda name: costs[name])
+        return worst if costs[worst] > NOTHING_LOST * middle.mean_step_s else "compute"
+
+    def costs(self, one: OneRank, cell: Cell, middle: Simulated) -> dict[str, float]:
+        """Seconds of a step by what they are lost to."""
+        alone, here = one.work(cell.base, lambda each: each.value), one.work(cell, lambda each: each.value)
+        share = cell.tokens_per_step / cell.ranks / cell.base.tokens_per_step
+        compute_s = here.micro_batches * (here.forward_s + here.backward_s)
+        even_s = share * alone.micro_batches * (alone.forward_s + alone.backward_s)
+        step_work_s = here.optimizer_s + here.other_s
+        return {
+            "data supply": middle.part_s["data"],
+            "communication": middle.part_s["exposed_communication"],
+            "stragglers": middle.part_s["straggler"],
+            "shared memory": max(0.0, middle.part_s["compute"] - compute_s),
+            "small batches": max(0.0, compute_s - even_s),
+            "optimizer": step_work_s * (1 - share),
+        }
+
+    def _warnings(self, one: OneRank, cell: Cell) -> list[str]:
+        found = list(self.notes)
+        if cell.ranks > TOO_FAR * self.most_measured:
+            found.append(
+                f"{cell.ranks} ranks are more than {TOO_FAR} times the {self.most_measured} that were measured together"
+            )
+        if not one.was_measured(cell):
+            known = "interpolated" if one.num_batches > 1 else "taken as proportional"
+            found.append(
+                f"one rank was not measured at {cell.tokens_per_step // cell.ranks // cell.accumulation} tokens a "
+                f"micro-batch: {known}"
+            )
+        if not one.on_gpu and one.slowdown(cell.ranks // cell.nodes) is None:
+            beside = cell.ranks // cell.nodes
+            found.append(f"{beside} ranks side by side were not measured: they are taken not to slow each other")
+        return found
+
+
+def _check_layout(cell: Cell) -> None:
+    if cell.ranks % cell.nodes:
+        raise HeartlmError(f"{cell.ranks} ranks on {cell.nodes} nodes: expected as many ranks on each node")
+    if cell.global_batch % (cell.ranks * cell.accumulation):
+        raise HeartlmError(
+            f"a global batch of {cell.global_batch} windows cannot be shared by {cell.ranks} ranks in "
+            f"{cell.accumulation} micro-batches: choose --ranks that divide it, or --scaling weak"
+        )
+
+
+def scaled(base: Cell, ranks: int, nodes: int, scaling: str) -> Cell:
+    """The cell that gives a one-rank cell to `ranks` on `nodes`: the same work (strong), or as much each (weak)."""
+    batch = base.global_batch * (ranks if scaling == "weak" else 1)
+    layout = {"ranks": ranks, "nodes": nodes, "global_batch": batch}
+    return replace(base, scaling="weak" if scaling == "weak" else "strong", **layout)  # type: ignore[arg-type]
+
+
+def network_of(fits: Sequence[AllReduceFit], hardware: Hardware | None) -> tuple[Network, float, int, list[str]]:
+    """What is known of the links: a machine's figures, and in their place a fit where one was measured.
+
+    Returns:
+        The network; the share by which the fits miss their points; the most ranks measured; notes.
+    """
+    network, notes = (hardware.network, hardware.notes()) if hardware else (Network(), [])
+    if not fits:
+        return network, 0.0, 1, notes
+    widest = max(fits, key=lambda fit: fit.world_size)
+    return replace(network, within=link_of(widest)), widest.median_error, widest.world_size, notes
