@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from heartlm.errors import HeartlmError
 
 if TYPE_CHECKING:
     from heartlm.launch.campaign import Campaign
+    from heartlm.launch.profile import SiteProfile
 
 RUN_EXAMPLES = (
     "heartlm campaign run widths.yaml --dry-run",
@@ -24,6 +25,7 @@ RUN_EXAMPLES = (
 )
 STATUS_EXAMPLES = ("heartlm campaign status widths.yaml", "heartlm campaign status widths.yaml --once --json")
 STOPPED_STATUS = 143
+WAIT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class RunOptions:
     Attributes:
         campaign: the campaign's file; heartlm campaign --help explains it.
         local: run on the cores of this machine.
-        parallel: how many experiments run at a time, each on cores of its own.
+        parallel: how many experiments run at a time; here each on cores of its own and by default one, on SLURM so many
+            of each job array and by default as many as there is room for.
         profile: the site to make job arrays for: the name of a profile or a YAML file.
         submit: submit the job arrays to SLURM.
         wait: stay until nothing of what was submitted is in the queue any more.
@@ -46,7 +49,7 @@ class RunOptions:
 
     campaign: Path
     local: bool = False
-    parallel: int = 1
+    parallel: int | None = None
     profile: str | None = None
     submit: bool = False
     wait: bool = False
@@ -54,7 +57,7 @@ class RunOptions:
     account: str | None = None
     partition: str | None = None
     qos: str | None = None
-    image: Path | None = None
+    image: str | None = None
 
 
 @dataclass(frozen=True)
@@ -108,15 +111,15 @@ def run_run(argv: Sequence[str]) -> int:
         examples=RUN_EXAMPLES,
         positionals=["campaign"],
     )
+    from heartlm.cli.campaign_check import check_runs
     from heartlm.launch.campaign import load_campaign
 
-    campaign = load_campaign(existing(options.campaign, "campaign"))
     _check(options)
-    if options.local:
-        return _show_plan(campaign) if options.dry_run else _run_here(campaign, options)
-    if options.profile is None:
-        return _show_plan(campaign)
-    raise HeartlmError("profile: not there yet")
+    campaign = load_campaign(existing(options.campaign, "campaign"))
+    check_runs(campaign)
+    if options.profile is not None:
+        return _run_on_slurm(campaign, options)
+    return _show_plan(campaign) if options.dry_run else _run_here(campaign, options)
 
 
 def _check(options: RunOptions) -> None:
@@ -126,6 +129,10 @@ def _check(options: RunOptions) -> None:
         raise HeartlmError("submit: found without --profile: name the site, for example --profile generic")
     if not (options.local or options.submit or options.dry_run):
         raise HeartlmError("neither --local nor --submit found: say where to run, or --dry-run to see what would be")
+    if options.profile is not None and not (options.submit or options.dry_run):
+        raise HeartlmError("profile: found without --submit or --dry-run: say whether to submit the job arrays")
+    if options.parallel is not None and options.parallel < 1:
+        raise HeartlmError(f"parallel: {options.parallel} found, at least 1 expected")
     if options.wait and not options.submit:
         raise HeartlmError("wait: found without --submit")
 
@@ -145,20 +152,68 @@ def _show_plan(campaign: Campaign) -> int:
 
 def _run_here(campaign: Campaign, options: RunOptions) -> int:
     from heartlm.launch.campaign_local import CampaignStopped, LocalRunner
+
+    try:
+        LocalRunner(campaign, options.parallel or 1, sorted(os.sched_getaffinity(0)), _say).run()
+    except CampaignStopped as stopped:
+        _say(str(stopped))
+        return STOPPED_STATUS
+    return _summed_up(campaign)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _summed_up(campaign: Campaign) -> int:
+    """Print what became of it; 0 if all is done."""
     from heartlm.launch.campaign_state import rows_of
     from heartlm.launch.campaign_table import summary
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    try:
-        LocalRunner(campaign, options.parallel, sorted(os.sched_getaffinity(0)), say).run()
-    except CampaignStopped as stopped:
-        say(str(stopped))
-        return STOPPED_STATUS
     rows = rows_of(campaign, {})
     print("\n".join(summary(rows)))
     return 0 if all(row.state == "done" for row in rows) else 1
+
+
+def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
+    from heartlm.launch.campaign_submit import queue_of, submit_campaign
+
+    profile = _profile(options)
+    python = "python" if profile.container != "none" else sys.executable
+    if options.dry_run:
+        return _show_scripts(campaign, profile, python, options.parallel)
+    submit_campaign(campaign, profile, python=python, at_most=options.parallel, say=_say)
+    if not options.wait:
+        _say(f"see how far it is with:  heartlm campaign status {shlex.quote(str(options.campaign))}")
+        return 0
+    while queue_of(campaign):
+        time.sleep(WAIT_S)
+    return _summed_up(campaign)
+
+
+def _profile(options: RunOptions) -> SiteProfile:
+    from heartlm.launch.profile import load_profile
+
+    profile = load_profile(options.profile or "generic")
+    given = {name: getattr(options, name) for name in ("account", "partition", "qos", "image")}
+    profile = replace(profile, **{name: value for name, value in given.items() if value is not None})
+    if profile.scheduler == "none":
+        raise HeartlmError(f"profile: {profile.name} has no SLURM: run the campaign with --local")
+    profile.check()
+    return profile
+
+
+def _show_scripts(campaign: Campaign, profile: SiteProfile, python: str, at_most: int | None) -> int:
+    from heartlm.launch.campaign_arrays import script_of, tasks_text
+    from heartlm.launch.campaign_submit import arrays_left
+
+    for array in arrays_left(campaign):
+        dependency = array.dependency({name: f"<{name}>" for name, _ in array.waits_for})
+        options = f" --dependency={dependency}" if dependency else ""
+        print(f"### sbatch{options} {array.name}.sh")
+        print(script_of(array, campaign, profile, python=python, at_most=at_most))
+        print(f"### {array.name}.tasks\n{tasks_text(array)}")
+    return 0
 
 
 def run_status(argv: Sequence[str]) -> int:
@@ -176,6 +231,7 @@ def run_status(argv: Sequence[str]) -> int:
 
     from heartlm.launch.campaign import load_campaign
     from heartlm.launch.campaign_state import rows_of
+    from heartlm.launch.campaign_submit import queue_of
     from heartlm.launch.campaign_table import view
 
     campaign = load_campaign(existing(options.campaign, "campaign"))
@@ -184,15 +240,15 @@ def run_status(argv: Sequence[str]) -> int:
     if options.json:
         import json
 
-        print(json.dumps([row.to_json() for row in rows_of(campaign, {})], indent=2))
+        print(json.dumps([row.to_json() for row in rows_of(campaign, queue_of(campaign))], indent=2))
         return 0
     console = Console()
     if options.once or not console.is_terminal:
-        console.print(view(rows_of(campaign, {})))
+        console.print(view(rows_of(campaign, queue_of(campaign))))
         return 0
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            rows = rows_of(campaign, {})
+            rows = rows_of(campaign, queue_of(campaign))
             live.update(view(rows), refresh=True)
             if all(row.state in ("done", "failed", "not run") for row in rows):
                 return 0

@@ -38,7 +38,8 @@ experiment of an earlier stage that agrees on all axes, and mentions that stage'
 An experiment needs those it names in `needs` (of a stage: `needs: [pretrain]`, those that agree on the common axes) and
 every one whose result it reads. An evaluation without a `name` gets that of the experiment. Paths are relative to the
 folder of the campaign's file, where all commands run. A topology has the fields of `launch.topology.Topology`, `time`
-for `time_s` as SLURM writes it, and by default a rank for each GPU; fields not given are those of the campaign's own.
+for `time_s` as SLURM writes it, and by default a rank for each GPU; fields not given are those of the campaign's own,
+of which an evaluation takes one node, GPU and rank.
 `start_s` is an order, never a time to wait for.
 """
 
@@ -232,7 +233,11 @@ def _experiment(draft: Draft, general: dict[str, Any]) -> Experiment:
             f"{name}: no {'run' if run.command == 'evaluate' else 'out'}, which {run.command} needs here"
         )
     own = {} if draft.topology is None else mapping(draft.topology, f"{name}: topology", TOPOLOGY_FIELDS)
+    if not run.is_training:
+        general = {**general, "nodes": 1, "ranks_per_node": 1, "gpus_per_node": min(1, general.get("gpus_per_node", 0))}
     topology = _topology({**general, **own}, name)
+    if not run.is_training and topology.nodes * topology.ranks_per_node > 1:
+        raise HeartlmError(f"{name}: topology: {topology.words} found, but heartlm {run.command} is one process")
     if not isinstance(draft.start_s, int | float) or draft.start_s < 0:
         raise HeartlmError(f"{name}: start_s: {draft.start_s!r} found, seconds expected")
     return Experiment(name, named(draft.stage, f"{name}: stage"), run, topology, draft.needs, float(draft.start_s))

@@ -1,8 +1,8 @@
 """What is known of the experiments of a campaign, read from files alone, by any process on any machine that sees them.
 
 CAMPAIGN.campaign/
-    submitted.json                    the job arrays that were submitted last
-    arrays/NAME.sh, NAME.begin, …     their scripts, and a command line for each task
+    submitted.json                    the job arrays submitted last, and the task of each experiment
+    arrays/NAME.sh, NAME.tasks        their scripts, and a command line for each task
     experiments/NAME/
         attempt-1.begun               when, where, by which job (JSON)
         attempt-1.log                 what it printed; locked while the processes of a local attempt live
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, write_json
+from heartlm.files import write_json
 from heartlm.launch.campaign import Campaign, Experiment
 from heartlm.launch.campaign_done import progress_of, steps_of
 
@@ -221,10 +221,3 @@ def _state(
 def failure(attempt: Attempt) -> str:
     """Why an attempt failed: its exit status and the last line of its log."""
     return f"exit status {attempt.status}: {attempt.last_line() or 'nothing said'}"
-
-
-def submitted(campaign: Campaign) -> list[dict[str, Any]]:
-    """The job arrays submitted last: name, job and the experiment of each task."""
-    path = campaign.state_folder / "submitted.json"
-    arrays: list[dict[str, Any]] = read_json(path)["arrays"] if path.is_file() else []
-    return arrays

@@ -1,0 +1,42 @@
+"""Whether the runs of a campaign say what their commands understand, before any of them begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError
+from heartlm.launch.campaign import Campaign, Experiment
+from heartlm.launch.campaign_done import TRAININGS
+from heartlm.launch.run_file import POSITIONAL
+from heartlm.training.config import TrainingConfig
+
+
+def check_runs(campaign: Campaign) -> None:
+    """Raise a HeartlmError that names the first experiment and field that its command would refuse."""
+    for experiment in campaign.experiments:
+        try:
+            _check(experiment)
+        except HeartlmError as error:
+            raise HeartlmError(f"{experiment.name}: {str(error).partition('  (see ')[0]}") from error
+
+
+def _check(experiment: Experiment) -> None:
+    run = experiment.run
+    kind = _options(run.command)
+    if run.fields.get("resume") is not None:
+        raise HeartlmError("resume: leave it out: a run that was begun in out goes on by itself")
+    positionals = [POSITIONAL[run.command]] if run.command in POSITIONAL else []
+    config: Any = parse(kind, run.argv()[1:], command=run.command, summary="", examples=(), positionals=positionals)
+    if not isinstance(config, TrainingConfig):
+        return
+    config.checked_corpus()
+    for num_ranks in experiment.topology.world_sizes:
+        config.check_split(num_ranks)
+
+
+def _options(command: str) -> type[Any]:
+    from heartlm.cli.tokenize import TokenizeOptions
+    from heartlm.evaluation.config import EvaluationConfig
+
+    return {**TRAININGS, "evaluate": EvaluationConfig, "tokenize": TokenizeOptions}[command]
