@@ -42,6 +42,7 @@ class StudyConfig:
         warm_up: steps before them that do not.
         repeats: measurements of each cell.
         ceiling: measure, too, what independent trainings reach side by side.
+        prediction: measure, too, one rank at the batch that each of several gets, so that their time can be predicted.
         depth: transformer blocks of the model.
         width: of the model; by default it follows from depth.
         task: of fine-tuning.
@@ -70,6 +71,7 @@ class StudyConfig:
     warm_up: int = 3
     repeats: int = 3
     ceiling: bool = True
+    prediction: bool = False
     depth: int = 4
     width: int | None = None
     task: Literal["beats", "rhythm"] = "beats"
@@ -177,6 +179,8 @@ def grid_of(config: StudyConfig, place: Place) -> Grid:
             group |= dict.fromkeys((cell.base, cell))
             if config.ceiling and cell.ranks > 1 and cell.nodes == 1:
                 group[cell.ceiling] = None
+            if config.prediction:
+                group[replace(cell.base, global_batch=cell.global_batch // cell.ranks)] = None
         if group:
             groups.append(list(group))
     cells = [cell for group in groups for cell in group]
