@@ -42,6 +42,8 @@ LAYOUT = (
     "prefetch",
     "spans",
     "measure",
+    "tensorboard",
+    "wandb",
     "bad_steps",
     "spike_factor",
 )
@@ -91,6 +93,8 @@ class TrainingConfig:
         spans: write where the time of every step went, for Perfetto; on a GPU this waits for each part of a step.
         measure: train for the sake of its speed: keep what every step of every rank took, and neither validate nor
             save checkpoints and models; a study of scaling sets it.
+        tensorboard: write the metrics as TensorBoard events, too.
+        wandb: send the metrics to Weights & Biases, too; offline keeps them in the run folder for  wandb sync.
     """
 
     corpus: Path | None = None
@@ -126,6 +130,8 @@ class TrainingConfig:
     keep_checkpoints: int = 2
     spans: bool = False
     measure: bool = False
+    tensorboard: bool = False
+    wandb: Literal["none", "online", "offline"] = "none"
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from heartlm.training.communication import Flights
 from heartlm.training.config import PretrainConfig
 from heartlm.training.energy import energy_counter
 from heartlm.training.job import Job
+from heartlm.training.listeners import Listeners
 from heartlm.training.measured import MeasuredSteps
 from heartlm.training.meters import Meters, peak_memory_bytes
 from heartlm.training.parallel import Sums
@@ -34,15 +36,19 @@ class Log:
         self.spans = Spans(job.run.spans(job.ranks.rank), job.ranks.rank) if job.config.spans else None
         self.measured = MeasuredSteps(job.run.measured(job.ranks.rank), Flights()) if job.config.measure else None
         self.meters = _meters(job, device, precision, sums, self.spans)
+        self.listeners = Listeners(job.config, job.run, self.say)
         self.meters.on_step = self.measured.add if self.measured is not None else None
 
     def write(self, step: int, split: str, entry: dict[str, float]) -> None:
         """Note `entry` after `step`; every rank calls this, as what ranks used is added up."""
         rates = self.meters.line() if split == "train" else {}
-        line = {"step": step, "split": split, **entry, **rates, "elapsed_s": self.meters.elapsed_s()}
+        numbers = {**entry, **rates, "elapsed_s": self.meters.elapsed_s()}
+        line = {"step": step, "split": split, **numbers}
         if self.job.ranks.is_first:
             append_line(self.job.run.metrics, json.dumps({key: _rounded(value) for key, value in line.items()}))
             self.say(_story(line, self.job.config.steps, self.meters))
+            with self.meters.paused("listeners") if self.listeners.are_awaited else nullcontext():
+                self.listeners.hear(step, split, numbers)
 
     def say(self, line: str) -> None:
         """Tell the user."""
@@ -53,6 +59,7 @@ class Log:
         """Write what is still buffered."""
         if self.spans is not None:
             self.spans.flush()
+        self.listeners.close()
         if self.measured is not None:
             self._write_measured(self.measured)
 
