@@ -81,6 +81,8 @@ def _run_or_resume(
     except Stopped as stopped:
         if ranks.is_first:
             print(stopped, file=sys.stderr)
+        else:
+            time.sleep(LINGER_S)
         return STOPPED_STATUS
     if ranks.is_first:
         print(path)

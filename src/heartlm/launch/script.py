@@ -145,6 +145,7 @@ def _where(topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str
         "if ((nodes == 1)); then # ranks of one machine need no network",
         "    export NCCL_SOCKET_IFNAME=lo GLOO_SOCKET_IFNAME=lo",
         "fi",
+        'echo "nodes: $nodes, ranks on each: $ranks, they meet at $rendezvous"',
     ]
 
 
@@ -201,7 +202,7 @@ def _started(profile: SiteProfile, lead_s: int, *, slurm: bool, ranks: bool) -> 
             "# this job queues again and goes on where it was. Cancelled, it does not.",
             "trap 'asked=yes; kill -USR1 \"$step\" || true' USR1",
             "trap 'asked=yes cancelled=yes' TERM",
-            'srun --nodes="$nodes" --ntasks-per-node=1 --cpus-per-task="$cpus" --cpu-bind=cores \\',
+            'srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-per-task="$cpus" --cpu-bind=cores \\',
             f"    --kill-on-bad-exit=0 --wait={OTHERS_END_WITHIN_S} \\",
             f"    {run} &",
         ]

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 ASK = signal.SIGUSR1
 STOPPED_STATUS = 128 + signal.SIGTERM
@@ -27,6 +27,9 @@ STOPPED_STATUS = 128 + signal.SIGTERM
 
 NOT_SAID = (0, 2, STOPPED_STATUS)
 """Statuses of ranks that have said themselves why they ended."""
+
+asked = Event()
+"""Whether this process was asked to stop its ranks."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,9 +39,11 @@ def main(arguments: Sequence[str]) -> int:
     Thread(target=_pass_on, daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: os.kill(os.getpid(), ASK))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a node that ends before another is no news
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.run import main as torchrun
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
@@ -50,6 +55,10 @@ def main(arguments: Sequence[str]) -> int:
             ended = f"status {failure.exitcode}" if failure.exitcode > 0 else failure.signal_name()
             print(f"rank {rank} on {socket.gethostname()} ended with {ended}", file=sys.stderr)
         return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
+    except RendezvousError as error:
+        if not asked.is_set():  # when nodes stop together, one is the first to go
+            print(f"{socket.gethostname()} cannot meet the other nodes: {error}", file=sys.stderr)
+        return 1
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
@@ -59,6 +68,7 @@ def _pass_on() -> None:
     """Ask every rank of this node to save its work and stop, once there are ranks."""
     while True:
         signal.sigwait({ASK})
+        asked.set()
         while not (ranks := children(os.getpid())):
             time.sleep(0.05)
         for rank in ranks:
