@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from heartlm.cli.options import parse
+from heartlm.cli.options import existing, parse
 from heartlm.scaling.study import StudyConfig
+
+
+@dataclass
+class ReportOptions:
+    """Which study to report, and where to.
+
+    Attributes:
+        study: the folder of the study, as scale run wrote it.
+        out: the folder for the page, figures and tables; report in the study's folder if not given.
+    """
+
+    study: Path
+    out: Path | None = None
 
 
 def run_study(arguments: Sequence[str]) -> int:
@@ -43,3 +58,22 @@ def run_study(arguments: Sequence[str]) -> int:
         print(f"failed: {each.cell.name}, repeat {each.repeat + 1}: {each.failed}", file=sys.stderr)
     print(f"next:  heartlm scale report {folder}")
     return 1 if outcome.failed or outcome.stopped else 0
+
+
+def run_report(arguments: Sequence[str]) -> int:
+    """Write page, figures and tables, and print where they are."""
+    options = parse(
+        ReportOptions,
+        arguments,
+        command="scale report",
+        summary="What a study says of speedup, efficiency and overhead: an HTML page, PNG figures, CSV and Parquet.",
+        examples=["heartlm scale report studies/laptop", "heartlm scale report studies/laptop --out figures"],
+        positionals=["study"],
+    )
+    folder = existing(options.study, "folder of a study")
+
+    from heartlm.report.scaling import write_scaling_report
+
+    for path in write_scaling_report(folder, options.out):
+        print(f"wrote {path}")
+    return 0

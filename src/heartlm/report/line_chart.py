@@ -125,7 +125,7 @@ def spread(places: Sequence[float], distance: float) -> list[float]:
     """Move labels apart until neighbours are `distance` apart, keeping their order; `[num_labels]`."""
     order = sorted(range(len(places)), key=lambda index: places[index])
     moved = list(places)
-    for _ in range(len(places)):
+    for _ in range(20 * len(places)):
         for above, below in itertools.pairwise(order):
             overlap = distance - (moved[below] - moved[above])
             if overlap > 0:

@@ -29,14 +29,14 @@ def write_report(run: Path, out: Path | None = None) -> Path:
             be written; an earlier page is then untouched.
     """
     out = Path(out) if out else Path(run) / REPORT_NAME
-    page = render(read_run_folder(run))
+    page = render("page.html", context(read_run_folder(run)))
     with atomic_file(out) as stream:
         stream.write(page)
     return out
 
 
-def render(folder: RunFolder) -> str:
-    """Return the HTML of the page.
+def render(template: str, shown: Mapping[str, Any]) -> str:
+    """Return the HTML of a page: a template of this room, and all that it shows.
 
     Raises:
         HeartlmError: Jinja is not installed.
@@ -52,7 +52,7 @@ def render(folder: RunFolder) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html").render(**context(folder))
+    return environment.get_template(template).render(**shown)
 
 
 def context(folder: RunFolder) -> dict[str, Any]:

@@ -3,6 +3,7 @@
     study folder
       study.json          settings that decide the numbers
       foundations/        one hardly trained model a database, for the fine-tunings
+      skipped.json        cells that do not fit, with the reason
       measurements/       one file a cell and repeat, written when it is whole
       work/               the training that goes on; what failed leaves its logs here
 
@@ -82,6 +83,7 @@ def run_study(config: StudyConfig, trainer: Trainer) -> Outcome:
     if not grid.groups:
         raise HeartlmError(f"{folder}: no cell of the study fits here: {grid.skipped[0][1]}")
     describe(config, folder)
+    write_json(folder / "skipped.json", [[cell.name, reason] for cell, reason in grid.skipped])
     return _Conductor(config, folder, grid, trainer).run()
 
 

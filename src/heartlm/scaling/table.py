@@ -138,6 +138,8 @@ def _row(cell: Cell, passed: dict[Cell, Repeats]) -> Row:
 
 def _against(cell: Cell, repeats: Repeats, passed: dict[Cell, Repeats]) -> dict[str, Any]:
     """What follows from a cell and its base, repeat by repeat."""
+    if cell == cell.base:
+        return {"speedup": Interval(1.0), "efficiency": Interval(1.0), "overhead_s": Interval(0.0)}
     bases, copies = passed.get(cell.base, {}), passed.get(cell.ceiling, {})
     pairs = [(bases[repeat].training_s, repeats[repeat].training_s) for repeat in sorted(bases.keys() & repeats.keys())]
     if not pairs:

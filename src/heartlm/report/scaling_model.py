@@ -1,0 +1,250 @@
+"""What the figures of a study show, before anybody draws them: curves over ranks or CPUs, marks, an ideal.
+
+    table ─► panels (stage, database, precision, scaling) ─► charts of each figure ─► SVG for the page, PNG for papers
+
+The figures are those of the published study (its numbers 3 to 6), so that the two can be laid side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from heartlm.report.numbers import decimal, duration, significant
+from heartlm.scaling.cell import Cell
+from heartlm.scaling.equations import Interval, efficiency, ideal_s
+from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
+from heartlm.scaling.table import Row, Table, groups
+
+STAGES = {"pretrain": "Pretraining", "finetune": "Fine-tuning"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value over the x label number `place`, with its interval and the words shown when it is pointed at."""
+
+    place: int
+    value: Interval
+    words: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points that belong together; `tone` counts curves of a chart, `window` is what the page picks them by."""
+
+    name: str
+    window: int
+    tone: int
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A value that is no measurement of this study."""
+
+    place: int
+    value: float
+    words: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart.
+
+    Attributes:
+        title: of the y axis.
+        unit: of the y axis.
+        about: what all curves have in common.
+        x_title: of the x axis.
+        x_labels: of its places, equally far apart.
+        curves: one a window width.
+        ideal: where nothing is lost, at every place; empty where that differs from curve to curve.
+        published: marks of others' figures.
+        ceilings: what the machine itself allows.
+    """
+
+    title: str
+    unit: str
+    about: str
+    x_title: str
+    x_labels: tuple[str, ...]
+    curves: tuple[Curve, ...]
+    ideal: tuple[float, ...] = ()
+    published: tuple[Mark, ...] = ()
+    ceilings: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The charts of one stage, database, precision and kind of scaling, by the published figure's number."""
+
+    title: str
+    anchor: str
+    rows: tuple[Row, ...]
+    figures: dict[int, tuple[Chart, ...]]
+
+
+CAPTIONS = {
+    3: "Training time against CPUs per rank, one chart a number of ranks (figure 3 of the published study).",
+    4: "Training time, and speedup beside the ideal (figure 4 of the published study). Dashes: what independent "
+    "trainings reach side by side on these cores, the most this machine allows.",
+    5: "Efficiency, the speedup over the number of ranks (figure 5 of the published study).",
+    6: "Overhead, the time beyond the ideal (figure 6 of the published study).",
+}
+
+
+def panels_of(table: Table) -> list[Panel]:
+    """The panels of a study, in order."""
+    found = groups(table.rows, lambda cell: (cell.stage, cell.database, cell.precision, cell.scaling))
+    return [_panel(key, tuple(rows)) for key, rows in found.items()]
+
+
+def _panel(key: tuple[str, str, str, str], rows: tuple[Row, ...]) -> Panel:
+    stage, database, precision, scaling = key
+    title = f"{STAGES[stage]} on {database}"
+    title += "" if (precision, scaling) == ("fp32", "strong") else f", {precision}, {scaling} scaling"
+    figures: dict[int, tuple[Chart, ...]] = {3: tuple(_over_cpus(rows)), 4: (), 5: (), 6: ()}
+    for cpus, slice_ in groups(rows, lambda cell: cell.cpus_per_task).items():
+        if any(row.cell.ranks > 1 for row in slice_):
+            figures[4] += (_time(slice_, cpus), _speedup(slice_, cpus))
+            figures[5] += (_efficiency(slice_, cpus),)
+            figures[6] += (_overhead(slice_, cpus),)
+    anchor = "-".join(key).lower()
+    return Panel(title, anchor, rows, {number: charts for number, charts in figures.items() if charts})
+
+
+def _over_cpus(rows: Sequence[Row]) -> Iterable[Chart]:
+    every = sorted({row.cell.cpus_per_task for row in rows})
+    for ranks, slice_ in groups(rows, lambda cell: cell.ranks).items():
+        curves = _curves(slice_, every, lambda cell: cell.cpus_per_task, lambda row: row.time_s, _time_words)
+        yield Chart("Training time", "s", plural(ranks, "rank"), "CPUs per rank", tuple(map(str, every)), curves)
+
+
+def _time(rows: Sequence[Row], cpus: int) -> Chart:
+    return _over_ranks(rows, cpus, "Training time", "s", lambda row: row.time_s, _time_words)
+
+
+def _speedup(rows: Sequence[Row], cpus: int) -> Chart:
+    chart = _over_ranks(rows, cpus, "Speedup", "x", lambda row: row.speedup, _speedup_words)
+    ranks = _rank_counts(rows)
+    ceilings = [
+        Mark(
+            ranks.index(row.cell.ranks), row.ceiling.value, f"{row.cell.window}: side by side {row.ceiling.value:.2f}x"
+        )
+        for row in rows
+        if row.ceiling is not None
+    ]
+    return replace(
+        chart,
+        ideal=tuple(map(float, ranks)),
+        ceilings=tuple(ceilings),
+        published=_published(ranks, {number: value for number, value in SPEEDUP.items() if number > 1}, "{:g}x"),
+    )
+
+
+def _efficiency(rows: Sequence[Row], cpus: int) -> Chart:
+    chart = _over_ranks(rows, cpus, "Efficiency", "", lambda row: row.efficiency, _speedup_words)
+    ranks = _rank_counts(rows)
+    of_speedups = {number: efficiency(value, number) for number, value in SPEEDUP.items() if number > 1}
+    marks = _published(ranks, of_speedups, "{:g}, of the published speedup")
+    marks += _published(ranks, EFFICIENCY, "{:g}, best as stated")
+    return replace(chart, ideal=(1.0,) * len(ranks), published=marks)
+
+
+def _overhead(rows: Sequence[Row], cpus: int) -> Chart:
+    chart = _over_ranks(rows, cpus, "Overhead", "s", lambda row: row.overhead_s, _overhead_words)
+    return replace(chart, ideal=(0.0,) * len(chart.x_labels))
+
+
+def _over_ranks(
+    rows: Sequence[Row],
+    cpus: int,
+    title: str,
+    unit: str,
+    value: Callable[[Row], Interval | None],
+    words: Callable[[Row], str],
+) -> Chart:
+    ranks = _rank_counts(rows)
+    curves = _curves(rows, ranks, lambda cell: cell.ranks, value, words)
+    return Chart(title, unit, f"{plural(cpus, 'CPU')} per rank", "ranks", tuple(map(str, ranks)), curves)
+
+
+def _rank_counts(rows: Sequence[Row]) -> list[int]:
+    return sorted({row.cell.ranks for row in rows})
+
+
+def _curves(
+    rows: Sequence[Row],
+    places: Sequence[int],
+    x: Callable[[Cell], int],
+    value: Callable[[Row], Interval | None],
+    words: Callable[[Row], str],
+) -> tuple[Curve, ...]:
+    """One curve a window; one a bucket size, too, where there are several. One rank has none and begins all of them."""
+    windows = sorted({row.cell.window for row in rows})
+    curves = []
+    for tone, window in enumerate(windows):
+        of_window = [row for row in rows if row.cell.window == window]
+        caps = sorted({row.cell.bucket_cap_mb for row in of_window if row.cell.ranks > 1}) or [Cell.bucket_cap_mb]
+        for cap in caps:
+            chosen = [row for row in of_window if row.cell.ranks == 1 or row.cell.bucket_cap_mb == cap]
+            points = [
+                Point(places.index(x(row.cell)), found, words(row))
+                for row in chosen
+                if (found := value(row)) is not None
+            ]
+            name = f"{window}" if len(caps) == 1 else f"{window}, {cap:g} MiB"
+            if points:
+                curves.append(Curve(name, window, tone, tuple(sorted(points, key=lambda point: point.place))))
+    return tuple(curves)
+
+
+def _published(ranks: Sequence[int], values: dict[int, float], words: str) -> tuple[Mark, ...]:
+    return tuple(
+        Mark(ranks.index(number), value, f"{words.format(round(value, 3))} ({SOURCE})")
+        for number, value in values.items()
+        if number in ranks
+    )
+
+
+def _time_words(row: Row) -> str:
+    ideal = "" if row.speedup is None else f", ideal {duration(_ideal_s(row))}"
+    return f"{_who(row)}: {significant(row.time_s.value)} s{between(row.time_s)}{ideal}"
+
+
+def _speedup_words(row: Row) -> str:
+    if row.speedup is None or row.efficiency is None:
+        return _who(row)
+    words = f"{_who(row)}: {row.speedup.value:.2f}x{between(row.speedup)}, efficiency {row.efficiency.value:.2f}"
+    if row.efficiency_of_ceiling is not None:
+        words += f", {row.efficiency_of_ceiling.value:.2f} of what the machine allows"
+    return words
+
+
+def _overhead_words(row: Row) -> str:
+    if row.overhead_s is None:
+        return _who(row)
+    return f"{_who(row)}: {significant(row.overhead_s.value)} s beyond the ideal{between(row.overhead_s)}"
+
+
+def _ideal_s(row: Row) -> float:
+    assert row.speedup is not None
+    base_s = row.time_s.value * row.speedup.value / (1 if row.cell.scaling == "strong" else row.cell.ranks)
+    return ideal_s(base_s, row.cell.ranks, row.cell.scaling)
+
+
+def _who(row: Row) -> str:
+    nodes = f" on {row.cell.nodes} nodes" if row.cell.nodes > 1 else ""
+    return f"width {row.cell.window}, {plural(row.cell.ranks, 'rank')} × {plural(row.cell.cpus_per_task, 'CPU')}{nodes}"
+
+
+def between(interval: Interval, places: int = 2) -> str:
+    """The interval in brackets, nothing where there is none."""
+    if interval.low is None or interval.high is None:
+        return ""
+    return f" ({decimal(interval.low, places)} to {decimal(interval.high, places)})"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -1,0 +1,215 @@
+"""The page of a study: what the ranks gained, where the rest went, and what does not count, in one HTML file."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from heartlm.report.numbers import MISSING, count, decimal, percent, significant
+from heartlm.report.page import render
+from heartlm.report.scaling_charts import PART_WORDS, curves_chart, parts_chart
+from heartlm.report.scaling_model import CAPTIONS, Panel, between, panels_of, plural
+from heartlm.scaling.cell import PARTS
+from heartlm.scaling.equations import Interval, karp_flatt
+from heartlm.scaling.fits import Fit, fit_amdahl, fit_usl
+from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
+from heartlm.scaling.table import Row, Table, groups
+
+
+def scaling_page(table: Table, skipped: Sequence[tuple[str, str]], folder: Path) -> str:
+    """The HTML of the page about the study in `folder`.
+
+    Raises:
+        HeartlmError: Jinja is not installed.
+    """
+    panels = panels_of(table)
+    return render(
+        "scaling.html",
+        {
+            "name": folder.resolve().name,
+            "path": str(folder),
+            "title": _title(table.rows),
+            "lead": _lead(table.rows),
+            "cards": _cards(table.rows),
+            "num_measurements": sum(row.repeats for row in table.rows),
+            "num_cells": len(table.rows),
+            "repeats": max(row.repeats for row in table.rows),
+            "source": SOURCE,
+            "windows": sorted({row.cell.window for row in table.rows}),
+            "panels": [_panel(panel) for panel in panels],
+            "parts": [(name, PART_WORDS[name]) for name in PARTS],
+            "laws": [*_published_laws(), *(line for panel in panels for line in _laws(panel))],
+            "moved": sum(row.num_moved for row in table.rows),
+            "failed": [(f"{each.cell.name}, repeat {each.repeat + 1}", each.failed) for each in table.failed],
+            "skipped": list(skipped),
+            "environment": [(key, _plain(value)) for key, value in table.environment.items()],
+        },
+    )
+
+
+def _widest(rows: Sequence[Row]) -> list[Row]:
+    """Rows of the most ranks."""
+    most = max((row.cell.ranks for row in rows if row.speedup is not None), default=1)
+    return [row for row in rows if row.cell.ranks == most and row.speedup is not None]
+
+
+def _title(rows: Sequence[Row]) -> str:
+    widest = _widest(rows)
+    if not widest or widest[0].cell.ranks == 1:
+        return "What training takes on one rank"
+    ranks = widest[0].cell.ranks
+    return f"{plural(ranks, 'rank')} are {_middle(row.speedup for row in widest):.2f} times as fast as one"
+
+
+def _lead(rows: Sequence[Row]) -> list[str]:
+    widest = _widest(rows)
+    if not widest or widest[0].cell.ranks == 1:
+        return ["There is nothing to compare yet: a study with more than one rank count shows speedups."]
+    values = sorted(row.speedup.value for row in widest if row.speedup is not None)
+    lead = [f"Over {plural(len(widest), 'cell')} the speedup lies between {values[0]:.2f} and {values[-1]:.2f}."]
+    limited = [row for row in widest if row.ceiling is not None and row.efficiency_of_ceiling is not None]
+    if limited:
+        lead.append(
+            f"Independent trainings side by side on the same cores reach {_middle(row.ceiling for row in limited):.2f} "
+            f"times one alone, so this machine allows no more; of that the ranks reach "
+            f"{percent(_middle(row.efficiency_of_ceiling for row in limited), 0)}."
+        )
+    lost = {name: statistics.median(row.part_s[name] / sum(row.part_s.values()) for row in widest) for name in PARTS}
+    worst = max((name for name in PARTS if name != "compute"), key=lambda name: lost[name])
+    lead.append(f"Beside computing, most of a step goes to {PART_WORDS[worst]}: {percent(lost[worst])}.")
+    return lead
+
+
+def _cards(rows: Sequence[Row]) -> list[dict[str, str]]:
+    cards = []
+    for ranks, of_ranks in groups([row for row in rows if row.cell.ranks > 1], lambda cell: cell.ranks).items():
+        known = [row for row in of_ranks if row.speedup is not None]
+        if not known:
+            continue
+        note = f"median of {plural(len(known), 'cell')}, efficiency {_middle(row.efficiency for row in known):.2f}"
+        if ranks in SPEEDUP:
+            note += f"; published {SPEEDUP[ranks]:g}x on {ranks} GPUs"
+        value = f"{_middle(row.speedup for row in known):.2f}x"
+        cards.append({"label": f"speedup of {plural(ranks, 'rank')}", "value": value, "note": note})
+        limited = [row for row in known if row.efficiency_of_ceiling is not None]
+        if limited:
+            value = percent(_middle(row.efficiency_of_ceiling for row in limited), 0)
+            note = f"trainings side by side reach {_middle(row.ceiling for row in limited):.2f}x"
+            cards.append({"label": f"of what the machine allows {plural(ranks, 'rank')}", "value": value, "note": note})
+    waiting = statistics.median(row.part_s["data"] / sum(row.part_s.values()) for row in rows)
+    cards.append({"label": "waiting for data", "value": percent(waiting), "note": "of a step, median of all cells"})
+    return cards[:5]
+
+
+def _middle(intervals: Iterable[Interval | None]) -> float:
+    return statistics.median(interval.value for interval in intervals if interval is not None)
+
+
+HEAD = (
+    "window",
+    "ranks × CPUs",
+    "training, s",
+    "step median, ms",
+    "step 95 %, ms",
+    "tokens/s",
+    "speedup",
+    "efficiency",
+    "machine allows",
+    "of that",
+    "overhead, s",
+    "Karp–Flatt",
+    "hidden comm., ms",
+    "memory, MB",
+    "J per M tokens",
+)
+
+
+def _panel(panel: Panel) -> dict[str, Any]:
+    return {
+        "title": panel.title,
+        "anchor": panel.anchor,
+        "figures": [
+            {"number": number, "caption": CAPTIONS[number], "drawings": [curves_chart(chart) for chart in charts]}
+            for number, charts in panel.figures.items()
+        ],
+        "parts": parts_chart(panel.rows),
+        "head": HEAD,
+        "table": [_table_row(row) for row in panel.rows],
+    }
+
+
+def _table_row(row: Row) -> list[str]:
+    cell, hidden_s = row.cell, row.detail_s["hidden_communication"]
+    extra = "".join(
+        f", {words}"
+        for words, there in (
+            (f"{cell.bucket_cap_mb:g} MiB", cell.ranks > 1 and cell.bucket_cap_mb != type(cell).bucket_cap_mb),
+            (f"{cell.nodes} nodes", cell.nodes > 1),
+        )
+        if there
+    )
+    return [
+        str(cell.window),
+        f"{cell.ranks} × {cell.cpus_per_task}{extra}",
+        f"{significant(row.time_s.value)}{between(row.time_s)}",
+        decimal(1000 * row.step_median_s, 1),
+        decimal(1000 * row.step_p95_s, 1),
+        count(row.tokens_per_s),
+        _written(row.speedup, "x"),
+        _written(row.efficiency),
+        _written(row.ceiling, "x"),
+        _written(row.efficiency_of_ceiling),
+        _written(row.overhead_s),
+        decimal(row.karp_flatt, 3) if row.karp_flatt is not None else MISSING,
+        decimal(1000 * hidden_s, 1) if hidden_s is not None else MISSING,
+        count(row.peak_memory_bytes / 1e6),
+        count(row.energy_j_per_mtoken),
+    ]
+
+
+def _written(interval: Interval | None, unit: str = "") -> str:
+    return MISSING if interval is None else f"{decimal(interval.value, 2)}{unit}{between(interval)}"
+
+
+def _laws(panel: Panel) -> list[list[str]]:
+    lines = []
+    for (window, cpus, cap), rows in groups(
+        [row for row in panel.rows if row.speedup is not None and row.cell.ranks > 1],
+        lambda cell: (cell.window, cell.cpus_per_task, cell.bucket_cap_mb),
+    ).items():
+        speedups = {row.cell.ranks: row.speedup.value for row in rows if row.speedup is not None}
+        revealed = {row.cell.ranks: row.karp_flatt for row in rows if row.karp_flatt is not None}
+        sizes = "" if cap == type(rows[0].cell).bucket_cap_mb else f", {cap:g} MiB"
+        lines.append(_law_row(f"{panel.title}, {window}, {plural(cpus, 'CPU')}{sizes}", speedups, revealed))
+    return lines
+
+
+def _published_laws() -> list[list[str]]:
+    revealed = {ranks: found for ranks in EFFICIENCY if (found := karp_flatt(SPEEDUP[ranks], ranks)) is not None}
+    return [_law_row("published, A100 (no measurement of this study)", SPEEDUP, revealed)]
+
+
+def _law_row(name: str, speedups: Mapping[int, float], revealed: Mapping[int, float]) -> list[str]:
+    fractions = ", ".join(f"{ranks}: {decimal(fraction, 3)}" for ranks, fraction in revealed.items())
+    usl = fit_usl(speedups)
+    words = MISSING + " (needs two rank counts beyond one)" if usl is None else _fit_words(usl)
+    amdahl = fit_amdahl(speedups)
+    return [name, fractions, MISSING if amdahl is None else _fit_words(amdahl), words]
+
+
+GREEK = {"serial": "serial", "sigma": "σ", "kappa": "κ"}
+
+
+def _fit_words(fit: Fit) -> str:
+    parameters = ", ".join(f"{GREEK[name]} {decimal(value, 4)}" for name, value in fit.parameters.items())
+    residuals = ", ".join(f"{ranks}: {100 * value:+.1f} %" for ranks, value in fit.residuals.items())
+    free = "goes through its points" if fit.degrees_of_freedom == 0 else f"residuals {residuals}"
+    best = f"; fastest at {fit.best_ranks:.0f} ranks" if fit.best_ranks is not None else ""
+    return f"{parameters}; {free}{best}"
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
