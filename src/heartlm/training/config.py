@@ -44,6 +44,8 @@ LAYOUT = (
     "measure",
     "tensorboard",
     "wandb",
+    "profile",
+    "viztracer",
     "bad_steps",
     "spike_factor",
 )
@@ -95,6 +97,8 @@ class TrainingConfig:
             save checkpoints and models; a study of scaling sets it.
         tensorboard: write the metrics as TensorBoard events, too.
         wandb: send the metrics to Weights & Biases, too; offline keeps them in the run folder for  wandb sync.
+        profile: look closely at a few steps after the warm-up: a trace, and a table that names the bottleneck.
+        viztracer: trace every Python function in a few steps after the warm-up, with VizTracer.
     """
 
     corpus: Path | None = None
@@ -132,6 +136,8 @@ class TrainingConfig:
     measure: bool = False
     tensorboard: bool = False
     wandb: Literal["none", "online", "offline"] = "none"
+    profile: bool = False
+    viztracer: bool = False
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""

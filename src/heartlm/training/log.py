@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,6 +20,7 @@ from heartlm.training.listeners import Listeners
 from heartlm.training.measured import MeasuredSteps
 from heartlm.training.meters import Meters, peak_memory_bytes
 from heartlm.training.parallel import Sums
+from heartlm.training.profile import Profiling
 from heartlm.training.spans import Spans
 from heartlm.training.utilization import flops_per_token, peak_flops
 
@@ -29,6 +31,7 @@ class Log:
     Attributes:
         meters: of this rank.
         measured: what its steps took, where a study asked for it.
+        tells_forward: whether somebody wants the forward pass told apart.
     """
 
     def __init__(self, job: Job, device: torch.device, precision: torch.dtype, sums: Sums) -> None:
@@ -37,7 +40,9 @@ class Log:
         self.measured = MeasuredSteps(job.run.measured(job.ranks.rank), Flights()) if job.config.measure else None
         self.meters = _meters(job, device, precision, sums, self.spans)
         self.listeners = Listeners(job.config, job.run, self.say)
-        self.meters.on_step = self.measured.add if self.measured is not None else None
+        self.profiling = _profiling(job, device, self.meters, self.say)
+        self.tells_forward = self.measured is not None or self.profiling is not None
+        self.meters.on_step = self._on_step if self.tells_forward else None
 
     def write(self, step: int, split: str, entry: dict[str, float]) -> None:
         """Note `entry` after `step`; every rank calls this, as what ranks used is added up."""
@@ -50,6 +55,17 @@ class Log:
             with self.meters.paused("listeners") if self.listeners.are_awaited else nullcontext():
                 self.listeners.hear(step, split, numbers)
 
+    def stepped(self) -> None:
+        """Do what is to be done between two steps."""
+        if self.profiling is not None:
+            self.profiling.stepped()
+
+    def _on_step(self, step: int, num_tokens: int, busy_s: float, part_s: dict[str, float]) -> None:
+        if self.measured is not None:
+            self.measured.add(step, num_tokens, busy_s, part_s)
+        if self.profiling is not None:
+            self.profiling.add(part_s)
+
     def say(self, line: str) -> None:
         """Tell the user."""
         if self.job.ranks.is_first:
@@ -60,6 +76,8 @@ class Log:
         if self.spans is not None:
             self.spans.flush()
         self.listeners.close()
+        if self.profiling is not None:
+            self.profiling.close()
         if self.measured is not None:
             self._write_measured(self.measured)
 
@@ -76,6 +94,12 @@ class Log:
             peak_device_memory_bytes=None if memory is None else memory(),
             energy_j=self.meters.used_j(),
         )
+
+
+def _profiling(job: Job, device: torch.device, meters: Meters, say: Callable[[str], None]) -> Profiling | None:
+    if not (job.config.profile or job.config.viztracer) or not job.ranks.is_first:
+        return None
+    return Profiling(job.config, job.run.profile, meters, device, say)
 
 
 def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: Sums, spans: Spans | None) -> Meters:

@@ -69,7 +69,7 @@ class _Loop:
         self.learner = Learner(
             job.model, job.loss, job.config, device=device, precision=precision, ranks=job.ranks, ready=self._ready
         )
-        if self.log.measured is not None and device.type == "cpu":
+        if self.log.tells_forward and device.type == "cpu":
             measure_forward(self.learner.alone, self.log.meters)
         self.checkpoints = Checkpoints(job.run.checkpoints, job.config.keep_checkpoints, timeout_s=job.config.timeout_s)
         self.bad_steps = BadSteps(job.config.bad_steps, job.config.spike_factor)
@@ -139,6 +139,7 @@ class _Loop:
                 with self.log.meters.span("data"):
                     of_step = next(batches)
                 entry, stop = self._step(of_step)
+            self.log.stepped()
             step = self.progress.step
             if entry and (step % self.config.log_every == 0 or step == self.config.steps):
                 self.log.write(self.progress.step, "train", entry)

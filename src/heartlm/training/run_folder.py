@@ -6,6 +6,7 @@ environment.json    machine, versions, git revision
 data.json           manifests of the corpora it was trained on
 metrics.jsonl       one line of numbers now and then
 spans/              where the time of each step went, one file a rank, where that was asked for
+profile/            a close look at a few steps, where that was asked for
 measured/           what each step took on each rank, of a run that a study measures
 checkpoints/        for resuming exactly
 models/best, last   for using
@@ -67,6 +68,11 @@ class RunFolder:
     def measured(self, rank: int) -> Path:
         """What each step of a rank took, of a run that a study measures."""
         return self.path / "measured" / f"rank-{rank}.json"
+
+    @property
+    def profile(self) -> Path:
+        """Folder of the close look at a few steps."""
+        return self.path / "profile"
 
     @property
     def checkpoints(self) -> Path:
