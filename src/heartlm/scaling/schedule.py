@@ -1,0 +1,181 @@
+"""Placing experiments of chosen widths on the GPUs of some nodes, one after the other as room comes free.
+
+An experiment on at most the GPUs of a node lies within one node; a wider one takes whole nodes. Whenever GPUs come
+free, the first experiment of a list that is ready and fits begins (Graham 1969, list scheduling); among nodes it takes
+the one with the least room left. Times are in hours, or in any unit all experiments share.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Job:
+    """An experiment to be placed.
+
+    Attributes:
+        name: of its own.
+        times: how long it takes, by the number of GPUs it may have.
+        needs: names of jobs that end before it begins.
+    """
+
+    name: str
+    times: Mapping[int, float]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes of as many GPUs each."""
+
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def num_gpus(self) -> int:
+        """Of all nodes."""
+        return self.nodes * self.gpus_per_node
+
+    def fits(self, gpus: int) -> bool:
+        """Whether an experiment may have so many: within a node, or whole nodes."""
+        return gpus <= self.gpus_per_node or (gpus % self.gpus_per_node == 0 and gpus <= self.num_gpus)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An experiment with its place and time; `gpus` holds `(node, number on the node)`, both from 0."""
+
+    name: str
+    start: float
+    end: float
+    gpus: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All experiments, placed."""
+
+    placed: Sequence[Placed]
+
+    @cached_property
+    def end(self) -> float:
+        """When the last experiment is done."""
+        return max((each.end for each in self.placed), default=0.0)
+
+    @cached_property
+    def node_time(self) -> float:
+        """Time that nodes are held, summed: a node counts, whole, while any of its GPUs is at work."""
+        return sum(_covered(spans) for spans in self._by_node().values())
+
+    @cached_property
+    def gpu_time(self) -> float:
+        """Time that GPUs are at work, summed."""
+        return sum((each.end - each.start) * len(each.gpus) for each in self.placed)
+
+    def _by_node(self) -> dict[int, list[tuple[float, float]]]:
+        spans: dict[int, list[tuple[float, float]]] = {}
+        for each in self.placed:
+            for node in {node for node, _ in each.gpus}:
+                spans.setdefault(node, []).append((each.start, each.end))
+        return spans
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    covered, reached = 0.0, 0.0
+    for start, end in sorted(spans):
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
+
+
+@dataclass
+class _Room:
+    """GPUs that are free now, by node."""
+
+    cluster: Cluster
+    free: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.free = [list(range(self.cluster.gpus_per_node)) for _ in range(self.cluster.nodes)]
+
+    def take(self, gpus: int) -> tuple[tuple[int, int], ...] | None:
+        """Take so many where they fit most tightly; None where they fit nowhere."""
+        per_node = self.cluster.gpus_per_node
+        if gpus > per_node:
+            whole = [node for node, free in enumerate(self.free) if len(free) == per_node][: gpus // per_node]
+            if len(whole) * per_node < gpus:
+                return None
+            taken = tuple((node, gpu) for node in whole for gpu in range(per_node))
+            for node in whole:
+                self.free[node] = []
+            return taken
+        room = [(len(free), node) for node, free in enumerate(self.free) if len(free) >= gpus]
+        if not room:
+            return None
+        node = min(room)[1]
+        taken = tuple((node, gpu) for gpu in self.free[node][:gpus])
+        self.free[node] = self.free[node][gpus:]
+        return taken
+
+    def give_back(self, gpus: Sequence[tuple[int, int]]) -> None:
+        """Make GPUs free again."""
+        for node, gpu in gpus:
+            self.free[node].append(gpu)
+            self.free[node].sort()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no GPU is free."""
+        return not any(self.free)
+
+
+def list_schedule(jobs: Sequence[Job], widths: Mapping[str, int], cluster: Cluster) -> Schedule:
+    """Place `jobs`, earlier ones of the list first where several could begin, each on `widths[name]` GPUs.
+
+    Jobs must not need one another in a circle, and every width must fit the cluster.
+    """
+    room, waiting, done = _Room(cluster), list(jobs), set[str]()
+    running: list[tuple[float, int, Placed]] = []
+    placed: list[Placed] = []
+    now = 0.0
+    while waiting or running:
+        begun: list[Job] = []
+        for job in waiting:
+            if room.is_full:
+                break
+            if done.issuperset(job.needs) and (gpus := room.take(widths[job.name])):
+                each = Placed(job.name, now, now + job.times[widths[job.name]], gpus)
+                placed.append(each)
+                heapq.heappush(running, (each.end, len(placed), each))
+                begun.append(job)
+        names = {job.name for job in begun}
+        waiting = [job for job in waiting if job.name not in names]
+        assert running, "a width does not fit, or needs go round in a circle"
+        now = running[0][0]
+        while running and running[0][0] <= now:
+            ended = heapq.heappop(running)[2]
+            room.give_back(ended.gpus)
+            done.add(ended.name)
+    return Schedule(placed)
+
+
+def by_critical_path(jobs: Sequence[Job], widths: Mapping[str, int]) -> list[Job]:
+    """Jobs in the order of the time of all that must come after them, themselves included, longest first."""
+    after: dict[str, float] = {}
+    by_name = {job.name: job for job in jobs}
+    followers: dict[str, list[str]] = {name: [] for name in by_name}
+    for job in jobs:
+        for need in job.needs:
+            followers[need].append(job.name)
+
+    def path(name: str) -> float:
+        if name not in after:
+            own = by_name[name].times[widths[name]]
+            after[name] = own + max((path(follower) for follower in followers[name]), default=0.0)
+        return after[name]
+
+    return sorted(jobs, key=lambda job: (-path(job.name), -widths[job.name]))

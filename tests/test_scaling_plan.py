@@ -1,0 +1,159 @@
+"""Plans of an allocation: feasible, no worse than the naive one, and the best there is where all can be tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heartlm.errors import HeartlmError
+from heartlm.scaling.allot import least_end, plan
+from heartlm.scaling.exact import soonest
+from heartlm.scaling.schedule import Cluster, Job, Schedule, by_critical_path, list_schedule
+
+PUBLISHED = {1: 1.0, 2: 1 / 1.6, 4: 1 / 1.9}
+
+
+@st.composite
+def campaigns(draw: st.DrawFn, most: int = 8, needs: bool = True) -> tuple[list[Job], Cluster]:
+    cluster = Cluster(draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 4])))
+    jobs: list[Job] = []
+    for number in range(draw(st.integers(1, most))):
+        work = draw(st.integers(1, 12))
+        times = {1: float(work)}
+        for gpus in (2, 4, 8):
+            if cluster.fits(gpus):
+                times[gpus] = times[gpus // 2] / draw(st.floats(0.9, 2.0))
+        before = draw(st.lists(st.sampled_from(jobs), max_size=2, unique_by=id)) if needs and jobs else []
+        jobs.append(Job(f"job{number}", times, tuple(job.name for job in before)))
+    return jobs, cluster
+
+
+def check(schedule: Schedule, jobs: Sequence[Job], cluster: Cluster) -> None:
+    """Every job once, after those it needs, for its time, on GPUs that nobody else has then, as nodes allow."""
+    placed = {each.name: each for each in schedule.placed}
+    assert len(placed) == len(schedule.placed) == len(jobs)
+    for job in jobs:
+        own = placed[job.name]
+        assert own.end - own.start == pytest.approx(job.times[len(own.gpus)])
+        assert all(placed[need].end <= own.start + 1e-9 for need in job.needs)
+        assert len(set(own.gpus)) == len(own.gpus)
+        on_nodes = {node for node, _ in own.gpus}
+        assert len(on_nodes) == max(1, len(own.gpus) // cluster.gpus_per_node)
+        assert all(0 <= node < cluster.nodes and 0 <= gpu < cluster.gpus_per_node for node, gpu in own.gpus)
+        for other in schedule.placed:
+            together = other.start < own.end - 1e-9 and own.start < other.end - 1e-9
+            assert other.name == own.name or not together or not set(own.gpus) & set(other.gpus)
+
+
+def brute_force(jobs: Sequence[Job], cluster: Cluster) -> float:
+    """The least end over all orders, widths and nodes, on a clock of single events; nothing shared with the package."""
+    per_node, best = cluster.gpus_per_node, float("inf")
+    for order in permutations(jobs):
+        for widths in product(*(job.times for job in order)):
+            sets = [
+                [(node,) for node in range(cluster.nodes)] if width <= per_node else list(wide_sets(cluster, width))
+                for width in widths
+            ]
+            for nodes in product(*sets):
+                best = min(best, end_of(order, widths, nodes, per_node))
+    return best
+
+
+def wide_sets(cluster: Cluster, width: int) -> list[tuple[int, ...]]:
+    num = width // cluster.gpus_per_node
+    return [each for each in product(range(cluster.nodes), repeat=num) if list(each) == sorted(set(each))]
+
+
+def end_of(order: Sequence[Job], widths: Sequence[int], nodes: Sequence[tuple[int, ...]], per_node: int) -> float:
+    held: list[tuple[float, float, int, tuple[int, ...]]] = []
+    ends: dict[str, float] = {}
+    for job, width, places in zip(order, widths, nodes, strict=True):
+        if any(need not in ends for need in job.needs):
+            return float("inf")
+        time, each = job.times[width], min(width, per_node)
+        start = max([0.0, *(ends[need] for need in job.needs)])
+        for moment in sorted({start, *(end for _, end, _, _ in held if end >= start)}):
+            clashes = [begin for begin, end, _, _ in held if begin < moment + time and end > moment]
+            if all(
+                sum(gpus for begin, end, gpus, there in held if node in there and begin <= point < end) + each
+                <= per_node
+                for node in places
+                for point in {moment, *(begin for begin in clashes if begin >= moment)}
+            ):
+                start = moment
+                break
+        held.append((start, start + time, each, places))
+        ends[job.name] = start + time
+    return max(ends.values())
+
+
+@given(campaigns(most=3))
+@settings(max_examples=60)
+def test_the_search_finds_what_brute_force_finds(campaign: tuple[list[Job], Cluster]):
+    jobs, cluster = campaign
+    best = soonest(jobs, cluster)
+    check(best, jobs, cluster)
+    assert best.end == pytest.approx(brute_force(jobs, cluster))
+    assert plan(jobs, cluster).schedule.end == pytest.approx(best.end)
+
+
+@given(campaigns())
+def test_plans_can_be_done_and_are_no_worse_than_the_naive_one(campaign: tuple[list[Job], Cluster]):
+    jobs, cluster = campaign
+    found = plan(jobs, cluster)
+    check(found.schedule, jobs, cluster)
+    check(found.naive, jobs, cluster)
+    assert found.least_end - 1e-9 <= found.schedule.end <= found.naive.end + 1e-9
+    cheap = plan(jobs, cluster, cheapest=True)
+    check(cheap.schedule, jobs, cluster)
+    assert cheap.schedule.node_time <= found.schedule.node_time + 1e-9
+
+
+@given(campaigns(most=5, needs=False))
+def test_independent_experiments_end_within_twice_the_least(campaign: tuple[list[Job], Cluster]):
+    """On one node, where no experiment is held up by the edges of nodes, two phases keep Ludwig & Tiwari's bound."""
+    jobs, cluster = campaign
+    one = Cluster(1, cluster.gpus_per_node)
+    jobs = [Job(job.name, {gpus: time for gpus, time in job.times.items() if one.fits(gpus)}) for job in jobs]
+    assert plan(jobs, one).schedule.end <= 2 * soonest(jobs, one).end + 1e-9
+
+
+@given(campaigns())
+def test_limits_are_kept_or_refused(campaign: tuple[list[Job], Cluster]):
+    jobs, cluster = campaign
+    free, cheap = plan(jobs, cluster).schedule, plan(jobs, cluster, cheapest=True).schedule
+    assert plan(jobs, cluster, most_node_time=cheap.node_time).schedule.node_time <= cheap.node_time * (1 + 1e-9)
+    assert plan(jobs, cluster, cheapest=True, deadline=free.end).schedule.end <= free.end * (1 + 1e-9)
+    with pytest.raises(HeartlmError, match="no plan keeps to a deadline"):
+        plan(jobs, cluster, deadline=least_end(jobs, cluster) * 0.99)
+
+
+def test_nodes_are_counted_whole_and_only_while_held():
+    jobs = [Job("a", {1: 2.0}), Job("b", {1: 1.0}), Job("c", {2: 3.0})]
+    widths = {"a": 1, "b": 1, "c": 2}
+    one = list_schedule(jobs, widths, Cluster(2, 2))
+    assert (one.end, one.node_time, one.gpu_time) == (3.0, 5.0, 9.0)
+    first = list_schedule(by_critical_path(jobs, widths), widths, Cluster(1, 2))
+    assert (first.end, first.node_time, first.gpu_time) == (5.0, 5.0, 9.0)
+
+
+def test_the_published_campaign_on_single_gpus_takes_less_than_half():
+    """128 experiments of equal work: 32 rounds of 1/1.9 on whole nodes, 8 rounds of 1 on single GPUs."""
+    jobs = [Job(f"{number}", PUBLISHED) for number in range(128)]
+    found = plan(jobs, Cluster(4, 4))
+    assert found.naive.end == pytest.approx(32 / 1.9) and found.naive.node_time == pytest.approx(128 / 1.9)
+    assert found.schedule.end == pytest.approx(8.0) == found.least_end
+    assert found.schedule.node_time == pytest.approx(32.0)
+    assert {len(each.gpus) for each in found.schedule.placed} == {1}
+
+
+def test_the_last_ones_get_more():
+    """17 alike on 16 GPUs: a second round of one alone would take 2; two on two GPUs each end at 1.625."""
+    jobs = [Job(f"{number}", PUBLISHED) for number in range(17)]
+    found = plan(jobs, Cluster(4, 4)).schedule
+    assert found.end < 1.7
+    check(found, jobs, Cluster(4, 4))
