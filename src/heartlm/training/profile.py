@@ -128,7 +128,8 @@ def _backward_share(events: Any) -> float | None:
 class _SeenSpans(Spans):
     """Keeps the spans of a look, and hands them on to whoever had them before."""
 
-    PID = -1
+    PID = 10**9
+    """Of no process, and no GPU, that torch names in its trace."""
 
     def __init__(self, before: Spans | None) -> None:
         super().__init__(Path(os.devnull))

@@ -1,0 +1,161 @@
+"""A close look at a few steps: the parts add up, the bottleneck has a name, the traces are such as Perfetto reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heartlm.cli.main import main
+from heartlm.training.profile import SEEN_STEPS, WAIT_STEPS
+from heartlm.training.profile_table import PARTS, Operator, page, summary, table
+
+SHORT = ("--depth", "1", "--window", "32", "--threads", "1", "--device", "cpu", "--log-every", "4")
+
+
+def step(**changed: float) -> dict[str, float]:
+    return {"data": 0.1, "forward_backward": 0.6, "communication": 0.1, "optimizer": 0.1, "other": 0.1} | changed
+
+
+seconds = st.floats(0, 10)
+
+
+@given(st.lists(st.builds(step, data=seconds, forward_backward=st.floats(0.1, 10), forward=seconds), min_size=1))
+def test_parts_add_up_to_the_steps(steps: list[dict[str, float]]):
+    found = summary(steps, [])
+    whole_s = sum(sum(each.values()) - each["forward"] for each in steps) / len(steps)
+    assert sum(found["parts_s"].values()) == pytest.approx(whole_s) == found["step_s"]
+    assert tuple(found["parts_s"]) == PARTS and min(found["parts_s"].values()) >= 0
+    assert found["parts_s"][found["bottleneck"]] == max(found["parts_s"].values())
+
+
+@pytest.mark.parametrize(
+    ("changed", "bottleneck", "hint"),
+    [
+        ({"data": 5.0}, "data", "--prefetch"),
+        ({"forward": 0.5}, "forward", "--compile"),
+        ({"forward": 0.1}, "backward", "--compile"),
+        ({"communication": 5.0}, "communication", "--bucket-cap-mb auto"),
+        ({"optimizer": 5.0}, "optimizer", "--batch-size"),
+        ({"other": 5.0}, "other", "--batch-size"),
+    ],
+)
+def test_the_largest_part_is_the_bottleneck(changed: dict[str, float], bottleneck: str, hint: str):
+    found = summary([step(**changed)], [])
+    assert found["bottleneck"] == bottleneck
+    assert hint in table(found)[-1] and table(found)[-1].startswith(f"bottleneck: {bottleneck}")
+    assert f"**Bottleneck: {bottleneck}.**" in page(found)
+
+
+def test_on_a_gpu_kernels_tell_the_passes_apart_and_how_idle_it_was():
+    found = summary([step(), step()], [Operator("mm", 4, 0.5)], backward_share=0.75, device_busy_s=0.5)
+    assert found["parts_s"]["backward"] == pytest.approx(0.45)
+    assert found["device_busy_share"] == pytest.approx(0.25)
+    assert "waits for the CPU" in found["what_helps"]
+    assert "The GPU computed 25.0 % of the time." in page(found)
+
+
+def test_operators_are_told_by_the_time_they_took():
+    operators = [Operator(f"op{number}", number + 1, number / 10) for number in range(20)]
+    found = summary([step(), step()], operators)
+    assert [each["name"] for each in found["operators"][:2]] == ["op19", "op18"]
+    assert found["operators"][0] == {"name": "op19", "calls_per_step": 10.0, "self_s": pytest.approx(0.95)}
+    assert "| `op19` | 10 | 950.000 |" in page(found)
+
+
+def check_trace_events(path: Path) -> list[dict[str, Any]]:
+    """See that `path` is in the Trace Event Format, as Perfetto's importer of JSON wants it; return its events.
+
+    Slices of one thread have to lie inside or beside one another: Perfetto asks for strict nesting.
+    """
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    slices: dict[Any, list[tuple[float, float]]] = {}
+    for event in events:
+        assert isinstance(event["ph"], str) and isinstance(event["name"], str)
+        assert isinstance(event.get("pid", 0), int | str) and isinstance(event.get("tid", 0), int | str)
+        assert event["ph"] in "XMisftCBE", event
+        if event["ph"] == "X":
+            assert event["ts"] >= 0 and event["dur"] >= 0 and isinstance(event.get("args", {}), dict)
+            slices.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["dur"]))
+        elif event["ph"] == "M":
+            assert event["args"], "metadata without a value"
+    for of_thread in slices.values():
+        open_until: list[float] = []
+        for begin, duration in sorted(of_thread, key=lambda each: (each[0], -each[1])):
+            while open_until and open_until[-1] <= begin + 0.2:  # microseconds; clocks are written to a tenth
+                open_until.pop()
+            assert not open_until or begin + duration <= open_until[-1] + 0.2
+            open_until.append(begin + duration)
+    return list(events)
+
+
+def names(events: list[dict[str, Any]]) -> set[str]:
+    return {event["name"] for event in events if event["ph"] == "X"}
+
+
+def test_a_training_is_looked_at(tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run, num_steps = tmp_path / "run", WAIT_STEPS + 2 * SEEN_STEPS + 1
+    words = ("--corpus", str(tiny_corpus), "--out", str(run), "--steps", str(num_steps), *SHORT)
+    assert main(["pretrain", *words, "--profile", "--viztracer", "--spans"]) == 0
+    told = capsys.readouterr().err
+    found = json.loads((run / "profile" / "profile.json").read_text())
+    assert found["num_steps"] == SEEN_STEPS and f"bottleneck: {found['bottleneck']}" in told
+    assert found["parts_s"]["forward"] > 0 and found["parts_s"]["backward"] > 0
+    assert any(each["name"].startswith("aten::") for each in found["operators"])
+    assert (run / "profile" / "profile.md").read_text() == page(found)
+    assert {path.name for path in (run / "profile").iterdir()} == {
+        "profile.json", "profile.md", "trace.json", "python.json"
+    }  # fmt: skip
+
+    trace = check_trace_events(run / "profile" / "trace.json")
+    assert {"aten::mm", "data", "forward_backward", "optimizer", "step"} <= names(trace)
+    steps = [event for event in trace if event["name"] == "step"]
+    assert [event["args"]["step"] for event in steps] == list(range(WAIT_STEPS + 1, WAIT_STEPS + SEEN_STEPS + 1))
+    products = [event["ts"] for event in trace if event["name"] == "aten::mm"]
+    assert steps[0]["ts"] < min(products) and max(products) < steps[-1]["ts"] + steps[-1]["dur"], "clocks agree"
+    assert any("gradients" in name for name in names(check_trace_events(run / "profile" / "python.json")))
+
+    assert main(["trace", str(run)]) == 0
+    spans = check_trace_events(run / "trace.json")
+    numbers = sorted(event["args"]["step"] for event in spans if event["name"] == "step")
+    assert numbers == list(range(1, num_steps + 1)), "a look takes no span away"
+
+
+def test_a_run_that_ends_early_says_so(tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ("--corpus", str(tiny_corpus), "--out", str(tmp_path / "run"), "--steps", "2", *SHORT)
+    assert main(["pretrain", *words, "--profile"]) == 0
+    assert f"profile: the run took 2 steps, a look begins after {WAIT_STEPS}" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "profile").exists()
+
+
+def test_a_look_that_the_end_cuts_short_is_kept(tiny_corpus: Path, tmp_path: Path):
+    words = ("--corpus", str(tiny_corpus), "--out", str(tmp_path / "run"), "--steps", str(WAIT_STEPS + 2), *SHORT)
+    assert main(["pretrain", *words, "--profile"]) == 0
+    assert json.loads((tmp_path / "run" / "profile" / "profile.json").read_text())["num_steps"] == 2
+
+
+def test_looking_changes_no_weight(tiny_corpus: Path, tmp_path: Path):
+    losses = []
+    for look in ((), ("--profile", "--viztracer")):
+        out = tmp_path / f"run{len(look)}"
+        assert main(["pretrain", "--corpus", str(tiny_corpus), "--out", str(out), "--steps", "12", *SHORT, *look]) == 0
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        losses.append([line["loss"] for line in lines])
+    assert losses[0] == losses[1]
+
+
+def test_what_goes_wrong_in_a_look_ends_no_training(
+    tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no room for the trace")
+
+    monkeypatch.setattr("heartlm.training.profile.TorchLook._write_trace", refuse)
+    words = ("--corpus", str(tiny_corpus), "--out", str(tmp_path / "run"), "--steps", "10", *SHORT)
+    assert main(["pretrain", *words, "--profile"]) == 0
+    assert "profile failed: no room for the trace" in capsys.readouterr().err
+    assert (tmp_path / "run" / "models" / "last").is_dir()
