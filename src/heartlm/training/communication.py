@@ -1,4 +1,4 @@
-"""Which part of the sums over ranks is hidden behind the backward pass.
+"""What a rank waits for in the sums of gradients over ranks, and which part of them is hidden behind its backward pass.
 
     backward pass   |== layer 3 ==|== layer 2 ==|== layer 1 ==|
     sums over ranks               |-- bucket 3 --|   |- bucket 2 -|-- bucket 1 --|
@@ -15,7 +15,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+
+import torch
+
+from heartlm.training.meters import Meters
 
 
 @dataclass
@@ -43,11 +48,11 @@ class Flights:
     def take_hidden_s(self) -> float | None:
         """Seconds of the step in which a sum was on its way while gradients were computed; forget the step.
 
-        None where no sum was noted.
+        None where nothing was noted.
         """
         flights, ready_s = self._flights, self._ready_s
         self._flights, self._ready_s = [], None
-        if not flights or ready_s is None:
+        if ready_s is None:
             return None
         return hidden_s([(begin, *landed) for begin, *landed in flights], ready_s)
 
@@ -65,3 +70,46 @@ def hidden_s(flights: list[tuple[float, ...]], ready_s: float) -> float:
         covered_s += max(0.0, end_s - max(begin_s, until_s))
         until_s = max(until_s, end_s)
     return covered_s
+
+
+class Exchange:
+    """The sums of gradients over ranks, as those who ask for them tell of them.
+
+    Args:
+        meters: of this rank, which count what it waits for as communication.
+        device: it computes on.
+        flights: where sums under way are noted; None to note none.
+    """
+
+    def __init__(self, meters: Meters, device: torch.device, flights: Flights | None = None) -> None:
+        self._meters, self._device, self._exposed = meters, device, ExitStack()
+        self._flights = flights if device.type == "cpu" else None
+
+    def ready(self) -> None:
+        """The gradients of this rank are there: what is left of the backward pass is communication."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        if self._flights is not None:
+            self._flights.ready()
+        self._exposed.enter_context(self._meters.span("communication"))
+
+    def returned(self) -> None:
+        """The backward pass returned; on a CPU all sums are there then, a GPU has yet to be waited for."""
+        if self._device.type == "cpu":
+            self.over()
+
+    def over(self) -> None:
+        """All sums are there."""
+        self._exposed.close()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Around a sum that is waited for at once."""
+        return self._meters.span("communication")
+
+    def launch(self) -> Callable[[], None]:
+        """A sum is on its way; call the result, from any thread, when it is there."""
+        return self._flights.launch() if self._flights is not None else _nothing
+
+
+def _nothing() -> None:
+    pass

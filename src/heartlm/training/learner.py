@@ -14,6 +14,7 @@ from torch.optim import AdamW
 from heartlm.kernels.draws import Stream, draws
 from heartlm.models.heart import HeartModel
 from heartlm.training.batches import Batch
+from heartlm.training.communication import Exchange
 from heartlm.training.config import TrainingConfig
 from heartlm.training.objectives import LossModule, LossSum
 from heartlm.training.parallel import Sums
@@ -34,7 +35,7 @@ class Learner:
         device: where to compute.
         precision: of matrix products.
         ranks: this process among those that train together.
-        ready: called in each step when this rank's gradients are computed and only the sum over ranks is left.
+        exchange: told of the sums over ranks, and when this rank's gradients are computed and only they are left.
 
     Attributes:
         model: as it was given.
@@ -50,7 +51,7 @@ class Learner:
         device: torch.device,
         precision: torch.dtype,
         ranks: Ranks,
-        ready: Callable[[], None],
+        exchange: Exchange | None = None,
     ) -> None:
         self.model, self.config, self.ranks = model.to(device), config, ranks
         self.device, self.precision = device, precision
@@ -64,7 +65,7 @@ class Learner:
             self.module = sharded(self.alone, list(self.model.trunk.blocks), device)
         self.learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = AdamW(_groups(self.learning, config.weight_decay), betas=(0.9, 0.95), fused=True)
-        self.ready = ready
+        self.exchange = exchange
 
     def replicate(self, some: Batch, sums: Sums) -> None:
         """Let ranks that are to hold the whole model add up their gradients, after measuring how with `some`."""
@@ -77,11 +78,11 @@ class Learner:
             num_bytes = sum(parameter.nbytes for parameter in self.learning)
             cap = fastest_bucket_cap(
                 num_bytes,
-                lambda cap: replicated(self.alone, cap, lambda: None, shared),
+                lambda cap: replicated(self.alone, cap, None, shared),
                 lambda module: self._compute(module, some),
                 sums,
             )
-        self.module = replicated(self.alone, cap, self.ready, shared)
+        self.module = replicated(self.alone, cap, self.exchange, shared)
 
     def gradients(
         self, step: int, micro_batches: list[Batch], num_counted: Callable[[], float]
@@ -105,6 +106,8 @@ class Learner:
                 (loss / max(1.0, num_counted())).backward()  # type: ignore[no-untyped-call]
             names = ("loss", *parts)
             sums.append(torch.stack([loss.detach(), *parts.values()]).float())
+        if self.exchange is not None:
+            self.exchange.returned()
         norm = gradient_norm([p.grad for p in self.learning if p.grad is not None])
         *losses, whole = torch.cat([torch.stack(sums).sum(dim=0), norm[None]]).tolist()  # waits for the device, once
         return dict(zip(names, losses, strict=True)), whole

@@ -10,9 +10,10 @@ knows the same losses and norms, so all decide alike; only the first writes and 
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -24,6 +25,7 @@ from heartlm.models.store import save_tensors, whole_tensors
 from heartlm.training.agreement import Agreement
 from heartlm.training.bad_steps import BadSteps
 from heartlm.training.checkpoint import Checkpoints, Progress
+from heartlm.training.communication import Exchange
 from heartlm.training.device import device_and_precision
 from heartlm.training.feed import Feed, StepBatches
 from heartlm.training.job import Job
@@ -33,7 +35,6 @@ from heartlm.training.measured import measure_forward
 from heartlm.training.parallel import Sums, has_gone, reason_of
 from heartlm.training.schedule import learning_rate
 from heartlm.training.validation import validation_losses
-
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
@@ -51,9 +52,12 @@ def train(job: Job, resume: bool) -> Progress:
     """
     keep_memory()
     torch.set_flush_denormal(True)  # denormal gradients slow a CPU down tenfold
+    gc.collect()
+    gc.freeze()  # looking through all that was imported, now and then, makes one rank wait for another
     try:
         return _Loop(job).run(resume)
     finally:
+        gc.unfreeze()
         torch.set_flush_denormal(False)
 
 
@@ -65,9 +69,10 @@ class _Loop:
         device, precision = device_and_precision(job.config.device, job.config.precision, job.ranks.local_rank)
         self.sums = Sums(job.ranks, job.config.timeout_s)
         self.log = Log(job, device, precision, self.sums)
-        self.exposed = ExitStack()
+        flights = None if self.log.measured is None else self.log.measured.flights
+        self.exchange = Exchange(self.log.meters, device, flights)
         self.learner = Learner(
-            job.model, job.loss, job.config, device=device, precision=precision, ranks=job.ranks, ready=self._ready
+            job.model, job.loss, job.config, device=device, precision=precision, ranks=job.ranks, exchange=self.exchange
         )
         if self.log.tells_forward and device.type == "cpu":
             measure_forward(self.learner.alone, self.log.meters)
@@ -159,7 +164,7 @@ class _Loop:
 
         with self.log.meters.span("forward_backward"):
             losses, norm = self.learner.gradients(batches.step, batches.micro_batches, counted)
-            self.exposed.close()
+            self.exchange.over()
         with self.log.meters.span("communication"):
             values = self.sums(*losses.values())
         num_counted, num_tokens, stop = totals()
@@ -174,14 +179,6 @@ class _Loop:
         self.progress.step += 1
         entry = {"loss": means["loss"], "learning_rate": rate, "grad_norm": norm}
         return entry | {f"loss/{name}": means[name] for name in means if name != "loss"} if taken else {}, stop > 0
-
-    def _ready(self) -> None:
-        """The gradients of this rank are there: what is left of the backward pass is communication."""
-        if self.learner.device.type == "cuda":
-            torch.cuda.current_stream(self.learner.device).synchronize()
-        if self.log.measured is not None:
-            self.log.measured.flights.ready()
-        self.exposed.enter_context(self.log.meters.span("communication"))
 
     def _rate(self) -> float:
         config = self.config

@@ -24,6 +24,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from heartlm.training.communication import Exchange
 from heartlm.training.parallel import Sums
 
 BUCKET_CAPS_MB = (1.0, 4.0, 16.0, 64.0)
@@ -41,14 +42,17 @@ def sharded(module: nn.Module, blocks: Sequence[nn.Module], device: torch.device
 
 
 def replicated(
-    module: nn.Module, bucket_cap_mb: float, ready: Callable[[], None], shared: Callable[[Tensor], None] | None = None
+    module: nn.Module,
+    bucket_cap_mb: float,
+    exchange: Exchange | None = None,
+    shared: Callable[[Tensor], None] | None = None,
 ) -> DistributedDataParallel:
     """Wrap `module`, so that ranks add up its gradients, bucket by bucket, during the backward pass (DDP).
 
     Args:
         module: on the device it computes on; all its parameters that learn take part in every loss.
         bucket_cap_mb: MiB of gradients that are sent together.
-        ready: called in every backward pass that is reduced, when no gradient is left to compute.
+        exchange: told of every sum, and when no gradient is left to compute.
         shared: adds up a bucket in place, at once; by default the process group does it, meanwhile.
     """
     with warnings.catch_warnings():
@@ -58,15 +62,23 @@ def replicated(
         )
 
     def add_up(bucket: Any) -> torch.futures.Future[Tensor]:
-        if bucket.is_last():
-            ready()
+        if exchange is not None and bucket.is_last():
+            exchange.ready()
         if shared is not None:
-            shared(bucket.buffer())
+            with nullcontext() if exchange is None else exchange.waiting():
+                shared(bucket.buffer())
             done: torch.futures.Future[Tensor] = torch.futures.Future()
             done.set_result(bucket.buffer())
             return done
+        landed = None if exchange is None else exchange.launch()
+
+        def first_of(future: torch.futures.Future[list[Tensor]]) -> Tensor:
+            if landed is not None:
+                landed()
+            return future.value()[0]
+
         reduced = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
-        summed: torch.futures.Future[Tensor] = reduced.then(lambda future: future.value()[0])
+        summed: torch.futures.Future[Tensor] = reduced.then(first_of)
         return summed
 
     wrapped.register_comm_hook(None, lambda _, bucket: add_up(bucket))  # torch objects to annotations as strings
