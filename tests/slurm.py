@@ -34,7 +34,7 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=3
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state
@@ -47,8 +47,8 @@ ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerType=sched/builtin
-SchedulerParameters=sched_min_interval=100000,sched_interval=1
+SchedulerType=sched/backfill
+SchedulerParameters=sched_min_interval=100000,sched_interval=1,bf_interval=1
 SlurmdParameters=config_overrides
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
