@@ -19,7 +19,7 @@ from heartlm.launch.topology import Topology, counted, seconds_of
 EXAMPLES = (
     "heartlm launch foundation.yaml --nodes 2 --gpus-per-node 4 --time 02:00:00",
     "heartlm launch foundation.yaml --profile meluxina --account p200000 --nodes 2 --submit",
-    "heartlm launch foundation.yaml --profile mysite.yaml --nodes 4 --min-nodes 2 --submit --wait",
+    "heartlm launch foundation.yaml --profile mysite.yaml --nodes 4 --submit --wait",
     "heartlm launch foundation.yaml --ranks-per-node 2 --local",
     "heartlm launch --jupyter --profile meluxina --account p200000 --time 01:00:00",
 )
@@ -33,7 +33,6 @@ class LaunchOptions:
         run: a YAML file with the fields of one command, and  command: pretrain, finetune, evaluate or tokenize.
         profile: of the site: a name (generic, local, meluxina) or a YAML file; by default generic, here local.
         nodes: how many.
-        min_nodes: content with so few; the run is the same on any number.
         gpus_per_node: by default all that the profile says a node has; 0 trains on CPUs.
         ranks_per_node: processes that train together on a node; by default one a GPU, or one.
         cpus_per_task: CPUs that the ranks of a node share; by default the node's part that belongs to its GPUs.
@@ -55,7 +54,6 @@ class LaunchOptions:
     run: Path | None = None
     profile: str | None = None
     nodes: int = 1
-    min_nodes: int | None = None
     gpus_per_node: int | None = None
     ranks_per_node: int | None = None
     cpus_per_task: int | None = None
@@ -175,7 +173,6 @@ def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
         ranks,
         options.cpus_per_task or _cpus(profile, gpus, ranks),
         seconds_of(options.time),
-        options.min_nodes,
     )
 
 
@@ -193,7 +190,7 @@ def _work(path: Path, topology: Topology) -> RunFile:
     """The run of a file, its fields checked, with a place to write and a device."""
     work = RunFile.load(path)
     if not work.is_training:
-        if topology.nodes * topology.ranks_per_node > 1:
+        if topology.world_size > 1:
             asked = f"{counted(topology.nodes, 'node')} with {counted(topology.ranks_per_node, 'rank')} each found"
             raise HeartlmError(f"{path}: heartlm {work.command} is one process, but {asked}: give 1 and 1")
         return work
@@ -224,8 +221,7 @@ def _check_training(work: RunFile, topology: Topology) -> None:
     depth = config.depth if isinstance(config, PretrainConfig) else _depth(config.run)
     if depth is not None:
         config.follow(depth, 32 * depth)
-    for num_ranks in topology.world_sizes:
-        config.check_split(num_ranks)
+    config.check_split(topology.world_size)
 
 
 def _depth(run: Path) -> int | None:

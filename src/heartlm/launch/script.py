@@ -51,9 +51,7 @@ def header(
     topology: Topology, profile: SiteProfile, *, name: str, output: Path, further: Sequence[str] = ()
 ) -> list[str]:
     """The lines `#SBATCH`. `output` may hold SLURM's patterns (%j, %A_%a); `further` are options, as `--array=0-7`."""
-    fewest = topology.min_nodes
-    nodes = f"{topology.nodes}" if fewest in (None, topology.nodes) else f"{fewest}-{topology.nodes}"
-    options = [f"--job-name={name}", f"--nodes={nodes}", "--ntasks-per-node=1"]
+    options = [f"--job-name={name}", f"--nodes={topology.nodes}", "--ntasks-per-node=1"]
     if topology.gpus_per_node:
         options.append(profile.gpu_option.format(gpus=topology.gpus_per_node))
     options += [f"--cpus-per-task={topology.cpus_per_task}", f"--time={time_limit(topology.time_s)}"]

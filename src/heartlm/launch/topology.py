@@ -20,7 +20,6 @@ class Topology:
         ranks_per_node: processes that train; as a rule one a GPU.
         cpus_per_task: CPUs that the ranks of a node share.
         time_s: after which SLURM ends the job.
-        min_nodes: content with so few, where not all are free; None for no fewer than `nodes`.
     """
 
     nodes: int = 1
@@ -28,7 +27,6 @@ class Topology:
     ranks_per_node: int = 1
     cpus_per_task: int = 1
     time_s: int = 3600
-    min_nodes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("nodes", "ranks_per_node", "cpus_per_task", "time_s"):
@@ -36,8 +34,6 @@ class Topology:
                 raise HeartlmError(f"{name}: {getattr(self, name)} found, at least 1 expected")
         if self.gpus_per_node < 0:
             raise HeartlmError(f"gpus_per_node: {self.gpus_per_node} found, at least 0 expected")
-        if self.min_nodes is not None and not 1 <= self.min_nodes <= self.nodes:
-            raise HeartlmError(f"min_nodes: {self.min_nodes} found, 1 to {self.nodes} (nodes) expected")
         if 0 < self.gpus_per_node < self.ranks_per_node:
             raise HeartlmError(
                 f"ranks_per_node: {self.ranks_per_node} found, at most {self.gpus_per_node} expected: "
@@ -45,17 +41,15 @@ class Topology:
             )
 
     @property
-    def world_sizes(self) -> range:
-        """How many ranks may train together, by the number of nodes SLURM gives."""
-        fewest = self.min_nodes or self.nodes
-        return range(fewest * self.ranks_per_node, self.nodes * self.ranks_per_node + 1, self.ranks_per_node)
+    def world_size(self) -> int:
+        """How many ranks train together."""
+        return self.nodes * self.ranks_per_node
 
     @property
     def words(self) -> str:
         """For example `2 nodes × 4 GPUs`."""
         of_node = counted(self.gpus_per_node, "GPU") if self.gpus_per_node else counted(self.ranks_per_node, "CPU rank")
-        nodes = counted(self.nodes, "node")
-        return f"{nodes if self.min_nodes is None else f'{self.min_nodes} to {nodes}'} × {of_node}"
+        return f"{counted(self.nodes, 'node')} × {of_node}"
 
 
 def counted(number: int, what: str) -> str:

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
 
@@ -27,6 +28,9 @@ STOPPED_STATUS = 128 + signal.SIGTERM
 
 NOT_SAID = (0, 2, STOPPED_STATUS)
 """Statuses of ranks that have said themselves why they ended."""
+
+OTHERS_END_WITHIN_S = 10.0
+"""How long a node that ended waits for the last words of the others."""
 
 asked = Event()
 """Whether this process was asked to stop its ranks."""
@@ -50,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         torchrun(["--signals-to-handle=SIGHUP,SIGQUIT", *arguments])
     except ChildFailedError as error:
+        wait_for_others(arguments)
         rank, failure = error.get_first_failure()
         if failure.exitcode not in NOT_SAID:
             ended = f"status {failure.exitcode}" if failure.exitcode > 0 else failure.signal_name()
@@ -62,6 +67,25 @@ def main(arguments: Sequence[str]) -> int:
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
+
+
+def wait_for_others(arguments: Sequence[str]) -> None:
+    """Stay until torchrun of the other nodes has ended, too: when the store goes, it kills ranks in mid-sentence."""
+    from torch.distributed import DistError
+    from torch.distributed.distributed_c10d import TCPStore  # type: ignore[attr-defined]
+
+    options = dict(word.removeprefix("--").partition("=")[::2] for word in arguments)
+    num_nodes = int(options.get("nnodes", 1))
+    if num_nodes == 1:
+        return
+    host, _, port = options["rdzv-endpoint"].rpartition(":")
+    with suppress(DistError):
+        store = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=OTHERS_END_WITHIN_S))
+        give_up_s = time.monotonic() + OTHERS_END_WITHIN_S
+        num_ended = store.add("heartlm: ended", 1)
+        while num_ended < num_nodes and time.monotonic() < give_up_s:
+            time.sleep(0.05)
+            num_ended = store.add("heartlm: ended", 0)
 
 
 def _pass_on() -> None:
