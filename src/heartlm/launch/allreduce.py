@@ -3,7 +3,8 @@
     sizes ─► back-to-back all-reduces among the ranks ─► median seconds of each size ─► time = latency + bytes / rate
 
 Under torchrun, or in an allocation, the ranks that are there are measured; otherwise ranks are started on this machine,
-each on cores of its own (gloo), or one on each GPU (NCCL). `python -m heartlm.launch.allreduce` prints the fit.
+each on cores of its own, or one on each GPU (NCCL). CPU ranks of one machine add up as training does, through shared
+memory, and over gloo where there are no kernels or more machines. `python -m heartlm.launch.allreduce` prints the fit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import combinations
@@ -47,7 +48,7 @@ class AllReduceFit:
         latency_s: of a message of no length.
         bytes_per_s: message bytes of one rank a second, not what crosses the wires.
         world_size: ranks that add up.
-        backend: gloo or nccl.
+        backend: gloo, nccl or shared memory.
         points: what was measured, `(num_bytes, median seconds)` of each size, smallest first.
     """
 
@@ -171,20 +172,23 @@ def measure_in_group(sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROU
     import torch
     import torch.distributed as dist
 
+    from heartlm.training.shared_memory import shared_sum_of
+
     backend = str(dist.get_backend())
     device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+    shared = shared_sum_of(Ranks.from_environment(), TIMEOUT_S) if backend == "gloo" else None
+    add_up, backend = (shared, "shared memory") if shared else (dist.all_reduce, backend)
     medians = torch.tensor(
-        [_median_s(size, rounds, device) for size in sizes_bytes], dtype=torch.float64, device=device
+        [_median_s(size, rounds, device, add_up) for size in sizes_bytes], dtype=torch.float64, device=device
     )
     dist.all_reduce(medians, dist.ReduceOp.MAX)
     points = tuple(zip(sizes_bytes, medians.tolist(), strict=True))
     return AllReduceFit(*fit_points(points), dist.get_world_size(), backend, points)
 
 
-def _median_s(num_bytes: int, rounds: int, device: Any) -> float:
+def _median_s(num_bytes: int, rounds: int, device: Any, add_up: Callable[[Any], object]) -> float:
     """Seconds of one all-reduce in the middle of `rounds`; small ones go many in a row, as clocks are no finer."""
     import torch
-    import torch.distributed as dist
 
     message = torch.zeros(num_bytes // 4, device=device)
     in_a_row = max(1, min(16, FILL_BYTES // num_bytes))
@@ -192,7 +196,7 @@ def _median_s(num_bytes: int, rounds: int, device: Any) -> float:
     for _ in range(rounds + 1):
         begin_s = time.perf_counter()
         for _ in range(in_a_row):
-            dist.all_reduce(message)
+            add_up(message)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         taken_s.append((time.perf_counter() - begin_s) / in_a_row)

@@ -7,6 +7,9 @@
 Between measured batches seconds are interpolated. Below the smallest they follow the line through the two smallest,
 and where only one was measured they are taken as proportional, which is a lower bound: small batches are less
 efficient. `Range` carries both bounds.
+
+Machines are shared: what counts of a measurement are its typical steps (the middle half), its parts scaled to them, and
+measurements during which the machine's speed moved count only where there is no other of the cell.
 """
 
 from __future__ import annotations
@@ -19,10 +22,14 @@ import numpy as np
 
 from heartlm.scaling.cell import Cell, Measurement
 from heartlm.scaling.network import bucket_bytes
-from heartlm.scaling.simulate import Work
+from heartlm.scaling.probe import moved
+from heartlm.scaling.simulate import Work, typical_s
 
 MOST_JITTER = 64
 """More single steps than this are stood for by as many quantiles."""
+
+NORMAL = 1.4826
+"""The standard deviation of a normal distribution over the median of its absolute deviations."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,9 @@ class OneRank:
 
     def __init__(self, kind: Kind, measurements: Sequence[Measurement]) -> None:
         self.kind = kind
-        self.alone = [each for each in measurements if each.cell.ranks == 1 and each.cell.copies == 1]
-        self.beside = [each for each in measurements if each.cell.ranks == 1 and each.cell.copies > 1]
+        counting = steady(measurements)
+        self.alone = [each for each in counting if each.cell.copies == 1]
+        self.beside = [each for each in counting if each.cell.copies > 1]
         assert self.alone, "a kind without one-rank measurements"
         self.on_gpu = any(each.peak_device_memory_bytes is not None for each in self.alone)
         self.gradient_bytes = statistics.median(each.num_parameters * 4 for each in self.alone)
@@ -81,14 +89,15 @@ class OneRank:
         """What a rank of `cell` does in a step; `pick` chooses within the range of each part."""
         micro_batches = cell.accumulation
         tokens = cell.tokens_per_step / cell.ranks / micro_batches
-        compute_s = pick(self._seconds(tokens, lambda each: each.compute_s / each.cell.accumulation))
+        compute_s = pick(self._seconds(tokens, lambda each: _scaled(each, each.compute_s) / each.cell.accumulation))
         backward_s = compute_s * self._backward_share()
         return Work(
             forward_s=compute_s - backward_s,
             backward_s=backward_s,
-            optimizer_s=self._median(lambda each: each.optimizer_s),
-            data_s=micro_batches * pick(self._seconds(tokens, lambda each: each.data_s / each.cell.accumulation)),
-            other_s=self._median(lambda each: each.other_s),
+            optimizer_s=self._median(lambda each: _scaled(each, each.optimizer_s)),
+            data_s=micro_batches
+            * pick(self._seconds(tokens, lambda each: _scaled(each, each.data_s) / each.cell.accumulation)),
+            other_s=self._median(lambda each: _scaled(each, each.other_s)),
             micro_batches=micro_batches,
             bucket_bytes=bucket_bytes(self.gradient_bytes, cell.bucket_cap_mb),
         )
@@ -100,20 +109,23 @@ class OneRank:
 
     def jitter(self) -> list[float]:
         """Relative seconds of single steps, around 1; of ranks beside others, where those were measured."""
-        return quantiles([step_s / each.mean_step_s for each in self.beside or self.alone for step_s in each.step_s])
+        counting = self.beside or self.alone
+        return quantiles([step_s / typical_s(each.step_s) for each in counting for step_s in each.step_s])
 
-    def slowdown(self, ranks_on_node: int) -> Range | None:
+    def slowdown(self, ranks_on_node: int) -> float | None:
         """How many times as long computing takes beside `ranks_on_node` - 1 others; None where nothing tells."""
-        ratios: dict[int, list[float]] = {1: [1.0]}
-        for each in self.beside:
-            alone = [other.compute_s for other in self.alone if _tokens(other) == _tokens(each)]
-            if alone:
-                ratios.setdefault(each.cell.copies, []).append(each.compute_s / statistics.median(alone))
-        nearest = max(copies for copies in ratios if copies <= ranks_on_node)
-        if nearest == 1 and ranks_on_node > 1:
-            return None
-        found = ratios[nearest]
-        return Range(max(1.0, statistics.median(found)), max(1.0, min(found)), max(1.0, *found))
+        if ranks_on_node == 1:
+            return 1.0
+        measured = {each.cell.copies for each in self.beside if each.cell.copies <= ranks_on_node}
+        ratios = [ratio for each in self.beside if each.cell.copies in measured for ratio in self._ratio(each)]
+        return max(1.0, statistics.median(ratios)) if ratios else None
+
+    def _ratio(self, beside: Measurement) -> list[float]:
+        """Of computing beside others to computing alone, in the same repeat where that was measured."""
+        alike = [each for each in self.alone if _tokens(each) == _tokens(beside)]
+        alike = [each for each in alike if each.repeat == beside.repeat] or alike
+        alone_s = [_scaled(each, each.compute_s) for each in alike]
+        return [_scaled(beside, beside.compute_s) / statistics.median(alone_s)] if alone_s else []
 
     def _seconds(self, tokens: float, of: Callable[[Measurement], float]) -> Range:
         points: dict[float, list[float]] = {}
@@ -162,28 +174,47 @@ def at(tokens: float, points: Sequence[tuple[float, float]]) -> Range:
 
 
 def quantiles(relative: Sequence[float]) -> list[float]:
-    """At most `MOST_JITTER` numbers that are distributed as `relative`, their mean 1."""
+    """At most `MOST_JITTER` numbers that are distributed as `relative`, their typical one 1."""
     values = np.asarray(relative, dtype=float)
     if len(values) > MOST_JITTER:
         values = np.quantile(values, (np.arange(MOST_JITTER) + 0.5) / MOST_JITTER)
-    return [float(each) for each in values / values.mean()]
+    return [float(each) for each in values / typical_s(values)]
+
+
+def steady(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Good measurements during which the machine kept its speed; of a cell that has none such, all good ones."""
+    cells: dict[Cell, list[Measurement]] = {}
+    for each in measurements:
+        if each.failed is None:
+            cells.setdefault(each.cell, []).append(each)
+    return [each for found in cells.values() for each in ([m for m in found if not _moved(m)] or found)]
+
+
+def _moved(measurement: Measurement) -> bool:
+    before, after = (measurement.environment.get(f"probe_{when}") for when in ("before", "after"))
+    return bool(before and after and moved(before, after))
 
 
 def repeat_noise(measurements: Iterable[Measurement]) -> tuple[float, int]:
-    """Relative standard deviation of a step's mean between repeats of a cell, and its degrees of freedom.
+    """Relative standard deviation of a typical step between repeats of a cell, and its degrees of freedom.
 
-    All cells that were measured more than once are pooled; 0 degrees where none was.
+    All cells that were measured more than once are pooled, by the median of their deviations; 0 degrees where none was.
     """
     cells: dict[Cell, list[float]] = {}
-    for each in measurements:
-        if each.failed is None:
-            cells.setdefault(each.cell, []).append(each.mean_step_s)
-    squares, freedom = 0.0, 0
-    for means in cells.values():
-        relative = np.asarray(means) / np.mean(means)
-        squares += float(((relative - 1) ** 2).sum())
-        freedom += len(means) - 1
-    return (float(np.sqrt(squares / freedom)) if freedom else 0.0), freedom
+    for each in steady(measurements):
+        cells.setdefault(each.cell, []).append(typical_s(each.step_s))
+    deviations, freedom = list[float](), 0
+    for times in cells.values():
+        if len(times) > 1:
+            relative = np.abs(np.asarray(times) / np.mean(times) - 1) * (len(times) / (len(times) - 1)) ** 0.5
+            deviations += relative.tolist()
+            freedom += len(times) - 1
+    return (NORMAL * statistics.median(deviations) if deviations else 0.0), freedom
+
+
+def _scaled(measurement: Measurement, seconds: float) -> float:
+    """Mean seconds of a part, as they are in a typical step."""
+    return seconds * typical_s(measurement.step_s) / measurement.mean_step_s
 
 
 def _tokens(measurement: Measurement) -> float:

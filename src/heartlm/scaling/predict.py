@@ -12,7 +12,7 @@ communication takes or what a batch costs that was not measured, is simulated bo
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from heartlm.scaling.cell import Cell, Measurement
 from heartlm.scaling.hardware import Hardware
 from heartlm.scaling.network import Network, link_of
 from heartlm.scaling.one_rank import Kind, OneRank, Range, by_kind, repeat_noise
-from heartlm.scaling.simulate import Simulated, Supply, Surroundings, simulate
+from heartlm.scaling.simulate import Simulated, Supply, Surroundings, simulate, typical_s
 
 TOO_FAR = 8
 """Predictions for more ranks than this many times the most that was measured carry a warning."""
@@ -38,12 +38,12 @@ class Prediction:
 
     Attributes:
         cell: what is predicted.
-        step_s: seconds a step, the middle.
+        step_s: seconds of a typical step.
         low_s: the lower end of the interval.
         high_s: the upper end.
         tokens_per_s: places of tokens of all ranks, at `step_s`.
         speedup: tokens a second over those of one rank: of one that does all the work (strong), or a rank's (weak).
-        part_s: seconds a step by part, see `cell.PARTS`.
+        part_s: seconds of a typical step by part, see `cell.PARTS`.
         hidden_communication_s: a step.
         bottleneck: what costs most.
         warnings: why not to trust it.
@@ -112,7 +112,8 @@ class Predictor:
         one = self._one_rank(cell)
         _check_layout(cell)
         middle = self._simulated(one, cell, lambda each: each.value, self.network, self._core_share(one))
-        step_s = middle.mean_step_s
+        part_s = middle.typical_part_s()
+        step_s = sum(part_s.values())
         low_s, high_s = self._bounds(one, cell, step_s)
         alone_s = one.work(cell.base, lambda each: each.value).alone_s
         base_rate, rate = cell.base.tokens_per_step / alone_s, cell.tokens_per_step / step_s
@@ -123,9 +124,9 @@ class Predictor:
             high_s=high_s,
             tokens_per_s=rate,
             speedup=rate / base_rate,
-            part_s=middle.part_s,
+            part_s=part_s,
             hidden_communication_s=middle.hidden_communication_s,
-            bottleneck=self._bottleneck(one, cell, middle),
+            bottleneck=self._bottleneck(one, cell, part_s),
             warnings=self._warnings(one, cell),
         )
 
@@ -142,12 +143,11 @@ class Predictor:
     def _simulated(
         self, one: OneRank, cell: Cell, pick: Callable[[Range], float], network: Network, core_share: float
     ) -> Simulated:
-        slowdown = one.slowdown(cell.ranks // cell.nodes)
         around = Surroundings(
             ranks=cell.ranks,
             nodes=cell.nodes,
             network=network,
-            slowdown=pick(slowdown) if slowdown else 1.0,
+            slowdown=one.slowdown(cell.ranks // cell.nodes) or 1.0,
             core_share=core_share,
             jitter=one.jitter(),
             supply=self._supply(cell),
@@ -165,38 +165,39 @@ class Predictor:
         low = self._simulated(one, cell, lambda each: each.low, self.network.slowed(1 / longer), 0.0)
         high = self._simulated(one, cell, lambda each: each.high, self.network.slowed(longer), 1.0 if core else 0.0)
         spread = self._spread(one)
-        return min(low.mean_step_s, step_s) * max(0.0, 1 - spread), max(high.mean_step_s, step_s) * (1 + spread)
+        low_s, high_s = min(typical_s(low.step_s), step_s), max(typical_s(high.step_s), step_s)
+        return low_s * max(0.0, 1 - spread), high_s * (1 + spread)
 
     def _spread(self, one: OneRank) -> float:
-        """Half a Student interval, as a share of the mean, for one more run beside those that the mean is of."""
+        """Half a Student interval, as a share: one more run, beside the mean of those alone and the slowdown's."""
         from scipy.stats import t
 
-        if self.freedom:
-            repeats = len(one.alone)
-            return float(t.ppf((1 + COVERAGE) / 2, self.freedom) * self.noise * (1 + 1 / repeats) ** 0.5)
-        spreads = [statistics.stdev(each.step_s) / each.mean_step_s for each in one.alone if len(each.step_s) > 1]
-        return 2 * max(spreads, default=0.0)
+        if not self.freedom:
+            spreads = [statistics.stdev(each.step_s) / each.mean_step_s for each in one.alone if len(each.step_s) > 1]
+            return 2 * max(spreads, default=0.0)
+        repeats = 1 + max(each.repeat for each in one.alone)
+        terms = 1 + 1 / repeats + (2 / repeats if one.beside else 0)
+        return float(t.ppf((1 + COVERAGE) / 2, self.freedom) * self.noise * terms**0.5)
 
-    def _bottleneck(self, one: OneRank, cell: Cell, middle: Simulated) -> str:
+    def _bottleneck(self, one: OneRank, cell: Cell, part_s: Mapping[str, float]) -> str:
         """What keeps `cell` furthest from as many times one rank's rate as it has ranks."""
-        costs = self.costs(one, cell, middle)
+        costs = self._costs(one, cell, part_s)
         worst = max(costs, key=lambda name: costs[name])
-        return worst if costs[worst] > NOTHING_LOST * middle.mean_step_s else "compute"
+        return worst if costs[worst] > NOTHING_LOST * sum(part_s.values()) else "compute"
 
-    def costs(self, one: OneRank, cell: Cell, middle: Simulated) -> dict[str, float]:
+    def _costs(self, one: OneRank, cell: Cell, part_s: Mapping[str, float]) -> dict[str, float]:
         """Seconds of a step by what they are lost to."""
         alone, here = one.work(cell.base, lambda each: each.value), one.work(cell, lambda each: each.value)
         share = cell.tokens_per_step / cell.ranks / cell.base.tokens_per_step
         compute_s = here.micro_batches * (here.forward_s + here.backward_s)
         even_s = share * alone.micro_batches * (alone.forward_s + alone.backward_s)
-        step_work_s = here.optimizer_s + here.other_s
         return {
-            "data supply": middle.part_s["data"],
-            "communication": middle.part_s["exposed_communication"],
-            "stragglers": middle.part_s["straggler"],
-            "shared memory": max(0.0, middle.part_s["compute"] - compute_s),
+            "data supply": part_s["data"],
+            "communication": part_s["exposed_communication"],
+            "stragglers": part_s["straggler"],
+            "shared memory": max(0.0, part_s["compute"] - compute_s),
             "small batches": max(0.0, compute_s - even_s),
-            "optimizer": step_work_s * (1 - share),
+            "optimizer": (here.optimizer_s + here.other_s) * (1 - share),
         }
 
     def _warnings(self, one: OneRank, cell: Cell) -> list[str]:

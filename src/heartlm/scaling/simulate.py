@@ -104,21 +104,42 @@ class Simulated:
     """What came out, means over ranks.
 
     Attributes:
-        step_s: of every step, `[num_steps]`.
-        part_s: seconds a step of every part of `cell.PARTS`, which add up to the mean of `step_s`.
+        parts_s: seconds of every part of `cell.PARTS` in every step, `[num_steps]` each; they add up to the step.
         hidden_communication_s: a step, while ranks computed.
         num_batches: that all ranks took.
     """
 
-    step_s: Seconds
-    part_s: dict[str, float]
+    parts_s: dict[str, Seconds]
     hidden_communication_s: float
     num_batches: int
+
+    @property
+    def step_s(self) -> Seconds:
+        """Of every step, `[num_steps]`."""
+        steps: Seconds = sum(self.parts_s.values(), start=np.zeros(1))
+        return steps
 
     @property
     def mean_step_s(self) -> float:
         """Seconds a step."""
         return float(self.step_s.mean())
+
+    def typical_part_s(self) -> dict[str, float]:
+        """Seconds a step of every part, over the middle half of the steps: they add up to `typical_s(step_s)`."""
+        middle = middle_half(self.step_s)
+        return {name: float(each[middle].mean()) for name, each in self.parts_s.items()}
+
+
+def middle_half(step_s: Sequence[float] | Seconds) -> NDArray[np.intp]:
+    """Which steps are neither among the shortest nor among the longest quarter."""
+    left_out = len(step_s) // 4
+    order = np.argsort(np.asarray(step_s), kind="stable")
+    return order[left_out : len(order) - left_out]
+
+
+def typical_s(step_s: Sequence[float] | Seconds) -> float:
+    """The mean of the middle half: a step that something else on the machine held up does not count."""
+    return float(np.asarray(step_s)[middle_half(step_s)].mean())
 
 
 def simulate(work: Work, around: Surroundings) -> Simulated:
@@ -140,9 +161,8 @@ def simulate(work: Work, around: Surroundings) -> Simulated:
 
 
 def _means(steps: Sequence[_Step], num_batches: int) -> Simulated:
-    parts = {name: float(np.mean([step.part_s[name] for step in steps])) for name in steps[0].part_s}
-    step_s = np.array([sum(float(np.mean(each)) for each in step.part_s.values()) for step in steps])
-    return Simulated(step_s, parts, float(np.mean([step.hidden_s for step in steps])), num_batches)
+    parts = {name: np.array([step.part_s[name].mean() for step in steps]) for name in steps[0].part_s}
+    return Simulated(parts, float(np.mean([step.hidden_s for step in steps])), num_batches)
 
 
 class _Step:

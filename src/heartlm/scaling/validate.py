@@ -9,8 +9,9 @@ from typing import Any
 
 from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import Cell, Measurement
-from heartlm.scaling.one_rank import Kind
+from heartlm.scaling.one_rank import Kind, steady
 from heartlm.scaling.predict import Prediction, Predictor
+from heartlm.scaling.simulate import typical_s
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,8 @@ class Checked:
 
     Attributes:
         predicted: from one-rank measurements.
-        step_s: measured, the median of the repeats' means.
-        part_s: measured, medians.
+        step_s: measured, the median of the repeats' typical steps.
+        part_s: measured, medians of the means over all steps.
     """
 
     predicted: Prediction
@@ -87,8 +88,8 @@ def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Valid
         HeartlmError: there is none, or one cannot be predicted.
     """
     cells: dict[Cell, list[Measurement]] = {}
-    for each in measurements:
-        if each.failed is None and each.cell.ranks > 1:
+    for each in steady(measurements):
+        if each.cell.ranks > 1:
             cells.setdefault(each.cell, []).append(each)
     if not cells:
         raise HeartlmError("no good measurement of more than one rank found: there is nothing to compare with")
@@ -98,7 +99,7 @@ def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Valid
     checked = [
         Checked(
             predictor.predict(cell),
-            statistics.median(each.mean_step_s for each in found),
+            statistics.median(typical_s(each.step_s) for each in found),
             {name: statistics.median(each.part_s[name] for each in found) for name in found[0].part_s},
         )
         for cell, found in known.items()
