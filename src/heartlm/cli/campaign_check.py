@@ -31,8 +31,7 @@ def _check(experiment: Experiment) -> None:
     if not isinstance(config, TrainingConfig):
         return
     config.checked_corpus()
-    for num_ranks in experiment.topology.world_sizes:
-        config.check_split(num_ranks)
+    config.check_split(experiment.topology.world_size)
 
 
 def _options(command: str) -> type[Any]:

@@ -236,7 +236,7 @@ def _experiment(draft: Draft, general: dict[str, Any]) -> Experiment:
     if not run.is_training:
         general = {**general, "nodes": 1, "ranks_per_node": 1, "gpus_per_node": min(1, general.get("gpus_per_node", 0))}
     topology = _topology({**general, **own}, name)
-    if not run.is_training and topology.nodes * topology.ranks_per_node > 1:
+    if not run.is_training and topology.world_size > 1:
         raise HeartlmError(f"{name}: topology: {topology.words} found, but heartlm {run.command} is one process")
     if not isinstance(draft.start_s, int | float) or draft.start_s < 0:
         raise HeartlmError(f"{name}: start_s: {draft.start_s!r} found, seconds expected")

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heartlm.launch.campaign import Campaign, Experiment
 from heartlm.launch.profile import SiteProfile
 from heartlm.launch.script import RESUME, body, header, text_of
 from heartlm.launch.torchrun import STOPPED_STATUS
+
+THIS_TASK = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
+"""To SLURM the job number of a task can be that of its whole array, which would queue again as a whole."""
 
 Task = tuple[str, int]
 """Name of an array, number of a task in it."""
@@ -30,12 +33,14 @@ class TaskArray:
     Attributes:
         name: of the array: its level and stage.
         tasks: its experiments by the number of their task.
+        needs: names of the experiments that each has to wait for, by the number of its task.
         kind: of the dependency, aftercorr or afterok; None where it waits for nothing.
         waits_for: whole arrays (aftercorr) or tasks of arrays (afterok).
     """
 
     name: str
     tasks: Mapping[int, Experiment]
+    needs: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     kind: str | None = None
     waits_for: tuple[Task, ...] = ()
 
@@ -79,8 +84,7 @@ def arrays_of(experiments: Sequence[Experiment]) -> list[TaskArray]:
     for level, members in enumerate(_levels(experiments), start=1):
         names: set[str] = set()
         for group in _together(members, lambda each: (each.stage, each.topology, each.run.is_training)):
-            needs = {each.name: tuple(place[need] for need in each.needs if need in place) for each in group}
-            for array in _split(group, needs, f"{level}-{group[0].stage}", names):
+            for array in _split(group, place, f"{level}-{group[0].stage}", names):
                 arrays.append(array)
                 place.update({each.name: (array.name, number) for number, each in array.tasks.items()})
     return arrays
@@ -103,24 +107,29 @@ def _together(experiments: Iterable[Experiment], key: Callable[[Experiment], Has
     return list(groups.values())
 
 
-def _split(
-    group: Sequence[Experiment], needs: Mapping[str, tuple[Task, ...]], name: str, taken: set[str]
-) -> list[TaskArray]:
+def _split(group: Sequence[Experiment], place: Mapping[str, Task], name: str, taken: set[str]) -> list[TaskArray]:
     """Arrays of experiments of one level, stage and topology, by what they wait for."""
+    waits = {each.name: tuple(place[need] for need in each.needs if need in place) for each in group}
     arrays = []
-    for alike in _together(group, lambda each: tuple(sorted({array for array, _ in needs[each.name]}))):
-        waited = needs[alike[0].name]
-        numbers = [{number for _, number in needs[each.name]} for each in alike]
-        if not waited:
-            arrays.append(TaskArray(_new(name, taken), dict(enumerate(alike, start=1))))
-        elif all(len(each) == 1 for each in numbers) and len(set[int]().union(*numbers)) == len(alike):
+    for alike in _together(group, lambda each: tuple(sorted({array for array, _ in waits[each.name]}))):
+        waited = waits[alike[0].name]
+        numbers = [{number for _, number in waits[each.name]} for each in alike]
+        if waited and all(len(each) == 1 for each in numbers) and len(set[int]().union(*numbers)) == len(alike):
             tasks = {number: each for (number,), each in zip(map(tuple, numbers), alike, strict=True)}
-            arrays.append(TaskArray(_new(name, taken), tasks, "aftercorr", waited))
-        else:
-            for same in _together(alike, lambda each: frozenset(needs[each.name])):
-                tasks = dict(enumerate(same, start=1))
-                arrays.append(TaskArray(_new(name, taken), tasks, "afterok", needs[same[0].name]))
+            arrays.append(_array(_new(name, taken), tasks, place, "aftercorr", waited))
+            continue
+        for same in _together(alike, lambda each: frozenset(waits[each.name])):
+            tasks = dict(enumerate(same, start=1))
+            kind = "afterok" if waited else None
+            arrays.append(_array(_new(name, taken), tasks, place, kind, waits[same[0].name]))
     return arrays
+
+
+def _array(
+    name: str, tasks: Mapping[int, Experiment], place: Mapping[str, Task], kind: str | None, waits_for: tuple[Task, ...]
+) -> TaskArray:
+    needs = {number: tuple(need for need in each.needs if need in place) for number, each in tasks.items()}
+    return TaskArray(name, tasks, needs, kind, waits_for)
 
 
 def _new(name: str, taken: set[str]) -> str:
@@ -133,21 +142,20 @@ def _new(name: str, taken: set[str]) -> str:
 
 
 def tasks_text(array: TaskArray) -> str:
-    """A line for each number up to the last: name, folder of the result, command line; apart by tabs."""
-    lines = [
-        "\t".join(_entry(array.tasks[number])) if number in array.tasks else "-"
-        for number in range(1, max(array.tasks) + 1)
-    ]
-    return text_of(lines)
+    """A line for each number up to the last: name, needs, folder of the result, command line; tabs between."""
+    numbers = range(1, max(array.tasks) + 1)
+    return text_of(["\t".join(_entry(array, number)) if number in array.tasks else "-" for number in numbers])
 
 
-def _entry(experiment: Experiment) -> tuple[str, str, str]:
-    run, cpus = experiment.run, experiment.topology.cpus_per_task
+def _entry(array: TaskArray, number: int) -> tuple[str, str, str, str]:
+    experiment, cpus = array.tasks[number], array.first.topology.cpus_per_task
+    run = experiment.run
     if run.is_training and run.fields.get("device") in (None, "auto"):
         run = run.having(device="cuda" if experiment.topology.gpus_per_node else "cpu")
     if run.command == "tokenize":
         run = run.having(processes=min(cpus, run.fields.get("processes") or cpus))
-    return experiment.name, str(experiment.result), shlex.join(run.argv())
+    needs = ":".join(("", *array.needs.get(number, ()))) or ":"
+    return experiment.name, needs, str(experiment.result), shlex.join(run.argv())
 
 
 def script_of(
@@ -171,49 +179,55 @@ def script_of(
     lines += header(topology, profile, name=f"{campaign.name}-{array.name}", output=output, further=further)
     inner = body(_what(array, campaign), topology, profile, python=python, ranks=is_training)
     inner[-1] = inner[-1].removeprefix("exec ")  # this shell stays, to note what became of it
-    return text_of([*lines, "", *inner])
+    return text_of([*lines, "", *(line.replace('"$SLURM_JOB_ID"', THIS_TASK) for line in inner)])
 
 
 def _what(array: TaskArray, campaign: Campaign) -> list[str]:
     tasks = campaign.state_folder / "arrays" / f"{array.name}.tasks"
     is_training = array.first.run.is_training
-    fields = "name run_folder words" if is_training else "name _ words"
+    fields = f"name needs {'run_folder' if is_training else '_'} words"
     return [
         "# Which experiment: the line of this task.",
         f"tasks={shlex.quote(str(tasks))}",
         f'IFS=$\'\\t\' read -r {fields} < <(sed -n "${{SLURM_ARRAY_TASK_ID}}p" "$tasks")',
         "command=()",
         'eval "command=($words)"',
+        f"experiments={shlex.quote(str(campaign.state_folder / 'experiments'))}",
+        "for need in ${needs//:/ }; do",
+        '    if ! grep -qs \'"status": 0\' "$experiments/$need"/attempt-*.ended; then',
+        '        echo "$name is not run: it needs $need, which is not done"',
+        "        exit 1",
+        "    fi",
+        "done",
         "",
-        *_noted(campaign),
+        *NOTED,
         *(RESUME if is_training else []),
     ]
 
 
-def _noted(campaign: Campaign) -> list[str]:
-    return [
-        "# Each attempt leaves a log and notes of how it began and ended. After a first failure it queues again.",
-        f"attempts={shlex.quote(str(campaign.state_folder / 'experiments'))}/$name",
-        'mkdir -p "$attempts"',
-        "number=1",
-        "while [[ -e $attempts/attempt-$number.begun ]]; do",
-        "    number=$((number + 1))",
-        "done",
-        "attempt=$attempts/attempt-$number",
-        "note() {",
-        """    printf '{"at": %d, "host": "%s", "job": "%s", "status": %s}\\n' \\""",
-        '        "$(date +%s)" "$(hostname)" "$SLURM_JOB_ID" "$2" >"$attempt.part"',
-        '    mv "$attempt.part" "$attempt.$1"',
-        "}",
-        "note begun null",
-        "status=0",
-        "trap '",
-        "    status=$?",
-        '    note ended "$status"',
-        f"    if ((status != 0 && status != {STOPPED_STATUS})) && [[ ! -e $attempts/again-$SLURM_ARRAY_JOB_ID ]]; then",
-        '        touch "$attempts/again-$SLURM_ARRAY_JOB_ID"',
-        '        scontrol requeue "$SLURM_JOB_ID"',
-        "    fi",
-        "' EXIT",
-        'exec >"$attempt.log" 2>&1',
-    ]
+NOTED = [
+    "# Each attempt leaves a log and notes of how it began and ended. After a first failure it queues again.",
+    "attempts=$experiments/$name",
+    'mkdir -p "$attempts"',
+    "number=1",
+    "while [[ -e $attempts/attempt-$number.begun ]]; do",
+    "    number=$((number + 1))",
+    "done",
+    "attempt=$attempts/attempt-$number",
+    "note() {",
+    """    printf '{"at": %d, "host": "%s", "job": "%s", "status": %s}\\n' \\""",
+    '        "$(date +%s)" "$(hostname)" "$SLURM_JOB_ID" "$2" >"$attempt.part"',
+    '    mv "$attempt.part" "$attempt.$1"',
+    "}",
+    "note begun null",
+    "status=0",
+    "trap '",
+    "    status=$?",
+    '    note ended "$status"',
+    f"    if ((status != 0 && status != {STOPPED_STATUS})) && [[ ! -e $attempts/again-$SLURM_ARRAY_JOB_ID ]]; then",
+    '        touch "$attempts/again-$SLURM_ARRAY_JOB_ID"',
+    '        scontrol requeue "$SLURM_JOB_ID"',
+    "    fi",
+    "' EXIT",
+    'exec >"$attempt.log" 2>&1',
+]

@@ -85,7 +85,8 @@ class Attempt:
         with suppress(OSError), self.log.open("rb") as stream:
             stream.seek(max(0, self.log.stat().st_size - 4096))
             lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines()]
-            return next((line for line in reversed(lines) if line), "")
+            telling = [line for line in lines if line and not line.startswith("srun: ")]
+            return next(reversed(telling or [line for line in lines if line]), "")
         return ""
 
     def is_locked(self) -> bool:
