@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "campaign": ("heartlm.cli.campaign", "run many experiments that feed one another, on SLURM or here"),
     "doctor": ("heartlm.cli.doctor", "say what this machine can do, and what is most worth changing"),
     "scale": ("heartlm.cli.scale", "how training time changes with ranks and nodes: measure, report, predict"),
+    "plan": ("heartlm.cli.plan", "share GPUs among the experiments of a campaign"),
     "watch": ("heartlm.cli.watch", "show in the terminal how a run goes, while it goes on"),
     "launch": ("heartlm.cli.launch", "the same on a cluster, without writing a script"),
     "demo": ("heartlm.cli.demo", "the whole line on a simulated database, in a few minutes"),

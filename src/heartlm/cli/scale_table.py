@@ -69,6 +69,8 @@ def explanation_lines(explanation: Explanation) -> list[str]:
         f"a supply of {best.rate:.2f} explains it: while one GPU computes on a batch, the node prepares so many for",
         f"all of them, {best.prefetch} ahead for each, unevenly (standard deviation {best.variation:.2f} of the mean):",
         *aligned(rows),
+        "where that supply is the node's, independent runs on one node share it too; where it is one loader's, they do "
+        "not.",
         "",
         f"communication alone does not: the exposed all-reduce would have to take {100 * needed[few]:.0f} % of a GPU's "
         f"computing on {few} GPUs",

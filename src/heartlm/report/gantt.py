@@ -1,0 +1,74 @@
+"""A plan as a picture: a row for each GPU, a bar for each experiment on it, nodes apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heartlm.report.svg import Markup, Scale, drawing, group, line, rectangle, tag, text, tick_label
+
+WIDTH, LEFT, TOP, BOTTOM = 960, 74, 34, 34
+ROW, NODE_GAP = 18, 8
+NUM_COLOURS = 6
+
+STYLE = """
+text{font:11px system-ui,sans-serif;fill:#222}.title{font-size:13px}.label{fill:#fff;font-size:10px}
+.grid{stroke:#ddd}.c0{fill:#2a6f97}.c1{fill:#bc4b51}.c2{fill:#5b8e7d}.c3{fill:#8d6a9f}.c4{fill:#c17c2f}.c5{fill:#555b6e}
+@media(prefers-color-scheme:dark){svg{background:#16181d}text{fill:#ddd}.grid{stroke:#3a3d45}}
+"""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One experiment on one GPU; `of_node` counts the GPUs of node `node` from 0, `group` gives the colour."""
+
+    name: str
+    group: int
+    node: int
+    of_node: int
+    start: float
+    end: float
+
+
+def gantt(bars: Sequence[Bar], *, nodes: int, gpus_per_node: int, end: float, title: str, unit: str) -> Markup:
+    """Draw `bars` from 0 to `end`, a time in `unit`; the picture carries its own styles."""
+    height = TOP + nodes * (gpus_per_node * ROW + NODE_GAP) + BOTTOM
+    x = Scale(0.0, end or 1.0, LEFT, WIDTH - 12)
+    ticks = [
+        group(
+            line(x(tick), TOP - 4, x(tick), height - BOTTOM, class_="grid"),
+            text(x(tick), height - BOTTOM + 16, tick_label(tick), text_anchor="middle"),
+        )
+        for tick in x.ticks(8)
+    ]
+    rows = [
+        text(LEFT - 6, _top(node, gpu, gpus_per_node) + 13, f"{node + 1}.{gpu + 1}", text_anchor="end")
+        for node in range(nodes)
+        for gpu in range(gpus_per_node)
+    ]
+    return drawing(
+        WIDTH,
+        height,
+        title,
+        tag("style", Markup(STYLE)),
+        text(LEFT, 18, title, class_="title"),
+        text(8, 18, "node.GPU"),
+        text(WIDTH - 12, height - 4, unit, text_anchor="end"),
+        *ticks,
+        *rows,
+        *(_bar(bar, x, gpus_per_node) for bar in bars),
+        xmlns="http://www.w3.org/2000/svg",
+    )
+
+
+def _top(node: int, gpu: int, gpus_per_node: int) -> float:
+    return TOP + node * (gpus_per_node * ROW + NODE_GAP) + gpu * ROW
+
+
+def _bar(bar: Bar, x: Scale, gpus_per_node: int) -> Markup:
+    left, right, top = x(bar.start), x(bar.end), _top(bar.node, bar.of_node, gpus_per_node)
+    hover = tag("title", f"{bar.name}: {bar.start:.4g} to {bar.end:.4g}")
+    colour = f"c{bar.group % NUM_COLOURS}"
+    box = rectangle(left + 0.5, top + 1, right - left - 1, ROW - 2, hover, class_=colour, rx=2)
+    room = int((right - left - 6) / 5.6)
+    return group(box, text(left + 4, top + 13, bar.name[:room], class_="label")) if room > 1 else box
