@@ -279,3 +279,21 @@ def test_all_of_it_quickly(capsys: pytest.CaptureFixture[str]):
     assert not [name for name, facts in found["checks"].items() if "error" in facts]
     assert found["checks"]["trials"]["step_s"] > 0
     assert found["checks"]["all_reduce"]["fit"]["world_size"] >= 2
+
+
+def test_under_torchrun_the_first_rank_speaks_and_all_add_up():
+    """Without trainings: the ranks hold the cores."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launcher, "-m", "heartlm", "doctor", "--quick", "--json"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    checks = json.loads(done.stdout)["checks"]
+    assert checks["all_reduce"]["fit"]["world_size"] == 2
+    assert checks["allocation"]["ranks"]["WORLD_SIZE"] == "2"
+    assert "left out under torchrun" in checks["trials"]["lines"][0]
+    assert len(checks["binding"].get("shares_of_a_core", [])) in (0, *range(2, 5))

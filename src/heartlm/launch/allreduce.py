@@ -213,10 +213,11 @@ def _joined_and_measured(
     if dist.is_initialized():
         return measure_in_group(sizes_bytes, rounds)
     use_gpu = device != "cpu" and torch.cuda.device_count() >= ranks.local_world_size
+    cores = sorted(os.sched_getaffinity(0))
     if use_gpu:
         torch.cuda.set_device(ranks.local_rank)
     else:
-        pin(share_of_cores(sorted(os.sched_getaffinity(0)), ranks.local_rank, ranks.local_world_size))
+        pin(share_of_cores(cores, ranks.local_rank, ranks.local_world_size))
     place = {"rank": ranks.rank, "world_size": ranks.world_size, "timeout": timedelta(seconds=TIMEOUT_S)}
     try:
         dist.init_process_group("nccl" if use_gpu else "gloo", init_method=meet_at, **place)  # type: ignore[arg-type]
@@ -224,6 +225,8 @@ def _joined_and_measured(
         dist.destroy_process_group()
     except (RuntimeError, ValueError) as error:
         raise HeartlmError(f"rank {ranks.rank} cannot add up with the others: {str(error).splitlines()[0]}") from error
+    finally:
+        pin(cores)
     return fit
 
 

@@ -26,12 +26,12 @@ CHECKS: Mapping[str, Check] = {
     "allocation": check_allocation,
     "versions": check_versions,
     "kernels": check_kernels,
+    "all_reduce": check_all_reduce,
     "binding": check_binding,
     "storage": check_storage,
-    "all_reduce": check_all_reduce,
     "trials": check_trials,
 }
-"""In this order: later ones look at what earlier ones found."""
+"""In this order: later ones look at what earlier ones found, and ranks do not wait for what only the first one does."""
 
 NUM_ADVICE = 3
 

@@ -69,4 +69,6 @@ def _size(num_bytes: int) -> str:
 
 
 def _time(taken_s: float) -> str:
-    return f"{taken_s * 1e3:.2g} ms" if taken_s >= 1e-4 else f"{taken_s * 1e6:.0f} µs"
+    if taken_s < 1e-4:
+        return f"{taken_s * 1e6:.0f} µs"
+    return f"{taken_s * 1e3:.2f} ms" if taken_s < 1e-2 else f"{taken_s * 1e3:.0f} ms"

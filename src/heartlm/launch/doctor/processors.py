@@ -13,12 +13,16 @@ VECTOR_UNITS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_b
 
 ROOT = Path("/")
 
+BUSY = 0.5
+"""Processes that want to run, for each core, above which the machine counts as busy."""
+
 
 def check_processors(context: Context) -> Section:
     """Read what Linux says of its processors, of memory and of this process's share."""
     facts = processors(ROOT) | memory(ROOT) | {"allowed_cpus": sorted(os.sched_getaffinity(0))}
     facts["cpu_limit"] = cgroup_cpus(ROOT)
     facts["usable_cores"] = usable_cores(facts)
+    facts["load"] = os.getloadavg()[0]
     lines = [
         f"{facts['model']}",
         f"{facts['num_sockets']} socket(s), {facts['num_cores']} cores, {facts['num_cpus']} hardware threads; "
@@ -29,6 +33,10 @@ def check_processors(context: Context) -> Section:
     ]
     if facts["memory_limit_bytes"] is not None:
         lines.append(f"memory of this group of processes is limited to {gibibytes(facts['memory_limit_bytes'])}")
+    if facts["load"] > BUSY * facts["num_cores"]:
+        lines.append(
+            f"load {facts['load']:.1f} on {facts['num_cores']} cores: others compute here and disturb what is measured"
+        )
     return Section(lines, facts)
 
 

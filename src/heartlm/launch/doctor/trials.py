@@ -25,7 +25,7 @@ from heartlm.launch.doctor.section import Advice, Context, Section
 from heartlm.launch.doctor.storage import small_corpus
 from heartlm.training.ranks import Ranks
 
-STEPS = 14
+STEPS, QUICK_STEPS = 14, 8
 WORTH = 1.05
 LIMIT_S = 180
 WINDOWS = {"cpu": 16, "gpu": 256}
@@ -63,7 +63,8 @@ def check_trials(context: Context) -> Section:
     if Ranks.from_environment().world_size > 1:
         return Section(["left out under torchrun, whose ranks hold the cores: call heartlm doctor alone"])
     num_gpus = int(context.fact("versions", "torch_sees_gpus", 0))
-    runs = _Runs(context.scratch, small_corpus(context.scratch), WINDOWS["gpu" if num_gpus else "cpu"])
+    windows, steps = WINDOWS["gpu" if num_gpus else "cpu"], QUICK_STEPS if context.quick else STEPS
+    runs = _Runs(context.scratch, small_corpus(context.scratch), windows, steps)
     first = runs.measure(AS_IT_IS)
     outcomes: list[dict[str, Any]] = []
     for trial in trials(context, num_gpus, first["num_threads"]):
@@ -133,19 +134,19 @@ def summary(step_s: float, noise: float, num_threads: int, outcomes: list[dict[s
     return Section(lines, facts, list(best.values()))
 
 
-def _reason(said: str) -> str:
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
     """The line that tells why a training failed, among those of torchrun."""
-    lines = said.strip().splitlines() or ["it said nothing"]
+    lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode} and said nothing"]
     return next((line for line in lines if line.startswith("heartlm ") or "Error: " in line), lines[-1])
 
 
 class _Runs:
     """Starts trainings and reads what they report."""
 
-    def __init__(self, scratch: Path, corpus: Path, windows: int) -> None:
+    def __init__(self, scratch: Path, corpus: Path, windows: int, steps: int) -> None:
         self._scratch, self._num = scratch, 0
         every = 10**6
-        settings = {"corpus": corpus, "batch-size": windows, "steps": STEPS, "log-every": STEPS}
+        settings = {"corpus": corpus, "batch-size": windows, "steps": steps, "log-every": steps}
         settings |= {"validate-every": every, "checkpoint-every": every}
         self._words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
@@ -173,7 +174,7 @@ class _Runs:
         except subprocess.TimeoutExpired:
             raise HeartlmError(f"not done within {LIMIT_S} s") from None
         if done.returncode != 0:
-            raise HeartlmError(_reason(done.stderr))
+            raise HeartlmError(_reason(done))
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         train = next(line for line in reversed(lines) if line["split"] == "train")
         threads = json.loads((out / "environment.json").read_text(encoding="utf-8"))["num_threads"]
