@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heartlm.cli.main import main
+from heartlm.errors import HeartlmError
 from heartlm.launch.allreduce import AllReduceFit
+from heartlm.scaling.cell import PARTS, Cell, Measurement
+from heartlm.scaling.explain import supplied_speedup
+from heartlm.scaling.hardware import known_hardware, load_hardware, measured_hardware
 from heartlm.scaling.network import Link, Network, bucket_bytes, link_of
+from heartlm.scaling.predict import Prediction, Predictor, scaled
 from heartlm.scaling.simulate import Supply, Surroundings, Work, simulate, typical_s
+from heartlm.scaling.validate import validate
 
 seconds = st.floats(1e-4, 1.0)
 jitters = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=6).map(lambda each: list(np.array(each) / np.mean(each)))
@@ -148,3 +158,193 @@ def test_the_fit_comes_back_and_grows_by_the_formulas():
 def test_buckets_hold_all_gradients(num_bytes: float, cap_mb: float):
     sizes = bucket_bytes(num_bytes, cap_mb)
     assert sum(sizes) == pytest.approx(num_bytes) and max(sizes) <= cap_mb * 2**20
+
+
+# --- predictions from measurements ----------------------------------------------------------------------------------
+
+
+def measurement(cell: Cell, compute_s: float, repeat: int = 0, **other: Any) -> Measurement:
+    """A training of `cell` whose every step is alike, of 1 M parameters."""
+    parts = dict.fromkeys((f"{name}_s" for name in PARTS), 0.0) | {"compute_s": compute_s, "optimizer_s": 0.01}
+    parts |= {name: other.pop(name) for name in list(other) if name in parts}
+    step_s = sum(parts.values())
+    rate = cell.tokens_per_step / step_s
+    known: dict[str, Any] = {"num_parameters": 1_000_000, "steps": 8, "step_s": [step_s] * 8, "tokens_per_s": rate}
+    return Measurement(cell=cell, repeat=repeat, **parts, **known | other)
+
+
+ONE = Cell("pretrain", "mitdb", 128, global_batch=32)
+LINK = Network(Link(1e9, 1e-4))
+
+
+def test_a_batch_that_was_measured_costs_what_was_measured():
+    """Half a batch costs 0.06 s and not 0.05, so two ranks of it take that, the optimiser and the sums."""
+    half = replace(ONE, global_batch=16)
+    known = [measurement(ONE, 0.1), measurement(half, 0.06)]
+    one = Predictor(known, LINK).predict(scaled(ONE, 2, 1, "strong"))
+    sums_s = LINK.all_reduce_s(4e6, 2) + LINK.all_reduce_s(64, 2)
+    assert one.step_s == pytest.approx(0.06 + 0.01 + sums_s)
+    assert sum(one.part_s.values()) == pytest.approx(one.step_s)
+    assert one.speedup == pytest.approx(0.11 / one.step_s) and one.efficiency == pytest.approx(one.speedup / 2)
+    assert one.bottleneck == "small batches"
+    assert not [text for text in one.warnings if "not measured at" in text]
+    alone = Predictor(known, LINK).predict(ONE)
+    assert (alone.step_s, alone.speedup) == (pytest.approx(0.11), pytest.approx(1.0))
+
+
+def test_a_batch_that_was_not_measured_widens_the_interval_and_is_told():
+    one = Predictor([measurement(ONE, 0.1)], LINK).predict(scaled(ONE, 2, 1, "strong"))
+    assert one.part_s["compute"] == pytest.approx(0.05)
+    assert one.low_s <= one.step_s < 0.07 and one.high_s >= 0.11
+    assert any("taken as proportional" in text for text in one.warnings)
+
+
+def test_copies_side_by_side_tell_how_much_memory_is_shared():
+    half = replace(ONE, global_batch=16)
+    known = [measurement(ONE, 0.1), measurement(half, 0.05), measurement(replace(ONE, copies=2), 0.13)]
+    one = Predictor(known, LINK).predict(scaled(ONE, 2, 1, "strong"))
+    assert one.part_s["compute"] == pytest.approx(0.065) and one.bottleneck == "shared memory"
+    without = Predictor(known[:2], LINK).predict(scaled(ONE, 2, 1, "strong"))
+    assert any("side by side were not measured" in text for text in without.warnings)
+
+
+def test_repeats_that_differ_widen_the_interval():
+    def predictor(*factors: float) -> Prediction:
+        half = replace(ONE, global_batch=16)
+        known = [measurement(cell, 0.1 * factor, i) for cell in (ONE, half) for i, factor in enumerate(factors)]
+        return Predictor(known, LINK).predict(scaled(ONE, 2, 1, "weak"))
+
+    alike, apart = predictor(1.0, 1.001, 0.999), predictor(1.0, 1.1, 0.9)
+    assert alike.low_s < alike.step_s < alike.high_s
+    assert apart.high_s - apart.low_s > 10 * (alike.high_s - alike.low_s) / 2 > 0
+
+
+def test_a_step_that_the_machine_held_up_does_not_count():
+    held = replace(measurement(ONE, 0.1), step_s=[0.11] * 7 + [5.0], compute_s=0.1 * 5.77 / 8 / 0.11)
+    one = Predictor([held], LINK).predict(ONE)
+    assert one.step_s == pytest.approx(0.11, rel=0.15)
+    moved = measurement(ONE, 0.4, 1, environment={"probe_before": 1.0, "probe_after": 0.5})
+    assert Predictor([measurement(ONE, 0.1), moved], LINK).predict(ONE).step_s == pytest.approx(0.11)
+
+
+def test_the_bottleneck_is_named_and_far_guesses_are_warned_of():
+    known = [measurement(replace(ONE, global_batch=32), 0.1)]
+    slow = Predictor(known, Network(Link(1e7), Link(1e7)), most_measured=2)
+    assert slow.predict(scaled(ONE, 8, 2, "weak")).bottleneck == "communication"
+    far = slow.predict(scaled(ONE, 32, 2, "weak"))
+    assert any("more than 8 times the 2" in text for text in far.warnings)
+    assert not any("more than 8 times" in text for text in slow.predict(scaled(ONE, 16, 2, "weak")).warnings)
+    fast = Network(Link(1e12), Link(1e12))
+    assert Predictor(known, fast).predict(scaled(ONE, 8, 1, "weak")).bottleneck == "compute"
+    starved = Predictor(known, fast, supply_tokens_per_s=2 * 4096 / 0.11).predict(scaled(ONE, 8, 1, "weak"))
+    assert starved.bottleneck == "data supply" and starved.speedup == pytest.approx(2.0, rel=0.01)
+    ragged = [replace(known[0], step_s=[0.055, 0.11, 0.11, 0.165] * 4)]
+    assert Predictor(ragged, fast).predict(scaled(ONE, 8, 1, "weak")).bottleneck == "stragglers"
+
+
+def test_what_is_not_known_is_refused():
+    known = [measurement(ONE, 0.1)]
+    with pytest.raises(HeartlmError, match="nothing is known about the connection between nodes"):
+        Predictor(known, LINK).predict(scaled(ONE, 4, 2, "strong"))
+    with pytest.raises(HeartlmError, match="32 windows of 128 cannot be shared by 3 ranks"):
+        Predictor(known, LINK).predict(scaled(ONE, 3, 1, "strong"))
+    with pytest.raises(HeartlmError, match=r"finetune mitdb 128.* one rank was not measured; measured are pretrain"):
+        Predictor(known, LINK).predict(replace(ONE, stage="finetune"))
+    with pytest.raises(HeartlmError, match="no good measurement of one rank"):
+        Predictor([replace(known[0], failed="it did")], LINK)
+
+
+def test_validation_puts_measured_beside_predicted():
+    half, two = replace(ONE, global_batch=16), replace(ONE, ranks=2)
+    known = [measurement(ONE, 0.1), measurement(half, 0.05)]
+    expected_s = Predictor(known, LINK).predict(two).step_s
+    good, bad = measurement(two, expected_s - 0.01), measurement(replace(two, bucket_cap_mb=1.0), 0.2)
+    other = measurement(replace(two, window=512), 0.2)
+    found = validate([*known, good, bad, other], Predictor(known, LINK))
+    assert [each.predicted.cell for each in found.cells] == [two, bad.cell] and found.not_checked == [other.cell]
+    assert found.cells[0].error == pytest.approx(0) and found.cells[0].outside == pytest.approx(0)
+    assert found.cells[1].error == pytest.approx(found.cells[1].predicted.step_s / 0.21 - 1)
+    assert found.cells[1].outside == pytest.approx(1 - found.cells[1].predicted.high_s / 0.21)
+    assert found.median_error == pytest.approx(np.mean([abs(each.error) for each in found.cells]))
+    with pytest.raises(HeartlmError, match="nothing to compare with"):
+        validate(known, Predictor(known, LINK))
+
+
+# --- hardware -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", known_hardware())
+def test_every_shipped_fact_has_a_source_and_gives_a_network(name: str):
+    hardware = load_hardware(name)
+    assert set(hardware.sources) == set(hardware.facts) and all(hardware.sources.values())
+    assert hardware.network.all_reduce_s(1e9, 8, 2) > hardware.network.all_reduce_s(1e9, 4) > 0
+    assert any("latency within node and between nodes is not published" in note for note in hardware.notes())
+
+
+def test_a_measured_machine_is_written_and_read(tmp_path: Path):
+    fit = AllReduceFit(1e-4, 1e9, 2, "gloo", ((1024, 1e-4), (4096, 1.1e-4)))
+    measured_hardware(fit).save(tmp_path / "here.json")
+    here = load_hardware(str(tmp_path / "here.json"))
+    assert here.network.all_reduce_s(1e6, 2) == pytest.approx(fit.time_s(1e6)) and not here.notes()
+    (tmp_path / "here.json").write_text('{"facts": {"nodes": {"value": 4}}}')
+    with pytest.raises(HeartlmError, match="where it stands"):
+        load_hardware(str(tmp_path / "here.json"))
+    with pytest.raises(HeartlmError, match="it is one of dgx-h200, meluxina"):
+        load_hardware("cray")
+
+
+# --- what was published ---------------------------------------------------------------------------------------------
+
+
+def test_a_supply_explains_the_published_speedups_and_communication_does_not(capsys: pytest.CaptureFixture[str]):
+    assert main(["scale", "predict", "--explain-published", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    best = told["best"]
+    assert best["error"] < 0.01 and 1.6 < best["rate"] < 1.9
+    assert {num: round(speedup, 1) for num, speedup in best["speedup"].items()} == {"2": 1.6, "4": 1.9}
+    again = supplied_speedup(best["rate"], best["variation"], best["prefetch"], [2, 4])
+    assert again == pytest.approx({2: best["speedup"]["2"], 4: best["speedup"]["4"]})
+    assert told["communication"] == pytest.approx({"2": 0.25, "4": 4 / 1.9 - 1})
+    assert told["needed_growth"] > told["ring_growth"][1] == 3.0 and told["ring_growth"][0] == 1.5
+    steady = told["others"][-1]
+    assert steady["variation"] == 0 and steady["rate"] == pytest.approx((1.6 + 1.9) / 2, abs=0.02)  # min(n, supply)
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    half, two = replace(ONE, global_batch=16), replace(ONE, ranks=2)
+    for each in (
+        measurement(ONE, 0.1),
+        measurement(half, 0.05),
+        measurement(two, 0.052, exposed_communication_s=0.004),
+    ):
+        each.save(tmp_path / "study")
+    points = ((1024, 1.1e-4), (1 << 20, 1.2e-3))
+    AllReduceFit(1e-4, 1e9, 2, "gloo", points).save(tmp_path / "study" / "all_reduce.json")
+    return tmp_path / "study"
+
+
+def test_predictions_are_printed_and_written(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "predicted.json"
+    arguments = ["scale", "predict", str(study), "--ranks", "1", "2", "4", "64", "--tokens", "1e9", "--out", str(out)]
+    assert main(arguments) == 0
+    told = capsys.readouterr()
+    assert "pretrain mitdb, width 128" in told.out and "node-hours" in told.out
+    assert "left out: a global batch of 32 windows of 128 cannot be shared by 64 ranks" in told.err
+    written = json.loads(out.read_text())["predictions"]
+    assert [each["cell"]["ranks"] for each in written] == [1, 2, 4]
+    assert written[0]["tokens_per_s"] == pytest.approx(32 * 128 / 0.11)
+    assert main(["scale", "predict", str(study), "--ranks", "3"]) == 2
+    assert "nothing left to predict" in capsys.readouterr().err
+    assert main(["scale", "predict", str(study), "--ranks", "4", "--nodes", "2", "--hardware", "meluxina"]) == 0
+    assert "latency between nodes is not published" in capsys.readouterr().out.replace("within node and ", "")
+
+
+def test_validation_is_printed(study: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["scale", "validate", str(study)]) == 0
+    told = capsys.readouterr().out
+    assert "pretrain-mitdb-w128-r2" in told and "median error" in told
+    assert main(["scale", "validate", str(study / "nowhere")]) == 2

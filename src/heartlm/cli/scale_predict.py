@@ -111,21 +111,22 @@ def run_predict(arguments: Sequence[str]) -> int:
         return _explain(options)
     if options.study is None:
         raise HeartlmError("study: nothing found, the folder of a study expected: heartlm scale predict FOLDER")
-    from heartlm.scaling.predict import scaled
+    from heartlm.scaling.predict import scaled, unfit
 
     predictor = _predictor(options, options.study, max(options.ranks) > 1, options.supply, options.prefetch)
-    layouts = [(ranks, nodes) for ranks, nodes in product(options.ranks, options.nodes) if ranks % nodes == 0]
-    if not layouts:
-        raise HeartlmError(
-            f"--ranks {options.ranks} --nodes {options.nodes}: no number of ranks fills the nodes evenly"
-        )
-    kinds = [
+    cells = [
         [
-            predictor.predict(scaled(one.largest(options.bucket_mb), ranks, nodes, options.scaling))
-            for ranks, nodes in layouts
+            scaled(one.largest(options.bucket_mb), ranks, nodes, options.scaling)
+            for ranks, nodes in product(options.ranks, options.nodes)
         ]
         for one in predictor.kinds.values()
     ]
+    left_out = {reason for kind in cells for cell in kind if (reason := unfit(cell))}
+    kinds = [[predictor.predict(cell) for cell in kind if not unfit(cell)] for kind in cells]
+    if not any(kinds):
+        raise HeartlmError(f"nothing left to predict: {min(left_out)}")
+    for reason in sorted(left_out):
+        print(f"left out: {reason}", file=sys.stderr)
     content = {"predictions": [each.to_json() for kind in kinds for each in kind], "notes": predictor.notes}
     _write(options.out, content)
     print(json.dumps(content, indent=2) if options.json else "\n".join(_tables(kinds, options.tokens)))
@@ -229,7 +230,7 @@ def _explain(options: PredictOptions) -> int:
 def _tables(kinds: Sequence[Sequence[Prediction]], tokens: float | None) -> list[str]:
     from heartlm.cli.scale_table import prediction_table
 
-    lines = [line for kind in kinds for line in (*prediction_table(kind, tokens), "")]
+    lines = [line for kind in kinds if kind for line in (*prediction_table(kind, tokens), "")]
     warnings = [text for kind in kinds for each in kind for text in each.warnings]
     return lines + [f"warning: {text}" for text in dict.fromkeys(warnings)]
 

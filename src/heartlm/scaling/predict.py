@@ -110,7 +110,8 @@ class Predictor:
                 unknown.
         """
         one = self._one_rank(cell)
-        _check_layout(cell)
+        if reason := unfit(cell):
+            raise HeartlmError(reason)
         middle = self._simulated(one, cell, lambda each: each.value, self.network, self._core_share(one))
         part_s = middle.typical_part_s()
         step_s = sum(part_s.values())
@@ -218,14 +219,16 @@ class Predictor:
         return found
 
 
-def _check_layout(cell: Cell) -> None:
+def unfit(cell: Cell) -> str | None:
+    """Why there can be no such cell; None where there can."""
     if cell.ranks % cell.nodes:
-        raise HeartlmError(f"{cell.ranks} ranks on {cell.nodes} nodes: expected as many ranks on each node")
+        return f"{cell.ranks} ranks on {cell.nodes} nodes: expected as many ranks on each node"
     if cell.global_batch % (cell.ranks * cell.accumulation):
-        raise HeartlmError(
-            f"a global batch of {cell.global_batch} windows cannot be shared by {cell.ranks} ranks in "
-            f"{cell.accumulation} micro-batches: choose --ranks that divide it, or --scaling weak"
+        return (
+            f"a global batch of {cell.global_batch} windows of {cell.window} cannot be shared by {cell.ranks} ranks in "
+            f"{cell.accumulation} micro-batches: choose ranks that divide it, or --scaling weak"
         )
+    return None
 
 
 def scaled(base: Cell, ranks: int, nodes: int, scaling: str) -> Cell:

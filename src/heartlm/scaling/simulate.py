@@ -7,8 +7,10 @@
 A bucket is ready when the backward pass has come to the share of gradients before its end; its sum over ranks begins
 when the slowest rank has it and the bucket before is through. Where communication needs the core that computes, as on
 CPU ranks, it takes a share of it. A shared supply of batches is a queue: one is prepared after the other, at most so
-many ahead. Ranks differ by their jitter: each goes through the same relative step times in an order of its own, so a
-rank by itself takes on average what one was measured to take, and the slowest of many takes longer.
+many ahead, and whoever waits for a rank that waited for its batch waits for data, too.
+
+Ranks differ by their jitter: each goes through the same relative step times in an order of its own, so a rank by itself
+takes on average what one was measured to take, and the slowest of many takes longer.
 """
 
 from __future__ import annotations
@@ -180,7 +182,8 @@ class _Step:
     def run(self, clock_s: Seconds, supply: _Queues | None) -> Seconds:
         """Go through the step from `clock_s` on; returns when each rank is through."""
         work = self.work
-        got_s = (clock_s if supply is None else supply.take(clock_s)) + work.data_s * self.factor
+        taken_s = clock_s if supply is None else supply.take(clock_s)
+        got_s = taken_s + work.data_s * self.factor
         before_s = (work.forward_s + work.backward_s) * (work.micro_batches - 1) + work.forward_s
         begin_s = got_s + before_s * self.factor
         ready_s, sent_s = self._backward(begin_s)
@@ -189,11 +192,13 @@ class _Step:
         compute_s = work.micro_batches * (work.forward_s + work.backward_s) * self.factor
         optimizer_s, other_s = work.optimizer_s * self.factor, work.other_s * self.factor
         taken_from_compute_s = ready_s - begin_s - work.backward_s * self.factor
+        waited_s = taken_s - clock_s
+        for_data_of_others_s = np.minimum(last_s - ready_s, waited_s.max() - waited_s)
         self.part_s = {
-            "data": got_s - clock_s,
+            "data": got_s - clock_s + for_data_of_others_s,
             "compute": compute_s,
             "exposed_communication": through_s - last_s + taken_from_compute_s,
-            "straggler": last_s - ready_s,
+            "straggler": last_s - ready_s - for_data_of_others_s,
             "optimizer": optimizer_s,
             "other": other_s,
         }
