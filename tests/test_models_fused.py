@@ -23,6 +23,17 @@ def attention(causal: bool, qkv: Tensor) -> Tensor:
     return fused.attention(qkv.view(*qkv.shape[:2], 3, heads, width), angles, causal)
 
 
+def attention_of_some(causal: bool, qkv: Tensor) -> Tensor:
+    """Of the first window no token is wanted, of the last all, of those between every third."""
+    windows, tokens, _ = qkv.shape
+    angles, heads = rotary_angles(tokens, 32, qkv.device), qkv.view(windows, tokens, 3, 3, 32)
+    every, last = torch.arange(windows * tokens), (windows - 1) * tokens
+    wanted = every[(every >= last) | ((every >= tokens) & (every % 3 == 0))]
+    if not fused.attends(qkv, 32):
+        return fused.attention(heads, angles, causal).flatten(0, 1)[wanted]
+    return fused.attention_of(heads[:, :, 0].flatten(0, 1)[wanted], wanted, heads[:, :, 1:], angles, causal)
+
+
 CASES: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
     "rms_norm": (fused.rms_norm, [(3, 37, 48), (48,)]),
     "rms_norm of odd width": (fused.rms_norm, [(5, 21), (21,)]),
@@ -32,6 +43,8 @@ CASES: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
     "causal attention": (partial(attention, True), [(2, 131, 96)]),
     "attention of wider heads": (partial(attention, False), [(3, 64, 288)]),
     "causal attention of wider heads": (partial(attention, True), [(3, 50, 288)]),
+    "attention of some tokens": (partial(attention_of_some, False), [(4, 131, 288)]),
+    "causal attention of some tokens": (partial(attention_of_some, True), [(3, 50, 288)]),
     "attention of one token": (partial(attention, True), [(2, 1, 96)]),
 }
 

@@ -46,10 +46,29 @@ def attention(qkv: Tensor, angles: Tensor, causal: bool) -> Tensor:
         angles: cosines and sines of the positions, `[2, T, W/2]`.
         causal: each token sees itself and those before it.
     """
-    if qkv.shape[-1] % 16 == 0 and _by_kernel(qkv, "attention_forward"):
+    if attends(qkv, qkv.shape[-1]):
         y: Tensor = _Attention.apply(qkv, angles, causal)  # type: ignore[no-untyped-call]
         return y
     return F.scaled_dot_product_attention(*rotated(qkv, angles), is_causal=causal).transpose(1, 2)
+
+
+def attention_of(query: Tensor, wanted: Tensor, kv: Tensor, angles: Tensor, causal: bool) -> Tensor:
+    """The same for some tokens alone, where `attends` says that the kernel does it; `[N, H, W]`.
+
+    Args:
+        query: of the wanted tokens, `[N, H, W]`.
+        wanted: their places in the flattened `[B × T]`, ascending, int64 `[N]`.
+        kv: keys and values of all tokens, `[B, T, 2, H, W]`.
+        angles: see `attention`.
+        causal: see `attention`.
+    """
+    y: Tensor = _AttentionOf.apply(query, wanted, kv, angles, causal)  # type: ignore[no-untyped-call]
+    return y
+
+
+def attends(x: Tensor, head_width: int) -> bool:
+    """Whether the kernel attends, in heads of `head_width`, where `x` is."""
+    return head_width % 16 == 0 and _by_kernel(x, "attention_forward")
 
 
 def rotated(qkv: Tensor, angles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,13 +84,14 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
 
 
+_ATTENTION = (pointer, int64, pointer, pointer, int64, *[pointer] * 4, *[int64] * 5, int32, int32, pointer)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "rms_norm_forward": (pointer, pointer, float32, int64, int64, int32, pointer, pointer),
     "rms_norm_backward": (pointer, pointer, pointer, pointer, int64, int64, int32, pointer, pointer),
     "swiglu_forward": (pointer, int64, int64, int32, pointer),
     "swiglu_backward": (pointer, pointer, int64, int64, int32, pointer),
-    "attention_forward": (*[pointer] * 3, *[int64] * 4, int32, int32, *[pointer] * 3),
-    "attention_backward": (*[pointer] * 6, *[int64] * 4, int32, int32, *[pointer] * 2),
+    "attention_forward": (*_ATTENTION, *[pointer] * 2),
+    "attention_backward": (*_ATTENTION, *[pointer] * 6),
 }
 
 
@@ -135,9 +155,8 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, qkv: Tensor, angles: Tensor, causal: bool) -> Tensor:
         qkv, angles = qkv.contiguous(), angles.contiguous()
         batch, tokens, _, heads, width = qkv.shape
-        out, lse = qkv.new_empty(batch, tokens, heads, width), qkv.new_empty(batch, heads, tokens)
-        sizes = batch, tokens, heads, width, causal, torch.get_num_threads()
-        _call("attention_forward", qkv, angles[0], angles[1], *sizes, _scratch(qkv), out, lse)
+        out, lse = qkv.new_empty(batch, tokens, heads, width), qkv.new_empty(heads, batch * tokens)
+        _call("attention_forward", *_given(qkv[:, :, 0], qkv[:, :, 1:], None, None, angles, causal), out, lse)
         ctx.save_for_backward(qkv, angles, out, lse)
         ctx.causal = causal
         return out
@@ -146,14 +165,44 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
         qkv, angles, out, lse = ctx.saved_tensors
-        batch, tokens, _, heads, width = qkv.shape
         dqkv, dy = torch.empty_like(qkv), dy.contiguous()
-        sizes = batch, tokens, heads, width, ctx.causal, torch.get_num_threads()
-        _call("attention_backward", qkv, angles[0], angles[1], out, lse, dy, *sizes, _scratch(qkv), dqkv)
+        given = _given(qkv[:, :, 0], qkv[:, :, 1:], None, None, angles, ctx.causal)
+        _call("attention_backward", *given, out, lse, dy, *dqkv.unbind(2))
         return dqkv, None, None
 
 
-def _scratch(qkv: Tensor) -> Tensor:
+class _AttentionOf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, wanted: Tensor, kv: Tensor, angles: Tensor, causal: bool) -> Tensor:
+        query, kv, angles = query.contiguous(), kv.contiguous(), angles.contiguous()
+        batch, tokens, _, heads, _ = kv.shape
+        first = torch.searchsorted(wanted, torch.arange(0, (batch + 1) * tokens, tokens))
+        place = wanted % tokens
+        out, lse = torch.empty_like(query), query.new_empty(heads, len(query))
+        _call("attention_forward", *_given(query, kv, first, place, angles, causal), out, lse)
+        ctx.save_for_backward(query, kv, first, place, angles, out, lse)
+        ctx.causal = causal
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, Tensor, None, None]:
+        query, kv, first, place, angles, out, lse = ctx.saved_tensors
+        dquery, dkv = torch.empty_like(query), torch.empty_like(kv)
+        given = _given(query, kv, first, place, angles, ctx.causal)
+        _call("attention_backward", *given, out, lse, dy.contiguous(), dquery, *dkv.unbind(2))
+        return dquery, None, dkv, None, None
+
+
+def _given(
+    query: Tensor, kv: Tensor, first: Tensor | None, place: Tensor | None, angles: Tensor, causal: bool
+) -> tuple[Any, ...]:
+    """What the kernels of attention take before their results; scratch is the last."""
+    batch, tokens, _, heads, width = kv.shape
+    key, value = kv.unbind(2)
     size = kernel("attention_scratch", int64, int64, returns=int64)
     assert size is not None
-    return qkv.new_empty(torch.get_num_threads() * size(qkv.shape[1], qkv.shape[4]))
+    threads = torch.get_num_threads()
+    scratch = kv.new_empty(threads * size(tokens, width))
+    places = query, query.stride(-3), key, value, kv.stride(1), angles[0], angles[1], first, place
+    return *places, query.shape[:-2].numel(), batch, tokens, heads, width, causal, threads, scratch

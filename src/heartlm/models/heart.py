@@ -75,7 +75,7 @@ class HeartModel(nn.Module):
             codes: int64 `[B, T, F]`.
             valid: tokens that are not padding, bool `[B, T]`; None for all.
             keys: of dropout, int32 `[num_dropout_sites, B]`; None, as in use, drops nothing.
-            wanted: tokens asked for, places in the flattened `[B × T]`, int64 `[N]`; None for all.
+            wanted: tokens asked for, places in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
 
         Returns:
             Hidden states `[B, T, D]`, or `[N, D]` of the wanted tokens, and the table of embeddings.
@@ -86,10 +86,10 @@ class HeartModel(nn.Module):
 
     def facet_logits(self, hidden: Tensor, target: Tensor, table: Tensor) -> list[Tensor]:
         """Logits `[N, size]` of each facet at `hidden` `[N, D]`, given the earlier facets of `target` `[N, F]`."""
-        logits, context = [], hidden
-        for facet, head in enumerate(self.facet_heads):
-            logits.append(head(context))
-            context = context + F.embedding(target[:, facet] + self.embedding.offset[facet], table)
+        logits = [self.facet_heads[0](hidden)]
+        for facet, head in enumerate(self.facet_heads[1:]):
+            hidden = hidden + F.embedding(target[:, facet] + self.embedding.offset[facet], table)
+            logits.append(head(hidden))
         return logits
 
     def class_logits(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:

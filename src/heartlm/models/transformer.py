@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from heartlm.models.config import ModelConfig
 from heartlm.models.dropout import dropped
-from heartlm.models.fused import EPSILON, attention, rms_norm, rotated, swiglu
+from heartlm.models.fused import EPSILON, attends, attention, attention_of, rms_norm, rotated, swiglu
 
 SITES_OF_BLOCK = 3
 """Where a block drops: attention probabilities, what attention adds, what the feed-forward part adds."""
@@ -62,8 +62,9 @@ class Block(nn.Module):
             angles: see `rotary_angles`.
             mask: bool `[B, 1, T, T]`, true where a token may look; None for wherever the flag lets it.
             keys: of dropout, int32 `[SITES_OF_BLOCK, B]`; None drops nothing.
-            wanted: which tokens to pass on, places in the flattened `[B × T]`, int64 `[N]`; None for all. All are
-                looked at; only the wanted ones go through the feed-forward part. Not together with `keys`.
+            wanted: which tokens to pass on, places in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
+                All are looked at; only the wanted ones look, and go through the feed-forward part. Not together with
+                `keys`.
 
         Returns:
             `[B, T, D]`, or `[N, D]` of the wanted tokens.
@@ -80,13 +81,16 @@ class Block(nn.Module):
         self, x: Tensor, angles: Tensor, mask: Tensor | None, keys: Tensor | None, wanted: Tensor | None
     ) -> Tensor:
         looks, attends, feeds = (None, None, None) if keys is None or not self.dropout else keys
-        seen = self._attend(self.norm_attention(x), angles, mask, looks)
-        if wanted is not None:
-            x, seen = x.flatten(0, 1)[wanted], seen.flatten(0, 1)[wanted]
+        seen = self._attend(self.norm_attention(x), angles, mask, looks, wanted)
+        x = x if wanted is None else x.flatten(0, 1)[wanted]
         x = x + dropped(self.attention_out(seen), attends, self.dropout)
         return x + dropped(self.feed_out(swiglu(self.gate_up(self.norm_feed(x)))), feeds, self.dropout)
 
-    def _attend(self, x: Tensor, angles: Tensor, mask: Tensor | None, key: Tensor | None) -> Tensor:
+    def _attend(
+        self, x: Tensor, angles: Tensor, mask: Tensor | None, key: Tensor | None, wanted: Tensor | None
+    ) -> Tensor:
+        if wanted is not None:
+            return self._attend_from(wanted, x, angles, mask)
         qkv = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1)
         if mask is None and key is None:
             y = attention(qkv, angles, self.causal)
@@ -98,6 +102,14 @@ class Block(nn.Module):
                 y = dropped(self._probabilities(q, k, mask), key, self.dropout) @ v
             y = y.transpose(1, 2)
         return y.flatten(2)
+
+    def _attend_from(self, wanted: Tensor, x: Tensor, angles: Tensor, mask: Tensor | None) -> Tensor:
+        num_windows, num_tokens, width = x.shape
+        if mask is not None or not attends(x, width // self.heads):
+            return self._attend(x, angles, mask, None, None).flatten(0, 1)[wanted]
+        query = F.linear(x.flatten(0, 1)[wanted], self.qkv.weight[:width]).view(len(wanted), self.heads, -1)
+        kv = F.linear(x, self.qkv.weight[width:]).view(num_windows, num_tokens, 2, self.heads, -1)
+        return attention_of(query, wanted, kv, angles, self.causal).flatten(1)
 
     def _probabilities(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """How much each token looks at each other, `[B, H, T, T]`: attention in the open, where some are dropped."""
@@ -143,8 +155,8 @@ class Trunk(nn.Module):
             x: embedded tokens.
             valid: tokens to look at, bool `[B, T]`; None for all.
             keys: of dropout, int32 `[SITES_OF_BLOCK × depth, B]`; None drops nothing.
-            wanted: tokens asked for, places in the flattened `[B × T]`, int64 `[N]`; None for all. The last block
-                computes no others.
+            wanted: tokens asked for, places in the flattened `[B × T]`, ascending, int64 `[N]`; None for all. The last
+                block computes no others.
 
         Returns:
             `[B, T, D]`, or `[N, D]` of the wanted tokens.

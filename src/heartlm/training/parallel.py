@@ -160,12 +160,9 @@ class Sums:
         else:
             wait_for = dist.all_reduce(values, group=self._group, async_op=True).wait
 
-        sums: list[float] = []
-
         def wait() -> list[float]:
-            if not sums:  # asked again, the shared memory may hold other numbers already
-                wait_for()
-                sums.extend(values.tolist())
-            return list(sums)
+            wait_for()
+            sums: list[float] = values.tolist()
+            return sums
 
         return wait

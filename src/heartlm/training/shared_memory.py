@@ -88,14 +88,15 @@ class SharedSum:
         def wait() -> None:
             nonlocal stage
             gone: list[int] = []
-            while (stage := self._kernel(*place, stage, *what, PATIENCE_NS)) != DONE:
-                if gone:
+            while stage != DONE:
+                stage = self._kernel(*place, stage, *what, PATIENCE_NS)
+                if stage != DONE and gone:
                     raise RankGone(f"rank {gone[0]} has gone")
-                if time.monotonic() - begin_s > self.timeout_s:
+                if stage != DONE and time.monotonic() - begin_s > self.timeout_s:
                     raise RankGone(f"no answer within {self.timeout_s:g} s")
-                gone = self._gone()  # one may have ended after its part was done: look once more
+                gone = [] if stage == DONE else self._gone()  # its part may have been done: look once more
 
-        return wait if stage != DONE else lambda: None
+        return wait
 
     def _gone(self) -> list[int]:
         return [rank for rank in range(self.num_ranks) if rank != self.rank and self._takes_lock(rank)]

@@ -6,11 +6,12 @@
  * query (the logarithm of its sum of exponentials) go back to memory. The backward pass computes the probabilities
  * again from that number, as FlashAttention does (Dao 2022, arXiv 2205.14135).
  *
- * qkv is `[B, T, 3, H, W]`, out `[B, T, H, W]`, T tokens, W a multiple of 16. */
+ * Keys and values are `[B, T, H, W]`, queries and out `[N, H, W]`, T tokens, W a multiple of 16; rows of queries, keys
+ * and values may lie apart, as side by side in one array. Queries of window b are rows first[b] to first[b + 1], at
+ * the tokens `place`, ascending; where `first` is null there is one for each token. */
 #include <math.h>
 #include <string.h>
 
-#include "exponential.h"
 #include "kernel.h"
 
 #if defined(__AVX512F__)
@@ -36,6 +37,7 @@
 #define ROWS 48
 
 typedef float vector __attribute__((vector_size(4 * WIDTH), aligned(4)));
+typedef int32_t integers __attribute__((vector_size(4 * WIDTH), aligned(4)));
 
 static inline int64_t padded(int64_t size) { return (size + PAD - 1) / PAD * PAD; }
 
@@ -108,53 +110,112 @@ static void tall_sum(const float *a, int64_t a_row, int64_t a_step, const float 
     tall_sum_2(a, a_row, a_step, b, b_row, c, c_row, rows, columns, depth);
 }
 
-/* row[i] = e^(row[i] - shift). */
-static void exponentials(float *row, int64_t size, float shift) {
-    for (int64_t i = 0; i < size; i++) row[i] = row[i] - shift < -87.0f ? -87.0f : row[i] - shift;
-    for (int64_t i = 0; i < size; i++) row[i] = exponential(row[i]);
+/* The larger of each two. */
+static inline vector larger(vector a, vector b) {
+    integers is_larger = a > b;
+    return (vector)(((integers)a & is_larger) | ((integers)b & ~is_larger));
 }
 
-static float largest(const float *row, int64_t size) {
-    float lane[16];
-    for (int l = 0; l < 16; l++) lane[l] = row[0];
-    int64_t whole = size / 16 * 16;
-    for (int64_t i = 0; i < whole; i += 16)
-        for (int l = 0; l < 16; l++) lane[l] = row[i + l] > lane[l] ? row[i + l] : lane[l];
-    for (int64_t i = whole; i < size; i++) lane[0] = row[i] > lane[0] ? row[i] : lane[0];
-    float found = lane[0];
-    for (int l = 1; l < 16; l++) found = lane[l] > found ? lane[l] : found;
-    return found;
+/* e^x, and e^-87 below. */
+static inline vector exponentials(vector x) {
+    x = larger(x, (vector){0} - 87.0f);
+    vector n = x * 1.44269504088896341f + 12582912.0f - 12582912.0f; /* see exponential.h */
+    vector r = x - n * 0.693359375f + n * 2.12194440e-4f, p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    integers bits = (__builtin_convertvector(n, integers) + 127) << 23;
+    return (p * r * r + r + 1.0f) * (vector)bits;
 }
 
-static float total(const float *row, int64_t size) {
-    float lane[16] = {0}, sum = 0.0f;
-    int64_t whole = size / 16 * 16;
-    for (int64_t i = 0; i < whole; i += 16)
-        for (int l = 0; l < 16; l++) lane[l] += row[i + l];
-    for (int64_t i = whole; i < size; i++) lane[i - whole] += row[i];
-    for (int l = 0; l < 16; l++) sum += lane[l];
+static inline float summed(vector lanes) {
+    float sum = 0.0f;
+    for (int l = 0; l < WIDTH; l++) sum += lanes[l];
     return sum;
 }
 
-/* Copy rows of a head, `[T, W]`, `stride` apart, to `to`, turned by their position (forwards 1, back -1) and scaled. */
-static void turned(const float *from, int64_t stride, const float *cosine, const float *sine, int64_t tokens,
-                   int64_t width, float scale, float *to) {
+/* The logits of a query, `size` of them in whole vectors, to e^(logit - peak). */
+typedef struct {
+    float peak, sum;
+} softmax;
+
+static softmax exponentiated(float *line, int64_t size) {
+    int64_t whole = (size + WIDTH - 1) / WIDTH * WIDTH;
+    for (int64_t i = size; i < whole; i++) line[i] = -1e30f;
+    vector lanes = *(vector *)line, sums = {0};
+    for (int64_t i = WIDTH; i < whole; i += WIDTH) lanes = larger(lanes, *(vector *)(line + i));
+    float peak = lanes[0];
+    for (int l = 1; l < WIDTH; l++) peak = lanes[l] > peak ? lanes[l] : peak;
+    for (int64_t i = 0; i < whole; i += WIDTH) {
+        vector share = exponentials(*(vector *)(line + i) - peak);
+        *(vector *)(line + i) = share;
+        sums += share;
+    }
+    return (softmax){peak, summed(sums)};
+}
+
+/* Logits to probabilities, and slopes of probabilities to slopes of logits; `level` is their mean slope. */
+static void slopes_of_logits(float *line, float *slope, int64_t size, float lse, float level) {
+    for (int64_t i = 0; i < size; i += WIDTH) {
+        vector probability = exponentials(*(vector *)(line + i) - lse);
+        *(vector *)(line + i) = probability;
+        *(vector *)(slope + i) = probability * (*(vector *)(slope + i) - level);
+    }
+}
+
+static float dot(const float *a, const float *b, int64_t width) {
+    vector sums = {0};
+    for (int64_t i = 0; i < width; i += WIDTH) sums += *(const vector *)(a + i) * *(const vector *)(b + i);
+    return summed(sums);
+}
+
+static void scaled(float *row, int64_t width, float by) {
+    for (int64_t i = 0; i < width; i += WIDTH) *(vector *)(row + i) *= by;
+}
+
+/* Cosines and sines of the positions, `[T, W / 2]` each. */
+typedef struct {
+    const float *cosine, *sine;
+} angles;
+
+/* Queries of a window: how many, and at which tokens; `place` is null where there is one for each token. */
+typedef struct {
+    int64_t first, num;
+    const int64_t *place;
+} queries;
+
+static inline queries queries_of(const int64_t *first, const int64_t *place, int64_t window, int64_t tokens) {
+    if (first == NULL)
+        return (queries){window * tokens, tokens, NULL};
+    return (queries){first[window], first[window + 1] - first[window], place + first[window]};
+}
+
+static inline int64_t token_of(const int64_t *place, int64_t row) { return place == NULL ? row : place[row]; }
+
+/* Copy rows of a head, `stride` apart, to `to`, turned by the position of their token and scaled. */
+static void turned(const float *from, int64_t stride, angles by, const int64_t *place, int64_t rows, int64_t width,
+                   float scale, float *to) {
     int64_t half = width / 2;
-    for (int64_t t = 0; t < tokens; t++, from += stride, to += width, cosine += half, sine += half)
+    for (int64_t row = 0; row < rows; row++, from += stride, to += width) {
+        const float *cosine = by.cosine + token_of(place, row) * half, *sine = by.sine + token_of(place, row) * half;
         for (int64_t i = 0; i < half; i++) {
             to[i] = (from[i] * cosine[i] - from[half + i] * sine[i]) * scale;
             to[half + i] = (from[i] * sine[i] + from[half + i] * cosine[i]) * scale;
         }
+    }
 }
 
-static void turned_back(const float *from, const float *cosine, const float *sine, int64_t tokens, int64_t width,
-                        float scale, float *to, int64_t stride) {
+static void turned_back(const float *from, angles by, const int64_t *place, int64_t rows, int64_t width, float scale,
+                        float *to, int64_t stride) {
     int64_t half = width / 2;
-    for (int64_t t = 0; t < tokens; t++, from += width, to += stride, cosine += half, sine += half)
+    for (int64_t row = 0; row < rows; row++, from += width, to += stride) {
+        const float *cosine = by.cosine + token_of(place, row) * half, *sine = by.sine + token_of(place, row) * half;
         for (int64_t i = 0; i < half; i++) {
             to[i] = (from[i] * cosine[i] + from[half + i] * sine[i]) * scale;
             to[half + i] = (from[half + i] * cosine[i] - from[i] * sine[i]) * scale;
         }
+    }
 }
 
 static void copied(const float *from, int64_t from_stride, int64_t rows, int64_t width, float *to, int64_t to_stride) {
@@ -170,8 +231,8 @@ static void transposed(const float *from, int64_t tokens, int64_t width, float *
     }
 }
 
-/* How many keys query `row` sees. */
-static inline int64_t seen(int64_t row, int64_t tokens, int32_t causal) { return causal ? row + 1 : tokens; }
+/* How many keys a query at `token` sees. */
+static inline int64_t seen(int64_t token, int64_t tokens, int32_t causal) { return causal ? token + 1 : tokens; }
 
 static int64_t scratch_of(int64_t tokens, int64_t width) {
     return padded(tokens) * width * 2 + 6 * tokens * width + 2 * ROWS * padded(tokens);
@@ -180,50 +241,59 @@ static int64_t scratch_of(int64_t tokens, int64_t width) {
 /* Floats of scratch that one thread needs. */
 int64_t HEARTLM(attention_scratch)(int64_t tokens, int64_t width) { return scratch_of(tokens, width); }
 
-/* out and lse, `[B, H, T]`, of qkv. `scratch` holds `attention_scratch` floats for each of `threads`. */
-void HEARTLM(attention_forward)(const float *restrict qkv, const float *restrict cosine, const float *restrict sine,
-                                int64_t batch, int64_t tokens, int64_t heads, int64_t width, int32_t causal,
-                                int32_t threads, float *restrict scratch, float *restrict out, float *restrict lse) {
-    int64_t across = padded(tokens), stride = 3 * heads * width, size = scratch_of(tokens, width);
+/* out and lse, `[H, N]`. `scratch` holds `attention_scratch` floats for each of `threads`. */
+void HEARTLM(attention_forward)(const float *restrict query, int64_t query_stride, const float *restrict key,
+                                const float *restrict value, int64_t key_stride, const float *restrict cosine,
+                                const float *restrict sine, const int64_t *restrict first_query,
+                                const int64_t *restrict place, int64_t num_queries, int64_t batch, int64_t tokens,
+                                int64_t heads, int64_t width, int32_t causal, int32_t threads,
+                                float *restrict scratch, float *restrict out, float *restrict lse) {
+    int64_t across = padded(tokens), size = scratch_of(tokens, width);
+    const angles by = {cosine, sine};
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int32_t thread = 0; thread < threads; thread++) {
         float *columns = scratch + thread * size, *q = columns + across * width, *k = q + tokens * width;
         float *v = k + tokens * width, *score = v + tokens * width;
         int64_t stop = batch * heads * (thread + 1) / threads;
         for (int64_t pair = batch * heads * thread / threads; pair < stop; pair++) {
-            int64_t b = pair / heads, h = pair % heads;
-            const float *from = qkv + b * tokens * stride + h * width;
-            turned(from, stride, cosine, sine, tokens, width, 1.0f / sqrtf((float)width), q);
-            turned(from + heads * width, stride, cosine, sine, tokens, width, 1.0f, k);
+            int64_t b = pair / heads, h = pair % heads, keys_begin = b * tokens * key_stride + h * width;
+            const queries of = queries_of(first_query, place, b, tokens);
+            turned(query + of.first * query_stride + h * width, query_stride, by, of.place, of.num, width,
+                   1.0f / sqrtf((float)width), q);
+            turned(key + keys_begin, key_stride, by, NULL, tokens, width, 1.0f, k);
             transposed(k, tokens, width, columns);
-            copied(from + 2 * heads * width, stride, tokens, width, v, width);
-            for (int64_t first = 0; first < tokens; first += ROWS) {
-                int64_t rows = tokens - first < ROWS ? tokens - first : ROWS;
-                int64_t keys = seen(first + rows - 1, tokens, causal);
+            copied(value + keys_begin, key_stride, tokens, width, v, width);
+            for (int64_t first = 0; first < of.num; first += ROWS) {
+                int64_t rows = of.num - first < ROWS ? of.num - first : ROWS;
+                int64_t keys = seen(token_of(of.place, first + rows - 1), tokens, causal);
                 wide_product(q + first * width, width, 1, columns, across, score, across, rows, padded(keys), width);
+                float sums[ROWS], *to = out + ((of.first + first) * heads + h) * width;
                 for (int64_t row = 0; row < rows; row++) {
                     float *line = score + row * across;
-                    int64_t sees = seen(first + row, tokens, causal);
-                    float peak = largest(line, sees);
-                    exponentials(line, sees, peak);
-                    float sum = total(line, sees), share = 1.0f / sum;
-                    for (int64_t i = 0; i < sees; i++) line[i] *= share;
+                    int64_t sees = seen(token_of(of.place, first + row), tokens, causal);
+                    const softmax found = exponentiated(line, sees);
                     for (int64_t i = sees; i < keys; i++) line[i] = 0.0f;
-                    lse[(b * heads + h) * tokens + first + row] = peak + logf(sum);
+                    sums[row] = found.sum;
+                    lse[h * num_queries + of.first + first + row] = found.peak + logf(found.sum);
                 }
-                tall_product(score, across, 1, v, width, out + ((b * tokens + first) * heads + h) * width,
-                             heads * width, rows, width, keys);
+                tall_product(score, across, 1, v, width, to, heads * width, rows, width, keys);
+                for (int64_t row = 0; row < rows; row++) scaled(to + row * heads * width, width, 1.0f / sums[row]);
             }
         }
     }
 }
 
-/* dqkv of the above, from `dout` of the shape of out. */
-void HEARTLM(attention_backward)(const float *restrict qkv, const float *restrict cosine, const float *restrict sine,
-                                 const float *restrict out, const float *restrict lse, const float *restrict dout,
-                                 int64_t batch, int64_t tokens, int64_t heads, int64_t width, int32_t causal,
-                                 int32_t threads, float *restrict scratch, float *restrict dqkv) {
-    int64_t across = padded(tokens), stride = 3 * heads * width, size = scratch_of(tokens, width);
+/* Gradients of the above, from `dout` of the shape of out, each laid out as what it belongs to. */
+void HEARTLM(attention_backward)(const float *restrict query, int64_t query_stride, const float *restrict key,
+                                 const float *restrict value, int64_t key_stride, const float *restrict cosine,
+                                 const float *restrict sine, const int64_t *restrict first_query,
+                                 const int64_t *restrict place, int64_t num_queries, int64_t batch, int64_t tokens,
+                                 int64_t heads, int64_t width, int32_t causal, int32_t threads,
+                                 float *restrict scratch, const float *restrict out, const float *restrict lse,
+                                 const float *restrict dout, float *restrict dquery, float *restrict dkey,
+                                 float *restrict dvalue) {
+    int64_t across = padded(tokens), size = scratch_of(tokens, width);
+    const angles by = {cosine, sine};
     float scale = 1.0f / sqrtf((float)width);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int32_t thread = 0; thread < threads; thread++) {
@@ -233,38 +303,36 @@ void HEARTLM(attention_backward)(const float *restrict qkv, const float *restric
         float *score = v + tokens * width, *slope = score + ROWS * across;
         int64_t stop = batch * heads * (thread + 1) / threads;
         for (int64_t pair = batch * heads * thread / threads; pair < stop; pair++) {
-            int64_t b = pair / heads, h = pair % heads;
-            const float *from = qkv + b * tokens * stride + h * width;
-            float *to = dqkv + b * tokens * stride + h * width;
-            turned(from, stride, cosine, sine, tokens, width, scale, q);
-            turned(from + heads * width, stride, cosine, sine, tokens, width, 1.0f, k);
-            copied(from + 2 * heads * width, stride, tokens, width, v, width);
+            int64_t b = pair / heads, h = pair % heads, keys_begin = b * tokens * key_stride + h * width;
+            const queries of = queries_of(first_query, place, b, tokens);
+            int64_t queries_begin = of.first * query_stride + h * width;
+            turned(query + queries_begin, query_stride, by, of.place, of.num, width, scale, q);
+            turned(key + keys_begin, key_stride, by, NULL, tokens, width, 1.0f, k);
+            copied(value + keys_begin, key_stride, tokens, width, v, width);
             transposed(k, tokens, width, columns);
             transposed(v, tokens, width, v_columns);
             memset(dk, 0, (size_t)(2 * tokens * width) * sizeof *dk);
-            for (int64_t first = 0; first < tokens; first += ROWS) {
-                int64_t rows = tokens - first < ROWS ? tokens - first : ROWS;
-                int64_t keys = seen(first + rows - 1, tokens, causal);
-                int64_t place = ((b * tokens + first) * heads + h) * width;
-                const float *above = dout + place;
+            for (int64_t first = 0; first < of.num; first += ROWS) {
+                int64_t rows = of.num - first < ROWS ? of.num - first : ROWS;
+                int64_t keys = seen(token_of(of.place, first + rows - 1), tokens, causal);
+                int64_t begin = ((of.first + first) * heads + h) * width;
+                const float *above = dout + begin;
                 wide_product(q + first * width, width, 1, columns, across, score, across, rows, padded(keys), width);
                 wide_product(above, heads * width, 1, v_columns, across, slope, across, rows, padded(keys), width);
                 for (int64_t row = 0; row < rows; row++) {
-                    float *line = score + row * across, *up = slope + row * across, level = 0.0f;
-                    int64_t sees = seen(first + row, tokens, causal);
-                    for (int64_t i = 0; i < width; i++)
-                        level += above[row * heads * width + i] * out[place + row * heads * width + i];
-                    exponentials(line, sees, lse[(b * heads + h) * tokens + first + row]);
-                    for (int64_t i = 0; i < sees; i++) up[i] = line[i] * (up[i] - level);
+                    float *line = score + row * across, *up = slope + row * across;
+                    int64_t sees = seen(token_of(of.place, first + row), tokens, causal), at = row * heads * width;
+                    float level = dot(above + at, out + begin + at, width);
+                    slopes_of_logits(line, up, sees, lse[h * num_queries + of.first + first + row], level);
                     for (int64_t i = sees; i < keys; i++) line[i] = up[i] = 0.0f;
                 }
                 tall_product(slope, across, 1, k, width, dq + first * width, width, rows, width, keys);
                 tall_sum(slope, 1, across, q + first * width, width, dk, width, keys, width, rows);
                 tall_sum(score, 1, across, above, heads * width, dv, width, keys, width, rows);
             }
-            turned_back(dq, cosine, sine, tokens, width, scale, to, stride);
-            turned_back(dk, cosine, sine, tokens, width, 1.0f, to + heads * width, stride);
-            copied(dv, width, tokens, width, to + 2 * heads * width, stride);
+            turned_back(dq, by, of.place, of.num, width, scale, dquery + queries_begin, query_stride);
+            turned_back(dk, by, NULL, tokens, width, 1.0f, dkey + keys_begin, key_stride);
+            copied(dv, width, tokens, width, dvalue + keys_begin, key_stride);
         }
     }
 }
