@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import permutations, product
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
+from heartlm.launch.campaign import load_campaign
 from heartlm.scaling.allot import least_end, plan
+from heartlm.scaling.cell import PARTS, Cell, Measurement
 from heartlm.scaling.exact import soonest
+from heartlm.scaling.plan_file import load_plan
 from heartlm.scaling.schedule import Cluster, Job, Schedule, by_critical_path, list_schedule
 
 PUBLISHED = {1: 1.0, 2: 1 / 1.6, 4: 1 / 1.9}
@@ -157,3 +164,123 @@ def test_the_last_ones_get_more():
     found = plan(jobs, Cluster(4, 4)).schedule
     assert found.end < 1.7
     check(found, jobs, Cluster(4, 4))
+
+
+# --- plan files and the command -------------------------------------------------------------------------------------
+
+PLAN = """
+nodes: 2
+gpus_per_node: 2
+campaign:
+  name: small
+  topology: {gpus_per_node: 1, cpus_per_task: 8, time: "01:00:00"}
+  grid: {window: [128, 256, 512]}
+  stages:
+    pretrain:
+      run: {command: pretrain, corpus: corpora/all, window: "{window}", out: "runs/{window}"}
+    finetune:
+      run: {command: finetune, run: "{pretrain.out}", corpus: corpora/few, task: beats, out: "runs/{window}-beats"}
+"""
+TIMES = """
+times: {hours_on_one_gpu: 4, speedup: {2: 1.6, 4: 1.9}}
+of:
+  finetune: {hours: {1: 0.5}}
+  "*512": {hours_on_one_gpu: 8}
+"""
+
+
+def plan_file(folder: Path, *texts: str) -> Path:
+    path = folder / "plan.yaml"
+    path.write_text("".join(texts))
+    return path
+
+
+def test_times_come_from_the_most_special_entry(tmp_path: Path):
+    wanted = load_plan(plan_file(tmp_path, PLAN, TIMES))
+    times = {job.name: job.times for job in wanted.jobs}
+    assert times["pretrain-128"] == {1: 4.0, 2: 2.5, 4: pytest.approx(4 / 1.9)}
+    assert times["finetune-128"] == {1: 0.5} and times["pretrain-512"][2] == 5.0
+    assert {job.name: job.needs for job in wanted.jobs}["finetune-256"] == ("pretrain-256",)
+    shared = load_plan(plan_file(tmp_path, PLAN, TIMES, "beside: {2: 1.1}\n"))
+    assert {job.name: job.times for job in shared.jobs}["pretrain-128"][1] == pytest.approx(4.4)
+    assert {job.name: job.times for job in shared.jobs}["pretrain-128"][2] == 2.5
+
+
+def test_times_come_from_predictions_and_from_measurements(tmp_path: Path):
+    def cell(ranks: int, window: int) -> Cell:
+        return Cell("pretrain", "all", window, ranks=ranks)
+
+    rates = {(1, 128): 1e4, (2, 128): 1.8e4, (1, 256): 9e3}
+    predictions = [{"cell": vars(cell(*key)), "tokens_per_s": rate} for key, rate in rates.items()]
+    (tmp_path / "predicted.json").write_text(json.dumps({"predictions": predictions}))
+    for (ranks, window), rate in rates.items():
+        step_s = cell(ranks, window).tokens_per_step / rate
+        parts = dict.fromkeys((f"{name}_s" for name in PARTS), 0.0) | {"compute_s": step_s}
+        Measurement(cell(ranks, window), 0, 2, [step_s] * 2, rate, **parts).save(tmp_path / "study")
+    rest = 'of: {finetune: {hours: {1: 1}}, "pretrain-512": {hours: {1: 2}}}\n'
+    for source in ("predicted: predicted.json", "measured: study"):
+        wanted = load_plan(plan_file(tmp_path, PLAN, f"times: {{{source}, tokens: 3.6e+8}}\n", rest))
+        times = {job.name: job.times for job in wanted.jobs}
+        assert times["pretrain-128"] == pytest.approx({1: 10.0, 2: 10 / 1.8})
+        assert times["pretrain-256"] == pytest.approx({1: 3.6e8 / 9e3 / 3600})
+
+
+def test_a_plan_is_printed_drawn_and_written_as_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = plan_file(tmp_path, PLAN, TIMES)
+    out, picture = tmp_path / "planned.yaml", tmp_path / "plan.svg"
+    assert main(["plan", str(path), "--out", str(out), "--gantt", str(picture)]) == 0
+    told = capsys.readouterr().out
+    assert "6 experiments on 2 nodes of 2 GPUs" in told and "naive" in told and "|pretrain-512" in told
+    root = ElementTree.fromstring(picture.read_text())
+    assert "finetune-512" in picture.read_text() and root.tag.endswith("svg")
+    assert main(["plan", str(path), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)["plan"]
+    campaign = load_campaign(out)
+    for each in made["experiments"]:
+        topology = campaign[each["name"]].topology
+        assert topology.nodes * topology.gpus_per_node == len(each["gpus"]) == topology.nodes * topology.ranks_per_node
+        assert topology.cpus_per_task == 8 * topology.gpus_per_node
+        assert campaign[each["name"]].start_s == pytest.approx(3600 * each["start"], abs=1e-3)
+    assert campaign["finetune-512"].needs == ("pretrain-512",)
+    assert campaign["pretrain-256"].run.fields["window"] == 256
+    elsewhere = tmp_path / "elsewhere" / "planned.yaml"
+    assert main(["plan", str(path), "--out", str(elsewhere)]) == 2 and not elsewhere.exists()
+
+
+def test_the_published_campaign_is_planned(capsys: pytest.CaptureFixture[str]):
+    example = Path(__file__).parent.parent / "examples" / "published_campaign.yaml"
+    assert main(["plan", str(example)]) == 0
+    told = capsys.readouterr().out
+    assert "128 experiments on 4 nodes of 4 GPUs" in told
+    naive, planned, saved = (next(line for line in told.splitlines() if word in line) for word in WORDS)
+    assert naive.split()[-3:] == ["16.84", "67.37", "269.47"]
+    assert planned.split()[-3:] == ["8.00", "32.00", "128.00"]
+    assert saved.split() == ["saved", "52.5", "%", "52.5", "%", "52.5", "%"]
+
+
+WORDS = ("naive:", "  this plan  ", "  saved")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (PLAN, "pretrain-128: nothing says how long it takes"),
+        (PLAN + TIMES + "goal: fastest\n", "goal: 'fastest' found, one of soonest, cheapest expected"),
+        (PLAN + TIMES + "nodes_: 3\n", "a plan: nodes_ found"),
+        (PLAN.replace("nodes: 2", "nodes: many") + TIMES, "nodes: 'many' found, a whole number"),
+        (PLAN + "times: {work: 1, speedup: {2: fast}}\n", "speedup: 2: 'fast' found"),
+        (PLAN + TIMES.replace("hours_on_one_gpu: 8", "work: 8"), "give all of them the same way"),
+        (PLAN + "times: {work: 1}\nnode_hours: 4\n", "they need times in hours"),
+        (PLAN + TIMES + "node_hours: 4\n", "no plan keeps to 4 node-hours: the soonest ends after"),
+        (PLAN + TIMES + "deadline_h: 1\n", "no plan keeps to a deadline of 1"),
+        (PLAN + "times: {hours: {3: 1.0}}\n", "times for 3 GPUs found"),
+        (PLAN + "times: {predicted: none.json, tokens: 1.0e+9}\n", "none.json"),
+        (PLAN + "times: {predicted: none.json}\n", "tokens: nothing found"),
+        ("nodes: 2\ngpus_per_node: 2\n", "campaign: nothing found"),
+        ("nodes: [\n", "not valid YAML"),
+    ],
+)
+def test_mistakes_in_a_plan_are_named(tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", str(plan_file(tmp_path, text))]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) == 1
