@@ -11,6 +11,7 @@ is compared lies close together in time, and the repeats of a cell lie far apart
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +37,8 @@ class StudyConfig:
         precisions: of matrix products.
         buckets_mb: MiB of gradients that are sent together.
         scalings: strong keeps the global batch, weak gives every rank a batch of that size.
-        batch_tokens: tokens of a global batch (of a rank's batch when weak); every window width gets as many.
+        batch_tokens: tokens of a global batch (of a rank's batch when weak); every window width gets about as many, in
+            windows that all of `ranks` can share.
         accumulation: micro-batches of a rank and step.
         steps: steps that count; batches of small corpora are prepared for 8 steps at once, so multiples of 8 are fair.
         warm_up: steps before them that do not.
@@ -173,7 +175,7 @@ def grid_of(config: StudyConfig, place: Place) -> Grid:
         group: dict[Cell, None] = {}
         one = Cell(stage, database, window, precision=precision, scaling=scaling, accumulation=config.accumulation)
         for cell in _layouts(config, one):
-            if reason := _unfit(cell, config, place):
+            if reason := _unfit(cell, place):
                 skipped.append((cell, reason))
                 continue
             group |= dict.fromkeys((cell.base, cell))
@@ -189,7 +191,8 @@ def grid_of(config: StudyConfig, place: Place) -> Grid:
 
 def _layouts(config: StudyConfig, one: Cell) -> Iterator[Cell]:
     """Cells of a group, each once; buckets mean nothing to one rank."""
-    windows = max(1, config.batch_tokens // one.window)
+    together = math.lcm(*config.ranks) * config.accumulation if one.scaling == "strong" else config.accumulation
+    windows = max(1, round(config.batch_tokens / one.window / together)) * together
     seen = set()
     for cpus, nodes, ranks, cap in itertools.product(
         config.cpus_per_task, config.nodes, config.ranks, config.buckets_mb
@@ -202,9 +205,8 @@ def _layouts(config: StudyConfig, one: Cell) -> Iterator[Cell]:
             yield cell
 
 
-def _unfit(cell: Cell, config: StudyConfig, place: Place) -> str | None:
+def _unfit(cell: Cell, place: Place) -> str | None:
     """Why a cell cannot be measured here; None where it can."""
-    parts = cell.ranks * cell.accumulation
     per_node = -(-cell.ranks // cell.nodes)
     if cell.ranks % cell.nodes:
         return f"{cell.ranks} ranks do not divide among {cell.nodes} nodes"
@@ -214,11 +216,6 @@ def _unfit(cell: Cell, config: StudyConfig, place: Place) -> str | None:
         return f"{per_node} ranks of {cell.cpus_per_task} CPUs on a node of {place.num_cores}"
     if place.num_devices is not None and per_node > place.num_devices:
         return f"{per_node} ranks on a node of {place.num_devices} GPUs"
-    if cell.global_batch % parts:
-        return (
-            f"a global batch of {cell.global_batch} windows ({config.batch_tokens} tokens) does not divide among "
-            f"{cell.ranks} ranks of {cell.accumulation} micro-batches"
-        )
     return None
 
 

@@ -1,0 +1,162 @@
+"""The report of a study, from measurements made up so that every number is known."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+from heartlm.errors import HeartlmError
+from heartlm.files import write_json
+from heartlm.report.line_chart import spread
+from heartlm.report.scaling import write_scaling_report
+from heartlm.scaling.cell import Cell, Measurement
+from tests.browser import open_page
+
+WIDTHS = (128, 256, 384, 512, 640, 768, 896, 1024)
+SERIAL = 0.1
+"""Of the law that the made-up times follow."""
+
+
+def made_up(cell: Cell, repeat: int, step_s: float) -> Measurement:
+    """Three steps, of which a tenth is communication where there are ranks to communicate with."""
+    waiting = 0.1 * step_s if cell.ranks > 1 else 0.0
+    return Measurement(
+        cell=cell,
+        repeat=repeat,
+        steps=3,
+        step_s=[step_s] * 3,
+        tokens_per_s=4096 * cell.copies / step_s,
+        data_s=0.01 * step_s,
+        compute_s=0.9 * step_s - waiting,
+        exposed_communication_s=0.7 * waiting,
+        straggler_s=0.3 * waiting,
+        optimizer_s=0.05 * step_s,
+        other_s=0.04 * step_s,
+        hidden_communication_s=waiting / 2 if cell.ranks > 1 else None,
+        peak_memory_bytes=300_000_000,
+        losses=[2.0, 1.0, 0.5],
+        wall_s=5.0,
+        environment={"cpu": "made up", "probe_before": 30.0, "probe_after": 20.0 if repeat else 30.0},
+    )
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One, two and four ranks by Amdahl's law; two CPUs a rank give half as much again; four copies lose a tenth."""
+    folder = tmp_path_factory.mktemp("scaling") / "made-up"
+    for stage in ("pretrain", "finetune"):
+        for width in WIDTHS:
+            for ranks, cpus, copies in ((1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4)):
+                batch = max(4, 4096 // width)
+                cell = Cell(stage, "mitdb", width, ranks, 1, cpus, copies=copies, global_batch=batch)
+                step_s = 0.2 * (SERIAL + (1 - SERIAL) / ranks) / (1.5 if cpus == 2 else 1) / (0.9 if copies > 1 else 1)
+                for repeat in (0, 1, 2):
+                    made_up(cell, repeat, step_s * (1 + 0.01 * repeat)).save(folder)
+    wrong = made_up(Cell("pretrain", "mitdb", 128, 4, global_batch=32), 2, 1e-9)
+    replace(wrong, failed="loss 9 in step 1, 2 expected as of one rank").save(folder)
+    write_json(folder / "skipped.json", [["pretrain-mitdb-w128-r2-n1-c2", "2 ranks of 2 CPUs on a node of 2"]])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(study: Path) -> dict[str, Path]:
+    return {path.name: path for path in write_scaling_report(study)}
+
+
+def test_every_figure_is_a_picture(report: dict[str, Path]) -> None:
+    pictures = {name: path for name, path in report.items() if name.endswith(".png")}
+    assert sorted(pictures) == [
+        "figure-3-time-cpus.png",
+        "figure-4-time-speedup.png",
+        "figure-5-efficiency.png",
+        "figure-6-overhead.png",
+    ]
+    assert all(path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000 for path in pictures.values())
+
+
+def test_the_table_says_what_the_times_are_made_of(report: dict[str, Path]) -> None:
+    with report["table.csv"].open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 2 * 8 * 4
+    of_four = next(row for row in rows if row["ranks"] == "4" and row["window"] == "256")
+    assert float(of_four["speedup"]) == pytest.approx(1 / (SERIAL + (1 - SERIAL) / 4))
+    assert float(of_four["karp_flatt"]) == pytest.approx(SERIAL)
+    assert float(of_four["ceiling"]) == pytest.approx(3.6)
+    assert float(of_four["num_moved"]) == 2
+    assert of_four["energy_j_per_mtoken"] == ""
+    broken = next(row for row in rows if row["ranks"] == "4" and row["window"] == "128" and row["stage"] == "pretrain")
+    assert broken["repeats"] == "2"
+    table = parquet.read_table(report["table.parquet"])
+    assert table.num_rows == len(rows)
+    assert table.column_names == list(rows[0])
+    assert table.column("speedup").to_pylist() == pytest.approx([float(row["speedup"]) for row in rows])
+    assert table.column("energy_j_per_mtoken").null_count == len(rows)
+
+
+def test_the_page_draws_every_figure_and_needs_nothing_else(report: dict[str, Path], tmp_path: Path) -> None:
+    page = open_page(report["report.html"], tmp_path)
+    assert page.data["errors"] == "0", page.data.get("first-error")
+    assert page.data["ready"] == "true"
+    assert page.data["drawings"] == str(page.html.count("<svg")) == "16"
+    assert page.data["overflow"] == "0"
+    assert int(page.data["points"]) > 2 * 8 * 4 * 3
+    assert sorted(set(re.findall(r'data-figure="(\w+)"', page.html))) == ["3", "4", "5", "6", "parts"]
+    assert not re.findall(r"(?:src|href)=\"(?:https?:)?//", page.html)
+
+
+def test_the_page_names_what_is_not_its_own(report: dict[str, Path]) -> None:
+    text = report["report.html"].read_text()
+    assert "1.6x (published: Mileski et al., MIPRO 2025, arXiv 2503.21033, A100)" in text
+    assert "1.9x (published" in text
+    assert "loss 9 in step 1, 2 expected as of one rank" in text
+    assert "2 ranks of 2 CPUs on a node of 2" in text
+    assert "During 127 of the measurements" in text
+
+
+POINTED_AT = """
+<script>
+window.addEventListener("load", () => setTimeout(() => {
+  const svg = document.querySelectorAll("svg.chart")[4], target = svg.querySelector(".series circle.target");
+  const box = target.getBoundingClientRect();
+  const event = {clientX: box.left + 9, clientY: box.top + 9, bubbles: true};
+  svg.dispatchEvent(new PointerEvent("pointermove", event));
+  document.documentElement.dataset.told = document.querySelector(".tip.shown").textContent;
+  document.querySelector('button[data-window="512"]').click();
+  const dim = [...document.querySelectorAll(".series.dim")].map((each) => each.dataset.window);
+  document.documentElement.dataset.dimmed = [...new Set(dim)].sort((one, other) => one - other).join(" ");
+}, 50));
+</script>
+"""
+
+
+def test_the_page_answers_to_its_reader(report: dict[str, Path], tmp_path: Path) -> None:
+    touched = tmp_path / "touched.html"
+    touched.write_text(report["report.html"].read_text() + POINTED_AT)
+    page = open_page(touched, tmp_path)
+    assert page.data["errors"] == "0", page.data.get("first-error")
+    assert page.data["told"].startswith("width 128, 1 rank × 1 CPU")
+    assert page.data["dimmed"] == "128 256 384 640 768 896 1024"
+
+
+def test_a_study_of_nothing_but_failures_is_refused(tmp_path: Path) -> None:
+    replace(made_up(Cell("pretrain", "mitdb", 128), 0, 1.0), failed="another loss").save(tmp_path)
+    with pytest.raises(HeartlmError, match="none of 1 measurements passed its check: another loss"):
+        write_scaling_report(tmp_path)
+
+
+def test_a_study_of_one_rank_has_times_only(tmp_path: Path) -> None:
+    made_up(Cell("pretrain", "mitdb", 128), 0, 1.0).save(tmp_path)
+    names = {path.name for path in write_scaling_report(tmp_path)}
+    assert "figure-3-time-cpus.png" in names and "figure-5-efficiency.png" not in names
+    assert "What training takes on one rank" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_many_labels_in_one_place_are_moved_apart() -> None:
+    places = sorted(spread([100.0 + 0.1 * number for number in range(8)], 13.0))
+    assert all(below - above >= 13.0 - 0.5 for above, below in itertools.pairwise(places))

@@ -1,0 +1,119 @@
+"""A real study of two cells, on two ranks, killed in the middle and gone on with; its page in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from heartlm.scaling.cell import Measurement, load_measurements
+
+CORES = 2
+
+
+def study_file(folder: Path, corpus: Path) -> Path:
+    path = folder / "study.yaml"
+    path.write_text(
+        f"databases: {{tiny: {corpus}}}\n"
+        f"out: {folder / 'study'}\n"
+        "stages: [pretrain, finetune]\nwindows: [32]\nranks: [1, 2]\ncpus_per_task: [1, 2]\n"
+        "repeats: 2\nsteps: 3\nwarm_up: 2\ndepth: 1\nbatch_tokens: 256\n"
+    )
+    return path
+
+
+def start(study: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "heartlm", "scale", "run", str(study)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+
+
+def descendants(number: int) -> set[int]:
+    """Processes that `number` began, and those that they began."""
+    children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+    return {int(child) for child in children}.union(*(descendants(int(child)) for child in children))
+
+
+@pytest.fixture(scope="module")
+def study(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study that was killed when a few of its measurements were there, and then gone on with."""
+    if len(os.sched_getaffinity(0)) != CORES:
+        pytest.skip(f"this study is one of a machine of {CORES} cores")
+    folder = tmp_path_factory.mktemp("scaling")
+    path = study_file(folder, tiny_corpus)
+    process = start(path)
+    while len(list((folder / "study" / "measurements").glob("*.json"))) < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    begun = descendants(process.pid)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    while any(Path(f"/proc/{number}/exe").exists() for number in begun):
+        time.sleep(0.02)
+    before = {each: each.stat().st_mtime_ns for each in (folder / "study" / "measurements").glob("*.json")}
+    process = start(path)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert f"{16 - len(before)} measured, {len(before)} were there already, 2 cells skipped" in out
+    assert "skipped finetune-tiny-w32-r2-n1-c2" in err and "2 ranks of 2 CPUs on a node of 2" in err
+    assert all(path.stat().st_mtime_ns == changed for path, changed in before.items())
+    return folder / "study"
+
+
+def test_every_cell_is_there_and_passed_its_check(study: Path) -> None:
+    every = load_measurements(study)
+    assert len(every) == 16
+    assert [each.failed for each in every] == [None] * 16
+    assert {(each.cell.ranks, each.cell.cpus_per_task, each.cell.copies) for each in every} == {
+        (1, 1, 1),
+        (1, 1, 2),
+        (1, 2, 1),
+        (2, 1, 1),
+    }
+    assert not list((study / "work").iterdir()), "what is kept leaves nothing else"
+
+
+def test_the_parts_of_real_steps_add_up(study: Path) -> None:
+    for each in load_measurements(study):
+        assert sum(each.part_s.values()) == pytest.approx(each.mean_step_s, rel=1e-6)
+        assert all(value >= 0 for value in each.part_s.values())
+        assert each.compute_s > 0 and each.optimizer_s > 0
+        assert each.steps == len(each.step_s) == 3
+        assert len(each.losses) == 5
+        assert each.training_s < each.wall_s
+
+
+def test_two_ranks_tell_of_their_communication_and_one_of_none(study: Path) -> None:
+    together, alone = list[Measurement](), list[Measurement]()
+    for each in load_measurements(study):
+        (together if each.cell.ranks == 2 else alone).append(each)
+    assert all(each.hidden_communication_s is not None for each in together)
+    assert all(each.hidden_communication_s is None and each.straggler_s == 0 for each in alone)
+    assert all(len(each.rank_busy_s) == each.cell.ranks * each.cell.copies for each in together + alone)
+
+
+def test_a_measurement_carries_its_environment(study: Path) -> None:
+    environment = load_measurements(study)[0].environment
+    assert {"torch", "heartlm", "cpu", "git_revision", "num_threads"} <= environment.keys()
+    assert environment["probe_before"] > 0 and environment["probe_after"] > 0
+
+
+def test_the_study_has_a_report(study: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "heartlm", "scale", "report", str(study)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    written = {Path(line.removeprefix("wrote ")).name for line in done.stdout.splitlines()}
+    assert {"report.html", "table.csv", "table.parquet", "figure-4-time-speedup.png"} <= written
+    with (study / "report" / "table.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 6
+    assert {row["ranks"] for row in rows if row["karp_flatt"]} == {"2"}
+    assert len(json.loads((study / "skipped.json").read_text())) == 2

@@ -1,0 +1,278 @@
+"""A study: its grid, what its measurements are made of, what they must pass, and what they may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heartlm.errors import HeartlmError
+from heartlm.scaling.cell import PARTS, Cell, Measurement, load_measurements
+from heartlm.scaling.collect import checked, failure, measured
+from heartlm.scaling.cost import Cost, Limit, cost_of, expected_wall_s, spent
+from heartlm.scaling.run import run_study
+from heartlm.scaling.study import Place, StudyConfig, grid_of
+from heartlm.scaling.table import table_of
+
+CELL = Cell("pretrain", "mitdb", 128, global_batch=8)
+
+
+# --- the grid ---------------------------------------------------------------------------------------------------------
+
+
+def config_of(**settings: Any) -> StudyConfig:
+    return StudyConfig(databases={"mitdb": "corpora/mitdb"}, **settings)
+
+
+def test_the_grid_of_the_issue_fits_two_cores_but_for_two_ranks_of_two() -> None:
+    widths = [128, 256, 384, 512, 640, 768, 896, 1024]
+    config = config_of(stages=["pretrain", "finetune"], windows=widths, ranks=[1, 2], cpus_per_task=[1, 2])
+    grid = grid_of(config, Place(2))
+    assert len(grid.groups) == 16
+    layouts = [(cell.ranks, cell.cpus_per_task, cell.copies) for cell in grid.groups[0]]
+    assert layouts == [(1, 1, 1), (2, 1, 1), (1, 1, 2), (1, 2, 1)]
+    assert [reason for _, reason in grid.skipped] == ["2 ranks of 2 CPUs on a node of 2"] * 16
+    assert grid.count(3) == len(list(grid.measurements(3))) == 192
+    assert all(cell.global_batch % 2 == 0 for group in grid.groups for cell in group)
+
+
+def test_repeats_of_a_cell_lie_far_apart_and_what_is_compared_close_together() -> None:
+    grid = grid_of(config_of(windows=[128, 256], ranks=[1, 2], ceiling=False), Place(2))
+    order = [(cell.window, cell.ranks, repeat) for cell, repeat in grid.measurements(2)]
+    assert order == [(w, r, repeat) for repeat in (0, 1) for w in (128, 256) for r in (1, 2)]
+
+
+def test_weak_scaling_is_checked_against_one_rank_with_the_whole_batch() -> None:
+    grid = grid_of(config_of(scalings=["weak"], ranks=[1, 2], batch_tokens=1024, ceiling=False), Place(2))
+    ((one, two),) = grid.groups
+    assert (one.global_batch, two.global_batch) == (8, 16)
+    (reference,) = grid.references
+    assert (reference.ranks, reference.global_batch, reference.accumulation) == (1, 16, 2)
+    assert next(iter(grid.measurements(3))) == (reference, 0)
+    assert two.base == one
+
+
+def test_buckets_mean_nothing_to_one_rank() -> None:
+    grid = grid_of(config_of(ranks=[1, 2], buckets_mb=[1.0, 4.0], ceiling=False), Place(2))
+    assert [(cell.ranks, cell.bucket_cap_mb) for cell in grid.groups[0]] == [(1, 25.0), (2, 1.0), (2, 4.0)]
+
+
+def test_nodes_and_gpus_that_are_not_there_are_skipped_with_the_reason() -> None:
+    config = config_of(ranks=[1, 2, 3, 4], nodes=[1, 2], device="cuda", ceiling=False)
+    skipped = {(cell.ranks, cell.nodes): reason for cell, reason in grid_of(config, Place(8, 2)).skipped}
+    assert skipped[3, 2] == "3 ranks do not divide among 2 nodes"
+    assert skipped[2, 2] == "2 nodes asked for, 1 here"
+    assert skipped[4, 1] == "4 ranks on a node of 2 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"windows": []}, "windows"),
+        ({"ranks": [0]}, "ranks"),
+        ({"warm_up": 1}, "warm_up"),
+        ({"buckets_mb": [0.0]}, "buckets_mb"),
+        ({"max_core_hours": 0.0}, "max_core_hours"),
+        ({"out": None}, "out"),
+    ],
+)
+def test_an_impossible_setting_is_named(settings: dict[str, Any], field: str) -> None:
+    config = config_of(**settings)
+    with pytest.raises(HeartlmError, match=f"^{field}: "):
+        config.check()
+        config.folder()
+
+
+# --- a measurement ----------------------------------------------------------------------------------------------------
+
+
+def kept(steps: Sequence[dict[str, Any]], rank: int = 0, num_ranks: int = 1) -> dict[str, Any]:
+    """What a rank keeps: steps of seconds by part, waiting included."""
+    about = {"rank": rank, "world_size": num_ranks, "num_parameters": 10, "gradient_bytes": 40, "flops_per_token": 6.0}
+    memory = {"peak_memory_bytes": 100 + rank, "peak_device_memory_bytes": None, "energy_j": None}
+    return {**about, **memory, "steps": steps}
+
+
+def step(compute: float, wait: float, data: float = 0.0, optimizer: float = 0.0, other: float = 0.0) -> dict[str, Any]:
+    seconds = {"data_s": data, "forward_backward_s": compute, "communication_s": wait, "optimizer_s": optimizer}
+    whole = {"step_s": data + compute + wait + optimizer + other, "other_s": other, "forward_s": compute / 4}
+    return {"num_tokens": 100, "loss": 2.0, "hidden_communication_s": 0.5, **seconds, **whole}
+
+
+def of(*trainings: Sequence[dict[str, Any]], cell: Cell = CELL, warm_up: int = 1) -> Measurement:
+    return measured(cell, 0, trainings, warm_up=warm_up, wall_s=9.0, environment={})
+
+
+def test_waiting_for_a_slower_rank_is_the_stragglers() -> None:
+    """Rank 1 computes 3 s longer; of the 4 s that rank 0 waits, 3 are rank 1's, and 1 is communication."""
+    fast = kept([step(1, 0), step(2, 4)], 0, 2)
+    slow = kept([step(1, 0), step(5, 1)], 1, 2)
+    found = of([fast, slow], cell=replace(CELL, ranks=2))
+    assert (found.straggler_s, found.exposed_communication_s) == (1.5, 1.0)
+    assert (found.compute_s, found.forward_s, found.backward_s) == (3.5, 0.875, 2.625)
+    assert found.rank_busy_s == [2, 5]
+    assert found.step_s == [6.0]
+    assert found.tokens_per_s == pytest.approx(100 / 6)
+    assert found.peak_memory_bytes == 101
+
+
+def test_a_slow_optimiser_makes_others_wait_in_the_next_step() -> None:
+    fast = kept([step(1, 0, optimizer=1), step(1, 2, optimizer=1), step(1, 0, optimizer=1)], 0, 2)
+    slow = kept([step(1, 0, optimizer=3), step(1, 0, optimizer=1), step(1, 0, optimizer=1)], 1, 2)
+    found = of([fast, slow], cell=replace(CELL, ranks=2))
+    assert (found.straggler_s, found.exposed_communication_s) == (0.5, 0.0)
+
+
+seconds = st.floats(0, 5)
+
+
+@given(st.lists(st.lists(st.tuples(*[seconds] * 5), min_size=4, max_size=4), min_size=1, max_size=3))
+def test_the_parts_add_up_to_the_step(ranks: list[list[tuple[float, ...]]]) -> None:
+    every = [kept([step(*parts) for parts in steps], number, len(ranks)) for number, steps in enumerate(ranks)]
+    if not sum(each["step_s"] for each in every[0]["steps"][2:]):
+        return
+    found = of(every, cell=replace(CELL, ranks=len(ranks)), warm_up=2)
+    assert sum(found.part_s.values()) == pytest.approx(found.mean_step_s, abs=1e-9)
+    assert all(value >= 0 for value in found.part_s.values())
+    assert set(found.part_s) == set(PARTS)
+
+
+def test_copies_are_counted_together() -> None:
+    one, other = kept([step(1, 0), step(2, 0)]), kept([step(1, 0), step(4, 0)])
+    found = of([one], [other], cell=replace(CELL, copies=2))
+    assert found.step_s == [3.0]
+    assert found.tokens_per_s == pytest.approx(200 / 3)
+
+
+def test_a_measurement_is_read_as_it_was_written(tmp_path: Path) -> None:
+    found = of([kept([step(1, 0), step(2, 0.5)])])
+    found.save(tmp_path)
+    assert load_measurements(tmp_path) == [found]
+
+
+def test_what_is_no_measurement_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HeartlmError, match="no measurements found"):
+        load_measurements(tmp_path)
+    path = of([kept([step(1, 0), step(2, 0.5)])]).path(tmp_path)
+    path.parent.mkdir()
+    path.write_text('{"schema": 1, "cell": {}}')
+    with pytest.raises(HeartlmError, match="not a measurement of this version"):
+        load_measurements(tmp_path)
+
+
+# --- the check --------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_loss_is_caught() -> None:
+    good = replace(of([kept([step(1, 0), step(2, 0)])]), losses=[3.0, 2.0, 1.0])
+    assert checked(good, [3.0, 2.0001, 1.0], 1e-4).failed is None
+    wrong = checked(good, [3.0, 2.001, 1.0], 1e-4)
+    assert wrong.failed is not None
+    assert wrong.failed.startswith("loss 2 in step 2, 2.001 expected as of one rank: 5.0e-04 apart")
+    missing = checked(good, [3.0, 2.0], 1e-4)
+    assert missing.failed == "3 losses found, 2 expected as of one rank"
+    nothing = checked(replace(good, losses=[3.0, float("nan"), 1.0]), [3.0, 2.0, 1.0], 1e-4)
+    assert nothing.failed is not None
+
+
+def test_what_failed_counts_nowhere() -> None:
+    base = of([kept([step(1, 0), step(2, 0)])])
+    two = of([kept([step(1, 0), step(1, 0)], rank, 2) for rank in (0, 1)], cell=replace(CELL, ranks=2))
+    broken = replace(two, repeat=1, step_s=[1e-9], failed="another loss")
+    table = table_of([base, replace(base, repeat=1), two, broken])
+    (of_two,) = (row for row in table.rows if row.cell.ranks == 2)
+    assert of_two.speedup is not None and of_two.speedup.value == pytest.approx(2.0)
+    assert of_two.repeats == 1
+    assert table.failed == [broken]
+
+
+def test_the_ceiling_is_what_copies_reach_together() -> None:
+    base, two = CELL, replace(CELL, ranks=2)
+    times = {base: 10.0, two: 6.25, base.base: 10.0, two.ceiling: 12.5}
+    every = [of(*[[kept([step(1, 0), step(time, 0)])]] * cell.copies, cell=cell) for cell, time in times.items()]
+    (row,) = (row for row in table_of(every).rows if row.cell == two)
+    assert row.speedup is not None and row.ceiling is not None and row.efficiency_of_ceiling is not None
+    assert row.speedup.value == pytest.approx(1.6)
+    assert row.ceiling.value == pytest.approx(1.6)
+    assert row.efficiency_of_ceiling.value == pytest.approx(1.0)
+    assert row.overhead_s is not None and row.overhead_s.value == pytest.approx(1.25)
+
+
+def test_weak_scaling_compares_the_same_work_of_a_rank() -> None:
+    one = replace(CELL, scaling="weak")
+    two = replace(one, ranks=2, global_batch=16)
+    every = [of([kept([step(1, 0), step(time, 0)])], cell=cell) for cell, time in ((one, 10.0), (two, 12.5))]
+    (row,) = (row for row in table_of(every).rows if row.cell == two)
+    assert row.speedup is not None and row.efficiency is not None and row.overhead_s is not None
+    assert (row.speedup.value, row.efficiency.value, row.overhead_s.value) == pytest.approx((1.6, 0.8, 2.5))
+
+
+# --- what it may cost -------------------------------------------------------------------------------------------------
+
+
+def test_costs_by_hand() -> None:
+    wide = replace(CELL, ranks=4, nodes=2, cpus_per_task=3)
+    assert cost_of(wide, 900) == Cost(core_hours=3.0, node_hours=0.5)
+    assert cost_of(CELL.ceiling, 3600) == Cost(1.0, 1.0)
+    assert spent([failure(CELL, 0, "why", 360, {}), failure(wide, 0, "why", 900, {})]) == Cost(3.1, 0.6)
+
+
+def test_what_comes_is_judged_by_what_is_likest() -> None:
+    done = [failure(CELL, 0, "", 5, {}), failure(replace(CELL, window=1024), 0, "", 50, {})]
+    assert expected_wall_s(CELL, done) == 5
+    assert expected_wall_s(replace(CELL, ranks=2), done) == 5
+    assert expected_wall_s(replace(CELL, window=512), done) == 50
+    assert expected_wall_s(CELL, []) == 0
+
+
+def test_a_limit_names_itself() -> None:
+    assert Limit(2.0, None).exceeded(Cost(1.9, 99)) is None
+    assert Limit(2.0, 1.0).exceeded(Cost(2.5, 0)) == "max_core_hours: 2.5 expected with the next measurement, 2 allowed"
+
+
+class Unable:
+    """Trains nothing, and says so."""
+
+    def __init__(self) -> None:
+        self.place, self.trained = Place(2), list[Cell]()
+
+    def train(self, cell: Cell, fields: Any, logs: Path) -> str | None:
+        self.trained.append(cell)
+        return "the training was not even begun"
+
+    def probe(self, cell: Cell) -> float | None:
+        return None
+
+
+def test_a_training_that_fails_is_kept_as_failed_and_the_study_goes_on(tmp_path: Path, tiny_corpus: Path) -> None:
+    config = StudyConfig(databases={"tiny": str(tiny_corpus)}, ranks=[1, 2], repeats=1, out=tmp_path, windows=[32])
+    trainer = Unable()
+    outcome = run_study(config, trainer)
+    assert [each.failed for each in outcome.failed] == ["the training was not even begun"] * 3
+    assert len(trainer.trained) == len(load_measurements(tmp_path)) == 3
+    assert len(run_study(config, Unable()).failed) == 3, "failed ones are tried again"
+
+
+def test_a_study_does_not_go_on_with_other_settings(tmp_path: Path, tiny_corpus: Path) -> None:
+    config = StudyConfig(databases={"tiny": str(tiny_corpus)}, repeats=1, out=tmp_path, windows=[32])
+    run_study(config, Unable())
+    with pytest.raises(HeartlmError, match=f"^depth: 2 found, but {tmp_path} was begun with 4: choose another --out"):
+        run_study(replace(config, depth=2), Unable())
+
+
+def test_a_study_stops_before_it_costs_too_much(tmp_path: Path, tiny_corpus: Path) -> None:
+    config = StudyConfig(
+        databases={"tiny": str(tiny_corpus)}, repeats=3, out=tmp_path, windows=[32], ranks=[1], max_core_hours=2.5
+    )
+    one = grid_of(config, Place(2)).groups[0][0]
+    replace(of([kept([step(1, 0), step(2, 0)])], cell=one), wall_s=7200.0).save(tmp_path)
+    trainer = Unable()
+    outcome = run_study(config, trainer)
+    assert trainer.trained == []
+    assert (outcome.num_before, outcome.num_left) == (1, 2)
+    assert outcome.stopped == "max_core_hours: 4 expected with the next measurement, 2.5 allowed"
