@@ -3,7 +3,8 @@
     munged (own key and socket) ◄── slurmctld ◄── slurmd -N node1, slurmd -N node2
 
 Every file is in one folder that goes with the cluster, every daemon stays in the foreground of a process of its own, so
-nothing is left when the tests end. Nodes claim two cores each, whatever the machine has.
+nothing is left when the tests end. Nodes claim two cores each, whatever the machine has. Jobs are counted from a number
+of the cluster's own, for ports of jobs follow from it and another cluster may run beside this one.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 SwitchType=switch/none
 JobRequeue=1
+FirstJobId={controller_port}
 KillWait=10
 OverTimeLimit=0
 MinJobAge=300

@@ -71,8 +71,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def wait_for_others(arguments: Sequence[str]) -> None:
     """Stay until torchrun of the other nodes has ended, too: when the store goes, it kills ranks in mid-sentence."""
-    from torch.distributed import DistError
-    from torch.distributed.distributed_c10d import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
     options = dict(word.removeprefix("--").partition("=")[::2] for word in arguments)
     num_nodes = int(options.get("nnodes", 1))
