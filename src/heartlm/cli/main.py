@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("heartlm.cli.report", "write one self-contained HTML page about a run"),
     "trace": ("heartlm.cli.trace", "show where the time of each training step went"),
     "campaign": ("heartlm.cli.campaign", "run many experiments that feed one another, on SLURM or here"),
+    "image": ("heartlm.cli.image", "build the Apptainer image that clusters run, or try its steps without"),
     "doctor": ("heartlm.cli.doctor", "say what this machine can do, and what is most worth changing"),
     "scale": ("heartlm.cli.scale", "how training time changes with ranks and nodes: measure, report, predict"),
     "plan": ("heartlm.cli.plan", "share GPUs among the experiments of a campaign"),

@@ -1,0 +1,121 @@
+"""`heartlm image`: the Apptainer image that clusters run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError
+from heartlm.launch.image.recipe import BASE
+
+BUILD_EXAMPLES = (
+    "heartlm image build --out heartlm.sif",
+    "heartlm image build --definition > heartlm.def",
+)
+TEST_EXAMPLES = ("heartlm image test", "heartlm image test --chroot /var/tmp/debian")
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What to build, and from what.
+
+    Attributes:
+        out: the image to write.
+        source: a checkout of heartlm; by default the one that this heartlm was installed from.
+        base: the image it begins with: CUDA's own libraries and drivers' links on Ubuntu.
+        definition: print the definition instead, to build it elsewhere.
+    """
+
+    out: Path = Path("heartlm.sif")
+    source: Path | None = None
+    base: str = BASE
+    definition: bool = False
+
+
+@dataclass(frozen=True)
+class TestOptions:
+    """Where to try what the image does.
+
+    Attributes:
+        source: a checkout of heartlm; by default the one that this heartlm was installed from.
+        environment: the virtual environment to make and to keep; by default one that is removed again.
+        chroot: a folder with a bare Debian, made by debootstrap if nothing is there; for root.
+    """
+
+    source: Path | None = None
+    environment: Path | None = None
+    chroot: Path | None = None
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one subcommand of `heartlm image`; returns the exit status."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if argv[0] not in SUBCOMMANDS:
+        raise HeartlmError(f"no command 'image {argv[0]}'; it is one of {', '.join(SUBCOMMANDS)}")
+    return SUBCOMMANDS[argv[0]][0](argv[1:])
+
+
+def usage() -> str:
+    """The text of `heartlm image --help`."""
+    lines = [
+        "usage: heartlm image COMMAND [options]        heartlm image COMMAND --help  explains one, with examples",
+        "",
+        *(f"  {name:<7}{summary}" for name, (_, summary) in SUBCOMMANDS.items()),
+    ]
+    return "\n".join(lines)
+
+
+def run_build(argv: Sequence[str]) -> int:
+    """Build the image, or print its definition."""
+    options = parse(
+        BuildOptions,
+        argv,
+        command="image build",
+        summary="Build the image with Apptainer: CUDA, PyTorch and heartlm at pinned versions.",
+        examples=BUILD_EXAMPLES,
+    )
+    from heartlm.launch.image.make import build
+    from heartlm.launch.image.recipe import checkout, definition, pinned_torch
+
+    source = checkout(options.source)
+    if options.definition:
+        print(definition(source, pinned_torch(source), options.base), end="")
+        return 0
+    build(source, options.out, options.base)
+    print(options.out)
+    return 0
+
+
+def run_test(argv: Sequence[str]) -> int:
+    """Do what the image does without Apptainer, and check it."""
+    options = parse(
+        TestOptions,
+        argv,
+        command="image test",
+        summary="Install what the image holds in a clean virtual environment, or a chroot, and see that it trains.",
+        examples=TEST_EXAMPLES,
+    )
+    from heartlm.launch.image.make import test_in_chroot, test_in_environment
+    from heartlm.launch.image.recipe import checkout
+
+    source = checkout(options.source)
+    if options.chroot is not None:
+        test_in_chroot(source, options.chroot)
+    elif options.environment is not None:
+        test_in_environment(source, options.environment)
+    else:
+        with tempfile.TemporaryDirectory(prefix="heartlm-environment-") as folder:
+            test_in_environment(source, Path(folder) / "python")
+    print("the image's steps work here")
+    return 0
+
+
+SUBCOMMANDS = {
+    "build": (run_build, "build it with Apptainer, or print its definition"),
+    "test": (run_test, "try its steps without Apptainer"),
+}
