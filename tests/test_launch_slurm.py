@@ -20,6 +20,7 @@ from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
 from heartlm.launch.submit import JobState, state_of
 from heartlm.tokenizers.beat import BeatTokenizer
+from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import PretrainConfig
 from heartlm.training.pretrain import pretrain
 from tests.conftest import shared_data
@@ -28,7 +29,7 @@ from tests.slurm import Cluster, wait_for
 SAME = 1e-5
 """Losses of different layouts differ by rounding alone; relative."""
 
-STEPS = 60
+STEPS = 120
 SETTINGS: dict[str, Any] = {"depth": 1, "window": 32, "batch_size": 8, "steps": STEPS, "threads": 1, "log_every": 1}
 OFTEN = {"validate_every": 30, "checkpoint_every": 10}
 MITDB_RECORDS = ("101", "106", "118", "200")
@@ -56,8 +57,8 @@ class Place:
         assert status == 0, err
         return out.strip()
 
-    def wait(self, holds: Callable[[], bool], what: str) -> None:
-        wait_for(holds, what, self.cluster, JOB_TIMEOUT_S)
+    def wait(self, holds: Callable[[], bool], what: str, every_s: float = 0.1) -> None:
+        wait_for(holds, what, self.cluster, JOB_TIMEOUT_S, every_s)
 
     def ended(self, job: str) -> JobState:
         """The job when it has ended."""
@@ -142,7 +143,7 @@ def test_a_job_told_to_stop_queues_again_and_goes_on_with_one_node(place: Place,
     place.wait(lambda: place.has_begun("stopped"), "the ranks")
     place.cluster.command("scancel", "--signal=USR1", "--batch", job)  # as SLURM does before the time is up
     place.wait(lambda: state_of(job).state == "PENDING", "the job in the queue again")
-    place.cluster.command("scontrol", "update", f"JobId={job}", "NumNodes=1", "StartTime=now")
+    place.cluster.command("scontrol", "update", f"JobId={job}", "NumNodes=1-1", "NumTasks=1", "StartTime=now")
     state, log = place.ended(job), place.log(job)
     assert (state.state, state.restarts) == ("COMPLETED", 1), log
     assert "stopped after step" in log and "resumed after step" in log
@@ -171,13 +172,15 @@ def rank_of(run: str, rank: int) -> int:
 
 
 def test_a_job_that_dies_says_so_and_the_next_goes_on(place: Place, tiny_corpus: Path, unbroken: Path):
-    job = place.queued("killed", tiny_corpus, steps=STEPS)
+    job = place.queued("killed", tiny_corpus)
     place.wait(lambda: place.has_begun("killed"), "the ranks")
-    os.kill(rank_of("killed", 1), signal.SIGKILL)
+    victim, checkpoints = rank_of("killed", 1), Checkpoints(Path("runs/killed/checkpoints"))
+    place.wait(lambda: bool(checkpoints.complete()), "a checkpoint", every_s=0.01)
+    os.kill(victim, signal.SIGKILL)
     state, log = place.ended(job), place.log(job)
     assert (state.state, state.status) == ("FAILED", 128 + signal.SIGKILL), log
     assert "rank 1 on" in log and "SIGKILL" in log
-    assert "rank 0 lost another rank" in log
+    assert "rank 0 lost another rank" in log and "is good, continue with --resume" in log
     status, out, err = place.launch("killed", tiny_corpus, "--wait")
     assert status == 0, err
     assert "was begun and is not finished" in place.log(out.split()[0])

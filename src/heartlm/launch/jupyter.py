@@ -16,7 +16,7 @@ def notebook_script(
     lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash"]
     lines.append(f"# JupyterLab on {topology.words}, profile {profile.name}.")
     if profile.scheduler == "slurm":
-        lines += header(topology, profile, name=name, output=logs / f"{name}-%j.out")
+        lines += header(topology, profile, name=name, output=logs / f"{name}-%j.out", stops=False)
     return text_of(
         [*lines, "", *body(_what(profile, port), topology, profile, python=python, module="jupyterlab", ranks=False)]
     )

@@ -38,7 +38,7 @@ def render(
     title = f"# heartlm {run.command} on {topology.words}, profile {profile.name}."
     lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash", title]
     if profile.scheduler == "slurm":
-        lines += header(topology, profile, name=name, output=logs / f"{name}-%j.out")
+        lines += header(topology, profile, name=name, output=logs / f"{name}-%j.out", stops=run.is_training)
     return text_of([*lines, "", *body(what(run), topology, profile, python=python, ranks=run.is_training)])
 
 
@@ -48,15 +48,31 @@ def text_of(lines: Sequence[str]) -> str:
 
 
 def header(
-    topology: Topology, profile: SiteProfile, *, name: str, output: Path, further: Sequence[str] = ()
+    topology: Topology,
+    profile: SiteProfile,
+    *,
+    name: str,
+    output: Path,
+    stops: bool = True,
+    further: Sequence[str] = (),
 ) -> list[str]:
-    """The lines `#SBATCH`. `output` may hold SLURM's patterns (%j, %A_%a); `further` are options, as `--array=0-7`."""
+    """The lines `#SBATCH`.
+
+    Args:
+        topology: what to ask for.
+        profile: of the site.
+        name: of the job.
+        output: file for what it prints; it may hold SLURM's patterns (%j, %A_%a).
+        stops: it can be told to stop, and queue again.
+        further: options such as `--array=0-7`.
+    """
     options = [f"--job-name={name}", f"--nodes={topology.nodes}", "--ntasks-per-node=1"]
     if topology.gpus_per_node:
         options.append(profile.gpu_option.format(gpus=topology.gpus_per_node))
     options += [f"--cpus-per-task={topology.cpus_per_task}", f"--time={time_limit(topology.time_s)}"]
     options += [f"--{key}={value}" for key in ("account", "partition", "qos") if (value := getattr(profile, key))]
-    options += [f"--signal=B:USR1@{lead_s(topology, profile)}", "--requeue", "--open-mode=append"]
+    if stops:
+        options += [f"--signal=B:USR1@{lead_s(topology, profile)}", "--requeue", "--open-mode=append"]
     options += [f"--output={output}", *profile.header, *further]
     return [f"#SBATCH {option}" for option in options]
 
@@ -183,9 +199,10 @@ def _container(topology: Topology, profile: SiteProfile) -> list[str]:
     if profile.container == "none":
         return []
     assert profile.image is not None, "the profile was checked"
-    words = ["apptainer exec", *(["--nv"] if topology.gpus_per_node else [])]
-    words += ['--bind "$PWD"', *(f"--bind {shlex.quote(folder)}" for folder in profile.binds), '--pwd "$PWD"']
-    return ["launcher=(", f"    {' '.join(words)}", f"    {shlex.quote(profile.image)}", '    "${launcher[@]}"', ")"]
+    binds = ['"$PWD"', *map(shlex.quote, profile.binds)]
+    lines = ["launcher=(", f'    apptainer exec{" --nv" if topology.gpus_per_node else ""} --pwd "$PWD"']
+    lines += [f"    --bind {folder}" for folder in binds]
+    return [*lines, f"    {shlex.quote(profile.image)}", '    "${launcher[@]}"', ")"]
 
 
 def _started(profile: SiteProfile, lead_s: int, *, slurm: bool, ranks: bool) -> list[str]:

@@ -1,0 +1,89 @@
+#!/bin/bash -l
+# heartlm pretrain on 2 nodes × 4 GPUs, profile meluxina.
+#SBATCH --job-name=foundation
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=128
+#SBATCH --time=02:00:00
+#SBATCH --account=p200000
+#SBATCH --partition=gpu
+#SBATCH --qos=default
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=logs/foundation-%j.out
+
+module load Apptainer/1.2.4-GCCcore-12.3.0
+set -euo pipefail
+
+# Where: what SLURM gave, which may be another number of nodes after a requeue.
+cpus=$SLURM_CPUS_PER_TASK
+nodes=$SLURM_JOB_NUM_NODES
+ranks=4 # on each
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+address=$(scontrol --oneliner show node "${hosts[0]}" | grep -o 'NodeAddr=[^ ]*')
+rendezvous="${address#NodeAddr=}:$((10000 + SLURM_JOB_ID % 20000))"
+export OMP_NUM_THREADS=$((cpus > ranks ? cpus / ranks : 1))
+export NCCL_DEBUG=WARN
+if ((nodes == 1)); then # ranks of one machine need no network
+    export NCCL_SOCKET_IFNAME=lo GLOO_SOCKET_IFNAME=lo
+fi
+echo "nodes: $nodes, ranks on each: $ranks, they meet at $rendezvous"
+
+# What to run.
+command=(
+    pretrain
+    --corpus=corpora/many
+    --out=runs/foundation
+    '--weights={"mitdb": 2}'
+    --no-pin
+    --steps=5000
+)
+run_folder=runs/foundation
+if grep -qs '"finished": null' "$run_folder/run.json"; then
+    echo "$run_folder was begun and is not finished: going on with it"
+    command=("${command[0]}" "--resume=$run_folder")
+fi
+
+# How: one torchrun a node starts the ranks there.
+launcher=(
+    python -m heartlm.launch.torchrun
+    "--nnodes=$nodes" "--nproc-per-node=$ranks"
+    --rdzv-backend=c10d "--rdzv-endpoint=$rendezvous"
+    "--rdzv-id=$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"
+    -m heartlm
+)
+launcher=(
+    apptainer exec --nv --pwd "$PWD"
+    --bind "$PWD"
+    --bind /mnt/tier1
+    --bind /mnt/tier2
+    --bind /project/home
+    --bind /project/scratch
+    heartlm.sif
+    "${launcher[@]}"
+)
+
+step=
+asked=
+cancelled=
+# Asked to stop, 120 s before the time limit, ranks save a checkpoint and end with status 143; then
+# this job queues again and goes on where it was. Cancelled, it does not.
+trap 'asked=yes; kill -USR1 "$step" || true' USR1
+trap 'asked=yes cancelled=yes' TERM
+srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-per-task="$cpus" --cpu-bind=cores \
+    --kill-on-bad-exit=0 --wait=60 \
+    "${launcher[@]}" "${command[@]}" &
+step=$!
+status=0
+wait "$step" || status=$?
+while [[ -n $asked ]]; do # a signal ended the waiting, not the run
+    asked=
+    status=0
+    wait "$step" || status=$?
+done
+if ((status == 143)) && [[ -z $cancelled ]]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"

@@ -1,0 +1,282 @@
+"""Rendered scripts parse, shellcheck finds nothing, they are as they were; bad wishes are refused in one line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heartlm.cli.main import main
+from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError
+from heartlm.launch.jupyter import notebook_script
+from heartlm.launch.profile import SiteProfile, load_profile, profile_names, profile_of
+from heartlm.launch.run_file import RunFile
+from heartlm.launch.script import render
+from heartlm.launch.topology import Topology, seconds_of, time_limit
+from heartlm.launch.torchrun import STOPPED_STATUS
+from heartlm.training.config import PretrainConfig
+from tests.conftest import ROOT
+
+GOLDEN = ROOT / "tests" / "golden" / "launch"
+UPDATE = "HEARTLM_UPDATE_GOLDEN"
+"""Set this variable to write the golden files anew; then look at what git says has changed."""
+
+FOUNDATION = RunFile(
+    "pretrain",
+    {"corpus": "corpora/many", "out": "runs/foundation", "weights": {"mitdb": 2}, "pin": False, "steps": 5000},
+)
+BEATS = RunFile(
+    "finetune", {"run": "runs/it's mine", "corpus": "corpora/mit bih", "out": "runs/beats", "task": "beats"}
+)
+ODD = RunFile("finetune", {"run": "a $HOME `b`", "corpus": "it's*", "out": "runs/two  blanks", "task": "beats"})
+TOKENS = RunFile("tokenize", {"databases": ["data/mitdb", "data/my own"], "out": "corpora/many", "processes": 64})
+SCORES = RunFile("evaluate", {"run": "runs/beats", "on": "corpora/mitdb"})
+SITE = {
+    "account": "p1",
+    "gpu_option": "--gres=gpu:{gpus}",
+    "header": ["--mem=0", "--hint=nomultithread"],
+    "modules": ["Apptainer"],
+    "container": "apptainer",
+    "image": "images/heart lm.sif",
+    "environment": {"NCCL_SOCKET_IFNAME": "ib0"},
+    "signal_before_s": 300,
+}
+LOGS = Path("logs")
+
+
+def profile(name: str) -> SiteProfile:
+    return replace(load_profile(name), account="p200000") if name == "meluxina" else load_profile(name)
+
+
+SCRIPTS = {
+    "meluxina": lambda: render(
+        FOUNDATION, Topology(2, 4, 4, 128, 7200), profile("meluxina"), name="foundation", logs=LOGS
+    ),
+    "generic-cpu": lambda: render(FOUNDATION, Topology(2, 0, 2, 8, 90), profile("generic"), name="cpu", logs=LOGS),
+    "own-site": lambda: render(BEATS, Topology(3, 2, 2, 16, 90000), profile_of(SITE, "own"), name="beats", logs=LOGS),
+    "tokenize": lambda: render(TOKENS, Topology(1, 0, 1, 32, 3600), profile("generic"), name="tokens", logs=LOGS),
+    "evaluate": lambda: render(SCORES, Topology(1, 1, 1, 8, 3600), profile_of(SITE, "own"), name="scores", logs=LOGS),
+    "local": lambda: render(FOUNDATION, Topology(1, 0, 2, 4, 60), profile("local"), name="foundation", logs=LOGS),
+    "jupyter": lambda: notebook_script(Topology(1, 1, 1, 32, 3600), profile("meluxina"), "jupyter", LOGS, 8888),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_as_it_was(name: str):
+    path, text = GOLDEN / f"{name}.sh", SCRIPTS[name]()
+    if os.environ.get(UPDATE):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), f"if this is meant: {UPDATE}=1 python -m pytest {__file__}"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_parses(name: str):
+    done = subprocess.run(["bash", "-n"], input=SCRIPTS[name](), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_shellcheck_finds_nothing(name: str):
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck not found: apt-get install shellcheck")
+    done = subprocess.run(["shellcheck", "-"], input=SCRIPTS[name](), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_no_golden_file_is_left_over():
+    assert {path.stem for path in GOLDEN.iterdir()} == set(SCRIPTS)
+
+
+# --- what a script does, in bash itself -------------------------------------------------------------------------------
+
+
+def words_of(run: RunFile, folder: Path, cpus: int = 4) -> list[str]:
+    """The words that the script of a run starts heartlm with, run in `folder` by a stand-in that prints them."""
+    program = folder / "program"
+    program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    topology = Topology(1, 0, 1, cpus, 60)
+    script = render(run, topology, load_profile("local"), name="x", logs=LOGS, python=str(program))
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=folder, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    return lines[len(lines) - 1 - lines[::-1].index("heartlm") + 1 :]
+
+
+@pytest.mark.parametrize("run", [FOUNDATION, BEATS, ODD, SCORES])
+def test_words_reach_heartlm_as_they_are(run: RunFile, tmp_path: Path):
+    assert words_of(run, tmp_path) == run.argv()
+
+
+def test_workers_are_never_more_than_cpus(tmp_path: Path):
+    assert words_of(TOKENS, tmp_path, cpus=8)[-1] == "--processes=8"
+    assert words_of(TOKENS, tmp_path, cpus=96)[-1] == "--processes=64"
+    assert words_of(RunFile("tokenize", {"databases": ["a"], "out": "b"}), tmp_path, cpus=3)[-1] == "--processes=3"
+
+
+@pytest.mark.parametrize(("finished", "resumed"), [("null", True), ('"2026-01-01"', False)])
+def test_a_run_begun_but_not_finished_goes_on(finished: str, resumed: bool, tmp_path: Path):
+    folder = tmp_path / "runs" / "foundation"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(f'{{\n  "created": "2026-01-01",\n  "finished": {finished}\n}}\n')
+    expected = ["pretrain", "--resume=runs/foundation"] if resumed else FOUNDATION.argv()
+    assert words_of(FOUNDATION, tmp_path)[-len(expected) :] == expected
+
+
+def test_the_status_of_a_stopped_run_is_that_of_the_command():
+    from heartlm.cli import pretrain
+
+    assert pretrain.STOPPED_STATUS == STOPPED_STATUS
+
+
+# --- files and options ------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 10**7))
+def test_a_time_limit_is_read_as_it_is_written(seconds: int):
+    assert seconds_of(time_limit(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("5", 300), ("1:30", 90), ("2:00:00", 7200), ("1-2", 93600), ("1-2:30", 95400), ("1-00:00:01", 86401)],
+)
+def test_time_limits_as_slurm_writes_them(text: str, seconds: int):
+    assert seconds_of(text) == seconds
+
+
+settings = st.fixed_dictionaries(
+    {"corpus": st.just("c d"), "out": st.just("runs/x")},
+    optional={
+        "pin": st.booleans(),
+        "spans": st.booleans(),
+        "steps": st.integers(1, 10**6),
+        "learning_rate": st.floats(1e-6, 1.0),
+        "objective": st.sampled_from(["masked", "causal"]),
+        "weights": st.dictionaries(st.sampled_from(["mitdb", "cudb"]), st.floats(0.5, 4.0)),
+        "bucket_cap_mb": st.sampled_from(["auto", 10.0]),
+    },
+)
+
+
+@given(settings)
+def test_words_of_a_run_file_are_read_as_its_fields(fields: dict[str, object]):
+    words = RunFile("pretrain", fields).argv()[1:]
+    config = parse(PretrainConfig, words, command="pretrain", summary="", examples=())
+    expected = {**fields, "corpus": Path("c d"), "out": Path("runs/x")}
+    assert {name: getattr(config, name) for name in fields} == expected
+
+
+def test_every_profile_that_is_shipped_can_be_read():
+    assert profile_names() == ["generic", "local", "meluxina"]
+    for name in profile_names():
+        assert load_profile(name).description
+    node = load_profile("meluxina")
+    assert (node.gpus_per_node, node.cpus_per_node, node.memory_gb) == (4, 128, 512)
+
+
+RUN = {"corpus": "corpora/many", "batch_size": 12}
+REFUSED: dict[str, tuple[dict[str, object], list[str], str]] = {
+    "bad time": ({}, ["--time", "two hours"], "time: 'two hours' found, HH:MM:SS expected"),
+    "no time": ({}, ["--time", "00:00:00"], "time: '00:00:00' found, more than nothing expected"),
+    "ranks do not divide": ({}, ["--nodes", "5"], "batch_size: 12 found, a multiple of 5 expected"),
+    "default batch": ({"batch_size": None}, ["--nodes", "3"], "batch_size: 16 found, a multiple of 3 expected"),
+    "unknown profile": ({}, ["--profile", "mars"], "profile: 'mars' found, one of generic, local, meluxina"),
+    "missing profile": ({}, ["--profile", "./mars.yaml"], "profile ./mars.yaml: cannot be read"),
+    "no account": ({}, ["--profile", "meluxina"], "account: nothing found, but meluxina wants one"),
+    "too many GPUs": (
+        {},
+        ["--profile", "meluxina", "--account", "p", "--gpus-per-node", "8"],
+        "gpus_per_node: 8 found, at most 4 expected",
+    ),
+    "GPUs shared": (
+        {},
+        ["--gpus-per-node", "2", "--ranks-per-node", "4"],
+        "ranks_per_node: 4 found, at most 2 expected",
+    ),
+    "too few CPUs": ({"threads": 4}, ["--cpus-per-task", "2"], "cpus_per_task: 2 found, at least 4 expected"),
+    "no nodes": ({}, ["--nodes", "0"], "nodes: 0 found, at least 1 expected"),
+    "nodes here": ({}, ["--local", "--nodes", "2"], "nodes: 2 found, 1 expected: this machine is one node"),
+    "two ways": ({}, ["--local", "--submit"], "dry-run, submit and local are three ways to go"),
+    "nothing to wait for": ({}, ["--wait"], "wait: there is nothing to wait for"),
+    "queue nowhere": ({}, ["--profile", "local", "--submit"], "profile local: it has no scheduler"),
+    "unknown field": ({"stepz": 3}, [], "stepz"),
+    "impossible field": ({"steps": 0}, [], "steps: 0 found, at least 1 expected"),
+    "unknown command": ({"command": "train"}, [], "command: 'train' found, one of pretrain"),
+    "resume": ({"resume": "runs/a"}, [], "resume: leave it out"),
+    "device": ({"device": "cuda"}, [], "device: cuda found, but 1 node × 1 CPU rank asked for"),
+    "many evaluate": ({"command": "evaluate"}, ["--nodes", "2"], "heartlm evaluate is one process"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_bad_wish_is_one_line(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    fields, options, expected = REFUSED[case]
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(yaml.safe_dump({**RUN, **fields}))
+    assert main(["launch", "run.yaml", *options]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert expected in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_without_slurm_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    Path("run.yaml").write_text(yaml.safe_dump(RUN))
+    assert main(["launch", "run.yaml", "--submit"]) == 2
+    assert capsys.readouterr().err == (
+        "heartlm launch: sbatch: no such command, so no SLURM here: use --dry-run or --local\n"
+    )
+
+
+BAD_PROFILES = {
+    "no field 'gpus'": {"gpus": 4},
+    "gpus_per_node: 'four' found, a whole number expected": {"gpus_per_node": "four"},
+    "modules: 'Apptainer' found, a list of words expected": {"modules": "Apptainer"},
+    "container: 'docker' found, apptainer or none expected": {"container": "docker"},
+    "image: nothing found": {"container": "apptainer"},
+    "required: 'money' found": {"required": ["money"]},
+    "signal_before_s: 0 found": {"signal_before_s": 0},
+    "fields with their values expected": ["partition"],
+}
+
+
+@pytest.mark.parametrize("expected", BAD_PROFILES)
+def test_a_bad_profile_names_its_field(expected: str):
+    with pytest.raises(HeartlmError, match="profile own: ") as error:
+        profile_of(BAD_PROFILES[expected], "own").check()
+    assert expected in str(error.value)
+
+
+def test_without_a_way_to_go_it_prints_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(yaml.safe_dump(RUN))
+    assert main(["launch", "run.yaml", "--nodes", "2", "--time", "02:00:00"]) == 0
+    said = capsys.readouterr()
+    assert "#SBATCH --nodes=2\n" in said.out and "#SBATCH --time=02:00:00\n" in said.out
+    assert "--out=runs/run" in said.out and "--device=cpu" in said.out
+    assert said.err == "printed only: --submit queues it, --local runs it here\n"
+
+
+def test_jupyter_prints_the_tunnel(capsys: pytest.CaptureFixture[str]):
+    options = ["--profile", "meluxina", "--account", "p1", "--gpus-per-node", "1", "--port", "9000"]
+    assert main(["launch", "--jupyter", *options]) == 0
+    said = capsys.readouterr()
+    assert "--port=9000" in said.out
+    assert "ssh -N -L 9000:NODE:9000 -p 8822 login.lxp.lu" in said.err
