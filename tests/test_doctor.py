@@ -20,7 +20,7 @@ from heartlm.launch.doctor.examine import CHECKS, as_json, examine, most_worth_c
 from heartlm.launch.doctor.interconnect import infiniband_ports, network_interfaces
 from heartlm.launch.doctor.processors import cgroup_cpus, check_processors, memory, processors, usable_cores
 from heartlm.launch.doctor.section import Advice, Context, Section
-from heartlm.launch.doctor.storage import check_storage
+from heartlm.launch.doctor.storage import check_storage, reading_advice
 from heartlm.launch.doctor.trials import summary, trials
 from heartlm.launch.doctor.versions import check_versions, mismatches
 
@@ -190,8 +190,35 @@ def test_processes_that_only_count_do():
 def test_reading_is_measured_on_the_corpus_of_the_user(tiny_corpus: Path, tmp_path: Path):
     section = check_storage(Context(tmp_path, corpus=tiny_corpus, quick=True))
     assert section.facts["corpus"] == str(tiny_corpus)
-    assert section.facts["gathered_tokens_per_s"] > 0 and section.facts["read_bytes_per_s"] > 0
-    assert "fit into memory" in section.lines[-1]
+    facts = section.facts
+    assert facts["gathered_tokens_per_s"] > 0
+    assert facts["corpus_disk"]["read_bytes_per_s"] > 0 and facts["scratch_disk"]["pages_per_s"] > 0
+    assert "do not fit into memory" in section.lines[-1], "how much memory there is was not told"
+    told = {"processors": {"memory_available_bytes": 1 << 40}}
+    section = check_storage(Context(tmp_path, corpus=tiny_corpus, quick=True, facts=told))
+    assert "so each page is read from disk once" in section.lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("corpus_pages_per_s", "scratch_pages_per_s", "how", "gain"),
+    [(1000, 1000, "--order blocks", 1.1 / 0.1), (1000, 10**9, "cp -r /home/corpus /scratch/", 1.1 / 0.1)],
+)
+def test_a_slow_disk_is_worth_something_against(
+    corpus_pages_per_s: int, scratch_pages_per_s: int, how: str, gain: float
+):
+    facts = {
+        "corpus": "/home/corpus",
+        "corpus_fits_memory": False,
+        "window_bytes": 4096,
+        "corpus_disk": {"pages_per_s": corpus_pages_per_s, "read_bytes_per_s": 1e9 if "blocks" in how else 1e5},
+        "scratch": "/scratch",
+        "scratch_disk": {"pages_per_s": scratch_pages_per_s, "read_bytes_per_s": 1e9},
+    }
+    (advice,) = reading_advice(facts, step_s=0.1, num_windows=500)
+    assert (advice.how, advice.gain) == (how, pytest.approx(gain, rel=0.03))
+    assert reading_advice(facts | {"corpus_fits_memory": True}, 0.1, 500) == []
+    assert reading_advice(facts, step_s=1000.0, num_windows=500) == [], "what gains little is not told"
+    assert reading_advice({}, 0.1, 500) == [], "the check failed"
 
 
 def outcome(kind: str, step_s: float) -> dict[str, Any]:
@@ -272,7 +299,8 @@ def test_it_works_without_torch():
     assert "torch" in checks["all_reduce"]["error"]
 
 
-def test_all_of_it_quickly(capsys: pytest.CaptureFixture[str]):
+def test_all_of_it_quickly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert main(["doctor", "--quick", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found["checks"]) == list(CHECKS)

@@ -90,3 +90,5 @@ def _show_advice(sections: Mapping[str, Section]) -> None:
     for number, found in enumerate(advice, 1):
         gain = f"{found.gain:.2f}x as fast" if found.gain else "gain not measured"
         print(f"  {number}. {found.what}: {gain}\n     {found.how}\n     {found.because}")
+    if sections["processors"].facts.get("is_busy"):
+        print("others computed meanwhile: call it again on a quiet machine")

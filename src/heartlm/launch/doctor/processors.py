@@ -33,7 +33,8 @@ def check_processors(context: Context) -> Section:
     ]
     if facts["memory_limit_bytes"] is not None:
         lines.append(f"memory of this group of processes is limited to {gibibytes(facts['memory_limit_bytes'])}")
-    if facts["load"] > BUSY * facts["num_cores"]:
+    facts["is_busy"] = facts["load"] > BUSY * facts["num_cores"]
+    if facts["is_busy"]:
         lines.append(
             f"load {facts['load']:.1f} on {facts['num_cores']} cores: others compute here and disturb what is measured"
         )

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+WORTH = 1.05
+"""The least gain that is worth a change."""
+
 
 @dataclass(frozen=True)
 class Advice:

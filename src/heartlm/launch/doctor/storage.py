@@ -12,7 +12,7 @@ import numpy as np
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import sampler
 from heartlm.kernels.gather import gather_codes
-from heartlm.launch.doctor.section import Context, Section, gibibytes
+from heartlm.launch.doctor.section import WORTH, Advice, Context, Section, gibibytes
 
 WIDTH, NUM_WINDOWS = 128, 256
 PAGE_BYTES = 4096
@@ -25,34 +25,82 @@ def check_storage(context: Context) -> Section:
     folder = context.corpus or small_corpus(context.scratch)
     corpus = open_corpus(folder)
     rate = tokens_per_s(corpus, QUICK_GATHER_S if context.quick else GATHER_S)
-    path = max(folder.glob("*.bin"), key=lambda file: file.stat().st_size)
     most = QUICK_READ_BYTES if context.quick else READ_BYTES
-    if context.corpus is None:
-        path = written(context.scratch / "large", most)
-    sequential, pages = bytes_per_s(path, most), pages_per_s(path)
+    scratch = _disk(written(context.scratch / "large", most), most)
     facts: dict[str, Any] = {
         "corpus": str(folder) if context.corpus else None,
-        "corpus_bytes": sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
         "gathered_tokens_per_s": rate,
-        "filesystem": filesystem(path),
-        "read_bytes_per_s": sequential,
-        "pages_per_s": pages,
+        "scratch": str(context.scratch.parent),
+        "scratch_disk": scratch,
     }
-    where = f"reading {path}" if context.corpus else f"reading a file in {context.scratch.parent}"
     lines = [
         f"windows of {WIDTH} tokens are gathered at {rate / 1e6:.0f} M tokens/s on one core",
-        f"{where} ({facts['filesystem']}): {sequential / 1e6:.0f} MB/s in one piece, {pages:.0f} pages/s at random",
+        f"reading a file in {context.scratch.parent}: {_told(scratch)}",
     ]
     if context.corpus:
         available = int(context.fact("processors", "memory_available_bytes", 0))
-        fits = facts["corpus_bytes"] < available
-        size = gibibytes(facts["corpus_bytes"])
-        lines.append(
-            f"{size} of corpus fit into memory, so each page is read from disk once"
-            if fits
-            else f"{size} of corpus do not fit into memory: use  --order blocks, which reads in one piece"
-        )
+        facts |= _of_corpus(corpus, most, available)
+        lines += [f"reading {folder}: {_told(facts['corpus_disk'])}", _fitting(facts)]
     return Section(lines, facts)
+
+
+def _of_corpus(corpus: Corpus, most_bytes: int, available_bytes: int) -> dict[str, Any]:
+    codes = corpus.folder / "codes.bin"
+    num_bytes = sum(file.stat().st_size for file in corpus.folder.rglob("*") if file.is_file())
+    return {
+        "corpus_bytes": num_bytes,
+        "corpus_fits_memory": codes.stat().st_size < available_bytes,
+        "window_bytes": WIDTH * corpus.codes.strides[0],
+        "corpus_disk": _disk(codes, most_bytes),
+    }
+
+
+def _disk(path: Path, most_bytes: int) -> dict[str, Any]:
+    return {
+        "filesystem": filesystem(path),
+        "read_bytes_per_s": bytes_per_s(path, most_bytes),
+        "pages_per_s": pages_per_s(path),
+    }
+
+
+def _told(disk: dict[str, Any]) -> str:
+    rates = f"{disk['read_bytes_per_s'] / 1e6:.0f} MB/s in one piece, {disk['pages_per_s']:.0f} pages/s at random"
+    return f"{rates} ({disk['filesystem']})"
+
+
+def _fitting(facts: dict[str, Any]) -> str:
+    size = gibibytes(facts["corpus_bytes"])
+    if facts["corpus_fits_memory"]:
+        return f"{size} of corpus fit into memory, so each page is read from disk once"
+    return f"{size} of corpus do not fit into memory, so pages are read again and again"
+
+
+def reading_advice(facts: dict[str, Any], step_s: float, num_windows: int) -> list[Advice]:
+    """What helps where the corpus does not fit into memory, beside steps that take `step_s` when nothing is read.
+
+    Args:
+        facts: of `check_storage`.
+        step_s: of a step of `num_windows` windows whose codes are in memory.
+        num_windows: of a step.
+    """
+    if facts.get("corpus_fits_memory", True):
+        return []
+    pages = facts["window_bytes"] / PAGE_BYTES + 1
+
+    def reading_s(disk: dict[str, Any]) -> float:
+        return float(num_windows * pages / disk["pages_per_s"])
+
+    now_s = step_s + reading_s(facts["corpus_disk"])
+    in_blocks_s = step_s + num_windows * facts["window_bytes"] / facts["corpus_disk"]["read_bytes_per_s"]
+    moved_s = step_s + reading_s(facts["scratch_disk"])
+    because = f"reading windows at random adds {1e3 * (now_s - step_s):.1f} ms to a step of {1e3 * step_s:.1f} ms"
+    copy = f"cp -r {facts['corpus']} {facts['scratch']}/"
+    wanted = [
+        Advice("read the corpus block by block", "--order blocks", now_s / in_blocks_s, because),
+        Advice(f"move the corpus to {facts['scratch']}", copy, now_s / moved_s, because),
+    ]
+    best = max(wanted, key=lambda advice: advice.gain or 0.0)
+    return [best] if (best.gain or 0.0) > WORTH else []
 
 
 def small_corpus(scratch: Path) -> Path:

@@ -21,12 +21,11 @@ from typing import Any
 
 from heartlm.errors import HeartlmError, needs
 from heartlm.launch.allreduce import RANK_VARIABLES
-from heartlm.launch.doctor.section import Advice, Context, Section
-from heartlm.launch.doctor.storage import small_corpus
+from heartlm.launch.doctor.section import WORTH, Advice, Context, Section
+from heartlm.launch.doctor.storage import reading_advice, small_corpus
 from heartlm.training.ranks import Ranks
 
 STEPS, QUICK_STEPS = 14, 8
-WORTH = 1.05
 LIMIT_S = 180
 WINDOWS = {"cpu": 16, "gpu": 256}
 """Windows of 128 tokens in a global batch; both are small on purpose, as a small model's are."""
@@ -71,7 +70,9 @@ def check_trials(context: Context) -> Section:
         outcomes.append(_outcome(trial, runs))
     last = first if context.quick else runs.measure(AS_IT_IS)
     step_s = min(first["step_s"], last["step_s"])
-    return summary(step_s, abs(first["step_s"] - last["step_s"]) / step_s, first["num_threads"], outcomes)
+    section = summary(step_s, abs(first["step_s"] - last["step_s"]) / step_s, first["num_threads"], outcomes)
+    section.advice.extend(reading_advice(context.facts.get("storage", {}), step_s, windows))
+    return section
 
 
 def _outcome(trial: Trial, runs: _Runs) -> dict[str, Any]:
@@ -90,7 +91,13 @@ def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]
     if ranks > 1:
         where = "a GPU" if num_gpus else "cores"
         command = f"torchrun --standalone --nproc-per-node {ranks} -m heartlm pretrain …"
-        yield Trial(f"train with {ranks} ranks, each on {where} of its own", command, "cores", num_ranks=ranks)
+        what = f"train with {ranks} ranks, each on {where} of its own"
+        yield Trial(what, command, "cores", num_ranks=ranks)
+        if num_gpus and not context.quick:
+            words = ("--bucket-cap-mb", "auto")
+            yield Trial(
+                f"{what}, and buckets as is fastest", f"{command} {' '.join(words)}", "cores", words, None, ranks
+            )
     if os.environ.get("HEARTLM_KERNELS"):
         yield Trial(
             "let the kernels choose their variant",
