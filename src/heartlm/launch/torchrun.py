@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
-        torchrun(["--signals-to-handle=SIGHUP,SIGQUIT", *arguments])
+        torchrun(["--signals-to-handle=SIGHUP,SIGQUIT", *kept_apart(arguments)])
     except ChildFailedError as error:
         wait_for_others(arguments)
         rank, failure = error.get_first_failure()
@@ -85,6 +85,12 @@ def wait_for_others(arguments: Sequence[str]) -> None:
         while num_ended < num_nodes and time.monotonic() < give_up_s:
             time.sleep(0.05)
             num_ended = store.add("heartlm: ended", 0)
+
+
+def kept_apart(arguments: Sequence[str]) -> list[str]:
+    """`arguments` with `--` before the module: torchrun would take its `--run` for one of its own options cut short."""
+    module = list(arguments).index("-m") + 1
+    return [*arguments[:module], "--", *arguments[module:]]
 
 
 def _pass_on() -> None:
