@@ -127,10 +127,10 @@ def _check(options: RunOptions) -> None:
         raise HeartlmError("local: found beside --profile or --submit: a campaign runs here or on SLURM")
     if options.submit and options.profile is None:
         raise HeartlmError("submit: found without --profile: name the site, for example --profile generic")
-    if not (options.local or options.submit or options.dry_run):
-        raise HeartlmError("neither --local nor --submit found: say where to run, or --dry-run to see what would be")
     if options.profile is not None and not (options.submit or options.dry_run):
         raise HeartlmError("profile: found without --submit or --dry-run: say whether to submit the job arrays")
+    if not (options.local or options.submit or options.dry_run):
+        raise HeartlmError("neither --local nor --submit found: say where to run, or --dry-run to see what would be")
     if options.parallel is not None and options.parallel < 1:
         raise HeartlmError(f"parallel: {options.parallel} found, at least 1 expected")
     if options.wait and not options.submit:
