@@ -241,9 +241,9 @@ class Unable:
     def __init__(self) -> None:
         self.place, self.trained = Place(2), list[Cell]()
 
-    def train(self, cell: Cell, fields: Any, logs: Path) -> str | None:
+    def train(self, cell: Cell, fields: Any, logs: Path) -> tuple[str | None, float]:
         self.trained.append(cell)
-        return "the training was not even begun"
+        return "the training was not even begun", 0.0
 
     def probe(self, cell: Cell) -> float | None:
         return None

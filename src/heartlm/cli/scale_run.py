@@ -6,9 +6,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from heartlm.cli.options import existing, parse
 from heartlm.scaling.study import StudyConfig
+
+if TYPE_CHECKING:
+    from heartlm.scaling.run import Trainer
 
 
 @dataclass
@@ -33,6 +37,7 @@ def run_study(arguments: Sequence[str]) -> int:
         summary="Measure a grid of short trainings: heartlm scale run STUDY.yaml; what is there is not measured again.",
         examples=[
             "heartlm scale run examples/scaling_study.yaml --out studies/laptop",
+            "heartlm scale run STUDY.yaml --slurm meluxina.yaml --nodes '[1, 2]' --ranks '[1, 2, 4, 8]' --device cuda",
             "heartlm scale run --databases '{mitdb: corpora/mitdb}' --windows '[128, 1024]' --out studies/two-widths",
         ],
         config_file=True,
@@ -43,10 +48,9 @@ def run_study(arguments: Sequence[str]) -> int:
     from heartlm.errors import needs
 
     try:
-        from heartlm.scaling.local import LocalTrainer
         from heartlm.scaling.run import run_study as measure
 
-        outcome = measure(config, LocalTrainer(config.device, config.timeout_s))
+        outcome = measure(config, _trainer(config))
     except ModuleNotFoundError as error:
         raise needs("train", error.name or "torch") from None
     told = [f"{outcome.num_measured} measured", f"{outcome.num_before} were there already"]
@@ -58,6 +62,16 @@ def run_study(arguments: Sequence[str]) -> int:
         print(f"failed: {each.cell.name}, repeat {each.repeat + 1}: {each.failed}", file=sys.stderr)
     print(f"next:  heartlm scale report {folder}")
     return 1 if outcome.failed or outcome.stopped else 0
+
+
+def _trainer(config: StudyConfig) -> Trainer:
+    if config.slurm is not None:
+        from heartlm.scaling.slurm import SlurmTrainer
+
+        return SlurmTrainer.of(config.slurm, config.device, config.timeout_s)
+    from heartlm.scaling.local import LocalTrainer
+
+    return LocalTrainer(config.device, config.timeout_s)
 
 
 def run_report(arguments: Sequence[str]) -> int:

@@ -121,8 +121,8 @@ class LocalTrainer:
         self.nursery.ready()
         self.place = Place(len(self.cores), None if device == "cpu" else num_gpus())
 
-    def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> str | None:
-        """Train as each of `fields` says, at the same time; return why that failed, None where it did not."""
+    def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
+        """Train as each of `fields` says, at the same time; return why that failed, if it did, and what it lasted."""
         size = cell.ranks * cell.cpus_per_task
         started: list[Rank] = []
         for copy, settings in enumerate(fields):
@@ -131,8 +131,9 @@ class LocalTrainer:
             if self.device == "cuda" and cell.copies > 1:
                 ranks = [replace(rank, environment={"CUDA_VISIBLE_DEVICES": str(copy)}) for rank in ranks]
             started += ranks
+        begin_s = time.monotonic()
         statuses = self.nursery.run(started, self.timeout_s)
-        return _reason(started, statuses)
+        return _reason(started, statuses), time.monotonic() - begin_s
 
     def probe(self, cell: Cell) -> float:
         """Speed of the cores that a cell uses."""

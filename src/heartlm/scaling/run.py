@@ -33,16 +33,14 @@ DECIDES = ("accumulation", "batch_tokens", "depth", "device", "seed", "steps", "
 
 
 class Trainer(Protocol):
-    """Trains a cell somewhere.
+    """Trains a cell somewhere."""
 
-    Attributes:
-        place: what there is to train on.
-    """
+    @property
+    def place(self) -> Place:
+        """What there is to train on."""
 
-    place: Place
-
-    def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> str | None:
-        """Train as each of `fields` says, at the same time; return why that failed, None where it did not."""
+    def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
+        """Train as each of `fields` says, at the same time; return why that failed, if it did, and what it lasted."""
 
     def probe(self, cell: Cell) -> float | None:
         """Speed of the machine that a cell uses, now; None where that is not this one."""
@@ -146,9 +144,7 @@ class _Conductor:
         foundation = self._foundation(cell)
         fields = [training_fields(self.config, cell, out, foundation) for out in runs]
         environment: dict[str, Any] = {"probe_before": self.trainer.probe(cell)}
-        begin_s = time.monotonic()
-        reason = self.trainer.train(cell, fields, work)
-        wall_s = time.monotonic() - begin_s
+        reason, wall_s = self.trainer.train(cell, fields, work)
         environment["probe_after"] = self.trainer.probe(cell)
         if reason is not None:
             return failure(cell, repeat, reason, wall_s, environment)
@@ -180,7 +176,8 @@ class _Conductor:
         shutil.rmtree(making, ignore_errors=True)
         one = Cell("pretrain", cell.database, min(self.config.windows), global_batch=1)
         fields = training_fields(self.config, one, making, path) | {"steps": 1, "log_every": 1, "measure": False}
-        if reason := self.trainer.train(one, [fields], making.with_name(f"{path.name}.log")):
+        reason, _ = self.trainer.train(one, [fields], path.with_name(f"{path.name}.logs"))
+        if reason is not None:
             raise HeartlmError(f"{making}: a model to fine-tune cannot be made: {reason}")
         making.rename(path)
         return path

@@ -43,13 +43,14 @@ class StudyConfig:
         steps: steps that count; batches of small corpora are prepared for 8 steps at once, so multiples of 8 are fair.
         warm_up: steps before them that do not.
         repeats: measurements of each cell.
-        ceiling: measure, too, what independent trainings reach side by side.
+        ceiling: measure, too, what independent trainings reach side by side; only on this machine.
         prediction: measure, too, one rank at the batch that each of several gets, so that their time can be predicted.
         depth: transformer blocks of the model.
         width: of the model; by default it follows from depth.
         task: of fine-tuning.
         seed: of all trainings.
         device: where to train.
+        slurm: a site profile, by name or YAML file: train as jobs of that cluster; by default on this machine.
         tolerance: how far, relatively, the loss of any step may be from that of one rank; by default 1e-4 in fp32 and
             2e-2 in bf16.
         timeout_s: seconds after which a training counts as hung.
@@ -79,6 +80,7 @@ class StudyConfig:
     task: Literal["beats", "rhythm"] = "beats"
     seed: int = 0
     device: Literal["cpu", "cuda"] = "cpu"
+    slurm: str | None = None
     tolerance: float | None = None
     timeout_s: float = 900.0
     max_core_hours: float | None = None
@@ -179,7 +181,7 @@ def grid_of(config: StudyConfig, place: Place) -> Grid:
                 skipped.append((cell, reason))
                 continue
             group |= dict.fromkeys((cell.base, cell))
-            if config.ceiling and cell.ranks > 1 and cell.nodes == 1:
+            if config.ceiling and config.slurm is None and cell.ranks > 1 and cell.nodes == 1:
                 group[cell.ceiling] = None
             if config.prediction:
                 group[replace(cell.base, global_batch=cell.global_batch // cell.ranks)] = None
