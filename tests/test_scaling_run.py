@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from heartlm.scaling.cell import Measurement, load_measurements
+from heartlm.scaling.cell import Cell, Measurement, load_measurements
+from heartlm.scaling.local import LocalTrainer
 
 CORES = 2
 
@@ -98,6 +99,20 @@ def test_a_measurement_carries_its_environment(study: Path) -> None:
     environment = load_measurements(study)[0].environment
     assert {"torch", "heartlm", "cpu", "git_revision", "num_threads"} <= environment.keys()
     assert environment["probe_before"] > 0 and environment["probe_after"] > 0
+
+
+def test_a_training_that_fails_says_why(tmp_path: Path) -> None:
+    fields = {"corpus": tmp_path / "nowhere", "out": tmp_path / "run", "device": "cpu"}
+    trainer = LocalTrainer("cpu", 60.0)
+    reason, wall_s = trainer.train(Cell("pretrain", "tiny", 32, 2), [fields], tmp_path / "logs")
+    assert reason is not None and wall_s > 0
+    assert reason.startswith(f"the training ended with status 2: {tmp_path / 'nowhere'}")
+
+
+def test_a_training_that_hangs_is_ended(tiny_corpus: Path, tmp_path: Path) -> None:
+    fields = {"corpus": tiny_corpus, "out": tmp_path / "run", "device": "cpu", "steps": 10**6, "threads": 1}
+    reason, _ = LocalTrainer("cpu", 2.0).train(Cell("pretrain", "tiny", 32), [fields], tmp_path / "logs")
+    assert reason is not None and reason.startswith("the training was ended by signal 9")
 
 
 def test_the_study_has_a_report(study: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,33 +109,57 @@ def test_every_step_is_kept_with_its_parts(tmp_path: Path) -> None:
 # --- a real training of two ranks -------------------------------------------------------------------------------------
 
 
-def train_measured(folder: str, settings: dict[str, Any]) -> None:
-    """Train a small model for some steps as one of the ranks of this group."""
+def train_measured(folder: str, settings: dict[str, Any], apart: bool) -> None:
+    """Train a small model for some steps as one of the ranks of this group, or as if each had a machine of its own."""
+    ranks = replace(this(), local_rank=0, local_world_size=1) if apart else this()
     corpus = synthetic_corpus((400, 300, 200))
     config = TrainingConfig(window=16, batch_size=8, steps=6, learning_rate=1e-3, warmup_steps=1, **settings)
     batches = MaskedBatches(corpus, np.array(SIZES), 0.3, 4, seed=0)
     loss = FacetLoss(("count", "half"))
-    train(job(corpus, small_model(), Path(folder), config, make_batch=batches, loss=loss, ranks=this()), False)
+    train(job(corpus, small_model(), Path(folder), config, make_batch=batches, loss=loss, ranks=ranks), False)
 
 
 def in_two_ranks(folder: str, settings: dict[str, Any]) -> None:
-    assert run_ranks(2, train_measured, folder, settings) == [0, 0]
+    for apart in (False, True):
+        assert run_ranks(2, train_measured, f"{folder}-{apart}", settings, apart) == [0, 0]
 
 
-def test_on_two_ranks_the_parts_add_up_and_nothing_else_is_written(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What two ranks keep: those of one machine, and those of two."""
+    folder = tmp_path_factory.mktemp("measured") / "run"
     settings = {"measure": True, "device": "cpu", "checkpoint_every": 2, "bucket_cap_mb": 0.01}
-    run_in_a_process_of_its_own("tests.test_training_measured:in_two_ranks", str(tmp_path / "run"), settings)
-    told = [json.loads((tmp_path / "run" / "measured" / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
-    assert [each["world_size"] for each in told] == [2, 2]
-    assert told[0]["gradient_bytes"] == 4 * told[0]["num_parameters"] > 0
-    for each in told:
+    run_in_a_process_of_its_own("tests.test_training_measured:in_two_ranks", str(folder), settings)
+    kept = {}
+    for name, apart in (("together", False), ("apart", True)):
+        run = folder.with_name(f"run-{apart}")
+        assert not (run / "models").exists() and not list(run.glob("checkpoints/*"))
+        kept[name] = [json.loads((run / "measured" / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    return kept
+
+
+@pytest.mark.parametrize("where", ["together", "apart"])
+def test_on_two_ranks_the_parts_add_up(told: dict[str, list[dict[str, Any]]], where: str) -> None:
+    for each in told[where]:
+        assert each["world_size"] == 2
+        assert each["gradient_bytes"] == 4 * each["num_parameters"] > 0
         assert [step["step"] for step in each["steps"]] == [1, 2, 3, 4, 5, 6]
         for step in each["steps"]:
             parts_s = sum(step[f"{name}_s"] for name in (*PARTS, "other"))
             assert parts_s == pytest.approx(step["step_s"])
             assert 0 < step["forward_s"] < step["forward_backward_s"]
             assert step["communication_s"] > 0
-    losses = [[step["loss"] for step in each["steps"]] for each in told]
-    assert losses[0] == losses[1]
-    assert not (tmp_path / "run" / "models").exists()
-    assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+def test_two_ranks_know_the_same_losses_wherever_they_are(told: dict[str, list[dict[str, Any]]]) -> None:
+    losses = [[step["loss"] for step in each["steps"]] for ranks in told.values() for each in ranks]
+    assert losses[0] == losses[1] and losses[2] == losses[3]
+    assert losses[0] == pytest.approx(losses[2], rel=1e-6)
+
+
+def test_gloo_hides_buckets_behind_the_backward_pass_and_shared_memory_none(
+    told: dict[str, list[dict[str, Any]]],
+) -> None:
+    hidden = {where: [step["hidden_communication_s"] for step in ranks[0]["steps"]] for where, ranks in told.items()}
+    assert all(seconds == 0 for seconds in hidden["together"])
+    assert all(seconds > 0 for seconds in hidden["apart"][1:]), "DDP splits what it sends after the first step"

@@ -28,7 +28,7 @@ from heartlm.scaling.collect import checked, failure, measured, read_ranks
 from heartlm.scaling.cost import Limit, cost_of, expected_wall_s, spent
 from heartlm.scaling.study import Grid, Place, StudyConfig, grid_of
 
-DECIDES = ("accumulation", "batch_tokens", "depth", "device", "seed", "steps", "task", "warm_up", "width")
+DECIDES = ("accumulation", "batch_tokens", "compile", "depth", "device", "seed", "steps", "task", "warm_up", "width")
 """Settings that must not change while a study goes on: its numbers would not be comparable."""
 
 
@@ -213,6 +213,7 @@ def training_fields(config: StudyConfig, cell: Cell, out: Path, foundation: Path
         "precision": cell.precision,
         "threads": cell.cpus_per_task,
         "bucket_cap_mb": cell.bucket_cap_mb,
+        "compile": config.compile,
         "measure": True,
     }
     if cell.stage == "finetune":

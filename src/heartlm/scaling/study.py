@@ -50,6 +50,7 @@ class StudyConfig:
         task: of fine-tuning.
         seed: of all trainings.
         device: where to train.
+        compile: compile the blocks of the model; warm_up must be long enough for it.
         slurm: a site profile, by name or YAML file: train as jobs of that cluster; by default on this machine.
         tolerance: how far, relatively, the loss of any step may be from that of one rank; by default 1e-4 in fp32 and
             2e-2 in bf16.
@@ -80,6 +81,7 @@ class StudyConfig:
     task: Literal["beats", "rhythm"] = "beats"
     seed: int = 0
     device: Literal["cpu", "cuda"] = "cpu"
+    compile: bool = False
     slurm: str | None = None
     tolerance: float | None = None
     timeout_s: float = 900.0
