@@ -227,11 +227,11 @@ def _started(profile: SiteProfile, lead_s: int, *, slurm: bool, ranks: bool) -> 
             "trap 'asked=yes; kill -USR1 \"$step\" || true' USR1 INT TERM",
             f"{run} &",
         ]
-    lines += ["step=$!", *_WAIT]
-    return [*lines, *(_REQUEUE if slurm else []), 'exit "$status"']
+    lines += ["step=$!", *WAIT]
+    return [*lines, *(REQUEUE if slurm else []), 'exit "$status"']
 
 
-_WAIT = [
+WAIT = [
     "status=0",
     'wait "$step" || status=$?',
     "while [[ -n $asked ]]; do # a signal ended the waiting, not the run",
@@ -241,7 +241,7 @@ _WAIT = [
     "done",
 ]
 
-_REQUEUE = [
+REQUEUE = [
     f"if ((status == {STOPPED_STATUS})) && [[ -z $cancelled ]]; then",
     '    scontrol requeue "$SLURM_JOB_ID"',
     "fi",
