@@ -339,8 +339,12 @@ def test_predictions_are_printed_and_written(study: Path, tmp_path: Path, capsys
     assert written[0]["tokens_per_s"] == pytest.approx(32 * 128 / 0.11)
     assert main(["scale", "predict", str(study), "--ranks", "3"]) == 2
     assert "nothing left to predict" in capsys.readouterr().err
-    assert main(["scale", "predict", str(study), "--ranks", "4", "--nodes", "2", "--hardware", "meluxina"]) == 0
-    assert "latency between nodes is not published" in capsys.readouterr().out.replace("within node and ", "")
+    meluxina = ["--scaling", "weak", "--nodes", "1", "2", "--hardware", "meluxina"]
+    assert main(["scale", "predict", str(study), "--ranks", "8", *meluxina]) == 0
+    told = capsys.readouterr()
+    assert "latency within node and between nodes is not published" in told.out
+    assert "as measured on a machine without a name, not as on NVIDIA A100-SXM4-40GB" in told.out
+    assert "left out: 8 ranks on a node that has devices for 4" in told.err
 
 
 def test_validation_is_printed(study: Path, capsys: pytest.CaptureFixture[str]):

@@ -27,7 +27,8 @@ class NetworkOptions:
 
     Attributes:
         hardware: a machine by name (meluxina, dgx-h200) or its JSON file: its links, as far as they are known.
-        all_reduce: files of all-reduce fits; by default that of the study, which is measured here where it is missing.
+        all_reduce: files of all-reduce fits, of links within a node; by default, and where no hardware is given, that
+            of the study, which is measured here where it is missing.
     """
 
     hardware: str | None = None
@@ -111,7 +112,7 @@ def run_predict(arguments: Sequence[str]) -> int:
         return _explain(options)
     if options.study is None:
         raise HeartlmError("study: nothing found, the folder of a study expected: heartlm scale predict FOLDER")
-    from heartlm.scaling.predict import scaled, unfit
+    from heartlm.scaling.predict import scaled
 
     predictor = _predictor(options, options.study, max(options.ranks) > 1, options.supply, options.prefetch)
     cells = [
@@ -121,8 +122,8 @@ def run_predict(arguments: Sequence[str]) -> int:
         ]
         for one in predictor.kinds.values()
     ]
-    left_out = {reason for kind in cells for cell in kind if (reason := unfit(cell))}
-    kinds = [[predictor.predict(cell) for cell in kind if not unfit(cell)] for kind in cells]
+    left_out = {reason for kind in cells for cell in kind if (reason := predictor.unfit(cell))}
+    kinds = [[predictor.predict(cell) for cell in kind if not predictor.unfit(cell)] for kind in cells]
     if not any(kinds):
         raise HeartlmError(f"nothing left to predict: {min(left_out)}")
     for reason in sorted(left_out):
@@ -184,11 +185,11 @@ def _predictor(
 ) -> Predictor:
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.hardware import load_hardware
-    from heartlm.scaling.predict import Predictor, network_of
+    from heartlm.scaling.predict import Predictor, network_of, notes_on
 
     measurements = load_measurements(existing(study, "folder of a study"))
     hardware = load_hardware(options.hardware) if options.hardware else None
-    network, fit_error, most, notes = network_of(_fits(options, study, with_network), hardware)
+    network, fit_error, most = network_of(_fits(options, study, with_network), hardware)
     return Predictor(
         measurements,
         network,
@@ -196,21 +197,22 @@ def _predictor(
         most_measured=most,
         supply_tokens_per_s=supply,
         prefetch=prefetch,
-        notes=notes,
+        most_per_node=hardware.devices_per_node if hardware else None,
+        notes=notes_on(hardware, measurements),
     )
 
 
 def _fits(options: NetworkOptions, study: Path, wanted: bool) -> list[AllReduceFit]:
-    """The fits given, or that of the study, or else one measured here and kept in the study."""
+    """The fits given; without them and without a machine, that of the study, or one measured here and kept there."""
     from heartlm.launch.allreduce import AllReduceFit, measure_all_reduce
 
     if options.all_reduce:
         return [AllReduceFit.load(path) for path in options.all_reduce]
     kept = study / FIT_FILE
-    if kept.exists():
-        return [AllReduceFit.load(kept)]
     if options.hardware or not wanted:
         return []
+    if kept.exists():
+        return [AllReduceFit.load(kept)]
     fit = measure_all_reduce()
     fit.save(kept)
     print(f"an all-reduce among {fit.world_size} ranks was measured here: {kept}", file=sys.stderr)

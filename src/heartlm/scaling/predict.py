@@ -80,6 +80,7 @@ class Predictor:
         most_measured: ranks that were measured together, in an all-reduce or a training.
         supply_tokens_per_s: that a node prepares for all its ranks; None where each prepares its own.
         prefetch: batches prepared ahead for each rank.
+        most_per_node: ranks that a node has devices for; None for any.
         notes: what holds for all predictions.
     """
 
@@ -92,6 +93,7 @@ class Predictor:
         most_measured: int = 1,
         supply_tokens_per_s: float | None = None,
         prefetch: int = 2,
+        most_per_node: int | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         known = [each for each in measurements if each.cell.ranks == 1]
@@ -100,7 +102,8 @@ class Predictor:
             raise HeartlmError("no good measurement of one rank found: predictions start from those")
         self.noise, self.freedom = repeat_noise(known)
         self.network, self.fit_error, self.most_measured = network, fit_error, most_measured
-        self.supply_tokens_per_s, self.prefetch, self.notes = supply_tokens_per_s, prefetch, list(notes)
+        self.supply_tokens_per_s, self.prefetch = supply_tokens_per_s, prefetch
+        self.most_per_node, self.notes = most_per_node, list(notes)
 
     def predict(self, cell: Cell) -> Prediction:
         """Predict a cell.
@@ -110,7 +113,7 @@ class Predictor:
                 unknown.
         """
         one = self._one_rank(cell)
-        if reason := unfit(cell):
+        if reason := self.unfit(cell):
             raise HeartlmError(reason)
         middle = self._simulated(one, cell, lambda each: each.value, self.network, self._core_share(one))
         part_s = middle.typical_part_s()
@@ -130,6 +133,20 @@ class Predictor:
             bottleneck=self._bottleneck(one, cell, part_s),
             warnings=self._warnings(one, cell),
         )
+
+    def unfit(self, cell: Cell) -> str | None:
+        """Why there can be no such cell; None where there can."""
+        per_node = -(-cell.ranks // cell.nodes)
+        if cell.ranks % cell.nodes:
+            return f"{cell.ranks} ranks on {cell.nodes} nodes: expected as many ranks on each node"
+        if self.most_per_node is not None and per_node > self.most_per_node:
+            return f"{per_node} ranks on a node that has devices for {self.most_per_node}"
+        if cell.global_batch % (cell.ranks * cell.accumulation):
+            return (
+                f"a global batch of {cell.global_batch} windows of {cell.window} cannot be shared by {cell.ranks} "
+                f"ranks in {cell.accumulation} micro-batches: choose ranks that divide it, or --scaling weak"
+            )
+        return None
 
     def _one_rank(self, cell: Cell) -> OneRank:
         if (kind := Kind.of(cell)) not in self.kinds:
@@ -219,18 +236,6 @@ class Predictor:
         return found
 
 
-def unfit(cell: Cell) -> str | None:
-    """Why there can be no such cell; None where there can."""
-    if cell.ranks % cell.nodes:
-        return f"{cell.ranks} ranks on {cell.nodes} nodes: expected as many ranks on each node"
-    if cell.global_batch % (cell.ranks * cell.accumulation):
-        return (
-            f"a global batch of {cell.global_batch} windows of {cell.window} cannot be shared by {cell.ranks} ranks in "
-            f"{cell.accumulation} micro-batches: choose ranks that divide it, or --scaling weak"
-        )
-    return None
-
-
 def scaled(base: Cell, ranks: int, nodes: int, scaling: str) -> Cell:
     """The cell that gives a one-rank cell to `ranks` on `nodes`: the same work (strong), or as much each (weak)."""
     batch = base.global_batch * (ranks if scaling == "weak" else 1)
@@ -238,14 +243,27 @@ def scaled(base: Cell, ranks: int, nodes: int, scaling: str) -> Cell:
     return replace(base, scaling="weak" if scaling == "weak" else "strong", **layout)  # type: ignore[arg-type]
 
 
-def network_of(fits: Sequence[AllReduceFit], hardware: Hardware | None) -> tuple[Network, float, int, list[str]]:
+def network_of(fits: Sequence[AllReduceFit], hardware: Hardware | None) -> tuple[Network, float, int]:
     """What is known of the links: a machine's figures, and in their place a fit where one was measured.
 
     Returns:
-        The network; the share by which the fits miss their points; the most ranks measured; notes.
+        The network; the share by which the fit of the most ranks misses its points; how many those are.
     """
-    network, notes = (hardware.network, hardware.notes()) if hardware else (Network(), [])
+    network = hardware.network if hardware else Network()
     if not fits:
-        return network, 0.0, 1, notes
+        return network, 0.0, 1
     widest = max(fits, key=lambda fit: fit.world_size)
-    return replace(network, within=link_of(widest)), widest.median_error, widest.world_size, notes
+    return replace(network, within=link_of(widest)), widest.median_error, widest.world_size
+
+
+def notes_on(hardware: Hardware | None, measurements: Iterable[Measurement]) -> list[str]:
+    """What must be said of predictions for `hardware` from `measurements`, which may be those of another machine."""
+    if hardware is None:
+        return []
+    device = hardware.facts.get("device")
+    others = {
+        str(each.environment.get("device", "a machine without a name")) for each in measurements if each.failed is None
+    } - {device}
+    if device is None or not others:
+        return hardware.notes()
+    return [*hardware.notes(), f"computing is as fast as measured on {', '.join(sorted(others))}, not as on {device}"]
