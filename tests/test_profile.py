@@ -97,11 +97,12 @@ def names(events: list[dict[str, Any]]) -> set[str]:
     return {event["name"] for event in events if event["ph"] == "X"}
 
 
-def test_a_training_is_looked_at(tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_training_is_looked_at(tiny_corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     run, num_steps = tmp_path / "run", WAIT_STEPS + 2 * SEEN_STEPS + 1
     words = ("--corpus", str(tiny_corpus), "--out", str(run), "--steps", str(num_steps), *SHORT)
     assert main(["pretrain", *words, "--profile", "--viztracer", "--spans"]) == 0
-    told = capsys.readouterr().err
+    told = capfd.readouterr().err
+    assert "profiler_st" not in told, "torch's profiler speaks"
     found = json.loads((run / "profile" / "profile.json").read_text())
     assert found["num_steps"] == SEEN_STEPS and f"bottleneck: {found['bottleneck']}" in told
     assert found["parts_s"]["forward"] > 0 and found["parts_s"]["backward"] > 0

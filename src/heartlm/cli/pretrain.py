@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -71,8 +70,6 @@ def _run_or_resume(
     settings: Callable[[], Config], work: Callable[[Config], Path], arguments: Sequence[str], ranks: Ranks
 ) -> int:
     config = _settings(settings, arguments, ranks)
-    if config.profile:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # or torch's profiler says when it begins and ends
     try:
         from heartlm.training.loop import Stopped
     except ModuleNotFoundError as error:

@@ -13,7 +13,8 @@ import importlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -75,11 +76,13 @@ class TorchLook(Look):
         if self._device.type == "cuda":
             self._meters.synchronize = lambda: torch.cuda.synchronize(self._device)
         self._steps.clear()
-        self._profiler.start()
+        with _silent():
+            self._profiler.start()
 
     def end(self) -> list[str]:
         """Stop, and write the trace and the table."""
-        self._profiler.stop()
+        with _silent():
+            self._profiler.stop()
         self._meters.spans, self._meters.synchronize = self._before
         if not self._steps:
             return ["profile: the run ended before a step was seen"]
@@ -110,6 +113,19 @@ class TorchLook(Look):
         trace["traceEvents"] += self._seen.events(base_us=trace.get("baseTimeNanoseconds", 0) / 1e3)
         with atomic_file(self._folder / "trace.json") as stream:
             json.dump(trace, stream)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what a library says on standard error to itself: torch's profiler tells when it begins and ends."""
+    said, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(said, 2)
+        os.close(said)
+        os.close(nowhere)
 
 
 def _own_us(average: Any, on_gpu: bool) -> float:
