@@ -7,6 +7,7 @@ data.json           manifests of the corpora it was trained on
 metrics.jsonl       one line of numbers now and then
 spans/              where the time of each step went, one file a rank, where that was asked for
 profile/            a close look at a few steps, where that was asked for
+tensorboard/, wandb/  the metrics again, for those who listen, where that was asked for
 measured/           what each step took on each rank, of a run that a study measures
 checkpoints/        for resuming exactly
 models/best, last   for using
