@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from hypothesis import strategies as st
 
 from heartlm.cli.main import main
 from heartlm.launch.campaign import Campaign, Experiment, campaign_of, in_order
-from heartlm.launch.campaign_arrays import TaskArray, arrays_of, script_of, tasks_text
+from heartlm.launch.campaign_arrays import TaskArray, arrays_of, places_on_node, script_of, tasks_text
 from heartlm.launch.profile import load_profile, profile_of
 from heartlm.launch.run_file import RunFile
 from heartlm.launch.topology import Topology
 from tests.slurm import Cluster, slurm  # noqa: F401
+
+PLAIN = profile_of({"partition": "main"}, "plain")
+SHARING = profile_of({"whole_nodes": True, "gpus_per_node": 2, "gpu_option": "--comment=gpus-{gpus}"}, "sharing")
 
 GOLDEN = Path(__file__).parent / "golden" / "campaign"
 
@@ -50,7 +54,7 @@ def grid() -> Campaign:
 
 
 def test_arrays_wait_task_for_task_where_they_can_and_else_for_the_very_tasks():
-    arrays = {array.name: array for array in arrays_of(grid().experiments)}
+    arrays = {array.name: array for array in arrays_of(grid().experiments, PLAIN)}
     jobs = {name: str(10 + number) for number, name in enumerate(arrays)}
     assert [(name, array.numbers, array.dependency(jobs)) for name, array in arrays.items()] == [
         ("1-pretrain", "1-3", None),
@@ -68,7 +72,7 @@ def test_arrays_wait_task_for_task_where_they_can_and_else_for_the_very_tasks():
 
 def test_what_is_done_is_not_waited_for():
     experiments = [each for each in grid().experiments if each.name not in ("pretrain-128", "finetune-svdb-128")]
-    arrays = {array.name: array for array in arrays_of(experiments)}
+    arrays = {array.name: array for array in arrays_of(experiments, PLAIN)}
     first = next(array for array in arrays.values() if "finetune-mitdb-128" in named(array))
     assert first.kind is None and named(first) == {"finetune-mitdb-128"}
     free = next(array for array in arrays.values() if "evaluate-svdb-128" in named(array))
@@ -76,11 +80,11 @@ def test_what_is_done_is_not_waited_for():
 
 
 def named(array: TaskArray) -> set[str]:
-    return {each.name for each in array.tasks.values()}
+    return {each.name for each in array.experiments}
 
 
 def test_numbers_are_written_as_slurm_does():
-    tasks = dict.fromkeys((1, 2, 3, 7, 9, 10), grid().experiments[0])
+    tasks = dict.fromkeys((1, 2, 3, 7, 9, 10), grid().experiments[:1])
     assert TaskArray("a", tasks).numbers == "1-3,7,9-10"
 
 
@@ -93,29 +97,50 @@ def test_every_task_waits_for_all_that_it_needs_and_is_run_once(data: st.DataObj
                 name,
                 data.draw(st.sampled_from("pq")),
                 RunFile("pretrain", {"out": name}),
-                Topology(cpus_per_task=data.draw(st.integers(1, 2))),
+                Topology(gpus_per_node=data.draw(st.integers(0, 2))),
                 tuple(data.draw(st.lists(st.sampled_from(names[:number]), unique=True)) if number else ()),
             )
             for number, name in enumerate(names)
         ]
     )
     left = [each for each in experiments if data.draw(st.booleans())]
-    arrays = arrays_of(left)
-    place = {each.name: (array.name, number) for array in arrays for number, each in array.tasks.items()}
-    assert len(place) == sum(len(array.tasks) for array in arrays) == len(left)
+    profile = data.draw(st.sampled_from([PLAIN, SHARING]))
+    arrays = arrays_of(left, profile)
+    place = {
+        each.name: (array.name, number) for array in arrays for number in array.tasks for each in array.tasks[number]
+    }
+    assert len(place) == sum(len(array.experiments) for array in arrays) == len(left)
     seen: set[str] = set()
     for array in arrays:
-        for number, each in array.tasks.items():
-            needed = {place[need] for need in each.needs if need in place}
-            assert set(array.needs[number]) == {need for need in each.needs if need in place}
-            assert (each.topology, each.stage) == (array.first.topology, array.first.stage)
+        assert len({(each.topology, each.stage) for each in array.experiments}) == 1
+        for number, task in array.tasks.items():
+            assert 1 <= len(task) <= array.places == places_on_node(array.topology, profile)
+            left_to_do = {need for each in task for need in each.needs if need in place}
+            assert set(array.needs[number]) == left_to_do
+            needed = {place[need] for need in left_to_do}
             assert all(name in seen for name, _ in needed)
             if array.kind == "aftercorr":
                 assert {name for name, _ in array.waits_for} == {name for name, _ in needed}
                 assert all(other == number for _, other in needed)
+            elif array.kind == "afterany":
+                assert set(array.waits_for) >= needed
             else:
                 assert set(array.waits_for) == needed
         seen.add(array.name)
+
+
+def test_what_wants_a_part_of_a_node_shares_it_where_nodes_are_given_whole():
+    arrays = {array.name: array for array in arrays_of(grid().experiments, load_profile("meluxina"))}
+    finetune = arrays["2-finetune"]
+    assert [name for name, array in arrays.items() if array.places > 1] == ["2-finetune"]
+    assert finetune.places == 4
+    assert [len(task) for task in finetune.tasks.values()] == [4, 2]
+    assert finetune.kind == "afterany"
+    line = tasks_text(finetune, replace(grid(), path=Path("/project/work/widths.yaml"))).splitlines()[1]
+    assert line == (
+        "finetune-svdb-256,finetune-svdb-512\tcampaign run /project/work/widths.yaml --local --parallel=4 "
+        "--only=finetune-svdb-256,finetune-svdb-512"
+    )
 
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
@@ -123,15 +148,17 @@ def test_every_task_waits_for_all_that_it_needs_and_is_run_once(data: st.DataObj
 
 def rendered() -> dict[str, str]:
     """What a campaign gives, by the name of the golden file."""
-    campaign = grid()
-    by_name = {array.name: array for array in arrays_of(campaign.experiments)}
+    campaign = replace(grid(), path=Path("/project/work/widths.yaml"))
+    by_name = {array.name: array for array in arrays_of(campaign.experiments, PLAIN)}
     meluxina = load_profile("meluxina")
-    plain = profile_of({"partition": "main"}, "plain")
+    shared = next(array for array in arrays_of(campaign.experiments, meluxina) if array.places > 1)
     return {
+        "meluxina-finetune.sh": script_of(shared, campaign, meluxina, python="python"),
+        "finetune.tasks": tasks_text(shared, campaign),
         "meluxina-pretrain.sh": script_of(by_name["1-pretrain"], campaign, meluxina, python="python"),
-        "pretrain.tasks": tasks_text(by_name["1-pretrain"]),
-        "plain-evaluate.sh": script_of(by_name["3-evaluate-2"], campaign, plain, python="/opt/python", at_most=1),
-        "evaluate.tasks": tasks_text(by_name["3-evaluate-2"]),
+        "pretrain.tasks": tasks_text(by_name["1-pretrain"], campaign),
+        "plain-evaluate.sh": script_of(by_name["3-evaluate-2"], campaign, PLAIN, python="/opt/python", at_most=1),
+        "evaluate.tasks": tasks_text(by_name["3-evaluate-2"], campaign),
     }
 
 
@@ -155,7 +182,7 @@ def test_shells_read_the_scripts(name: str, tmp_path: Path):
 def test_names_with_spaces_and_quotes_survive_the_file_of_tasks():
     fields = {"corpus": "my corpora/it's", "weights": {"a b": 2, "c": 1}, "out": "runs/a"}
     experiment = Experiment("a", "p", RunFile("pretrain", fields), Topology())
-    (line,) = tasks_text(TaskArray("1-p", {1: experiment})).splitlines()
+    (line,) = tasks_text(TaskArray("1-p", {1: (experiment,)}), grid()).splitlines()
     words = line.split("\t")[3]
     done = subprocess.run(
         ["bash", "-c", 'command=(); eval "command=($1)"; printf "%s\\n" "${command[@]}"', "-", words],
@@ -211,6 +238,16 @@ def test_a_campaign_on_two_nodes(
             "finetune": {"run": {"command": "finetune", **common, "run": "{pretrain.out}", "out": "runs/b{seed}"}},
         },
         "experiments": [
+            {
+                "name": "score",
+                "run": {
+                    "command": "evaluate",
+                    "run": "runs/b2",
+                    "on": str(tiny_corpus),
+                    "bootstrap": 5,
+                    "baselines": False,
+                },
+            },
             {"name": "broken", "stage": "pretrain", "run": {**common, "corpus": "nowhere", "out": "runs/broken"}},
             {
                 "name": "after",
@@ -224,7 +261,7 @@ def test_a_campaign_on_two_nodes(
     assert main(["campaign", "run", str(path), "--profile", "generic", "--submit", "--wait"]) == 1
     said = capsys.readouterr()
     lines = said.out.splitlines()
-    assert lines[0] == "4 done, 1 failed, 1 not run", said
+    assert lines[0] == "5 done, 1 failed, 1 not run", said
     assert lines[1].startswith("failed: broken: exit status 2: heartlm pretrain: nowhere: no manifest.json")
     assert lines[2] == "not run: after: needs broken, which failed"
     assert [line.partition(": ")[2] for line in said.err.splitlines()[:2]] == [
@@ -236,13 +273,42 @@ def test_a_campaign_on_two_nodes(
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     attempts = {name: rows[name]["attempts"] for name in ("pretrain-1", "pretrain-2", "broken", "after")}
     assert attempts == {"pretrain-1": 1, "pretrain-2": 1, "broken": 2, "after": 0}, slurm.logs()
-    assert rows["finetune-1"]["step"] == 2
+    assert rows["finetune-1"]["step"] == 2 and rows["score"]["attempts"] == 1
 
     assert (
         main(["pretrain", *RunFile("", {**common, "depth": 1, "seed": 1}).argv()[1:], f"--out={tmp_path}/alone"]) == 0
     )
     model = "models/last/model.safetensors"
     assert (tmp_path / "runs/w1" / model).read_bytes() == (tmp_path / "alone" / model).read_bytes()
+
+
+def test_experiments_that_share_a_node(
+    slurm: Cluster,  # noqa: F811
+    tiny_corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    profile = tmp_path / "sharing.yaml"
+    profile.write_text("whole_nodes: true\ngpus_per_node: 2\ngpu_option: --comment=gpus-{gpus}\n")
+    common = {"corpus": str(tiny_corpus), "window": 16, "batch_size": 4, "steps": 2, "threads": 1, "device": "cpu"}
+    experiments = [
+        {"name": f"p{seed}", "run": {**common, "depth": 1, "seed": seed, "out": f"runs/p{seed}"}} for seed in (1, 2)
+    ]
+    experiments.append({"name": "broken", "run": {**common, "corpus": "nowhere", "out": "runs/broken"}})
+    experiments.append(
+        {"name": "after", "run": {"command": "finetune", **common, "run": "runs/broken", "out": "runs/after"}}
+    )
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({"topology": {"gpus_per_node": 1}, "experiments": experiments}, sort_keys=False))
+    assert main(["campaign", "run", str(path), "--profile", str(profile), "--submit", "--wait"]) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines()[0] == "2 done, 1 failed, 1 not run", said
+    assert "1-pretrain, 3 experiments in 2 tasks of 1 node × 1 GPU" in said.err
+    assert main(["campaign", "status", str(path), "--json"]) == 0
+    attempts = {row["name"]: row["attempts"] for row in json.loads(capsys.readouterr().out)}
+    assert attempts == {"p1": 1, "p2": 1, "broken": 2, "after": 0}, slurm.logs()
 
 
 if __name__ == "__main__":

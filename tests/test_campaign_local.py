@@ -161,7 +161,7 @@ def test_a_campaign_is_run_by_one_process_at_a_time(tmp_path: Path):
     path = tmp_path / "c.yaml"
     path.write_text("experiments: [{name: a, run: {corpus: c, out: a}}]")
     (tmp_path / "c.campaign").mkdir()
-    with (tmp_path / "c.campaign" / "local.lock").open("w") as stream:
+    with (tmp_path / "c.campaign" / "local-all.lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         with pytest.raises(HeartlmError, match="another process runs this campaign already"):
             LocalRunner(load_campaign(path), 1, [0], print).run()

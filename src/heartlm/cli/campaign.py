@@ -38,6 +38,7 @@ class RunOptions:
         parallel: how many experiments run at a time; here each on cores of its own and by default one, on SLURM so many
             of each job array and by default as many as there is room for.
         profile: the site to make job arrays for: the name of a profile or a YAML file.
+        only: names of experiments with commas between; no others are begun here.
         submit: submit the job arrays to SLURM.
         wait: stay until nothing of what was submitted is in the queue any more.
         dry_run: say what would be done, and the scripts of the job arrays; change nothing.
@@ -50,6 +51,7 @@ class RunOptions:
     campaign: Path
     local: bool = False
     parallel: int | None = None
+    only: str | None = None
     profile: str | None = None
     submit: bool = False
     wait: bool = False
@@ -133,6 +135,8 @@ def _check(options: RunOptions) -> None:
         raise HeartlmError("neither --local nor --submit found: say where to run, or --dry-run to see what would be")
     if options.parallel is not None and options.parallel < 1:
         raise HeartlmError(f"parallel: {options.parallel} found, at least 1 expected")
+    if options.only is not None and not options.local:
+        raise HeartlmError("only: found without --local")
     if options.wait and not options.submit:
         raise HeartlmError("wait: found without --submit")
 
@@ -153,24 +157,25 @@ def _show_plan(campaign: Campaign) -> int:
 def _run_here(campaign: Campaign, options: RunOptions) -> int:
     from heartlm.launch.campaign_local import CampaignStopped, LocalRunner
 
+    only = frozenset((options.only or "").split(",")) if options.only else None
     try:
-        LocalRunner(campaign, options.parallel or 1, sorted(os.sched_getaffinity(0)), _say).run()
+        LocalRunner(campaign, options.parallel or 1, sorted(os.sched_getaffinity(0)), _say, only).run()
     except CampaignStopped as stopped:
         _say(str(stopped))
         return STOPPED_STATUS
-    return _summed_up(campaign)
+    return _summed_up(campaign, only)
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _summed_up(campaign: Campaign) -> int:
-    """Print what became of it; 0 if all is done."""
+def _summed_up(campaign: Campaign, only: frozenset[str] | None = None) -> int:
+    """Print what became of all, or of `only` some; 0 if they are done."""
     from heartlm.launch.campaign_state import rows_of
     from heartlm.launch.campaign_table import summary
 
-    rows = rows_of(campaign, {})
+    rows = [row for row in rows_of(campaign, {}) if only is None or row.name in only]
     print("\n".join(summary(rows)))
     return 0 if all(row.state == "done" for row in rows) else 1
 
@@ -207,12 +212,12 @@ def _show_scripts(campaign: Campaign, profile: SiteProfile, python: str, at_most
     from heartlm.launch.campaign_arrays import script_of, tasks_text
     from heartlm.launch.campaign_submit import arrays_left
 
-    for array in arrays_left(campaign):
+    for array in arrays_left(campaign, profile):
         dependency = array.dependency({name: f"<{name}>" for name, _ in array.waits_for})
         options = f" --dependency={dependency}" if dependency else ""
         print(f"### sbatch{options} {array.name}.sh")
         print(script_of(array, campaign, profile, python=python, at_most=at_most))
-        print(f"### {array.name}.tasks\n{tasks_text(array)}")
+        print(f"### {array.name}.tasks\n{tasks_text(array, campaign)}")
     return 0
 
 

@@ -102,11 +102,13 @@ class Campaign:
         name: of the campaign.
         folder: that paths are relative to.
         experiments: in the order in which they should begin.
+        path: of the file, if it was read from one.
     """
 
     name: str
     folder: Path
     experiments: tuple[Experiment, ...]
+    path: Path | None = None
 
     @property
     def state_folder(self) -> Path:
@@ -114,7 +116,10 @@ class Campaign:
         return self.folder / f"{self.name}.campaign"
 
     def __getitem__(self, name: str) -> Experiment:
-        return next(experiment for experiment in self.experiments if experiment.name == name)
+        for experiment in self.experiments:
+            if experiment.name == name:
+                return experiment
+        raise HeartlmError(f"{name!r} found, one of {', '.join(each.name for each in self.experiments)} expected")
 
 
 def load_campaign(path: Path) -> Campaign:
@@ -130,9 +135,10 @@ def load_campaign(path: Path) -> Campaign:
     except (ValueError, yaml.YAMLError) as error:
         raise HeartlmError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
     try:
-        return campaign_of(content, default_name=Path(path).stem, folder=Path(path).resolve().parent)
+        campaign = campaign_of(content, default_name=Path(path).stem, folder=Path(path).resolve().parent)
     except HeartlmError as error:
         raise HeartlmError(f"{path}: {error}") from error
+    return replace(campaign, path=Path(path).resolve())
 
 
 def campaign_of(content: Any, *, default_name: str, folder: Path) -> Campaign:

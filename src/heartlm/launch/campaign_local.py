@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import hashlib
 import os
 import signal
 import subprocess
@@ -60,12 +61,14 @@ class LocalRunner:
         parallel: how many run at a time.
         cores: of this machine, shared among them.
         say: told of everything that happens, a line each.
+        only: names of the experiments to run; None for all.
     """
 
     campaign: Campaign
     parallel: int
     cores: Sequence[int]
     say: Callable[[str], None]
+    only: frozenset[str] | None = None
     done: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
     tries: dict[str, int] = field(default_factory=dict)
@@ -81,10 +84,12 @@ class LocalRunner:
         """
         if not 1 <= self.parallel <= len(self.cores):
             raise HeartlmError(f"parallel: {self.parallel} found, 1 to {len(self.cores)} expected, the cores there are")
+        for name in self.only or ():
+            self.campaign[name]
         with self._alone(), self._signals():
             progress = {each.name: progress_of(each, self.campaign.folder) for each in self.campaign.experiments}
             self.done = {name for name in progress if progress[name] == "done"}
-            for name in progress:
+            for name in self.only or progress:
                 self._wait_for_orphans(name)
             while not self.stop_asked and (self.running or self._ready() is not None):
                 self._begin_ready()
@@ -99,7 +104,8 @@ class LocalRunner:
     def _ready(self) -> Experiment | None:
         """The first experiment that could begin now, were there cores."""
         busy = {each.experiment.name for each in self.running} | self.done | self.given_up
-        waiting = (each for each in self.campaign.experiments if each.name not in busy)
+        mine = [each for each in self.campaign.experiments if self.only is None or each.name in self.only]
+        waiting = (each for each in mine if each.name not in busy)
         return next((each for each in waiting if all(need in self.done for need in each.needs)), None)
 
     def _begin_ready(self) -> None:
@@ -161,7 +167,8 @@ class LocalRunner:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        path = self.campaign.state_folder / "local.lock"
+        of_these = "all" if self.only is None else hashlib.sha256(",".join(sorted(self.only)).encode()).hexdigest()[:12]
+        path = self.campaign.state_folder / f"local-{of_these}.lock"
         with _opened(path) as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +181,7 @@ class LocalRunner:
         def ask(number: int, frame: FrameType | None) -> None:
             self.stop_asked = True
 
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
         try:
             yield
         finally:

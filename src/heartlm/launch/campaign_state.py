@@ -73,7 +73,8 @@ class Attempt:
 
     def begin(self) -> None:
         """Note that it begins here and now."""
-        where = {"at": time.time(), "host": socket.gethostname(), "job": None}
+        job = os.environ.get("SLURM_JOB_ID")
+        where = {"at": time.time(), "host": socket.gethostname(), "job": job}
         write_json(self.folder / f"attempt-{self.number}.begun", where)
 
     def end(self, status: int) -> None:

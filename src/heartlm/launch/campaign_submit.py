@@ -15,13 +15,14 @@ from heartlm.launch.profile import SiteProfile
 from heartlm.launch.submit import call, submit
 
 
-def arrays_left(campaign: Campaign) -> list[TaskArray]:
+def arrays_left(campaign: Campaign, profile: SiteProfile) -> list[TaskArray]:
     """Arrays of all that is not done.
 
     Raises:
         HeartlmError: a result of other settings is in the way.
     """
-    return arrays_of([each for each in campaign.experiments if progress_of(each, campaign.folder) != "done"])
+    left = [each for each in campaign.experiments if progress_of(each, campaign.folder) != "done"]
+    return arrays_of(left, profile)
 
 
 def submit_campaign(
@@ -51,11 +52,13 @@ def submit_campaign(
             f"end, or cancel them with  scancel {' '.join(_jobs(campaign).values())}"
         )
     jobs: dict[str, str] = {}
-    arrays = arrays_left(campaign)
+    arrays = arrays_left(campaign, profile)
     try:
         for array in arrays:
             jobs[array.name] = _submit(array, campaign, profile, python, at_most, jobs)
-            say(f"job {jobs[array.name]}: {array.name}, {len(array.tasks)} experiments of {array.first.topology.words}")
+            tasks = f" in {len(array.tasks)} tasks" if array.places > 1 else ""
+            what = f"{len(array.experiments)} experiments{tasks} of {array.topology.words}"
+            say(f"job {jobs[array.name]}: {array.name}, {what}")
             _note(campaign, arrays, jobs)
     except HeartlmError:
         if jobs:
@@ -72,7 +75,7 @@ def _submit(
     jobs: Mapping[str, str],
 ) -> str:
     folder = campaign.state_folder / "arrays"
-    _write(folder / f"{array.name}.tasks", tasks_text(array))
+    _write(folder / f"{array.name}.tasks", tasks_text(array, campaign))
     _write(folder / f"{array.name}.sh", script_of(array, campaign, profile, python=python, at_most=at_most))
     options = [f"--chdir={campaign.folder}"]
     if (dependency := array.dependency(jobs)) is not None:
@@ -90,7 +93,8 @@ def _note(campaign: Campaign, arrays: list[TaskArray], jobs: Mapping[str, str]) 
         each.name: f"{jobs[array.name]}_{number}"
         for array in arrays
         if array.name in jobs
-        for number, each in array.tasks.items()
+        for number, task in array.tasks.items()
+        for each in task
     }
     write_json(campaign.state_folder / "submitted.json", {"user": os.getuid(), "jobs": dict(jobs), "tasks": tasks})
 
