@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,25 @@ def test_a_resumed_series_goes_on_where_the_checkpoint_was(tmp_path: Path):
     again.hear(20, "train", {"loss": 21.0})
     again.close()
     assert events(tmp_path)["train/loss"] == [(10, 10.0), (20, 21.0)]
+
+
+def test_a_run_that_was_stopped_and_resumed_is_one_series(
+    tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    hear, run = TensorBoard.hear, tmp_path / "run"
+
+    def hear_and_stop(self: TensorBoard, step: int, split: str, numbers: Mapping[str, float]) -> None:
+        hear(self, step, split, numbers)
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(TensorBoard, "hear", hear_and_stop)
+    words = ("--corpus", str(tiny_corpus), "--out", str(run), "--steps", "10", *SHORT, "--tensorboard")
+    assert main(["pretrain", *words]) == 143
+    monkeypatch.setattr(TensorBoard, "hear", hear)
+    assert main(["pretrain", "--resume", str(run)]) == 0
+    assert [step for step, _ in events(run)["train/loss"]] == [2, 4, 6, 8, 10]
+    assert len(list((run / "tensorboard").iterdir())) == 2, "each session has a file of its own"
 
 
 BLOCK_BYTES = 32768
