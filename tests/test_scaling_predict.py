@@ -21,6 +21,7 @@ from heartlm.scaling.hardware import known_hardware, load_hardware, measured_har
 from heartlm.scaling.network import Link, Network, bucket_bytes, link_of
 from heartlm.scaling.predict import Prediction, Predictor, scaled
 from heartlm.scaling.simulate import Supply, Surroundings, Work, simulate, typical_s
+from heartlm.scaling.study import Place, StudyConfig, grid_of
 from heartlm.scaling.validate import validate
 
 seconds = st.floats(1e-4, 1.0)
@@ -204,6 +205,9 @@ def test_copies_side_by_side_tell_how_much_memory_is_shared():
     known = [measurement(ONE, 0.1), measurement(half, 0.05), measurement(replace(ONE, copies=2), 0.13)]
     one = Predictor(known, LINK).predict(scaled(ONE, 2, 1, "strong"))
     assert one.part_s["compute"] == pytest.approx(0.065) and one.bottleneck == "shared memory"
+    assert one.low_s < 0.07 < one.high_s
+    alike = [*known, measurement(replace(half, copies=2), 0.055)]
+    assert Predictor(alike, LINK).predict(one.cell).part_s["compute"] == pytest.approx(0.055)
     without = Predictor(known[:2], LINK).predict(scaled(ONE, 2, 1, "strong"))
     assert any("side by side were not measured" in text for text in without.warnings)
 
@@ -223,8 +227,12 @@ def test_a_step_that_the_machine_held_up_does_not_count():
     held = replace(measurement(ONE, 0.1), step_s=[0.11] * 7 + [5.0], compute_s=0.1 * 5.77 / 8 / 0.11)
     one = Predictor([held], LINK).predict(ONE)
     assert one.step_s == pytest.approx(0.11, rel=0.15)
-    moved = measurement(ONE, 0.4, 1, environment={"probe_before": 1.0, "probe_after": 0.5})
-    assert Predictor([measurement(ONE, 0.1), moved], LINK).predict(ONE).step_s == pytest.approx(0.11)
+    usual = [measurement(ONE, 0.1, i, environment={"probe_before": 1.0, "probe_after": 0.95}) for i in range(2)]
+    slow = measurement(ONE, 0.4, 2, environment={"probe_before": 0.6, "probe_after": 0.6})
+    assert Predictor([*usual, slow], LINK).predict(ONE).step_s == pytest.approx(0.11)
+    half = measurement(replace(ONE, global_batch=16), 0.06, environment=slow.environment)
+    only = Predictor([*usual, half], LINK).predict(half.cell)  # nothing better is known of it
+    assert only.step_s == pytest.approx(0.07)
 
 
 def test_the_bottleneck_is_named_and_far_guesses_are_warned_of():
@@ -352,3 +360,11 @@ def test_validation_is_printed(study: Path, capsys: pytest.CaptureFixture[str]):
     told = capsys.readouterr().out
     assert "pretrain-mitdb-w128-r2" in told and "median error" in told
     assert main(["scale", "validate", str(study / "nowhere")]) == 2
+
+
+def test_a_study_measures_what_prediction_needs():
+    config = StudyConfig(databases={"mitdb": "nowhere"}, ranks=[1, 2], batch_tokens=4096, prediction=True)
+    cells = {(cell.ranks, cell.copies, cell.global_batch) for cell in grid_of(config, Place(num_cores=2)).groups[0]}
+    assert cells == {(1, 1, 32), (2, 1, 32), (1, 2, 32), (1, 1, 16), (1, 2, 16)}
+    fewer = grid_of(replace(config, prediction=False), Place(num_cores=2)).groups[0]
+    assert {(cell.ranks, cell.copies, cell.global_batch) for cell in fewer} == {(1, 1, 32), (2, 1, 32), (1, 2, 32)}

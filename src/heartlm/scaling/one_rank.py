@@ -9,7 +9,7 @@ and where only one was measured they are taken as proportional, which is a lower
 efficient. `Range` carries both bounds.
 
 Machines are shared: what counts of a measurement are its typical steps (the middle half), its parts scaled to them, and
-measurements during which the machine's speed moved count only where there is no other of the cell.
+measurements during which the machine did not have its usual speed count only where there is no other of the cell.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ import numpy as np
 
 from heartlm.scaling.cell import Cell, Measurement
 from heartlm.scaling.network import bucket_bytes
-from heartlm.scaling.probe import moved
 from heartlm.scaling.simulate import Work, typical_s
 
 MOST_JITTER = 64
 """More single steps than this are stood for by as many quantiles."""
+
+UNUSUAL = 0.15
+"""A probe that is further from the median of all means that the machine had not its usual speed."""
 
 NORMAL = 1.4826
 """The standard deviation of a normal distribution over the median of its absolute deviations."""
@@ -68,9 +70,8 @@ class OneRank:
 
     def __init__(self, kind: Kind, measurements: Sequence[Measurement]) -> None:
         self.kind = kind
-        counting = steady(measurements)
-        self.alone = [each for each in counting if each.cell.copies == 1]
-        self.beside = [each for each in counting if each.cell.copies > 1]
+        self.alone = [each for each in measurements if each.cell.copies == 1]
+        self.beside = [each for each in measurements if each.cell.copies > 1]
         assert self.alone, "a kind without one-rank measurements"
         self.on_gpu = any(each.peak_device_memory_bytes is not None for each in self.alone)
         self.gradient_bytes = statistics.median(each.num_parameters * 4 for each in self.alone)
@@ -78,7 +79,7 @@ class OneRank:
     @property
     def num_batches(self) -> int:
         """Different micro-batches that were measured."""
-        return len({_tokens(each) for each in self.alone})
+        return len({tokens_of(each.cell) for each in self.alone})
 
     def largest(self, bucket_cap_mb: float) -> Cell:
         """The measured one-rank cell with the largest batch, for gradients sent in buckets of that size."""
@@ -88,7 +89,7 @@ class OneRank:
     def work(self, cell: Cell, pick: Callable[[Range], float]) -> Work:
         """What a rank of `cell` does in a step; `pick` chooses within the range of each part."""
         micro_batches = cell.accumulation
-        tokens = cell.tokens_per_step / cell.ranks / micro_batches
+        tokens = tokens_of(cell)
         compute_s = pick(self._seconds(tokens, lambda each: _scaled(each, each.compute_s) / each.cell.accumulation))
         backward_s = compute_s * self._backward_share()
         return Work(
@@ -104,25 +105,31 @@ class OneRank:
 
     def was_measured(self, cell: Cell) -> bool:
         """Whether one rank was measured at the batch of a rank of `cell`."""
-        tokens = cell.tokens_per_step / cell.ranks / cell.accumulation
-        return any(_tokens(each) == tokens for each in self.alone)
+        return any(tokens_of(each.cell) == tokens_of(cell) for each in self.alone)
 
     def jitter(self) -> list[float]:
         """Relative seconds of single steps, around 1; of ranks beside others, where those were measured."""
         counting = self.beside or self.alone
         return quantiles([step_s / typical_s(each.step_s) for each in counting for step_s in each.step_s])
 
-    def slowdown(self, ranks_on_node: int) -> float | None:
-        """How many times as long computing takes beside `ranks_on_node` - 1 others; None where nothing tells."""
+    def slowdown(self, ranks_on_node: int, tokens: float) -> Range | None:
+        """How many times as long computing on `tokens` takes beside `ranks_on_node` - 1 others; None if nothing tells.
+
+        Measured at another batch it may be too much, so not at all is the lower bound then.
+        """
         if ranks_on_node == 1:
-            return 1.0
-        measured = {each.cell.copies for each in self.beside if each.cell.copies <= ranks_on_node}
-        ratios = [ratio for each in self.beside if each.cell.copies in measured for ratio in self._ratio(each)]
-        return max(1.0, statistics.median(ratios)) if ratios else None
+            return Range(1.0, 1.0, 1.0)
+        beside = [each for each in self.beside if each.cell.copies <= ranks_on_node]
+        alike = [each for each in beside if tokens_of(each.cell) == tokens]
+        ratios = [ratio for each in alike or beside for ratio in self._ratio(each)]
+        if not ratios:
+            return None
+        value = max(1.0, statistics.median(ratios))
+        return Range(value, value if alike else 1.0, value)
 
     def _ratio(self, beside: Measurement) -> list[float]:
         """Of computing beside others to computing alone, in the same repeat where that was measured."""
-        alike = [each for each in self.alone if _tokens(each) == _tokens(beside)]
+        alike = [each for each in self.alone if tokens_of(each.cell) == tokens_of(beside.cell)]
         alike = [each for each in alike if each.repeat == beside.repeat] or alike
         alone_s = [_scaled(each, each.compute_s) for each in alike]
         return [_scaled(beside, beside.compute_s) / statistics.median(alone_s)] if alone_s else []
@@ -130,7 +137,7 @@ class OneRank:
     def _seconds(self, tokens: float, of: Callable[[Measurement], float]) -> Range:
         points: dict[float, list[float]] = {}
         for each in self.alone:
-            points.setdefault(_tokens(each), []).append(of(each))
+            points.setdefault(tokens_of(each.cell), []).append(of(each))
         sizes = sorted(points)
         return at(tokens, [(size, statistics.median(points[size])) for size in sizes])
 
@@ -144,11 +151,10 @@ class OneRank:
 
 
 def by_kind(measurements: Iterable[Measurement]) -> dict[Kind, OneRank]:
-    """The kinds with at least one good measurement of one rank."""
+    """The kinds with at least one measurement of one rank alone."""
     kinds: dict[Kind, list[Measurement]] = {}
     for each in measurements:
-        if each.failed is None:
-            kinds.setdefault(Kind.of(each.cell), []).append(each)
+        kinds.setdefault(Kind.of(each.cell), []).append(each)
     return {
         kind: OneRank(kind, each)
         for kind, each in kinds.items()
@@ -182,17 +188,29 @@ def quantiles(relative: Sequence[float]) -> list[float]:
 
 
 def steady(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Good measurements during which the machine kept its speed; of a cell that has none such, all good ones."""
+    """Good measurements before and after which the machine had its usual speed, the median of all probes.
+
+    Of a cell that has none such, the one that was nearest to it.
+    """
+    good = [each for each in measurements if each.failed is None]
+    usual = statistics.median([probe for each in good for probe in _probes(each)] or [1.0])
+
+    def away(measurement: Measurement) -> float:
+        return max((abs(probe / usual - 1) for probe in _probes(measurement)), default=0.0)
+
     cells: dict[Cell, list[Measurement]] = {}
-    for each in measurements:
-        if each.failed is None:
-            cells.setdefault(each.cell, []).append(each)
-    return [each for found in cells.values() for each in ([m for m in found if not _moved(m)] or found)]
+    for each in good:
+        cells.setdefault(each.cell, []).append(each)
+    return [
+        each
+        for found in cells.values()
+        for each in ([one for one in found if away(one) <= UNUSUAL] or [min(found, key=away)])
+    ]
 
 
-def _moved(measurement: Measurement) -> bool:
-    before, after = (measurement.environment.get(f"probe_{when}") for when in ("before", "after"))
-    return bool(before and after and moved(before, after))
+def _probes(measurement: Measurement) -> list[float]:
+    values = (measurement.environment.get(f"probe_{when}") for when in ("before", "after"))
+    return [float(value) for value in values if value]
 
 
 def repeat_noise(measurements: Iterable[Measurement]) -> tuple[float, int]:
@@ -201,7 +219,7 @@ def repeat_noise(measurements: Iterable[Measurement]) -> tuple[float, int]:
     All cells that were measured more than once are pooled, by the median of their deviations; 0 degrees where none was.
     """
     cells: dict[Cell, list[float]] = {}
-    for each in steady(measurements):
+    for each in measurements:
         cells.setdefault(each.cell, []).append(typical_s(each.step_s))
     deviations, freedom = list[float](), 0
     for times in cells.values():
@@ -217,7 +235,6 @@ def _scaled(measurement: Measurement, seconds: float) -> float:
     return seconds * typical_s(measurement.step_s) / measurement.mean_step_s
 
 
-def _tokens(measurement: Measurement) -> float:
+def tokens_of(cell: Cell) -> float:
     """Of a micro-batch of one rank."""
-    cell = measurement.cell
     return cell.tokens_per_step / cell.ranks / cell.accumulation

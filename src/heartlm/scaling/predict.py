@@ -21,7 +21,7 @@ from heartlm.launch.allreduce import AllReduceFit
 from heartlm.scaling.cell import Cell, Measurement
 from heartlm.scaling.hardware import Hardware
 from heartlm.scaling.network import Network, link_of
-from heartlm.scaling.one_rank import Kind, OneRank, Range, by_kind, repeat_noise
+from heartlm.scaling.one_rank import Kind, OneRank, Range, by_kind, repeat_noise, steady, tokens_of
 from heartlm.scaling.simulate import Simulated, Supply, Surroundings, simulate, typical_s
 
 TOO_FAR = 8
@@ -96,7 +96,7 @@ class Predictor:
         most_per_node: int | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        known = [each for each in measurements if each.cell.ranks == 1]
+        known = steady(each for each in measurements if each.cell.ranks == 1)
         self.kinds = by_kind(known)
         if not self.kinds:
             raise HeartlmError("no good measurement of one rank found: predictions start from those")
@@ -161,11 +161,12 @@ class Predictor:
     def _simulated(
         self, one: OneRank, cell: Cell, pick: Callable[[Range], float], network: Network, core_share: float
     ) -> Simulated:
+        slowdown = one.slowdown(cell.ranks // cell.nodes, tokens_of(cell))
         around = Surroundings(
             ranks=cell.ranks,
             nodes=cell.nodes,
             network=network,
-            slowdown=one.slowdown(cell.ranks // cell.nodes) or 1.0,
+            slowdown=pick(slowdown) if slowdown else 1.0,
             core_share=core_share,
             jitter=one.jitter(),
             supply=self._supply(cell),
@@ -227,10 +228,10 @@ class Predictor:
         if not one.was_measured(cell):
             known = "interpolated" if one.num_batches > 1 else "taken as proportional"
             found.append(
-                f"one rank was not measured at {cell.tokens_per_step // cell.ranks // cell.accumulation} tokens a "
-                f"micro-batch: {known}"
+                f"one rank was not measured at {tokens_of(cell):.0f} tokens a micro-batch: {known}; a study with "
+                "prediction: true does"
             )
-        if not one.on_gpu and one.slowdown(cell.ranks // cell.nodes) is None:
+        if not one.on_gpu and one.slowdown(cell.ranks // cell.nodes, tokens_of(cell)) is None:
             beside = cell.ranks // cell.nodes
             found.append(f"{beside} ranks side by side were not measured: they are taken not to slow each other")
         return found

@@ -44,7 +44,8 @@ class StudyConfig:
         warm_up: steps before them that do not.
         repeats: measurements of each cell.
         ceiling: measure, too, what independent trainings reach side by side; only on this machine.
-        prediction: measure, too, one rank at the batch that each of several gets, so that their time can be predicted.
+        prediction: measure, too, one rank at the batch that each of several gets, alone and side by side, so that their
+            time can be predicted.
         depth: transformer blocks of the model.
         width: of the model; by default it follows from depth.
         task: of fine-tuning.
@@ -186,7 +187,8 @@ def grid_of(config: StudyConfig, place: Place) -> Grid:
             if config.ceiling and config.slurm is None and cell.ranks > 1 and cell.nodes == 1:
                 group[cell.ceiling] = None
             if config.prediction:
-                group[replace(cell.base, global_batch=cell.global_batch // cell.ranks)] = None
+                part = replace(cell.base, global_batch=cell.global_batch // cell.ranks)
+                group |= dict.fromkeys((part, replace(part, copies=cell.ranks if cell.nodes == 1 else 1)))
         if group:
             groups.append(list(group))
     cells = [cell for group in groups for cell in group]
