@@ -368,3 +368,23 @@ def test_a_study_measures_what_prediction_needs():
     assert cells == {(1, 1, 32), (2, 1, 32), (1, 2, 32), (1, 1, 16), (1, 2, 16)}
     fewer = grid_of(replace(config, prediction=False), Place(num_cores=2)).groups[0]
     assert {(cell.ranks, cell.copies, cell.global_batch) for cell in fewer} == {(1, 1, 32), (2, 1, 32), (1, 2, 32)}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--ranks 0", "--ranks: [0] found"),
+        ("--ranks", "--ranks: [] found"),
+        ("--ranks two", '"ranks": Expected a whole number'),
+        ("--nodes 0", "--nodes: [0] found"),
+        ("--supply -1", "--supply: -1.0 found, more than 0 expected"),
+        ("--prefetch -1", "--prefetch: -1 found"),
+        ("--bucket-mb 0", "--bucket-mb: 0.0 found"),
+        ("--hardware cray", "--hardware cray: no such machine"),
+        ("--all-reduce none.json", "cannot read none.json"),
+    ],
+)
+def test_mistakes_in_a_question_are_named(study: Path, words: str, said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["scale", "predict", str(study), *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) == 1

@@ -65,6 +65,18 @@ class PredictOptions(NetworkOptions):
     out: Path | None = None
     json: bool = False
 
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first option with an impossible value."""
+        for name in ("ranks", "nodes"):
+            numbers = getattr(self, name)
+            if min(numbers, default=0) < 1:
+                raise HeartlmError(f"--{name}: {numbers} found, whole numbers of at least 1 expected")
+        for name in ("bucket_mb", "supply", "tokens"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise HeartlmError(f"--{name.replace('_', '-')}: {value} found, more than 0 expected")
+        if self.prefetch < 0:
+            raise HeartlmError(f"--prefetch: {self.prefetch} found, at least 0 expected")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateOptions(NetworkOptions):
@@ -114,6 +126,7 @@ def run_predict(arguments: Sequence[str]) -> int:
         raise HeartlmError("study: nothing found, the folder of a study expected: heartlm scale predict FOLDER")
     from heartlm.scaling.predict import scaled
 
+    options.check()
     predictor = _predictor(options, options.study, max(options.ranks) > 1, options.supply, options.prefetch)
     cells = [
         [
