@@ -185,3 +185,10 @@ def test_help_explains_the_file(capsys: pytest.CaptureFixture[str]):
     described = text[text.index("    name: widths") : text.index("A stage is done once")]
     campaign: Any = yaml.safe_load(described)
     assert len(campaign_of(campaign, default_name="x", folder=Path()).experiments) == 3 + 6 + 6 + 1
+
+
+def test_the_example_is_a_campaign(capsys: pytest.CaptureFixture[str]):
+    path = Path(__file__).parent.parent / "examples" / "campaign.yaml"
+    assert main(["campaign", "run", str(path), "--profile", "meluxina", "--account", "p1", "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("\n### sbatch") == len({"finetune", "evaluate"})
+    assert len(load_campaign(path).experiments) == 4 + 16 + 16
