@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from heartlm.launch.doctor.section import Context, Section, gibibytes
+from heartlm.launch.doctor.section import Context, Section, size_in_words
 
 PROC = Path("/proc")
 
@@ -94,12 +94,12 @@ def _text(value: str | bytes) -> str:
 
 
 def _lines(index: int, found: dict[str, Any]) -> list[str]:
-    line = f"GPU {index}: {found['name']}, {gibibytes(found['memory_used_bytes'])} of "
-    line += f"{gibibytes(found['memory_bytes'])} in use by {found['num_processes']} process(es)"
+    line = f"GPU {index}: {found['name']}, {size_in_words(found['memory_used_bytes'])} of "
+    line += f"{size_in_words(found['memory_bytes'])} in use by {found['num_processes']} process(es)"
     line += f", {found['num_nvlinks']} NVLinks up" if found["num_nvlinks"] else ""
     line += f", power limit {found['power_limit_w']:.0f} W" if found["power_limit_w"] else ""
     instances = found["mig_instances"]
     if instances is None:
         return [line]
-    inside = [f"  MIG instance: {one['name']}, {gibibytes(one['memory_bytes'])}" for one in instances]
+    inside = [f"  MIG instance: {one['name']}, {size_in_words(one['memory_bytes'])}" for one in instances]
     return [f"{line}, divided (MIG)", *(inside or ["  no MIG instance made yet: nothing can use this GPU"])]

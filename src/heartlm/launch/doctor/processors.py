@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from heartlm.launch.doctor.section import Context, Section, gibibytes
+from heartlm.launch.doctor.section import Context, Section, size_in_words
 
 VECTOR_UNITS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 
@@ -29,10 +29,10 @@ def check_processors(context: Context) -> Section:
         f"vector units {', '.join(facts['vector_units']) or 'not known'}",
         f"this process may run on {len(facts['allowed_cpus'])} of them"
         + (f", for the time of {facts['cpu_limit']:g} (cgroup)" if facts["cpu_limit"] is not None else ""),
-        f"memory {gibibytes(facts['memory_bytes'])}, {gibibytes(facts['memory_available_bytes'])} available",
+        f"memory {size_in_words(facts['memory_bytes'])}, {size_in_words(facts['memory_available_bytes'])} available",
     ]
     if facts["memory_limit_bytes"] is not None:
-        lines.append(f"memory of this group of processes is limited to {gibibytes(facts['memory_limit_bytes'])}")
+        lines.append(f"memory of this group of processes is limited to {size_in_words(facts['memory_limit_bytes'])}")
     facts["is_busy"] = facts["load"] > BUSY * facts["num_cores"]
     if facts["is_busy"]:
         lines.append(

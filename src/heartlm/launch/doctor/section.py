@@ -71,6 +71,6 @@ class Context:
 Check = Callable[[Context], Section]
 
 
-def gibibytes(num_bytes: float) -> str:
-    """Such as `1.5 GiB`."""
-    return f"{num_bytes / 2**30:.1f} GiB"
+def size_in_words(num_bytes: float) -> str:
+    """Such as `1.5 GiB`; small numbers in MiB."""
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 1 << 29 else f"{num_bytes / 2**20:.1f} MiB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import sampler
 from heartlm.kernels.gather import gather_codes
-from heartlm.launch.doctor.section import WORTH, Advice, Context, Section, gibibytes
+from heartlm.launch.doctor.section import WORTH, Advice, Context, Section, size_in_words
 
 WIDTH, NUM_WINDOWS = 128, 256
 PAGE_BYTES = 4096
@@ -23,10 +24,12 @@ GATHER_S, QUICK_GATHER_S = 1.0, 0.3
 def check_storage(context: Context) -> Section:
     """Gather windows, then read the corpus's largest file past the cache of the system."""
     folder = context.corpus or small_corpus(context.scratch)
-    corpus = open_corpus(folder)
-    rate = tokens_per_s(corpus, QUICK_GATHER_S if context.quick else GATHER_S)
+    open_corpus(folder)  # see that it is one; its files are mapped later, as the system forgets no page that is mapped
     most = QUICK_READ_BYTES if context.quick else READ_BYTES
     scratch = _disk(written(context.scratch / "large", most), most)
+    own = _disk(folder / "codes.bin", most) if context.corpus else None
+    corpus = open_corpus(folder)
+    rate = tokens_per_s(corpus, QUICK_GATHER_S if context.quick else GATHER_S)
     facts: dict[str, Any] = {
         "corpus": str(folder) if context.corpus else None,
         "gathered_tokens_per_s": rate,
@@ -37,22 +40,15 @@ def check_storage(context: Context) -> Section:
         f"windows of {WIDTH} tokens are gathered at {rate / 1e6:.0f} M tokens/s on one core",
         f"reading a file in {context.scratch.parent}: {_told(scratch)}",
     ]
-    if context.corpus:
-        available = int(context.fact("processors", "memory_available_bytes", 0))
-        facts |= _of_corpus(corpus, most, available)
-        lines += [f"reading {folder}: {_told(facts['corpus_disk'])}", _fitting(facts)]
+    if own is not None:
+        facts |= {
+            "corpus_disk": own,
+            "corpus_bytes": corpus.codes.nbytes,
+            "corpus_fits_memory": corpus.codes.nbytes < context.fact("processors", "memory_available_bytes", math.inf),
+            "window_bytes": WIDTH * corpus.codes.strides[0],
+        }
+        lines += [f"reading {folder}/codes.bin: {_told(own)}", _fitting(facts)]
     return Section(lines, facts)
-
-
-def _of_corpus(corpus: Corpus, most_bytes: int, available_bytes: int) -> dict[str, Any]:
-    codes = corpus.folder / "codes.bin"
-    num_bytes = sum(file.stat().st_size for file in corpus.folder.rglob("*") if file.is_file())
-    return {
-        "corpus_bytes": num_bytes,
-        "corpus_fits_memory": codes.stat().st_size < available_bytes,
-        "window_bytes": WIDTH * corpus.codes.strides[0],
-        "corpus_disk": _disk(codes, most_bytes),
-    }
 
 
 def _disk(path: Path, most_bytes: int) -> dict[str, Any]:
@@ -69,10 +65,10 @@ def _told(disk: dict[str, Any]) -> str:
 
 
 def _fitting(facts: dict[str, Any]) -> str:
-    size = gibibytes(facts["corpus_bytes"])
+    size = size_in_words(facts["corpus_bytes"])
     if facts["corpus_fits_memory"]:
-        return f"{size} of corpus fit into memory, so each page is read from disk once"
-    return f"{size} of corpus do not fit into memory, so pages are read again and again"
+        return f"{size} of codes fit into memory, so each page is read from disk once"
+    return f"{size} of codes do not fit into memory, so pages are read again and again"
 
 
 def reading_advice(facts: dict[str, Any], step_s: float, num_windows: int) -> list[Advice]:
@@ -155,8 +151,9 @@ def bytes_per_s(path: Path, most_bytes: int) -> float:
 
 
 def pages_per_s(path: Path, num_pages: int = 400) -> float:
-    """Pages a second of reading single ones at random, past the cache."""
-    places = np.random.default_rng(0).integers(0, max(1, path.stat().st_size // PAGE_BYTES), num_pages) * PAGE_BYTES
+    """Pages a second of reading single ones at random, each once, past the cache."""
+    of_file = max(1, path.stat().st_size // PAGE_BYTES)
+    places = np.random.default_rng(0).choice(of_file, min(num_pages, of_file), replace=False) * PAGE_BYTES
     descriptor = os.open(path, os.O_RDONLY)
     try:
         _forget(descriptor)
@@ -164,7 +161,7 @@ def pages_per_s(path: Path, num_pages: int = 400) -> float:
         begin_s = time.perf_counter()
         for place in places.tolist():
             os.pread(descriptor, PAGE_BYTES, place)
-        return num_pages / max(1e-9, time.perf_counter() - begin_s)
+        return len(places) / max(1e-9, time.perf_counter() - begin_s)
     finally:
         os.close(descriptor)
 
