@@ -25,7 +25,7 @@ def study_file(folder: Path, corpus: Path) -> Path:
         f"databases: {{tiny: {corpus}}}\n"
         f"out: {folder / 'study'}\n"
         "stages: [pretrain, finetune]\nwindows: [32]\nranks: [1, 2, 4]\n"
-        "repeats: 1\nsteps: 3\nwarm_up: 2\ndepth: 1\nbatch_tokens: 256\n"
+        "repeats: 1\nagain: 0\nsteps: 3\nwarm_up: 2\ndepth: 1\nbatch_tokens: 256\n"
     )
     return path
 

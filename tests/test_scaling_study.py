@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
+from heartlm.files import write_json
 from heartlm.scaling.cell import PARTS, Cell, Measurement, load_measurements
 from heartlm.scaling.collect import checked, failure, measured
 from heartlm.scaling.cost import Cost, Limit, cost_of, expected_wall_s, spent
@@ -212,6 +213,15 @@ def test_weak_scaling_compares_the_same_work_of_a_rank() -> None:
     assert (row.speedup.value, row.efficiency.value, row.overhead_s.value) == pytest.approx((1.6, 0.8, 2.5))
 
 
+def test_cells_for_checks_and_predictions_are_no_rows() -> None:
+    two, prediction = replace(CELL, ranks=2), replace(CELL, global_batch=4)
+    weak = replace(CELL, scaling="weak")
+    wide, reference = replace(weak, ranks=2, global_batch=16), replace(weak, global_batch=16, accumulation=2)
+    cells = [CELL, two, prediction, weak, wide, reference]
+    rows = table_of(of([kept([step(1, 0), step(2, 0)])], cell=cell) for cell in cells).rows
+    assert {row.cell for row in rows} == {CELL, two, weak, wide}
+
+
 # --- what it may cost -------------------------------------------------------------------------------------------------
 
 
@@ -233,6 +243,34 @@ def test_what_comes_is_judged_by_what_is_likest() -> None:
 def test_a_limit_names_itself() -> None:
     assert Limit(2.0, None).exceeded(Cost(1.9, 99)) is None
     assert Limit(2.0, 1.0).exceeded(Cost(2.5, 0)) == "max_core_hours: 2.5 expected with the next measurement, 2 allowed"
+
+
+class Shaky:
+    """Trains nothing, on a machine whose probes are those given, two a measurement."""
+
+    def __init__(self, probes: Sequence[float]) -> None:
+        self.place, self.probes = Place(1), iter(probes)
+
+    def train(self, cell: Cell, fields: Any, logs: Path) -> tuple[str | None, float]:
+        out = fields[0]["out"]
+        write_json(out / "environment.json", {})
+        write_json(out / "measured" / "rank-0.json", kept([step(1, 0) for _ in range(11)]))
+        return None, 36.0
+
+    def probe(self, cell: Cell) -> float | None:
+        return next(self.probes)
+
+
+def test_what_was_measured_at_an_unusual_speed_is_measured_again(tmp_path: Path, tiny_corpus: Path) -> None:
+    config = StudyConfig(databases={"tiny": str(tiny_corpus)}, ranks=[1], repeats=6, out=tmp_path, windows=[32])
+    steady = [100.0] * 8
+    once_more, never_good = [100.0, 50.0, 99.0, 101.0], [10.0, 100.0, 60.0, 100.0, 20.0, 100.0]
+    outcome = run_study(config, Shaky([*steady, *once_more, *never_good]))
+    assert outcome.num_measured == 6
+    probes = [
+        (each.environment["probe_before"], each.environment["probe_after"]) for each in load_measurements(tmp_path)
+    ]
+    assert probes == [(100, 100)] * 4 + [(99, 101), (60, 100)]
 
 
 class Unable:

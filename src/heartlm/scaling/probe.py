@@ -6,13 +6,23 @@ A machine may be shared, so what it gave a measurement is told beside it: the pr
 from __future__ import annotations
 
 import os
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from heartlm.scaling.cell import Measurement
+
 MOVED = 0.1
 """Two probes that differ by more than this share mean that the machine was not the same before and after."""
+
+
+UNUSUAL = 0.15
+"""A probe that differs by more than this share from the usual one means that the machine had another speed."""
+
+ENOUGH = 8
+"""So many probes tell what is usual."""
 
 
 def probe(cores: Sequence[int], rounds: int = 3) -> float:
@@ -27,6 +37,22 @@ def probe(cores: Sequence[int], rounds: int = 3) -> float:
 def moved(before: float, after: float) -> bool:
     """Whether the machine's speed changed between two probes."""
     return abs(after / before - 1) > MOVED
+
+
+def usual_probe(measurements: Iterable[Measurement]) -> float | None:
+    """The median of all probes; None while there are too few."""
+    probes = [value for each in measurements for value in _probes(each)]
+    return statistics.median(probes) if len(probes) >= ENOUGH else None
+
+
+def unusual(measurement: Measurement, usual: float | None) -> float:
+    """By what share the machine's speed around a measurement differed from the usual one; 0 where nobody knows."""
+    return 0.0 if usual is None else max((abs(value / usual - 1) for value in _probes(measurement)), default=0.0)
+
+
+def _probes(measurement: Measurement) -> list[float]:
+    values = (measurement.environment.get(f"probe_{when}") for when in ("before", "after"))
+    return [float(value) for value in values if value is not None]
 
 
 def _on(core: int, rounds: int) -> float:

@@ -43,6 +43,7 @@ class StudyConfig:
         steps: steps that count; batches of small corpora are prepared for 8 steps at once, so multiples of 8 are fair.
         warm_up: steps before them that do not.
         repeats: measurements of each cell.
+        again: how often one is taken again, at most, when the machine had not its usual speed before or after it.
         ceiling: measure, too, what independent trainings reach side by side; only on this machine.
         prediction: measure, too, one rank at the batch that each of several gets, alone and side by side, so that their
             time can be predicted.
@@ -75,6 +76,7 @@ class StudyConfig:
     steps: int = 8
     warm_up: int = 3
     repeats: int = 3
+    again: int = 2
     ceiling: bool = True
     prediction: bool = False
     depth: int = 4
@@ -99,6 +101,7 @@ class StudyConfig:
         for name in ("batch_tokens", "accumulation", "steps", "repeats", "depth", "width"):
             self._at_least(1, name, getattr(self, name))
         self._at_least(Meters.WARM_UP_STEPS, "warm_up", self.warm_up)
+        self._at_least(0, "again", self.again)
         for name in ("tolerance", "timeout_s", "max_core_hours", "max_node_hours"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise HeartlmError(f"{name}: {value} found, more than 0 expected")

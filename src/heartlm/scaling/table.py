@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -106,8 +106,14 @@ def table_of(measurements: Iterable[Measurement]) -> Table:
 
 
 def _is_reference(cell: Cell, passed: dict[Cell, Repeats]) -> bool:
-    """Whether a cell is only there for the losses of a weakly scaled one."""
-    return cell.scaling == "weak" and cell.ranks == 1 and all(other.base != cell for other in passed if other != cell)
+    """Whether a cell of one rank is there for another purpose, a check or a prediction, than to be compared with."""
+    if cell.ranks > 1 or any(other.base == cell for other in passed if other.ranks > 1):
+        return False
+
+    def layout(each: Cell) -> Cell:
+        return replace(each.base, global_batch=0, accumulation=1)
+
+    return any(layout(other) == layout(cell) for other in passed if other.ranks > 1)
 
 
 def _order(cell: Cell) -> tuple[object, ...]:
