@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo", "scontrol")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo", "scontrol", "setpriv")
 NODES = ("node1", "node2")
 CPUS_PER_NODE = 2
 START_TIMEOUT_S = 120.0
@@ -185,7 +185,8 @@ def _daemon(folder: Path, name: str, *words: str | Path) -> Iterator[None]:
     path = program(name)
     assert path is not None
     with (folder / f"{name}-{len(list(folder.glob('*.out')))}.out").open("w") as output:
-        process = subprocess.Popen([path, *map(str, words)], stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+        command = ["setpriv", "--pdeathsig", "TERM", path, *map(str, words)]  # tests that crash leave nothing
+        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
     try:
         yield
     finally:

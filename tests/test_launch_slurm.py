@@ -33,7 +33,7 @@ STEPS = 120
 SETTINGS: dict[str, Any] = {"depth": 1, "window": 32, "batch_size": 8, "steps": STEPS, "threads": 1, "log_every": 1}
 OFTEN = {"validate_every": 30, "checkpoint_every": 10}
 MITDB_RECORDS = ("101", "106", "118", "200")
-JOB_TIMEOUT_S = 180.0
+JOB_TIMEOUT_S = 600.0
 
 
 class Place:

@@ -1,0 +1,57 @@
+"""The same on this machine: ranks side by side, stopped in the middle, gone on with by the same command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from heartlm.training.config import PretrainConfig
+from heartlm.training.pretrain import pretrain
+
+TIMEOUT_S = 600
+SETTINGS: dict[str, Any] = {"depth": 1, "window": 32, "batch_size": 8, "steps": 60, "threads": 1, "log_every": 1}
+
+
+def losses(run: Path) -> dict[tuple[str, int], float]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return {(line["split"], line["step"]): line["loss"] for line in lines}
+
+
+def launched(folder: Path) -> subprocess.Popen[str]:
+    words = ["launch", "two.yaml", "--ranks-per-node", "2", "--cpus-per-task", "2", "--local"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "heartlm", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_run_stopped_here_goes_on_with_the_same_command(tiny_corpus: Path, tmp_path: Path):
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump({"corpus": str(tiny_corpus), **SETTINGS}))
+    first = launched(tmp_path)
+    give_up_s = time.monotonic() + TIMEOUT_S
+    while not (tmp_path / "runs/two/run.json").exists() and time.monotonic() < give_up_s:
+        time.sleep(0.01)
+    os.kill(first.pid, signal.SIGINT)  # Ctrl-C
+    said, _ = first.communicate(timeout=TIMEOUT_S)
+    assert first.returncode == 143, said
+    assert "stopped after step" in said
+
+    second = launched(tmp_path)
+    said, _ = second.communicate(timeout=TIMEOUT_S)
+    assert second.returncode == 0, said
+    assert "runs/two was begun and is not finished: going on with it" in said
+
+    alone = pretrain(PretrainConfig(corpus=tiny_corpus, out=tmp_path / "alone", device="cpu", **SETTINGS))
+    assert losses(tmp_path / "runs/two") == pytest.approx(losses(alone), rel=1e-5)
