@@ -170,6 +170,8 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path: Path, text: str, said: str
         (["--local", "--submit"], "local: found beside"),
         (["--submit"], "submit: found without --profile"),
         (["--local", "--parallel", "0"], "parallel: 0 found"),
+        (["--local", "--only", "a,b"], "'b' found, one of a expected"),
+        (["--profile", "generic", "--dry-run", "--only", "a"], "only: found without --local"),
     ],
 )
 def test_where_to_run_has_to_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str):

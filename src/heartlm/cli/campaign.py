@@ -118,10 +118,18 @@ def run_run(argv: Sequence[str]) -> int:
 
     _check(options)
     campaign = load_campaign(existing(options.campaign, "campaign"))
-    check_runs(campaign)
+    only = _only(campaign, options)
+    check_runs(each for each in campaign.experiments if only is None or each.name in only)
     if options.profile is not None:
         return _run_on_slurm(campaign, options)
-    return _show_plan(campaign) if options.dry_run else _run_here(campaign, options)
+    return _show_plan(campaign) if options.dry_run else _run_here(campaign, options, only)
+
+
+def _only(campaign: Campaign, options: RunOptions) -> frozenset[str] | None:
+    """Names of the experiments to run; None for all."""
+    if options.only is None:
+        return None
+    return frozenset(campaign[name.strip()].name for name in options.only.split(","))
 
 
 def _check(options: RunOptions) -> None:
@@ -154,10 +162,9 @@ def _show_plan(campaign: Campaign) -> int:
     return 0
 
 
-def _run_here(campaign: Campaign, options: RunOptions) -> int:
+def _run_here(campaign: Campaign, options: RunOptions, only: frozenset[str] | None) -> int:
     from heartlm.launch.campaign_local import CampaignStopped, LocalRunner
 
-    only = frozenset((options.only or "").split(",")) if options.only else None
     try:
         LocalRunner(campaign, options.parallel or 1, sorted(os.sched_getaffinity(0)), _say, only).run()
     except CampaignStopped as stopped:

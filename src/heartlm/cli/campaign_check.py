@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
-from heartlm.launch.campaign import Campaign, Experiment
+from heartlm.launch.campaign import Experiment
 from heartlm.launch.campaign_done import TRAININGS
 from heartlm.launch.run_file import POSITIONAL
 from heartlm.training.config import TrainingConfig
 
 
-def check_runs(campaign: Campaign) -> None:
+def check_runs(experiments: Iterable[Experiment]) -> None:
     """Raise a HeartlmError that names the first experiment and field that its command would refuse."""
-    for experiment in campaign.experiments:
+    for experiment in experiments:
         try:
             _check(experiment)
         except HeartlmError as error:

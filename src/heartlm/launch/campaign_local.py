@@ -84,8 +84,6 @@ class LocalRunner:
         """
         if not 1 <= self.parallel <= len(self.cores):
             raise HeartlmError(f"parallel: {self.parallel} found, 1 to {len(self.cores)} expected, the cores there are")
-        for name in self.only or ():
-            self.campaign[name]
         with self._alone(), self._signals():
             progress = {each.name: progress_of(each, self.campaign.folder) for each in self.campaign.experiments}
             self.done = {name for name in progress if progress[name] == "done"}
