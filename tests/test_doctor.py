@@ -21,6 +21,7 @@ from heartlm.launch.doctor.interconnect import infiniband_ports, network_interfa
 from heartlm.launch.doctor.processors import cgroup_cpus, check_processors, memory, processors, usable_cores
 from heartlm.launch.doctor.section import Advice, Context, Section
 from heartlm.launch.doctor.storage import check_storage, reading_advice
+from heartlm.launch.doctor.together import likeness
 from heartlm.launch.doctor.trials import summary, trials
 from heartlm.launch.doctor.versions import check_versions, mismatches
 
@@ -182,6 +183,14 @@ def test_an_allocation_is_told_by_its_variables():
     assert allocation({}, 2).lines == ["not in a SLURM allocation"]
 
 
+def test_ranks_that_differ_are_told():
+    node1, node2 = ({"node": f"node{number}", "cores": 4, "torch": "2.13.0"} for number in (1, 2))
+    assert likeness([node1, node1, node2]) == ["2 node(s): node1 (2 rank(s)), node2 (1 rank(s))"]
+    assert likeness([node1, node2 | {"torch": "2.12.0"}])[1:] == [
+        "ranks differ in torch: 2.13.0 on rank 0, 2.12.0 on rank 1"
+    ]
+
+
 def test_processes_that_only_count_do():
     places = ["anywhere", str(min(os.sched_getaffinity(0)))]
     assert all(count > 0 and 0 < share < 1.1 for count, share in counted(places, 0.05))
@@ -323,5 +332,7 @@ def test_under_torchrun_the_first_rank_speaks_and_all_add_up():
     checks = json.loads(done.stdout)["checks"]
     assert checks["all_reduce"]["fit"]["world_size"] == 2
     assert checks["allocation"]["ranks"]["WORLD_SIZE"] == "2"
+    first, second = checks["all_reduce"]["ranks"]
+    assert first == second and first["heartlm"] == checks["versions"]["heartlm"]
     assert "left out under torchrun" in checks["trials"]["lines"][0]
     assert len(checks["binding"].get("shares_of_a_core", [])) in (0, *range(2, 5))

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import combinations
@@ -148,7 +149,8 @@ def measure_all_reduce(
     """
     ranks = Ranks.from_environment()
     if ranks.world_size > 1:
-        return _joined_and_measured(ranks, device, sizes_bytes, rounds, meet_at=None)
+        with met(ranks, device):
+            return measure_in_group(sizes_bytes, rounds)
     if device != "cpu":
         num_gpus, least = _num_gpus(), num_ranks or 2
         if device == "cuda" and num_gpus < least:
@@ -203,15 +205,24 @@ def _median_s(num_bytes: int, rounds: int, device: Any, add_up: Callable[[Any], 
     return statistics.median(taken_s[1:])
 
 
-def _joined_and_measured(
-    ranks: Ranks, device: str, sizes_bytes: Sequence[int], rounds: int, meet_at: str | None
-) -> AllReduceFit:
-    """Measure as one of several ranks; where they are in no group yet they meet, and part afterwards."""
+@contextmanager
+def met(ranks: Ranks, device: str = "auto", meet_at: str | None = None) -> Iterator[None]:
+    """Be one of several ranks in a group of gloo or NCCL; where they are in one already, stay in it.
+
+    Args:
+        ranks: where this process stands.
+        device: cpu for gloo; auto takes GPUs where every rank of this machine can have one.
+        meet_at: where, as torch writes it; by default where torchrun says.
+
+    Raises:
+        HeartlmError: the others cannot be met, or one goes.
+    """
     import torch
     import torch.distributed as dist
 
     if dist.is_initialized():
-        return measure_in_group(sizes_bytes, rounds)
+        yield
+        return
     use_gpu = device != "cpu" and torch.cuda.device_count() >= ranks.local_world_size
     cores = sorted(os.sched_getaffinity(0))
     if use_gpu:
@@ -221,13 +232,12 @@ def _joined_and_measured(
     place = {"rank": ranks.rank, "world_size": ranks.world_size, "timeout": timedelta(seconds=TIMEOUT_S)}
     try:
         dist.init_process_group("nccl" if use_gpu else "gloo", init_method=meet_at, **place)  # type: ignore[arg-type]
-        fit = measure_in_group(sizes_bytes, rounds)
+        yield
         dist.destroy_process_group()
     except (RuntimeError, ValueError) as error:
         raise HeartlmError(f"rank {ranks.rank} cannot add up with the others: {str(error).splitlines()[0]}") from error
     finally:
         pin(cores)
-    return fit
 
 
 def _measured_by_others(num_ranks: int, device: str, sizes_bytes: Sequence[int], rounds: int) -> AllReduceFit:
@@ -268,8 +278,12 @@ def _start_rank(rank: int, num_ranks: int, wanted: str) -> subprocess.Popen[str]
 def main(arguments: Sequence[str]) -> None:
     """Measure, as one of several ranks or with ranks of its own, and print the fit."""
     ranks = Ranks.from_environment()
-    wanted = json.loads(arguments[0]) if arguments else None
-    fit = _joined_and_measured(ranks, **wanted) if wanted else measure_all_reduce()
+    if arguments:
+        wanted = json.loads(arguments[0])
+        with met(ranks, wanted["device"], wanted["meet_at"]):
+            fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"])
+    else:
+        fit = measure_all_reduce()
     if ranks.is_first:
         print(json.dumps(fit.to_json()))
 

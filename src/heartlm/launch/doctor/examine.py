@@ -12,10 +12,11 @@ from heartlm.launch.doctor.allocation import check_allocation
 from heartlm.launch.doctor.binding import check_binding
 from heartlm.launch.doctor.compiled import check_kernels
 from heartlm.launch.doctor.devices import check_devices
-from heartlm.launch.doctor.interconnect import check_all_reduce, check_interconnect
+from heartlm.launch.doctor.interconnect import check_interconnect
 from heartlm.launch.doctor.processors import check_processors
 from heartlm.launch.doctor.section import Advice, Check, Context, Section
 from heartlm.launch.doctor.storage import check_storage
+from heartlm.launch.doctor.together import check_all_reduce
 from heartlm.launch.doctor.trials import check_trials
 from heartlm.launch.doctor.versions import check_versions
 

@@ -1,10 +1,9 @@
-"""What connects the ranks: InfiniBand ports, network interfaces, and what an all-reduce over them takes."""
+"""What connects the ranks: InfiniBand ports, network interfaces, NVLink."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from heartlm.launch.doctor.section import Context, Section
 
@@ -45,30 +44,3 @@ def network_interfaces(system: Path) -> dict[str, int | None]:
                     speed = int((interface / "speed").read_text(encoding="ascii"))
                     found[interface.name] = speed if speed > 0 else None
     return found
-
-
-def check_all_reduce(context: Context) -> Section:
-    """Measure and fit an all-reduce among the ranks there are, or among some started on this machine."""
-    from heartlm.launch.allreduce import QUICK_SIZES_BYTES, SIZES_BYTES, measure_all_reduce
-
-    fit = measure_all_reduce(
-        sizes_bytes=QUICK_SIZES_BYTES if context.quick else SIZES_BYTES, rounds=5 if context.quick else 9
-    )
-    table = ", ".join(f"{_size(size)} {_time(taken_s)}" for size, taken_s in fit.points)
-    lines = [
-        f"{fit.world_size} ranks, {fit.backend}: {_time(fit.latency_s)} + message at {fit.bytes_per_s / 1e9:.2f} GB/s "
-        f"(median error {100 * fit.median_error:.0f} %)",
-        f"measured: {table}",
-    ]
-    facts: dict[str, Any] = {"fit": fit.to_json(), "median_error": fit.median_error}
-    return Section(lines, facts)
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes >> 20} MiB" if num_bytes >= 1 << 20 else f"{num_bytes >> 10} KiB"
-
-
-def _time(taken_s: float) -> str:
-    if taken_s < 1e-4:
-        return f"{taken_s * 1e6:.0f} µs"
-    return f"{taken_s * 1e3:.2f} ms" if taken_s < 1e-2 else f"{taken_s * 1e3:.0f} ms"
