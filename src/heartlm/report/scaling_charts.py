@@ -23,8 +23,8 @@ PART_WORDS = {
     "compute": "forward and backward",
     "exposed_communication": "exposed communication",
     "straggler": "waiting for a slower rank",
-    "optimizer": "optimiser",
-    "other": "other",
+    "optimizer": "the optimiser",
+    "other": "all else",
 }
 
 
@@ -74,8 +74,8 @@ def _axes(chart: Chart, x: Scale, y: Scale) -> Markup:
 def _ideal(chart: Chart, x: Scale, y: Scale) -> Markup:
     places = [x(place) for place in range(len(chart.ideal))]
     heights = [y(value) for value in chart.ideal]
-    middle = [sum(each[:2]) / len(each[:2]) for each in (places, heights)]
-    words = text(middle[0], middle[1] - 6, "ideal", class_="tick", text_anchor="end")
+    near = [each[0] + (each[min(1, len(each) - 1)] - each[0]) / 4 for each in (places, heights)]
+    words = text(near[0], near[1] - 6, "ideal", class_="tick", text_anchor="end")
     return group(tag("path", d=path_of(places, heights), class_="ideal"), words)
 
 
