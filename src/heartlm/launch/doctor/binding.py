@@ -7,6 +7,7 @@ they come and each pinned to a core of its own, and what they count together is 
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 from typing import Any
@@ -23,7 +24,7 @@ THREAD_NAMES = (
     "SLURM_CPU_BIND",
 )
 WORTH = 1.1
-COUNT_S, QUICK_COUNT_S = 1.0, 0.4
+COUNT_S, QUICK_COUNT_S, ROUNDS = 1.5, 0.6, 3
 
 COUNTING = """
 import os, sys, time
@@ -46,12 +47,14 @@ def check_binding(context: Context) -> Section:
     cores = _cores(context)
     if len(cores) < 2:
         return Section([*lines, "one core: there is nothing to pin"], facts)
-    for_s = QUICK_COUNT_S if context.quick else COUNT_S
-    free, pinned = counted(["anywhere"] * len(cores), for_s), counted([str(core) for core in cores], for_s)
-    gain = sum(count for count, _ in pinned) / sum(count for count, _ in free)
-    facts |= {"pinned_gain": gain, "shares_of_a_core": [share for _, share in free]}
+    for_s = (QUICK_COUNT_S if context.quick else COUNT_S) / ROUNDS
+    anywhere, apart = ["anywhere"] * len(cores), [str(core) for core in cores]
+    rounds = [(counted(anywhere, for_s), counted(apart, for_s)) for _ in range(ROUNDS)]
+    gain = statistics.median(sum(n for n, _ in pinned) / sum(n for n, _ in free) for free, pinned in rounds)
+    shares = [statistics.median(free[place][1] for free, _ in rounds) for place in range(len(cores))]
+    facts |= {"pinned_gain": gain, "shares_of_a_core": shares}
     lines.append(
-        f"{len(cores)} processes as they come got {', '.join(f'{share:.2f}' for _, share in free)} of a core; "
+        f"{len(cores)} processes as they come got {', '.join(f'{share:.2f}' for share in shares)} of a core; "
         f"pinned, they count {gain:.2f}x as fast"
     )
     if gain < WORTH:
