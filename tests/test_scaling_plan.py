@@ -129,7 +129,8 @@ def test_independent_experiments_end_within_twice_the_least(campaign: tuple[list
     assert plan(jobs, one).schedule.end <= 2 * soonest(jobs, one).end + 1e-9
 
 
-@given(campaigns())
+@given(campaigns(most=6))
+@settings(max_examples=40)
 def test_limits_are_kept_or_refused(campaign: tuple[list[Job], Cluster]):
     jobs, cluster = campaign
     free, cheap = plan(jobs, cluster).schedule, plan(jobs, cluster, cheapest=True).schedule

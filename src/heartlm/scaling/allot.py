@@ -20,6 +20,10 @@ from heartlm.scaling.schedule import Cluster, Job, Schedule, by_critical_path, l
 MOST_LIMITS = 64
 """Times that are tried as the longest an experiment may take; of more, as many are picked evenly."""
 
+MOST_CHANGES = 32
+GOOD = 1.001
+"""A plan that ends within this of the least end there can be is not improved further."""
+
 EXACT_JOBS = 4
 EXACT_GPUS = 16
 
@@ -63,7 +67,7 @@ def plan(
     """
     jobs = [_fitting(job, cluster) for job in jobs]
     cost = _cheapest if cheapest else _soonest
-    found = list(_candidates(jobs, cluster))
+    found = list(_candidates(jobs, cluster, with_fewer_nodes=cheapest or most_node_time is not None))
     allowed = [
         each
         for each in found
@@ -94,21 +98,20 @@ def _fitting(job: Job, cluster: Cluster) -> Job:
     return Job(job.name, times, job.needs)
 
 
-def _candidates(jobs: Sequence[Job], cluster: Cluster) -> Iterator[Schedule]:
+def _candidates(jobs: Sequence[Job], cluster: Cluster, with_fewer_nodes: bool) -> Iterator[Schedule]:
     """Plans for the whole cluster and for fewer of its nodes, the soonest and the cheapest of each improved."""
-    for nodes in {
-        cluster.nodes,
-        *(2**power for power in range(cluster.nodes.bit_length()) if 2**power < cluster.nodes),
-    }:
+    fewer = [2**power for power in range(cluster.nodes.bit_length()) if 2**power < cluster.nodes]
+    for nodes in (cluster.nodes, *(fewer if with_fewer_nodes else ())):
         some = Cluster(nodes, cluster.gpus_per_node)
         if not all(any(map(some.fits, job.times)) for job in jobs):
             continue
         fitting = [_fitting(job, some) for job in jobs]
+        tried = [(schedule, widths) for widths in _two_phase(fitting) for schedule in _tried(fitting, widths, some)]
+        yield from (schedule for schedule, _ in tried)
         for cost in (_soonest, _cheapest):
-            tried = [_tried(fitting, widths, some, cost) for widths in _two_phase(fitting)]
-            yield from (schedule for schedule, _ in tried)
-            _, widths = min(tried, key=lambda each, cost=cost: cost(each[0]))  # type: ignore[misc]
-            yield _improved(fitting, widths, some, cost)
+            best, widths = min(tried, key=lambda each, cost=cost: cost(each[0]))  # type: ignore[misc]
+            if cost is _cheapest or best.end > GOOD * least_end(fitting, some):
+                yield _improved(fitting, best, widths, some, cost)
     if len(jobs) <= EXACT_JOBS and cluster.num_gpus <= EXACT_GPUS:
         yield soonest(jobs, cluster)
 
@@ -128,27 +131,24 @@ def _width(job: Job, limit: float) -> int:
     return min(soon, key=lambda gpus: (gpus * job.times[gpus], gpus))
 
 
-def _tried(
-    jobs: Sequence[Job], widths: dict[str, int], cluster: Cluster, cost: Cost
-) -> tuple[Schedule, dict[str, int]]:
-    orders = [
-        by_critical_path(jobs, widths),
-        sorted(jobs, key=lambda job: -widths[job.name] * job.times[widths[job.name]]),
-    ]
-    return min((list_schedule(order, widths, cluster) for order in orders), key=cost), widths
+def _tried(jobs: Sequence[Job], widths: Mapping[str, int], cluster: Cluster) -> list[Schedule]:
+    """The longest chain first, and the most GPU-hours first."""
+    by_work = sorted(jobs, key=lambda job: -widths[job.name] * job.times[widths[job.name]])
+    return [list_schedule(order, widths, cluster) for order in (by_critical_path(jobs, widths), by_work)]
 
 
-def _improved(jobs: Sequence[Job], widths: dict[str, int], cluster: Cluster, cost: Cost) -> Schedule:
+def _improved(jobs: Sequence[Job], best: Schedule, widths: dict[str, int], cluster: Cluster, cost: Cost) -> Schedule:
     """Change the width of one of the experiments that end last, as long as that helps."""
-    best, _ = _tried(jobs, widths, cluster, cost)
-    for _ in range(len(jobs)):
+    for _ in range(min(len(jobs), MOST_CHANGES)):
         last = {each.name for each in best.placed if each.end >= best.end * (1 - 1e-9)}
         others = [
-            _tried(jobs, {**widths, job.name: gpus}, cluster, cost)
+            (schedule, changed)
             for job in jobs
             if job.name in last
             for gpus in job.times
             if gpus != widths[job.name]
+            for changed in ({**widths, job.name: gpus},)
+            for schedule in _tried(jobs, changed, cluster)
         ]
         better = min(others, key=lambda each: cost(each[0]), default=None)
         if better is None or cost(better[0]) >= cost(best):

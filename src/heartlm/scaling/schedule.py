@@ -127,40 +127,64 @@ class _Room:
             self.free[node].append(gpu)
             self.free[node].sort()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no GPU is free."""
-        return not any(self.free)
-
 
 def list_schedule(jobs: Sequence[Job], widths: Mapping[str, int], cluster: Cluster) -> Schedule:
     """Place `jobs`, earlier ones of the list first where several could begin, each on `widths[name]` GPUs.
 
     Jobs must not need one another in a circle, and every width must fit the cluster.
     """
-    room, waiting, done = _Room(cluster), list(jobs), set[str]()
-    running: list[tuple[float, int, Placed]] = []
+    room, ready, running = _Room(cluster), _Ready(jobs, widths), list[tuple[float, int, Placed]]()
     placed: list[Placed] = []
     now = 0.0
-    while waiting or running:
-        begun: list[Job] = []
-        for job in waiting:
-            if room.is_full:
-                break
-            if done.issuperset(job.needs) and (gpus := room.take(widths[job.name])):
-                each = Placed(job.name, now, now + job.times[widths[job.name]], gpus)
-                placed.append(each)
-                heapq.heappush(running, (each.end, len(placed), each))
-                begun.append(job)
-        names = {job.name for job in begun}
-        waiting = [job for job in waiting if job.name not in names]
-        assert running, "a width does not fit, or needs go round in a circle"
+    while True:
+        while taken := ready.first_that_fits(room):
+            job, gpus = taken
+            each = Placed(job.name, now, now + job.times[widths[job.name]], gpus)
+            placed.append(each)
+            heapq.heappush(running, (each.end, len(placed), each))
+        if not running:
+            break
         now = running[0][0]
         while running and running[0][0] <= now:
             ended = heapq.heappop(running)[2]
             room.give_back(ended.gpus)
-            done.add(ended.name)
+            ready.is_done(ended.name)
+    assert len(placed) == len(jobs), "a width does not fit, or needs go round in a circle"
     return Schedule(placed)
+
+
+class _Ready:
+    """Jobs that wait for nothing but room, by width, each width's in the order of the list."""
+
+    def __init__(self, jobs: Sequence[Job], widths: Mapping[str, int]) -> None:
+        self.jobs, self.widths = jobs, widths
+        self.missing = {job.name: len(set(job.needs)) for job in jobs}
+        self.followers: dict[str, list[int]] = {}
+        self.queues: dict[int, list[int]] = {}
+        for place, job in enumerate(jobs):
+            for need in set(job.needs):
+                self.followers.setdefault(need, []).append(place)
+            if not job.needs:
+                self._add(place)
+
+    def first_that_fits(self, room: _Room) -> tuple[Job, tuple[tuple[int, int], ...]] | None:
+        """Take the first job of the list that fits, with its GPUs; None where none does."""
+        for place, width in sorted((queue[0], width) for width, queue in self.queues.items() if queue):
+            if gpus := room.take(width):
+                heapq.heappop(self.queues[width])
+                return self.jobs[place], gpus
+        return None
+
+    def is_done(self, name: str) -> None:
+        """A job has ended: those that waited for it alone are ready."""
+        for place in self.followers.get(name, []):
+            follower = self.jobs[place].name
+            self.missing[follower] -= 1
+            if not self.missing[follower]:
+                self._add(place)
+
+    def _add(self, place: int) -> None:
+        heapq.heappush(self.queues.setdefault(self.widths[self.jobs[place].name], []), place)
 
 
 def by_critical_path(jobs: Sequence[Job], widths: Mapping[str, int]) -> list[Job]:
