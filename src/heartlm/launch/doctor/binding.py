@@ -66,10 +66,8 @@ def check_binding(context: Context) -> Section:
 
 def _cores(context: Context) -> list[int]:
     """CPUs to count on, one a core, four at most."""
-    allowed = context.fact("processors", "allowed_cpus") or sorted(os.sched_getaffinity(0))
-    usable = int(context.fact("processors", "usable_cores", len(allowed)))
-    apart = max(1, len(allowed) // max(1, usable))
-    return list(allowed[::apart])[: min(4, usable)]
+    cpus = context.fact("processors", "core_cpus") or sorted(os.sched_getaffinity(0))
+    return list(cpus)[: min(4, int(context.fact("processors", "usable_cores", len(cpus))))]
 
 
 def counted(places: list[str], for_s: float) -> list[tuple[int, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ def check_processors(context: Context) -> Section:
     """Read what Linux says of its processors, of memory and of this process's share."""
     facts = processors(ROOT) | memory(ROOT) | {"allowed_cpus": sorted(os.sched_getaffinity(0))}
     facts["cpu_limit"] = cgroup_cpus(ROOT)
-    facts["usable_cores"] = usable_cores(facts)
+    facts["core_cpus"] = core_cpus(ROOT, facts["allowed_cpus"])
+    facts["usable_cores"] = usable_cores(len(facts["core_cpus"]), facts["cpu_limit"])
     facts["load"] = os.getloadavg()[0]
     lines = [
         f"{facts['model']}",
@@ -41,12 +43,17 @@ def check_processors(context: Context) -> Section:
     return Section(lines, facts)
 
 
-def usable_cores(facts: dict[str, Any]) -> int:
-    """Cores that can work at once for this process: hyper-threads of a core count once, a limit of time counts."""
-    siblings = max(1, int(facts["num_cpus"]) // max(1, int(facts["num_cores"])))
-    cores = max(1, len(facts["allowed_cpus"]) // siblings)
-    limit: float | None = facts["cpu_limit"]
-    return cores if limit is None else max(1, min(cores, int(limit)))
+def core_cpus(root: Path, allowed: Iterable[int]) -> list[int]:
+    """One of the `allowed` CPUs for each core: hyper-threads of a core share its arithmetic."""
+    first: dict[tuple[int, int], int] = {}
+    for cpu in sorted(allowed):
+        first.setdefault(_place(root, cpu), cpu)
+    return list(first.values())
+
+
+def usable_cores(num_cores: int, cpu_limit: float | None) -> int:
+    """Cores of `num_cores` that can work at once where a cgroup gives the time of `cpu_limit` CPUs."""
+    return num_cores if cpu_limit is None else max(1, min(num_cores, int(cpu_limit)))
 
 
 def processors(root: Path) -> dict[str, Any]:
