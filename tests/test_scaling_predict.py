@@ -347,6 +347,11 @@ def test_predictions_are_printed_and_written(study: Path, tmp_path: Path, capsys
     assert written[0]["tokens_per_s"] == pytest.approx(32 * 128 / 0.11)
     assert main(["scale", "predict", str(study), "--ranks", "3"]) == 2
     assert "nothing left to predict" in capsys.readouterr().err
+    across = ["--ranks", "4", "--nodes", "2"]
+    assert main(["scale", "predict", str(study), *across]) == 2
+    assert "nothing is known about the connection between nodes" in capsys.readouterr().err
+    assert main(["scale", "predict", str(study), *across, "--all-reduce-between", str(study / "all_reduce.json")]) == 0
+    assert "pretrain mitdb" in capsys.readouterr().out
     meluxina = ["--scaling", "weak", "--nodes", "1", "2", "--hardware", "meluxina"]
     assert main(["scale", "predict", str(study), "--ranks", "8", *meluxina]) == 0
     told = capsys.readouterr()

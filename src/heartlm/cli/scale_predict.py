@@ -29,10 +29,12 @@ class NetworkOptions:
         hardware: a machine by name (meluxina, dgx-h200) or its JSON file: its links, as far as they are known.
         all_reduce: files of all-reduce fits, of links within a node; by default, and where no hardware is given, that
             of the study, which is measured here where it is missing.
+        all_reduce_between: files of all-reduce fits measured among nodes, one rank on each.
     """
 
     hardware: str | None = None
     all_reduce: list[Path] = field(default_factory=list)
+    all_reduce_between: list[Path] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +112,7 @@ def run_predict(arguments: Sequence[str]) -> int:
     """Predict steps of cells that were not measured."""
     options = parse(
         PredictOptions,
-        _lists(arguments, "--ranks", "--nodes", "--all-reduce"),
+        _lists(arguments, "--ranks", "--nodes", "--all-reduce", "--all-reduce-between"),
         command="scale predict",
         summary="Predict the time of a step on any ranks and nodes from what one rank was measured to do.",
         examples=[
@@ -151,7 +153,7 @@ def run_validate(arguments: Sequence[str]) -> int:
     """Print what was predicted beside what was measured."""
     options = parse(
         ValidateOptions,
-        _lists(arguments, "--all-reduce"),
+        _lists(arguments, "--all-reduce", "--all-reduce-between"),
         command="scale validate",
         summary="Predict a study's cells of several ranks from its one-rank cells, and compare with the measurements.",
         examples=["heartlm scale validate studies/laptop", "heartlm scale validate studies/laptop --json"],
@@ -196,13 +198,15 @@ def run_hardware(arguments: Sequence[str]) -> int:
 def _predictor(
     options: NetworkOptions, study: Path, with_network: bool, supply: float | None = None, prefetch: int = 2
 ) -> Predictor:
+    from heartlm.launch.allreduce import AllReduceFit
     from heartlm.scaling.cell import load_measurements
-    from heartlm.scaling.hardware import load_hardware
-    from heartlm.scaling.predict import Predictor, network_of, notes_on
+    from heartlm.scaling.hardware import load_hardware, network_of, notes_on
+    from heartlm.scaling.predict import Predictor
 
     measurements = load_measurements(existing(study, "folder of a study"))
     hardware = load_hardware(options.hardware) if options.hardware else None
-    network, fit_error, most = network_of(_fits(options, study, with_network), hardware)
+    between = [AllReduceFit.load(path) for path in options.all_reduce_between]
+    network, fit_error, most = network_of(_fits(options, study, with_network), between, hardware)
     return Predictor(
         measurements,
         network,

@@ -7,9 +7,11 @@ shipped: `heartlm scale hardware`.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 from heartlm.launch.allreduce import AllReduceFit
+from heartlm.scaling.cell import Measurement
 from heartlm.scaling.network import Link, Network, link_of
 
 FACTS: dict[str, type | tuple[type, ...]] = {
@@ -133,3 +136,37 @@ def measured_hardware(fit: AllReduceFit) -> Hardware:
     }
     sources = dict.fromkeys(facts, "the operating system") | {name: source for name in facts if "within" in name}
     return Hardware("this-machine", f"{platform.machine()}, measured", facts, sources)
+
+
+def network_of(
+    within: Sequence[AllReduceFit], between: Sequence[AllReduceFit], hardware: Hardware | None
+) -> tuple[Network, float, int]:
+    """What is known of the links: a machine's figures, and in their place the fit of the most ranks.
+
+    Args:
+        within: fits measured among the ranks of one node.
+        between: fits measured among nodes, one rank on each.
+        hardware: a machine, if one was named.
+
+    Returns:
+        The network; the share by which a fit misses its points; the most ranks that were measured together.
+    """
+    network = hardware.network if hardware else Network()
+    measured = {"within": within, "between": between}
+    widest = {name: max(fits, key=lambda fit: fit.world_size) for name, fits in measured.items() if fits}
+    errors, ranks = [fit.median_error for fit in widest.values()], [fit.world_size for fit in widest.values()]
+    links = {name: link_of(fit) for name, fit in widest.items()}
+    return replace(network, **links), max(errors, default=0.0), math.prod(ranks)
+
+
+def notes_on(hardware: Hardware | None, measurements: Iterable[Measurement]) -> list[str]:
+    """What must be said of predictions for `hardware` from `measurements`, which may be those of another machine."""
+    if hardware is None:
+        return []
+    device = hardware.facts.get("device")
+    others = {
+        str(each.environment.get("device", "a machine without a name")) for each in measurements if each.failed is None
+    } - {device}
+    if device is None or not others:
+        return hardware.notes()
+    return [*hardware.notes(), f"computing is as fast as measured on {', '.join(sorted(others))}, not as on {device}"]

@@ -57,7 +57,7 @@ class Network:
         if missing := [where for link, where in wanted if link is None]:
             raise HeartlmError(
                 f"nothing is known about the connection {missing[0]}: give --hardware, or an all-reduce fit measured "
-                "there (--all-reduce FILE.json)"
+                "there (--all-reduce, --all-reduce-between)"
             )
         return [link for link, _ in wanted if link is not None]
 

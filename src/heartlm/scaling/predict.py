@@ -17,10 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from heartlm.errors import HeartlmError
-from heartlm.launch.allreduce import AllReduceFit
 from heartlm.scaling.cell import Cell, Measurement
-from heartlm.scaling.hardware import Hardware
-from heartlm.scaling.network import Network, link_of
+from heartlm.scaling.network import Network
 from heartlm.scaling.one_rank import Kind, OneRank, Range, by_kind, repeat_noise, steady, tokens_of
 from heartlm.scaling.simulate import Simulated, Supply, Surroundings, simulate, typical_s
 
@@ -115,7 +113,7 @@ class Predictor:
         one = self._one_rank(cell)
         if reason := self.unfit(cell):
             raise HeartlmError(reason)
-        middle = self._simulated(one, cell, lambda each: each.value, self.network, self._core_share(one))
+        middle = self._simulated(one, cell, lambda each: each.value, self.network, self._core_share(one, cell))
         part_s = middle.typical_part_s()
         step_s = sum(part_s.values())
         low_s, high_s = self._bounds(one, cell, step_s)
@@ -154,9 +152,15 @@ class Predictor:
             raise HeartlmError(f"{kind.name}: one rank was not measured; measured are {known}")
         return self.kinds[kind]
 
-    def _core_share(self, one: OneRank) -> float:
-        """Of a rank's computing that communication takes: of one core where that sends too, nothing of a GPU."""
-        return 0.0 if one.on_gpu else 1 / one.kind.cpus_per_task
+    def _core_share(self, one: OneRank, cell: Cell) -> float:
+        """Of a rank's computing that communication takes.
+
+        Nothing of a GPU; all where CPU ranks add up through shared memory, who compute again when that is done; one of
+        its cores where a rank sends to other nodes.
+        """
+        if one.on_gpu:
+            return 0.0
+        return 1.0 if cell.nodes == 1 else 1 / cell.cpus_per_task
 
     def _simulated(
         self, one: OneRank, cell: Cell, pick: Callable[[Range], float], network: Network, core_share: float
@@ -180,9 +184,11 @@ class Predictor:
 
     def _bounds(self, one: OneRank, cell: Cell, step_s: float) -> tuple[float, float]:
         """The shortest and the longest step, whatever is unknown simulated both ways."""
-        longer, core = 1 + self.fit_error, self._core_share(one)
+        longer = 1 + self.fit_error
         low = self._simulated(one, cell, lambda each: each.low, self.network.slowed(1 / longer), 0.0)
-        high = self._simulated(one, cell, lambda each: each.high, self.network.slowed(longer), 1.0 if core else 0.0)
+        high = self._simulated(
+            one, cell, lambda each: each.high, self.network.slowed(longer), 0.0 if one.on_gpu else 1.0
+        )
         spread = self._spread(one)
         low_s, high_s = min(typical_s(low.step_s), step_s), max(typical_s(high.step_s), step_s)
         return low_s * max(0.0, 1 - spread), high_s * (1 + spread)
@@ -242,29 +248,3 @@ def scaled(base: Cell, ranks: int, nodes: int, scaling: str) -> Cell:
     batch = base.global_batch * (ranks if scaling == "weak" else 1)
     layout = {"ranks": ranks, "nodes": nodes, "global_batch": batch}
     return replace(base, scaling="weak" if scaling == "weak" else "strong", **layout)  # type: ignore[arg-type]
-
-
-def network_of(fits: Sequence[AllReduceFit], hardware: Hardware | None) -> tuple[Network, float, int]:
-    """What is known of the links: a machine's figures, and in their place a fit where one was measured.
-
-    Returns:
-        The network; the share by which the fit of the most ranks misses its points; how many those are.
-    """
-    network = hardware.network if hardware else Network()
-    if not fits:
-        return network, 0.0, 1
-    widest = max(fits, key=lambda fit: fit.world_size)
-    return replace(network, within=link_of(widest)), widest.median_error, widest.world_size
-
-
-def notes_on(hardware: Hardware | None, measurements: Iterable[Measurement]) -> list[str]:
-    """What must be said of predictions for `hardware` from `measurements`, which may be those of another machine."""
-    if hardware is None:
-        return []
-    device = hardware.facts.get("device")
-    others = {
-        str(each.environment.get("device", "a machine without a name")) for each in measurements if each.failed is None
-    } - {device}
-    if device is None or not others:
-        return hardware.notes()
-    return [*hardware.notes(), f"computing is as fast as measured on {', '.join(sorted(others))}, not as on {device}"]
