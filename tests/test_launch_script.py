@@ -271,7 +271,7 @@ def test_without_a_way_to_go_it_prints_and_says_so(
     said = capsys.readouterr()
     assert "#SBATCH --nodes=2\n" in said.out and "#SBATCH --time=02:00:00\n" in said.out
     assert "--out=runs/run" in said.out and "--device=cpu" in said.out
-    assert said.err == "printed only: --submit queues it, --local runs it here\n"
+    assert said.err == "printed only: --submit queues it, --local runs it here; logs must exist\n"
 
 
 def test_jupyter_prints_the_tunnel(capsys: pytest.CaptureFixture[str]):

@@ -108,7 +108,7 @@ def _go(options: LaunchOptions, script: str, name: str) -> int:
     if not options.submit:
         print(script, end="")
         if not options.dry_run:
-            print("printed only: --submit queues it, --local runs it here", file=sys.stderr)
+            print(f"printed only: --submit queues it, --local runs it here; {options.logs} must exist", file=sys.stderr)
         return 0
     from heartlm.launch.submit import check_success, follow
 
