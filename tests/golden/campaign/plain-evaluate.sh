@@ -47,11 +47,14 @@ note() {
 }
 note begun null
 status=0
+cancelled=
+trap 'cancelled=yes' TERM
+again=$attempts/again-$SLURM_ARRAY_JOB_ID
 trap '
     status=$?
     note ended "$status"
-    if ((status != 0 && status != 143)) && [[ ! -e $attempts/again-$SLURM_ARRAY_JOB_ID ]]; then
-        touch "$attempts/again-$SLURM_ARRAY_JOB_ID"
+    if ((status != 0 && status != 143)) && [[ -z $cancelled && ! -e $again ]]; then
+        touch "$again"
         scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
     fi
 ' EXIT

@@ -13,6 +13,8 @@ from pathlib import Path
 from heartlm.errors import HeartlmError
 from heartlm.launch.image.recipe import BASE, copy_source, definition, pinned_torch, script
 
+OWN_CERTIFICATES = Path("/usr/local/share/ca-certificates")
+
 
 def build(checkout: Path, out: Path, base: str = BASE) -> None:
     """Build the image `out` from a checkout.
@@ -74,6 +76,8 @@ def test_in_chroot(checkout: Path, root: Path, suite: str = "stable") -> None:
     for name in ("/etc/resolv.conf", "/etc/pip.conf"):
         if Path(name).is_file():
             shutil.copy(name, root / name.lstrip("/"))
+    if OWN_CERTIFICATES.is_dir():  # what this machine trusts beside the usual, its own mirror of packages perhaps
+        shutil.copytree(OWN_CERTIFICATES, root / OWN_CERTIFICATES.relative_to("/"), dirs_exist_ok=True)
     variables = {
         "HEARTLM_PREFIX": "/opt/heartlm/python",
         "HEARTLM_SOURCE": "/opt/heartlm/source",
