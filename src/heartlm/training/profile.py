@@ -90,12 +90,14 @@ class TorchLook(Look):
         self._write_trace()
         on_gpu = self._device.type == "cuda"
         averages = [each for each in self._profiler.key_averages() if not each.is_user_annotation]
-        operators = [Operator(each.key, each.count, _own_us(each, on_gpu) / 1e6) for each in averages]
+        by_cpu = [each for each in averages if _is_cpu(each)]  # kernels, which operators started, stand beside them
+        operators = [Operator(each.key, each.count, _own_us(each, on_gpu) / 1e6) for each in by_cpu]
+        kernels_us = sum(each.self_device_time_total for each in averages if not _is_cpu(each))
         found = summary(
             self._steps,
             operators,
             backward_share=_backward_share(self._profiler.events()) if on_gpu else None,
-            device_busy_s=sum(operator.seconds for operator in operators) if on_gpu else None,
+            device_busy_s=kernels_us / 1e6 if on_gpu else None,
         )
         write_json(self._folder / "profile.json", found)
         with atomic_file(self._folder / "profile.md") as stream:
@@ -128,13 +130,17 @@ def _silent() -> Iterator[None]:
         os.close(nowhere)
 
 
+def _is_cpu(event: Any) -> bool:
+    return bool(event.device_type.name == "CPU")
+
+
 def _own_us(average: Any, on_gpu: bool) -> float:
     return float(average.self_device_time_total if on_gpu else average.self_cpu_time_total)
 
 
 def _backward_share(events: Any) -> float | None:
     """Share of the model's kernels that the backward pass started, by their time; None where there were none."""
-    on_cpu = [each for each in events if each.device_type.name == "CPU"]
+    on_cpu = [each for each in events if _is_cpu(each)]
     backward_us = sum(each.device_time_total for each in on_cpu if each.name.startswith(_BACKWARD))
     others_us = sum(each.device_time_total for each in on_cpu if each.name.startswith(_NOT_THE_MODEL))
     all_us = sum(each.self_device_time_total for each in on_cpu) - others_us

@@ -31,7 +31,10 @@ def check_all_reduce(context: Context) -> Section:
     ranks = Ranks.from_environment()
     if ranks.world_size == 1:
         fit = measure_all_reduce(sizes_bytes=sizes, rounds=rounds)
-        return Section(_lines(fit), _facts(fit))
+        over_gloo = (
+            ["over gloo, as there are no compiled kernels or no room in /dev/shm"] if fit.backend == "gloo" else []
+        )
+        return Section([*_lines(fit), *over_gloo], _facts(fit))
     with met(ranks):
         fit = measure_in_group(sizes, rounds)
         found = gathered(about_this_rank())
