@@ -90,6 +90,11 @@ def test_the_table_says_what_the_times_are_made_of(report: dict[str, Path]) -> N
     assert float(of_four["ceiling"]) == pytest.approx(3.6)
     assert float(of_four["num_moved"]) == 2
     assert of_four["energy_j_per_mtoken"] == ""
+    with report["side-by-side.csv"].open() as stream:
+        beside = list(csv.DictReader(stream))
+    assert len(beside) == 2 * 8 * 2
+    assert {float(row["copies"]) for row in beside} == {2, 4}
+    assert [float(row["share"]) for row in beside] == pytest.approx([0.9] * len(beside))
     broken = next(row for row in rows if row["ranks"] == "4" and row["window"] == "128" and row["stage"] == "pretrain")
     assert broken["repeats"] == "2"
     table = parquet.read_table(report["table.parquet"])

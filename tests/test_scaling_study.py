@@ -48,6 +48,12 @@ def test_repeats_of_a_cell_lie_far_apart_and_what_is_compared_close_together() -
     assert order == [(w, r, repeat) for repeat in (0, 1) for w in (128, 256) for r in (1, 2)]
 
 
+def test_trainings_side_by_side_are_measured_where_they_fit() -> None:
+    grid = grid_of(config_of(ranks=[1], copies=[2, 4]), Place(2))
+    assert [cell.copies for cell in grid.groups[0]] == [1, 2]
+    assert [reason for _, reason in grid.skipped] == ["4 trainings of 1 CPUs on a node of 2"]
+
+
 def test_weak_scaling_is_checked_against_one_rank_with_the_whole_batch() -> None:
     grid = grid_of(config_of(scalings=["weak"], ranks=[1, 2], batch_tokens=1024, ceiling=False), Place(2))
     ((one, two),) = grid.groups
@@ -202,6 +208,8 @@ def test_the_ceiling_is_what_copies_reach_together() -> None:
     assert row.ceiling.value == pytest.approx(1.6)
     assert row.efficiency_of_ceiling.value == pytest.approx(1.0)
     assert row.overhead_s is not None and row.overhead_s.value == pytest.approx(1.25)
+    (beside,) = table_of(every).beside
+    assert (beside.together.value, beside.share.value) == pytest.approx((1.6, 0.8))
 
 
 def test_weak_scaling_compares_the_same_work_of_a_rank() -> None:
@@ -301,6 +309,22 @@ def test_a_study_does_not_go_on_with_other_settings(tmp_path: Path, tiny_corpus:
     run_study(config, Unable())
     with pytest.raises(HeartlmError, match=f"^depth: 2 found, but {tmp_path} was begun with 4: choose another --out"):
         run_study(replace(config, depth=2), Unable())
+
+
+def test_two_studies_do_not_share_a_folder(tmp_path: Path, tiny_corpus: Path) -> None:
+    config = StudyConfig(databases={"tiny": str(tiny_corpus)}, ranks=[1], repeats=1, out=tmp_path, windows=[32])
+
+    class Impatient(Unable):
+        """Starts the same study again while it trains."""
+
+        def train(self, cell: Cell, fields: Any, logs: Path) -> tuple[str | None, float]:
+            with pytest.raises(HeartlmError, match="another study is being measured there"):
+                run_study(config, Unable())
+            return super().train(cell, fields, logs)
+
+    trainer = Impatient()
+    run_study(config, trainer)
+    assert len(trainer.trained) == 1
 
 
 def test_a_study_stops_before_it_costs_too_much(tmp_path: Path, tiny_corpus: Path) -> None:

@@ -10,7 +10,7 @@ from heartlm.report.scaling_figures import save_scaling_figures
 from heartlm.report.scaling_model import panels_of
 from heartlm.report.scaling_page import scaling_page
 from heartlm.scaling.cell import load_measurements
-from heartlm.scaling.table import table_of
+from heartlm.scaling.table import flat, flat_beside, table_of
 from heartlm.scaling.table_files import write_csv, write_parquet
 
 
@@ -30,7 +30,10 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
     text = scaling_page(table, skipped_cells(study), Path(study))
     with atomic_file(page) as stream:
         stream.write(text)
-    files = [page, write_csv(table.rows, folder / "table.csv"), write_parquet(table.rows, folder / "table.parquet")]
+    lines = [flat(row) for row in table.rows]
+    files = [page, write_csv(lines, folder / "table.csv"), write_parquet(lines, folder / "table.parquet")]
+    if table.beside:
+        files.append(write_csv([flat_beside(each) for each in table.beside], folder / "side-by-side.csv"))
     return files + save_scaling_figures(panels_of(table), folder)
 
 

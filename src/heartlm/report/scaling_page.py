@@ -11,12 +11,12 @@ from typing import Any
 from heartlm.report.numbers import MISSING, count, decimal, percent, significant
 from heartlm.report.page import render
 from heartlm.report.scaling_charts import PART_WORDS, curves_chart, parts_chart
-from heartlm.report.scaling_model import CAPTIONS, Panel, between, panels_of, plural
+from heartlm.report.scaling_model import CAPTIONS, STAGES, Panel, between, panels_of, plural
 from heartlm.scaling.cell import PARTS
 from heartlm.scaling.equations import Interval, karp_flatt
 from heartlm.scaling.fits import Fit, fit_amdahl, fit_usl
 from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
-from heartlm.scaling.table import Row, Table, groups
+from heartlm.scaling.table import Beside, Row, Table, groups
 
 
 def scaling_page(table: Table, skipped: Sequence[tuple[str, str]], folder: Path) -> str:
@@ -42,6 +42,7 @@ def scaling_page(table: Table, skipped: Sequence[tuple[str, str]], folder: Path)
             "panels": [_panel(panel) for panel in panels],
             "parts": [(name, PART_WORDS[name]) for name in PARTS],
             "laws": [*_published_laws(), *(line for panel in panels for line in _laws(panel))],
+            "beside": [_beside_row(each) for each in table.beside],
             "moved": sum(row.num_moved for row in table.rows),
             "failed": [(f"{each.cell.name}, repeat {each.repeat + 1}", each.failed) for each in table.failed],
             "skipped": list(skipped),
@@ -167,6 +168,18 @@ def _table_row(row: Row) -> list[str]:
         decimal(1000 * hidden_s, 1) if hidden_s is not None else MISSING,
         count(row.peak_memory_bytes / 1e6),
         count(row.energy_j_per_mtoken),
+    ]
+
+
+def _beside_row(beside: Beside) -> list[str]:
+    cell, cpus = beside.cell, plural(beside.cell.cpus_per_task, "CPU")
+    return [
+        f"{STAGES[cell.stage]} on {cell.database}, {cell.window}, {cell.precision}, {cpus}",
+        str(cell.copies),
+        _written(beside.share),
+        _written(beside.together, "x"),
+        count(beside.tokens_per_s),
+        count(beside.energy_j_per_mtoken),
     ]
 
 

@@ -128,8 +128,9 @@ class LocalTrainer:
         for copy, settings in enumerate(fields):
             cores = self.cores[copy * size : (copy + 1) * size]
             ranks = ranks_of(cell.stage, settings, cell.ranks, cores, logs / f"copy-{copy}.log")
-            if self.device == "cuda" and cell.copies > 1:
-                ranks = [replace(rank, environment={"CUDA_VISIBLE_DEVICES": str(copy)}) for rank in ranks]
+            if self.place.num_devices and cell.copies > 1:
+                shown = {"CUDA_VISIBLE_DEVICES": str(copy % self.place.num_devices)}
+                ranks = [replace(rank, environment=shown) for rank in ranks]
             started += ranks
         begin_s = time.monotonic()
         statuses = self.nursery.run(started, self.timeout_s)

@@ -12,10 +12,12 @@ A study that was killed goes on where it stopped, so a grid may grow: measuremen
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,9 +83,26 @@ def run_study(config: StudyConfig, trainer: Trainer) -> Outcome:
         say(f"skipped {cell.name}: {reason}")
     if not grid.groups:
         raise HeartlmError(f"{folder}: no cell of the study fits here: {grid.skipped[0][1]}")
-    describe(config, folder)
-    write_json(folder / "skipped.json", [[cell.name, reason] for cell, reason in grid.skipped])
-    return _Conductor(config, folder, grid, trainer).run()
+    with _alone(folder):
+        describe(config, folder)
+        write_json(folder / "skipped.json", [[cell.name, reason] for cell, reason in grid.skipped])
+        return _Conductor(config, folder, grid, trainer).run()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep others from measuring in the same folder; the lock ends with this process, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise HeartlmError(f"cannot write {folder}: {error.strerror}: choose another --out") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise HeartlmError(f"{folder}: another study is being measured there: wait for its end") from None
+        yield
 
 
 def describe(config: StudyConfig, folder: Path) -> None:

@@ -45,6 +45,7 @@ class StudyConfig:
         repeats: measurements of each cell.
         again: how often one is taken again, at most, when the machine had not its usual speed before or after it.
         ceiling: measure, too, what independent trainings reach side by side; only on this machine.
+        copies: so many independent trainings of one rank side by side, too; on fewer GPUs they share them.
         prediction: measure, too, one rank at the batch that each of several gets, alone and side by side, so that their
             time can be predicted.
         depth: transformer blocks of the model.
@@ -78,6 +79,7 @@ class StudyConfig:
     repeats: int = 3
     again: int = 2
     ceiling: bool = True
+    copies: list[int] = field(default_factory=list)
     prediction: bool = False
     depth: int = 4
     width: int | None = None
@@ -96,7 +98,7 @@ class StudyConfig:
         for name in ("databases", "stages", "windows", "ranks", "nodes", "cpus_per_task", "precisions", "scalings"):
             if not getattr(self, name):
                 raise HeartlmError(f"{name}: nothing found, at least one expected")
-        for name in ("windows", "ranks", "nodes", "cpus_per_task"):
+        for name in ("windows", "ranks", "nodes", "cpus_per_task", "copies"):
             self._at_least(1, name, *getattr(self, name))
         for name in ("batch_tokens", "accumulation", "steps", "repeats", "depth", "width"):
             self._at_least(1, name, getattr(self, name))
@@ -189,6 +191,7 @@ def grid_of(config: StudyConfig, place: Place) -> Grid:
             group |= dict.fromkeys((cell.base, cell))
             if config.ceiling and config.slurm is None and cell.ranks > 1 and cell.nodes == 1:
                 group[cell.ceiling] = None
+            group |= dict.fromkeys(_copies(cell, config, place, skipped))
             if config.prediction:
                 part = replace(cell.base, global_batch=cell.global_batch // cell.ranks)
                 group |= dict.fromkeys((part, replace(part, copies=cell.ranks if cell.nodes == 1 else 1)))
@@ -212,6 +215,16 @@ def _layouts(config: StudyConfig, one: Cell) -> Iterator[Cell]:
         if cell not in seen:
             seen.add(cell)
             yield cell
+
+
+def _copies(cell: Cell, config: StudyConfig, place: Place, skipped: list[tuple[Cell, str]]) -> Iterator[Cell]:
+    """Copies of a cell of one rank that were asked for and fit; the others are noted."""
+    for number in config.copies if cell.ranks == 1 and config.slurm is None else []:
+        copies = replace(cell, copies=number)
+        if copies.num_cores > place.num_cores:
+            skipped.append((copies, f"{number} trainings of {cell.cpus_per_task} CPUs on a node of {place.num_cores}"))
+        elif number > 1:
+            yield copies
 
 
 def _unfit(cell: Cell, place: Place) -> str | None:

@@ -72,17 +72,40 @@ class Row:
     efficiency_of_ceiling: Interval | None = None
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Independent trainings of one rank, side by side.
+
+    Attributes:
+        cell: what was trained, `copies` times.
+        repeats: how many measurements count.
+        together: how many times the work of one alone they do in the same time.
+        share: of its lone speed that each of them keeps.
+        tokens_per_s: of all together, mean over repeats.
+        energy_j_per_mtoken: None without a counter.
+    """
+
+    cell: Cell
+    repeats: int
+    together: Interval
+    share: Interval
+    tokens_per_s: float
+    energy_j_per_mtoken: float | None
+
+
 @dataclass
 class Table:
     """All rows of a study, and what counts in none.
 
     Attributes:
         rows: by stage, database, window, CPUs, ranks.
+        beside: trainings side by side.
         failed: measurements that did not pass their check.
         environment: of the first measurement.
     """
 
     rows: list[Row]
+    beside: list[Beside] = field(default_factory=list)
     failed: list[Measurement] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
 
@@ -102,7 +125,9 @@ def table_of(measurements: Iterable[Measurement]) -> Table:
     own = sorted((cell for cell in passed if cell.copies == 1 and not _is_reference(cell, passed)), key=_order)
     rows = [_row(cell, passed) for cell in own]
     environment = next((each.environment for cell in own for each in passed[cell].values()), {})
-    return Table(rows, failed, environment)
+    copied = sorted((cell for cell in passed if cell.copies > 1), key=_order)
+    beside = [found for cell in copied if (found := _beside(cell, passed)) is not None]
+    return Table(rows, beside, failed, environment)
 
 
 def _is_reference(cell: Cell, passed: dict[Cell, Repeats]) -> bool:
@@ -124,7 +149,6 @@ def _row(cell: Cell, passed: dict[Cell, Repeats]) -> Row:
     repeats = passed[cell]
     every = list(repeats.values())
     steps_s = [step for each in every for step in each.step_s]
-    joules = [each.energy_j / each.tokens_per_s / each.training_s * 1e6 for each in every if each.energy_j is not None]
     details = ("forward_s", "backward_s", "hidden_communication_s")
     return Row(
         cell=cell,
@@ -137,8 +161,28 @@ def _row(cell: Cell, passed: dict[Cell, Repeats]) -> Row:
         part_s={name: statistics.fmean(each.part_s[name] for each in every) for name in PARTS},
         detail_s={name.removesuffix("_s"): _mean_known([getattr(each, name) for each in every]) for name in details},
         peak_memory_bytes=max(each.peak_memory_bytes for each in every),
-        energy_j_per_mtoken=_mean_known(joules) if joules else None,
+        energy_j_per_mtoken=_energy_j_per_mtoken(every),
         **_against(cell, repeats, passed),
+    )
+
+
+def _beside(cell: Cell, passed: dict[Cell, Repeats]) -> Beside | None:
+    alone, copies = passed.get(replace(cell, copies=1), {}), passed[cell]
+    repeats = sorted(alone.keys() & copies.keys())
+    if not repeats:
+        return None
+    share = ratio_interval([alone[each].training_s / copies[each].training_s for each in repeats])
+    every = list(copies.values())
+    rate = statistics.fmean(each.tokens_per_s for each in every)
+    return Beside(cell, len(every), share.scaled(cell.copies), share, rate, _energy_j_per_mtoken(every))
+
+
+def _energy_j_per_mtoken(measurements: Sequence[Measurement]) -> float | None:
+    return _mean_known(
+        [
+            None if each.energy_j is None else each.energy_j / each.tokens_per_s / each.training_s * 1e6
+            for each in measurements
+        ]
     )
 
 
@@ -192,14 +236,25 @@ def flat(row: Row) -> dict[str, Any]:
     """A row as plain columns; intervals are three of them."""
     columns: dict[str, Any] = {**asdict(row.cell), "repeats": row.repeats, "num_moved": row.num_moved}
     for name in ("time_s", "speedup", "efficiency", "overhead_s", "ceiling", "efficiency_of_ceiling"):
-        interval: Interval | None = getattr(row, name)
-        value, low, high = (None, None, None) if interval is None else (interval.value, interval.low, interval.high)
-        columns |= {name: value, f"{name}_low": low, f"{name}_high": high}
+        columns |= _three(name, getattr(row, name))
     for name in ("karp_flatt", "step_median_s", "step_p95_s", "tokens_per_s"):
         columns[name] = getattr(row, name)
     columns |= {f"{name}_s": value for name, value in row.part_s.items()}
     columns |= {f"{name}_s": value for name, value in row.detail_s.items()}
     return columns | {"peak_memory_bytes": row.peak_memory_bytes, "energy_j_per_mtoken": row.energy_j_per_mtoken}
+
+
+def flat_beside(beside: Beside) -> dict[str, Any]:
+    """Trainings side by side as plain columns."""
+    columns = {**asdict(beside.cell), "repeats": beside.repeats}
+    columns |= _three("together", beside.together) | _three("share", beside.share)
+    return columns | {"tokens_per_s": beside.tokens_per_s, "energy_j_per_mtoken": beside.energy_j_per_mtoken}
+
+
+def _three(name: str, interval: Interval | None) -> dict[str, float | None]:
+    if interval is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def groups(rows: Iterable[Row], key: Callable[[Cell], Any]) -> dict[Any, list[Row]]:

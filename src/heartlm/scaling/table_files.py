@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from heartlm.files import atomic_file
-from heartlm.scaling.table import Row, flat
 
 
-def write_csv(rows: Sequence[Row], path: Path) -> Path:
-    """Write rows as CSV; what is not known is empty."""
-    lines = [flat(row) for row in rows]
+def write_csv(lines: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Write lines of the same columns as CSV; what is not known is empty."""
     with atomic_file(path) as stream:
         writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n")
         writer.writeheader()
@@ -21,12 +20,12 @@ def write_csv(rows: Sequence[Row], path: Path) -> Path:
     return path
 
 
-def write_parquet(rows: Sequence[Row], path: Path) -> Path:
-    """Write rows as Parquet; what is not known is null, of the type of what is known."""
+def write_parquet(lines: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Write lines of the same columns as Parquet; what is not known is null, of the type of what is known."""
     import pyarrow
     from pyarrow import parquet  # slow to import
 
-    table = pyarrow.Table.from_pylist([flat(row) for row in rows])
+    table = pyarrow.Table.from_pylist(list(lines))
     unknown = [number for number, each in enumerate(table.schema) if pyarrow.types.is_null(each.type)]
     for number in unknown:
         name = table.schema.field(number).name
