@@ -56,7 +56,7 @@ def explanation_lines(explanation: Explanation) -> list[str]:
     from heartlm.scaling.explain import PUBLISHED_SPEEDUP
     from heartlm.scaling.reference_marks import SOURCE
 
-    best = explanation.best
+    best, steady = explanation.best, explanation.others[-1]
     few, many = min(PUBLISHED_SPEEDUP), max(PUBLISHED_SPEEDUP)
     published = " and ".join(f"{speedup}x on {num} GPUs" for num, speedup in PUBLISHED_SPEEDUP.items())
     rows = [["prefetch", "supply", "variation", *(f"{num} GPUs" for num in best.speedup), "error"]]
@@ -64,11 +64,13 @@ def explanation_lines(explanation: Explanation) -> list[str]:
     by_rate, by_latency = explanation.ring_growth
     needed = explanation.communication
     return [
-        f"{published}: {SOURCE}",
+        f"{published}, {SOURCE}",
         "",
         f"a supply of {best.rate:.2f} explains it: while one GPU computes on a batch, the node prepares so many for",
         f"all of them, {best.prefetch} ahead for each, unevenly (standard deviation {best.variation:.2f} of the mean):",
         *aligned(rows),
+        f"two numbers fit two speedups; a steady supply, one number, comes within {100 * steady.error:.1f} % at "
+        f"{steady.rate:.2f}, last line.",
         "where that supply is the node's, independent runs on one node share it too; where it is one loader's, they do "
         "not.",
         "",
