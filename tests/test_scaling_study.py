@@ -281,6 +281,37 @@ def test_what_was_measured_at_an_unusual_speed_is_measured_again(tmp_path: Path,
     assert probes == [(100, 100)] * 4 + [(99, 101), (60, 100)]
 
 
+class Wrong:
+    """Trains nothing; two ranks come to another loss than one, in one step."""
+
+    place = Place(2)
+
+    def train(self, cell: Cell, fields: Any, logs: Path) -> tuple[str | None, float]:
+        steps = [step(1, 0) for _ in range(11)]
+        if cell.ranks == 2:
+            steps[5]["loss"] = 2.001
+        for copy in fields:
+            write_json(copy["out"] / "environment.json", {})
+            for rank in range(cell.ranks):
+                write_json(copy["out"] / "measured" / f"rank-{rank}.json", kept(steps, rank, cell.ranks))
+        return None, 36.0
+
+    def probe(self, cell: Cell) -> float | None:
+        return None
+
+
+def test_ranks_that_learn_something_else_are_not_compared(tmp_path: Path, tiny_corpus: Path) -> None:
+    config = StudyConfig(databases={"tiny": str(tiny_corpus)}, ranks=[1, 2], repeats=1, out=tmp_path, windows=[32])
+    (failed,) = run_study(config, Wrong()).failed
+    assert failed.cell.ranks == 2
+    assert failed.failed == "loss 2.001 in step 6, 2 expected as of one rank: 5.0e-04 apart, 0.0001 allowed"
+    table = table_of(load_measurements(tmp_path))
+    assert [row.cell.ranks for row in table.rows] == [1]
+    assert table.failed == [failed]
+    tolerant = replace(config, tolerance=1e-3)
+    assert run_study(tolerant, Wrong()).failed == []
+
+
 class Unable:
     """Trains nothing, and says so."""
 
