@@ -118,7 +118,10 @@ class LocalRunner:
         with attempt.log.open("wb") as log:
             fcntl.flock(log, fcntl.LOCK_EX)  # the lock goes with the stream to the process and all that it begins
             attempt.begin()
-            devices = share_of_cores(gpus(), slot, self.parallel) if gpus() else []
+            there = gpus()
+            devices = (
+                [there[number] for number in share_of_cores(range(len(there)), slot, self.parallel)] if there else []
+            )
             process = _start(command_line(experiment, words, cores, devices), self.campaign, cores, devices, log)
         self.running.append(_Running(experiment, attempt, process, slot))
         self.tries[experiment.name] = self.tries.get(experiment.name, 0) + 1
@@ -196,7 +199,7 @@ def _opened(path: Path) -> IO[str]:
 
 
 def _start(
-    words: Sequence[str], campaign: Campaign, cores: Sequence[int], devices: Sequence[int], log: IO[bytes]
+    words: Sequence[str], campaign: Campaign, cores: Sequence[int], devices: Sequence[str], log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     libc = ctypes.CDLL(None)
 
@@ -204,7 +207,7 @@ def _start(
         os.sched_setaffinity(0, cores)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
-    seen = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))} if devices else {}
+    seen = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
     return subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -218,7 +221,7 @@ def _start(
 
 
 def command_line(
-    experiment: Experiment, words: Sequence[str], cores: Sequence[int], devices: Sequence[int]
+    experiment: Experiment, words: Sequence[str], cores: Sequence[int], devices: Sequence[str]
 ) -> list[str]:
     """The program that does `words`, on the ranks of one node of the experiment, if there are so many devices or cores.
 
@@ -233,11 +236,12 @@ def command_line(
     return [*torchrun, "-m", "heartlm", *words]
 
 
-def gpus() -> list[int]:
-    """Numbers of the GPUs that processes started here may use."""
+def gpus() -> list[str]:
+    """The GPUs, or parts of them, that processes started here may use, as CUDA_VISIBLE_DEVICES names them."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [int(word) for word in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if word.isdigit()]
-    return list(range(len(list(Path("/proc/driver/nvidia/gpus").glob("*")))))
+        named = (word.strip() for word in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+        return [word for word in named if word not in ("", "-1", "NoDevFiles")]
+    return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
 
 
 def _ranges(cores: Sequence[int]) -> str:
