@@ -3,8 +3,8 @@
     Speedup = T_base / T_test      Efficiency = Speedup / N      Overhead = T_test − T_base / N
 
 as Mileski, Petrovski and Gusev define them (MIPRO 2025, arXiv 2503.21033), T_base being the time on one GPU. That is
-strong scaling, whose ideal time is T_base / N. Weak scaling gives N ranks N times the work, so its ideal time is
-T_base; with `ideal_s` in place of T_base / N the equations are the same for both.
+strong scaling, whose ideal time is T_base / N. Weak scaling gives N ranks N times the work, which one rank would need
+N × T_base for; with that in place of T_base the equations are the same for both.
 
 Intervals are Student's t over the repeats, at 95 %: of the logarithm for ratios, whose base and test were measured one
 after the other in each repeat, so what slowed the machine down for both cancels out. One repeat has no interval.

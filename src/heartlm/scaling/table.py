@@ -25,6 +25,7 @@ from heartlm.scaling.equations import (
     mean_interval,
     overhead_s,
     ratio_interval,
+    speedup,
 )
 from heartlm.scaling.probe import moved
 
@@ -194,12 +195,12 @@ def _against(cell: Cell, repeats: Repeats, passed: dict[Cell, Repeats]) -> dict[
     pairs = [(bases[repeat].training_s, repeats[repeat].training_s) for repeat in sorted(bases.keys() & repeats.keys())]
     if not pairs:
         return {}
-    efficiencies = [ideal_s(base, cell.ranks, cell.scaling) / test for base, test in pairs]
-    gained = ratio_interval([cell.ranks * each for each in efficiencies])
+    whole = 1 if cell.scaling == "strong" else cell.ranks  # times the base's work
+    gained = ratio_interval([whole * speedup(base, test) for base, test in pairs])
     found: dict[str, Any] = {
         "speedup": gained,
         "efficiency": gained.scaled(efficiency(1.0, cell.ranks)),
-        "overhead_s": mean_interval([_overhead_s(cell, base, test) for base, test in pairs]),
+        "overhead_s": mean_interval([overhead_s(whole * base, test, cell.ranks) for base, test in pairs]),
         "karp_flatt": karp_flatt(gained.value, cell.ranks),
     }
     at_once = sorted(bases.keys() & copies.keys())
@@ -211,10 +212,6 @@ def _against(cell: Cell, repeats: Repeats, passed: dict[Cell, Repeats]) -> dict[
             [ideal_s(side, cell.ranks, cell.scaling) / test for side, test in side_s]
         )
     return found
-
-
-def _overhead_s(cell: Cell, base_s: float, test_s: float) -> float:
-    return overhead_s(base_s * (1 if cell.scaling == "strong" else cell.ranks), test_s, cell.ranks)
 
 
 def _together(cell: Cell, base: Measurement, copies: Measurement) -> float:
