@@ -213,6 +213,12 @@ REFUSED: dict[str, tuple[dict[str, object], list[str], str]] = {
     "unknown command": ({"command": "train"}, [], "command: 'train' found, one of pretrain"),
     "resume": ({"resume": "runs/a"}, [], "resume: leave it out"),
     "device": ({"device": "cuda"}, [], "device: cuda found, but 1 node × 1 CPU rank asked for"),
+    "impossible processes": (
+        {"command": "tokenize", "corpus": None, "batch_size": None, "databases": ["a"], "out": "b", "processes": "all"},
+        [],
+        "processes",
+    ),
+    "evaluate what": ({"command": "evaluate", "corpus": None, "batch_size": None}, [], "run"),
     "many evaluate": ({"command": "evaluate"}, ["--nodes", "2"], "heartlm evaluate is one process"),
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
 from heartlm.launch.profile import SiteProfile, load_profile
-from heartlm.launch.run_file import RunFile
+from heartlm.launch.run_file import POSITIONAL, RunFile
 from heartlm.launch.topology import Topology, counted, seconds_of
 
 EXAMPLES = (
@@ -193,6 +193,7 @@ def _work(path: Path, topology: Topology) -> RunFile:
         if topology.world_size > 1:
             asked = f"{counted(topology.nodes, 'node')} with {counted(topology.ranks_per_node, 'rank')} each found"
             raise HeartlmError(f"{path}: heartlm {work.command} is one process, but {asked}: give 1 and 1")
+        _check_single(work)
         return work
     if work.out is None:
         work = work.having(out=f"runs/{path.stem}")
@@ -202,6 +203,15 @@ def _work(path: Path, topology: Topology) -> RunFile:
         work = work.having(device="cuda" if topology.gpus_per_node else "cpu")
     _check_training(work, topology)
     return work
+
+
+def _check_single(work: RunFile) -> None:
+    from heartlm.cli.tokenize import TokenizeOptions
+    from heartlm.evaluation.config import EvaluationConfig
+
+    kind: type[Any] = TokenizeOptions if work.command == "tokenize" else EvaluationConfig
+    by_place = [POSITIONAL[work.command]]
+    parse(kind, work.argv()[1:], command=work.command, summary="", examples=(), positionals=by_place)
 
 
 def _check_training(work: RunFile, topology: Topology) -> None:

@@ -107,7 +107,7 @@ def body(
         _where(topology, profile, ranks=ranks) if slurm else _here(topology, profile),
         list(what),
         [*_launcher(python, module, slurm=slurm, ranks=ranks), *_container(topology, profile)],
-        _started(profile, lead_s(topology, profile), slurm=slurm, ranks=ranks),
+        _started(lead_s(topology, profile), slurm=slurm, ranks=ranks),
     ]
     return [line for part in parts for line in ("", *part)][1:]
 
@@ -205,7 +205,7 @@ def _container(topology: Topology, profile: SiteProfile) -> list[str]:
     return [*lines, f"    {shlex.quote(profile.image)}", '    "${launcher[@]}"', ")"]
 
 
-def _started(profile: SiteProfile, lead_s: int, *, slurm: bool, ranks: bool) -> list[str]:
+def _started(lead_s: int, *, slurm: bool, ranks: bool) -> list[str]:
     run = '"${launcher[@]}" "${command[@]}"'
     if not ranks:
         return [f'exec srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" {run}' if slurm else f"exec {run}"]
