@@ -12,6 +12,7 @@ from torch import Tensor
 from heartlm.kernels import library
 from heartlm.kernels.library import variants
 from heartlm.models import fused
+from heartlm.models.dropout import dropped
 from heartlm.models.transformer import rotary_angles
 
 Function = Callable[..., Tensor]
@@ -34,6 +35,19 @@ def attention_of_some(causal: bool, qkv: Tensor) -> Tensor:
     return fused.attention_of(heads[:, :, 0].flatten(0, 1)[wanted], wanted, heads[:, :, 1:], angles, causal)
 
 
+def attention_with_dropout(causal: bool, share: float, qkv: Tensor) -> Tensor:
+    windows, tokens, _ = qkv.shape
+    angles, heads = rotary_angles(tokens, 32, qkv.device), qkv.view(windows, tokens, 3, 3, 32)
+    key = torch.arange(windows, dtype=torch.int32) * 1_000_003 - 7
+    if fused.attends(qkv, 32):
+        return fused.attention(heads, angles, causal, key, share)
+    q, k, v = fused.rotated(heads, angles)
+    logits = q @ k.transpose(-2, -1) / 32**0.5
+    if causal:
+        logits = logits.masked_fill(~torch.ones(tokens, tokens, dtype=torch.bool).tril(), -torch.inf)
+    return (dropped(logits.softmax(dim=-1), key, share) @ v).transpose(1, 2)
+
+
 CASES: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
     "rms_norm": (fused.rms_norm, [(3, 37, 48), (48,)]),
     "rms_norm of odd width": (fused.rms_norm, [(5, 21), (21,)]),
@@ -45,6 +59,8 @@ CASES: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
     "causal attention of wider heads": (partial(attention, True), [(3, 50, 288)]),
     "attention of some tokens": (partial(attention_of_some, False), [(4, 131, 288)]),
     "causal attention of some tokens": (partial(attention_of_some, True), [(3, 50, 288)]),
+    "attention with dropout": (partial(attention_with_dropout, False, 0.3), [(3, 131, 288)]),
+    "causal attention with dropout": (partial(attention_with_dropout, True, 0.9), [(2, 50, 288)]),
     "attention of one token": (partial(attention, True), [(2, 1, 96)]),
 }
 

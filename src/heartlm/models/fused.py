@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.kernels.library import float32, int32, int64, kernel, pointer
+from heartlm.kernels.library import float32, float64, int32, int64, kernel, pointer
 
 EPSILON = 1e-5
 
@@ -38,17 +38,20 @@ def swiglu(gate_up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
-def attention(qkv: Tensor, angles: Tensor, causal: bool) -> Tensor:
-    """Attention without padding or dropout, rotary positions included; `[B, T, H, W]`.
+def attention(qkv: Tensor, angles: Tensor, causal: bool, key: Tensor | None = None, share: float = 0.0) -> Tensor:
+    """Attention without padding, rotary positions included; `[B, T, H, W]`.
 
     Args:
         qkv: queries, keys and values side by side, `[B, T, 3, H, W]`.
         angles: cosines and sines of the positions, `[2, T, W/2]`.
         causal: each token sees itself and those before it.
+        key: of dropout, int32 `[B]`, only where `attends` says that the kernel does it; None drops nothing.
+        share: of the probabilities to drop.
     """
     if attends(qkv, qkv.shape[-1]):
-        y: Tensor = _Attention.apply(qkv, angles, causal)  # type: ignore[no-untyped-call]
+        y: Tensor = _Attention.apply(qkv, angles, causal, key, share)  # type: ignore[no-untyped-call]
         return y
+    assert key is None, "the kernel alone drops probabilities"
     return F.scaled_dot_product_attention(*rotated(qkv, angles), is_causal=causal).transpose(1, 2)
 
 
@@ -84,7 +87,8 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
 
 
-_ATTENTION = (pointer, int64, pointer, pointer, int64, *[pointer] * 4, *[int64] * 5, int32, int32, pointer)
+_PLACES = pointer, int64, pointer, pointer, int64, *[pointer] * 4
+_ATTENTION = *_PLACES, *[int64] * 5, int32, pointer, float64, int32, pointer
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "rms_norm_forward": (pointer, pointer, float32, int64, int64, int32, pointer, pointer),
     "rms_norm_backward": (pointer, pointer, pointer, pointer, int64, int64, int32, pointer, pointer),
@@ -152,23 +156,25 @@ class _SwiGLU(torch.autograd.Function):
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, angles: Tensor, causal: bool) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, angles: Tensor, causal: bool, key: Tensor | None, share: float) -> Tensor:
         qkv, angles = qkv.contiguous(), angles.contiguous()
+        key = None if key is None else key.contiguous()
         batch, tokens, _, heads, width = qkv.shape
         out, lse = qkv.new_empty(batch, tokens, heads, width), qkv.new_empty(heads, batch * tokens)
-        _call("attention_forward", *_given(qkv[:, :, 0], qkv[:, :, 1:], None, None, angles, causal), out, lse)
-        ctx.save_for_backward(qkv, angles, out, lse)
-        ctx.causal = causal
+        given = _given(qkv[:, :, 0], qkv[:, :, 1:], None, None, angles, causal, key, share)
+        _call("attention_forward", *given, out, lse)
+        ctx.save_for_backward(qkv, angles, out, lse, key)
+        ctx.causal, ctx.share = causal, share
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
-        qkv, angles, out, lse = ctx.saved_tensors
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None, None]:
+        qkv, angles, out, lse, key = ctx.saved_tensors
         dqkv, dy = torch.empty_like(qkv), dy.contiguous()
-        given = _given(qkv[:, :, 0], qkv[:, :, 1:], None, None, angles, ctx.causal)
+        given = _given(qkv[:, :, 0], qkv[:, :, 1:], None, None, angles, ctx.causal, key, ctx.share)
         _call("attention_backward", *given, out, lse, dy, *dqkv.unbind(2))
-        return dqkv, None, None
+        return dqkv, None, None, None, None
 
 
 class _AttentionOf(torch.autograd.Function):
@@ -195,14 +201,22 @@ class _AttentionOf(torch.autograd.Function):
 
 
 def _given(
-    query: Tensor, kv: Tensor, first: Tensor | None, place: Tensor | None, angles: Tensor, causal: bool
+    query: Tensor,
+    kv: Tensor,
+    first: Tensor | None,
+    place: Tensor | None,
+    angles: Tensor,
+    causal: bool,
+    key: Tensor | None = None,
+    share: float = 0.0,
 ) -> tuple[Any, ...]:
     """What the kernels of attention take before their results; scratch is the last."""
     batch, tokens, _, heads, width = kv.shape
-    key, value = kv.unbind(2)
+    keys, values = kv.unbind(2)
     size = kernel("attention_scratch", int64, int64, returns=int64)
     assert size is not None
     threads = torch.get_num_threads()
     scratch = kv.new_empty(threads * size(tokens, width))
-    places = query, query.stride(-3), key, value, kv.stride(1), angles[0], angles[1], first, place
-    return *places, query.shape[:-2].numel(), batch, tokens, heads, width, causal, threads, scratch
+    places = query, query.stride(-3), keys, values, kv.stride(1), angles[0], angles[1], first, place
+    sizes = query.shape[:-2].numel(), batch, tokens, heads, width
+    return *places, *sizes, causal, key, share, threads, scratch

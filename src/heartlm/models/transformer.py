@@ -92,8 +92,8 @@ class Block(nn.Module):
         if wanted is not None:
             return self._attend_from(wanted, x, angles, mask)
         qkv = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1)
-        if mask is None and key is None:
-            y = attention(qkv, angles, self.causal)
+        if mask is None and (key is None or attends(qkv, qkv.shape[-1])):
+            y = attention(qkv, angles, self.causal, key, self.dropout)
         else:
             q, k, v = rotated(qkv, angles)
             if key is None:

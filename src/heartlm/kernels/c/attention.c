@@ -8,7 +8,8 @@
  *
  * Keys and values are `[B, T, H, W]`, queries and out `[N, H, W]`, T tokens, W a multiple of 16; rows of queries, keys
  * and values may lie apart, as side by side in one array. Queries of window b are rows first[b] to first[b + 1], at
- * the tokens `place`, ascending; where `first` is null there is one for each token. */
+ * the tokens `place`, ascending; where `first` is null there is one for each token. With `keys`, one a window, a
+ * `share` of the probabilities is dropped, as models/dropout.py says. */
 #include <math.h>
 #include <string.h>
 
@@ -38,6 +39,7 @@
 
 typedef float vector __attribute__((vector_size(4 * WIDTH), aligned(4)));
 typedef int32_t integers __attribute__((vector_size(4 * WIDTH), aligned(4)));
+typedef uint32_t bits __attribute__((vector_size(4 * WIDTH)));
 
 static inline int64_t padded(int64_t size) { return (size + PAD - 1) / PAD * PAD; }
 
@@ -125,8 +127,8 @@ static inline vector exponentials(vector x) {
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    integers bits = (__builtin_convertvector(n, integers) + 127) << 23;
-    return (p * r * r + r + 1.0f) * (vector)bits;
+    integers power = (__builtin_convertvector(n, integers) + 127) << 23;
+    return (p * r * r + r + 1.0f) * (vector)power;
 }
 
 static inline float summed(vector lanes) {
@@ -155,12 +157,59 @@ static softmax exponentiated(float *line, int64_t size) {
     return (softmax){peak, summed(sums)};
 }
 
+/* What drops probabilities of a window: a key, and from which hash on one is kept; all are kept where `scale` is 1. */
+typedef struct {
+    uint32_t key;
+    int32_t least;
+    float scale;
+} drops;
+
+static drops drops_of(const int32_t *keys, double share, int64_t window) {
+    if (keys == NULL)
+        return (drops){.scale = 1.0f};
+    return (drops){
+        .key = (uint32_t)keys[window],
+        .least = (int32_t)((int64_t)(share * 4294967296.0) - 2147483648),
+        .scale = (float)(1.0 / (1.0 - share)),
+    };
+}
+
+/* All bits set where the probabilities from `place` on are kept. */
+static inline integers kept(drops by, uint32_t place) {
+    bits x;
+    for (int l = 0; l < WIDTH; l++) x[l] = place + (uint32_t)l;
+    x = (x ^ x >> 16) * 0x7FEB352Du;
+    x = (x ^ x >> 15) * 0x846CA68Bu;
+    x = (x ^ x >> 16) + by.key;
+    x = (x ^ x >> 16) * 0x7FEB352Du;
+    x = (x ^ x >> 15) * 0x846CA68Bu;
+    return (integers)x >= by.least;
+}
+
+static inline vector where(integers mask, vector a) { return (vector)((integers)a & mask); }
+
+static void drop(drops by, uint32_t place, float *line, int64_t size) {
+    for (int64_t i = 0; i < size; i += WIDTH)
+        *(vector *)(line + i) = where(kept(by, place + (uint32_t)i), *(vector *)(line + i));
+}
+
 /* Logits to probabilities, and slopes of probabilities to slopes of logits; `level` is their mean slope. */
 static void slopes_of_logits(float *line, float *slope, int64_t size, float lse, float level) {
     for (int64_t i = 0; i < size; i += WIDTH) {
         vector probability = exponentials(*(vector *)(line + i) - lse);
         *(vector *)(line + i) = probability;
         *(vector *)(slope + i) = probability * (*(vector *)(slope + i) - level);
+    }
+}
+
+/* The same where some were dropped. */
+static void slopes_with_drops(drops by, uint32_t place, float *line, float *slope, int64_t size, float lse,
+                              float level) {
+    for (int64_t i = 0; i < size; i += WIDTH) {
+        integers is_kept = kept(by, place + (uint32_t)i);
+        vector probability = exponentials(*(vector *)(line + i) - lse);
+        *(vector *)(line + i) = where(is_kept, probability) * by.scale;
+        *(vector *)(slope + i) = probability * (where(is_kept, *(vector *)(slope + i)) * by.scale - level);
     }
 }
 
@@ -234,6 +283,11 @@ static void transposed(const float *from, int64_t tokens, int64_t width, float *
 /* How many keys a query at `token` sees. */
 static inline int64_t seen(int64_t token, int64_t tokens, int32_t causal) { return causal ? token + 1 : tokens; }
 
+/* The place in a window of the first probability of a query, from 1. */
+static inline uint32_t place_of(int64_t head, int64_t token, int64_t tokens) {
+    return (uint32_t)(1 + (head * tokens + token) * tokens);
+}
+
 static int64_t scratch_of(int64_t tokens, int64_t width) {
     return padded(tokens) * width * 2 + 6 * tokens * width + 2 * ROWS * padded(tokens);
 }
@@ -246,10 +300,11 @@ void HEARTLM(attention_forward)(const float *restrict query, int64_t query_strid
                                 const float *restrict value, int64_t key_stride, const float *restrict cosine,
                                 const float *restrict sine, const int64_t *restrict first_query,
                                 const int64_t *restrict place, int64_t num_queries, int64_t batch, int64_t tokens,
-                                int64_t heads, int64_t width, int32_t causal, int32_t threads,
-                                float *restrict scratch, float *restrict out, float *restrict lse) {
+                                int64_t heads, int64_t width, int32_t causal, const int32_t *restrict keys,
+                                double share, int32_t threads, float *restrict scratch, float *restrict out,
+                                float *restrict lse) {
     int64_t across = padded(tokens), size = scratch_of(tokens, width);
-    const angles by = {cosine, sine};
+    const angles turn = {cosine, sine};
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int32_t thread = 0; thread < threads; thread++) {
         float *columns = scratch + thread * size, *q = columns + across * width, *k = q + tokens * width;
@@ -258,26 +313,30 @@ void HEARTLM(attention_forward)(const float *restrict query, int64_t query_strid
         for (int64_t pair = batch * heads * thread / threads; pair < stop; pair++) {
             int64_t b = pair / heads, h = pair % heads, keys_begin = b * tokens * key_stride + h * width;
             const queries of = queries_of(first_query, place, b, tokens);
-            turned(query + of.first * query_stride + h * width, query_stride, by, of.place, of.num, width,
+            const drops by = drops_of(keys, share, b);
+            turned(query + of.first * query_stride + h * width, query_stride, turn, of.place, of.num, width,
                    1.0f / sqrtf((float)width), q);
-            turned(key + keys_begin, key_stride, by, NULL, tokens, width, 1.0f, k);
+            turned(key + keys_begin, key_stride, turn, NULL, tokens, width, 1.0f, k);
             transposed(k, tokens, width, columns);
             copied(value + keys_begin, key_stride, tokens, width, v, width);
             for (int64_t first = 0; first < of.num; first += ROWS) {
                 int64_t rows = of.num - first < ROWS ? of.num - first : ROWS;
-                int64_t keys = seen(token_of(of.place, first + rows - 1), tokens, causal);
-                wide_product(q + first * width, width, 1, columns, across, score, across, rows, padded(keys), width);
+                int64_t num_keys = seen(token_of(of.place, first + rows - 1), tokens, causal);
+                int64_t whole = padded(num_keys);
+                wide_product(q + first * width, width, 1, columns, across, score, across, rows, whole, width);
                 float sums[ROWS], *to = out + ((of.first + first) * heads + h) * width;
                 for (int64_t row = 0; row < rows; row++) {
                     float *line = score + row * across;
                     int64_t sees = seen(token_of(of.place, first + row), tokens, causal);
                     const softmax found = exponentiated(line, sees);
-                    for (int64_t i = sees; i < keys; i++) line[i] = 0.0f;
+                    if (keys != NULL)
+                        drop(by, place_of(h, token_of(of.place, first + row), tokens), line, sees);
+                    for (int64_t i = sees; i < num_keys; i++) line[i] = 0.0f;
                     sums[row] = found.sum;
                     lse[h * num_queries + of.first + first + row] = found.peak + logf(found.sum);
                 }
-                tall_product(score, across, 1, v, width, to, heads * width, rows, width, keys);
-                for (int64_t row = 0; row < rows; row++) scaled(to + row * heads * width, width, 1.0f / sums[row]);
+                tall_product(score, across, 1, v, width, to, heads * width, rows, width, num_keys);
+                for (int64_t row = 0; row < rows; row++) scaled(to + row * heads * width, width, by.scale / sums[row]);
             }
         }
     }
@@ -288,12 +347,12 @@ void HEARTLM(attention_backward)(const float *restrict query, int64_t query_stri
                                  const float *restrict value, int64_t key_stride, const float *restrict cosine,
                                  const float *restrict sine, const int64_t *restrict first_query,
                                  const int64_t *restrict place, int64_t num_queries, int64_t batch, int64_t tokens,
-                                 int64_t heads, int64_t width, int32_t causal, int32_t threads,
-                                 float *restrict scratch, const float *restrict out, const float *restrict lse,
-                                 const float *restrict dout, float *restrict dquery, float *restrict dkey,
-                                 float *restrict dvalue) {
+                                 int64_t heads, int64_t width, int32_t causal, const int32_t *restrict keys,
+                                 double share, int32_t threads, float *restrict scratch, const float *restrict out,
+                                 const float *restrict lse, const float *restrict dout, float *restrict dquery,
+                                 float *restrict dkey, float *restrict dvalue) {
     int64_t across = padded(tokens), size = scratch_of(tokens, width);
-    const angles by = {cosine, sine};
+    const angles turn = {cosine, sine};
     float scale = 1.0f / sqrtf((float)width);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int32_t thread = 0; thread < threads; thread++) {
@@ -305,33 +364,40 @@ void HEARTLM(attention_backward)(const float *restrict query, int64_t query_stri
         for (int64_t pair = batch * heads * thread / threads; pair < stop; pair++) {
             int64_t b = pair / heads, h = pair % heads, keys_begin = b * tokens * key_stride + h * width;
             const queries of = queries_of(first_query, place, b, tokens);
+            const drops by = drops_of(keys, share, b);
             int64_t queries_begin = of.first * query_stride + h * width;
-            turned(query + queries_begin, query_stride, by, of.place, of.num, width, scale, q);
-            turned(key + keys_begin, key_stride, by, NULL, tokens, width, 1.0f, k);
+            turned(query + queries_begin, query_stride, turn, of.place, of.num, width, scale, q);
+            turned(key + keys_begin, key_stride, turn, NULL, tokens, width, 1.0f, k);
             copied(value + keys_begin, key_stride, tokens, width, v, width);
             transposed(k, tokens, width, columns);
             transposed(v, tokens, width, v_columns);
             memset(dk, 0, (size_t)(2 * tokens * width) * sizeof *dk);
             for (int64_t first = 0; first < of.num; first += ROWS) {
                 int64_t rows = of.num - first < ROWS ? of.num - first : ROWS;
-                int64_t keys = seen(token_of(of.place, first + rows - 1), tokens, causal);
+                int64_t num_keys = seen(token_of(of.place, first + rows - 1), tokens, causal);
                 int64_t begin = ((of.first + first) * heads + h) * width;
                 const float *above = dout + begin;
-                wide_product(q + first * width, width, 1, columns, across, score, across, rows, padded(keys), width);
-                wide_product(above, heads * width, 1, v_columns, across, slope, across, rows, padded(keys), width);
+                int64_t whole = padded(num_keys);
+                wide_product(q + first * width, width, 1, columns, across, score, across, rows, whole, width);
+                wide_product(above, heads * width, 1, v_columns, across, slope, across, rows, whole, width);
                 for (int64_t row = 0; row < rows; row++) {
                     float *line = score + row * across, *up = slope + row * across;
                     int64_t sees = seen(token_of(of.place, first + row), tokens, causal), at = row * heads * width;
                     float level = dot(above + at, out + begin + at, width);
-                    slopes_of_logits(line, up, sees, lse[h * num_queries + of.first + first + row], level);
-                    for (int64_t i = sees; i < keys; i++) line[i] = up[i] = 0.0f;
+                    float log_sum = lse[h * num_queries + of.first + first + row];
+                    if (keys == NULL)
+                        slopes_of_logits(line, up, sees, log_sum, level);
+                    else
+                        slopes_with_drops(by, place_of(h, token_of(of.place, first + row), tokens), line, up, sees,
+                                          log_sum, level);
+                    for (int64_t i = sees; i < num_keys; i++) line[i] = up[i] = 0.0f;
                 }
-                tall_product(slope, across, 1, k, width, dq + first * width, width, rows, width, keys);
-                tall_sum(slope, 1, across, q + first * width, width, dk, width, keys, width, rows);
-                tall_sum(score, 1, across, above, heads * width, dv, width, keys, width, rows);
+                tall_product(slope, across, 1, k, width, dq + first * width, width, rows, width, num_keys);
+                tall_sum(slope, 1, across, q + first * width, width, dk, width, num_keys, width, rows);
+                tall_sum(score, 1, across, above, heads * width, dv, width, num_keys, width, rows);
             }
-            turned_back(dq, by, of.place, of.num, width, scale, dquery + queries_begin, query_stride);
-            turned_back(dk, by, NULL, tokens, width, 1.0f, dkey + keys_begin, key_stride);
+            turned_back(dq, turn, of.place, of.num, width, scale, dquery + queries_begin, query_stride);
+            turned_back(dk, turn, NULL, tokens, width, 1.0f, dkey + keys_begin, key_stride);
             copied(dv, width, tokens, width, dvalue + keys_begin, key_stride);
         }
     }
