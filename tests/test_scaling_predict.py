@@ -17,11 +17,12 @@ from heartlm.errors import HeartlmError
 from heartlm.launch.allreduce import AllReduceFit
 from heartlm.scaling.cell import PARTS, Cell, Measurement
 from heartlm.scaling.explain import supplied_speedup
+from heartlm.scaling.grid import Place, grid_of
 from heartlm.scaling.hardware import known_hardware, load_hardware, measured_hardware
 from heartlm.scaling.network import Link, Network, bucket_bytes, link_of
 from heartlm.scaling.predict import Prediction, Predictor, scaled
 from heartlm.scaling.simulate import Supply, Surroundings, Work, simulate, typical_s
-from heartlm.scaling.study import Place, StudyConfig, grid_of
+from heartlm.scaling.study import StudyConfig
 from heartlm.scaling.validate import validate
 
 seconds = st.floats(1e-4, 1.0)

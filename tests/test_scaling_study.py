@@ -16,8 +16,9 @@ from heartlm.files import write_json
 from heartlm.scaling.cell import PARTS, Cell, Measurement, load_measurements
 from heartlm.scaling.collect import checked, failure, measured
 from heartlm.scaling.cost import Cost, Limit, cost_of, expected_wall_s, spent
+from heartlm.scaling.grid import Place, grid_of
 from heartlm.scaling.run import run_study
-from heartlm.scaling.study import Place, StudyConfig, grid_of
+from heartlm.scaling.study import StudyConfig
 from heartlm.scaling.table import table_of
 
 CELL = Cell("pretrain", "mitdb", 128, global_batch=8)

@@ -27,8 +27,8 @@ from typing import Any
 
 from heartlm.errors import HeartlmError, needs
 from heartlm.scaling.cell import Cell
+from heartlm.scaling.grid import Place
 from heartlm.scaling.probe import probe
-from heartlm.scaling.study import Place
 
 PRELOADED = ["torch", "torch._dynamo", "heartlm.training.finetune"]
 _SET_PDEATHSIG = 1

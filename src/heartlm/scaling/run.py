@@ -1,38 +1,27 @@
 """Running a study: cell after cell, each measured, checked and kept; what is kept is not measured again.
 
-    study folder
-      study.json          settings that decide the numbers
-      foundations/        one hardly trained model a database, for the fine-tunings
-      skipped.json        cells that do not fit, with the reason
-      measurements/       one file a cell and repeat, written when it is whole
-      work/               the training that goes on; what failed leaves its logs here
-
 A study that was killed goes on where it stopped, so a grid may grow: measurements of other cells do no harm.
 """
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from heartlm.corpus.corpus import open_corpus
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
-from heartlm.scaling.cell import SCHEMA_VERSION, Cell, Measurement
+from heartlm.scaling.cell import Cell, Measurement
 from heartlm.scaling.collect import checked, failure, measured, read_ranks
 from heartlm.scaling.cost import Limit, cost_of, expected_wall_s, spent
+from heartlm.scaling.grid import Grid, Place, grid_of
 from heartlm.scaling.probe import UNUSUAL, unusual, usual_probe
-from heartlm.scaling.study import Grid, Place, StudyConfig, grid_of
-
-DECIDES = ("accumulation", "batch_tokens", "compile", "depth", "device", "seed", "steps", "task", "warm_up", "width")
-"""Settings that must not change while a study goes on: its numbers would not be comparable."""
+from heartlm.scaling.study import StudyConfig
+from heartlm.scaling.study_folder import alone_in, describe
 
 
 class Trainer(Protocol):
@@ -83,46 +72,10 @@ def run_study(config: StudyConfig, trainer: Trainer) -> Outcome:
         say(f"skipped {cell.name}: {reason}")
     if not grid.groups:
         raise HeartlmError(f"{folder}: no cell of the study fits here: {grid.skipped[0][1]}")
-    with _alone(folder):
+    with alone_in(folder):
         describe(config, folder)
         write_json(folder / "skipped.json", [[cell.name, reason] for cell, reason in grid.skipped])
         return _Conductor(config, folder, grid, trainer).run()
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep others from measuring in the same folder; the lock ends with this process, however it ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise HeartlmError(f"cannot write {folder}: {error.strerror}: choose another --out") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise HeartlmError(f"{folder}: another study is being measured there: wait for its end") from None
-        yield
-
-
-def describe(config: StudyConfig, folder: Path) -> None:
-    """Note what decides the numbers of a study, or see that a study that goes on has the same.
-
-    Raises:
-        HeartlmError: a corpus cannot be opened, or the study was begun with other settings.
-    """
-    hashes = {name: open_corpus(Path(path)).manifest_hash for name, path in config.databases.items()}
-    about = {"schema": SCHEMA_VERSION, **{name: getattr(config, name) for name in DECIDES}}
-    before = read_json(folder / "study.json") if (folder / "study.json").exists() else {**about, "databases": {}}
-    for name, value in about.items():
-        if before.get(name) != value:
-            raise HeartlmError(
-                f"{name}: {value} found, but {folder} was begun with {before.get(name)}: choose another --out"
-            )
-    for name, value in hashes.items():
-        if before["databases"].setdefault(name, value) != value:
-            raise HeartlmError(f"databases: {name} is another corpus than {folder} was begun with: choose another name")
-    write_json(folder / "study.json", before)
 
 
 class _Conductor:

@@ -21,7 +21,7 @@ from heartlm.launch.script import render
 from heartlm.launch.submit import JobState, call, state_of, submit
 from heartlm.launch.topology import Topology, seconds_of
 from heartlm.scaling.cell import Cell
-from heartlm.scaling.study import Place
+from heartlm.scaling.grid import Place
 
 POLL_S = 1.0
 ANY = 1 << 20

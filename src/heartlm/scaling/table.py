@@ -229,31 +229,6 @@ def _mean_known(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
-def flat(row: Row) -> dict[str, Any]:
-    """A row as plain columns; intervals are three of them."""
-    columns: dict[str, Any] = {**asdict(row.cell), "repeats": row.repeats, "num_moved": row.num_moved}
-    for name in ("time_s", "speedup", "efficiency", "overhead_s", "ceiling", "efficiency_of_ceiling"):
-        columns |= _three(name, getattr(row, name))
-    for name in ("karp_flatt", "step_median_s", "step_p95_s", "tokens_per_s"):
-        columns[name] = getattr(row, name)
-    columns |= {f"{name}_s": value for name, value in row.part_s.items()}
-    columns |= {f"{name}_s": value for name, value in row.detail_s.items()}
-    return columns | {"peak_memory_bytes": row.peak_memory_bytes, "energy_j_per_mtoken": row.energy_j_per_mtoken}
-
-
-def flat_beside(beside: Beside) -> dict[str, Any]:
-    """Trainings side by side as plain columns."""
-    columns = {**asdict(beside.cell), "repeats": beside.repeats}
-    columns |= _three("together", beside.together) | _three("share", beside.share)
-    return columns | {"tokens_per_s": beside.tokens_per_s, "energy_j_per_mtoken": beside.energy_j_per_mtoken}
-
-
-def _three(name: str, interval: Interval | None) -> dict[str, float | None]:
-    if interval is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-
-
 def groups(rows: Iterable[Row], key: Callable[[Cell], Any]) -> dict[Any, list[Row]]:
     """Rows by what `key` says of their cells, in order."""
     found: dict[Any, list[Row]] = {}

@@ -1,0 +1,137 @@
+"""The grid of cells that follows from a study's settings, where it is to be measured. Imports no torch.
+
+    stages × databases × windows × precisions × scalings  ─► groups, each with one training to compare with
+        × CPUs per task × nodes × ranks × bucket sizes    ─► cells of a group
+                                                          ─► beside them: what the machine itself allows
+
+Cells of a group are measured one after the other, then the next group, and all of it again for the next repeat: what
+is compared lies close together in time, and the repeats of a cell lie far apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from heartlm.scaling.cell import Cell
+from heartlm.scaling.study import StudyConfig
+
+
+@dataclass(frozen=True)
+class Place:
+    """What there is to train on.
+
+    Attributes:
+        num_cores: this process may use.
+        num_devices: GPUs; None where training is on CPUs.
+        num_nodes: machines.
+    """
+
+    num_cores: int
+    num_devices: int | None = None
+    num_nodes: int = 1
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is to be measured, in order, and what cannot be.
+
+    Attributes:
+        groups: cells that belong together; the first of each has one rank.
+        references: for cells whose global batch no group's first cell has: one rank with that batch, measured once.
+        skipped: cells that do not fit, with the reason.
+    """
+
+    groups: list[list[Cell]]
+    references: list[Cell]
+    skipped: list[tuple[Cell, str]]
+
+    def measurements(self, repeats: int) -> Iterator[tuple[Cell, int]]:
+        """Every cell and repeat, in the order in which they are measured."""
+        for repeat in range(repeats):
+            for group in self.groups:
+                if repeat == 0:
+                    yield from ((cell, 0) for cell in self.references if cell.work[:-1] == group[0].work[:-1])
+                yield from ((cell, repeat) for cell in group)
+
+    def count(self, repeats: int) -> int:
+        """How many measurements there are."""
+        return repeats * sum(map(len, self.groups)) + len(self.references)
+
+
+def grid_of(config: StudyConfig, place: Place) -> Grid:
+    """The grid of a study where it is to be measured."""
+    groups: list[list[Cell]] = []
+    skipped: list[tuple[Cell, str]] = []
+    kinds = itertools.product(config.stages, config.databases, config.windows, config.precisions, config.scalings)
+    for stage, database, window, precision, scaling in kinds:
+        group: dict[Cell, None] = {}
+        one = Cell(stage, database, window, precision=precision, scaling=scaling, accumulation=config.accumulation)
+        for cell in _layouts(config, one):
+            if reason := _unfit(cell, place):
+                skipped.append((cell, reason))
+                continue
+            group |= dict.fromkeys((cell.base, cell))
+            if config.ceiling and config.slurm is None and cell.ranks > 1 and cell.nodes == 1:
+                group[cell.ceiling] = None
+            group |= dict.fromkeys(_copies(cell, config, place, skipped))
+            if config.prediction:
+                part = replace(cell.base, global_batch=cell.global_batch // cell.ranks)
+                group |= dict.fromkeys((part, replace(part, copies=cell.ranks if cell.nodes == 1 else 1)))
+        if group:
+            groups.append(list(group))
+    cells = [cell for group in groups for cell in group]
+    return Grid(groups, _references(cells), skipped)
+
+
+def _layouts(config: StudyConfig, one: Cell) -> Iterator[Cell]:
+    """Cells of a group, each once; buckets mean nothing to one rank."""
+    together = math.lcm(*config.ranks) * config.accumulation if one.scaling == "strong" else config.accumulation
+    windows = max(1, round(config.batch_tokens / one.window / together)) * together
+    seen = set()
+    for cpus, nodes, ranks, cap in itertools.product(
+        config.cpus_per_task, config.nodes, config.ranks, config.buckets_mb
+    ):
+        batch = windows if one.scaling == "strong" else windows * ranks
+        cap = cap if ranks > 1 else Cell.bucket_cap_mb
+        cell = replace(one, cpus_per_task=cpus, nodes=nodes, ranks=ranks, bucket_cap_mb=cap, global_batch=batch)
+        if cell not in seen:
+            seen.add(cell)
+            yield cell
+
+
+def _copies(cell: Cell, config: StudyConfig, place: Place, skipped: list[tuple[Cell, str]]) -> Iterator[Cell]:
+    """Copies of a cell of one rank that were asked for and fit; the others are noted."""
+    for number in config.copies if cell.ranks == 1 and config.slurm is None else []:
+        copies = replace(cell, copies=number)
+        if copies.num_cores > place.num_cores:
+            skipped.append((copies, f"{number} trainings of {cell.cpus_per_task} CPUs on a node of {place.num_cores}"))
+        elif number > 1:
+            yield copies
+
+
+def _unfit(cell: Cell, place: Place) -> str | None:
+    """Why a cell cannot be measured here; None where it can."""
+    per_node = -(-cell.ranks // cell.nodes)
+    if cell.ranks % cell.nodes:
+        return f"{cell.ranks} ranks do not divide among {cell.nodes} nodes"
+    if cell.nodes > place.num_nodes:
+        return f"{cell.nodes} nodes asked for, {place.num_nodes} here"
+    if per_node * cell.cpus_per_task > place.num_cores:
+        return f"{per_node} ranks of {cell.cpus_per_task} CPUs on a node of {place.num_cores}"
+    if place.num_devices is not None and per_node > place.num_devices:
+        return f"{per_node} ranks on a node of {place.num_devices} GPUs"
+    return None
+
+
+def _references(cells: list[Cell]) -> list[Cell]:
+    alone = {cell.work for cell in cells if cell.ranks == cell.copies == 1}
+    missing: dict[Cell, None] = {}
+    for cell in cells:
+        if cell.work not in alone:
+            missing[replace(cell.base, global_batch=cell.global_batch, accumulation=cell.ranks * cell.accumulation)] = (
+                None
+            )
+    return list(missing)
