@@ -1,4 +1,4 @@
-"""A study on a real SLURM of two nodes: one rank, two on a node, two on two nodes."""
+"""A study on a real SLURM of two nodes: one rank, and two on two nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heartlm.scaling.cell import load_measurements
 from heartlm.scaling.slurm import SlurmTrainer
 from tests.slurm import Cluster
 
-GRID = ["--ranks", "[1, 2]", "--nodes", "[1, 2]", "--windows", "[32]", "--repeats", "1"]
+GRID = ["--ranks", "[1, 2]", "--nodes", "[2]", "--windows", "[32]", "--repeats", "1"]
 SHORT = ["--steps", "3", "--warm-up", "2", "--depth", "1", "--batch-tokens", "256", "--timeout-s", "300"]
 
 
@@ -29,14 +29,10 @@ def test_a_study_through_slurm(
     status = main(["scale", "run", *databases, *GRID, *SHORT])
     said = capsys.readouterr()
     assert status == 0, said.err
-    assert "study: 3 measured, 0 were there already, 1 cells skipped" in said.out
+    assert "study: 2 measured, 0 were there already, 1 cells skipped" in said.out
     assert "r1-n2" in said.err and "1 ranks do not divide among 2 nodes" in said.err
     every = load_measurements(tmp_path / "study")
-    assert {(each.cell.ranks, each.cell.nodes, each.failed) for each in every} == {
-        (1, 1, None),
-        (2, 1, None),
-        (2, 2, None),
-    }
+    assert {(each.cell.ranks, each.cell.nodes, each.failed) for each in every} == {(1, 1, None), (2, 2, None)}
     for each in every:
         assert sum(each.part_s.values()) == pytest.approx(each.mean_step_s, rel=1e-6)
         assert each.environment["num_ranks"] == each.cell.ranks
