@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from heartlm.cli.main import main
 from heartlm.launch.campaign import Campaign, Experiment, campaign_of, in_order
-from heartlm.launch.campaign_arrays import TaskArray, arrays_of, places_on_node, script_of, tasks_text
+from heartlm.launch.campaign_arrays import TaskArray, arrays_of, places_on_node
+from heartlm.launch.campaign_script import script_of, tasks_text
 from heartlm.launch.profile import load_profile, profile_of
 from heartlm.launch.run_file import RunFile
 from heartlm.launch.topology import Topology

@@ -216,7 +216,7 @@ def _profile(options: RunOptions) -> SiteProfile:
 
 
 def _show_scripts(campaign: Campaign, profile: SiteProfile, python: str, at_most: int | None) -> int:
-    from heartlm.launch.campaign_arrays import script_of, tasks_text
+    from heartlm.launch.campaign_script import script_of, tasks_text
     from heartlm.launch.campaign_submit import arrays_left
 
     for array in arrays_left(campaign, profile):

@@ -9,8 +9,9 @@ from pathlib import Path
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, write_json
 from heartlm.launch.campaign import Campaign
-from heartlm.launch.campaign_arrays import TaskArray, arrays_of, script_of, tasks_text
+from heartlm.launch.campaign_arrays import TaskArray, arrays_of
 from heartlm.launch.campaign_done import progress_of
+from heartlm.launch.campaign_script import script_of, tasks_text
 from heartlm.launch.profile import SiteProfile
 from heartlm.launch.submit import call, submit
 
