@@ -295,6 +295,17 @@ def test_impossible_ranks_are_named(name: str, value: str | None) -> None:
         Ranks.from_environment({key: number for key, number in environment.items() if number is not None})
 
 
+def lose_before_the_first_step(folder: str) -> None:
+    if this().rank:
+        os._exit(0)
+    with pytest.raises(HeartlmError, match=r"^rank 0 lost another rank before the first step"):
+        train_as_rank(folder, {"timeout_s": 2.0}, 0.0, False, False)
+
+
+def test_a_rank_lost_before_the_first_step_is_told_of(tmp_path: Path) -> None:
+    run((2, lose_before_the_first_step, [str(tmp_path / "run")]))
+
+
 def together_as_rank() -> None:
     sums, rank = Sums(), this().rank
     assert sums(1.0, rank) == [2.0, 1.0]

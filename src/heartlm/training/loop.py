@@ -55,10 +55,22 @@ def train(job: Job, resume: bool) -> Progress:
     gc.collect()
     gc.freeze()  # looking through all that was imported, now and then, makes one rank wait for another
     try:
-        return _Loop(job).run(resume)
+        return _begun(job).run(resume)
     finally:
         gc.unfreeze()
         torch.set_flush_denormal(False)
+
+
+def _begun(job: Job) -> _Loop:
+    try:
+        return _Loop(job)
+    except RuntimeError as error:
+        if not has_gone(error):
+            raise
+        raise HeartlmError(
+            f"rank {job.ranks.rank} lost another rank before the first step ({reason_of(error)}): "
+            "what the run has saved is good, give the same command again"
+        ) from error
 
 
 class _Loop:

@@ -125,7 +125,7 @@ def together(act: Callable[[], Result]) -> Result:
 
 def has_gone(error: Exception) -> bool:
     """Whether `error` says that another rank does not answer any more."""
-    return isinstance(error, dist.DistError | RankGone) or any(name in str(error) for name in ("gloo", "NCCL"))
+    return isinstance(error, dist.DistError | RankGone) or any(name in str(error) for name in ("gloo", "NCCL", "Wait timeout"))
 
 
 def reason_of(error: Exception) -> str:
