@@ -193,6 +193,22 @@ def read_json(path: Path) -> Any:
         raise HeartlmError(f"{path} is not valid JSON ({error}): it may be truncated, make it anew") from error
 
 
+def read_yaml(path: Path, what: str) -> Any:
+    """Read a YAML file, `what` in words.
+
+    Raises:
+        HeartlmError: the file is missing, unreadable or not YAML.
+    """
+    import yaml
+
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HeartlmError(f"{path}: cannot be read ({error.strerror}); {what} expected") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise HeartlmError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's bytes as 64 hexadecimal digits."""
     with Path(path).open("rb") as stream:

@@ -21,6 +21,7 @@ from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentError, ArgumentP
 from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
 
 from heartlm.errors import HeartlmError
+from heartlm.files import read_yaml
 
 Options = TypeVar("Options")
 
@@ -129,14 +130,7 @@ def _parser(
 
 def _check_config_file(path: Path) -> None:
     """Raise a HeartlmError that names the file unless it holds fields and their values."""
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HeartlmError(f"{path}: cannot be read ({error.strerror}); a YAML file of settings expected") from error
-    except (ValueError, yaml.YAMLError) as error:
-        raise HeartlmError(f"{path}: not valid YAML ({_one_line(str(error))})") from error
+    content = read_yaml(path, "a YAML file of settings")
     if not isinstance(content, dict):
         raise HeartlmError(f"{path}: fields with their values expected, for example  steps: 1000")
 

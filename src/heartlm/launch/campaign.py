@@ -53,9 +53,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from heartlm.errors import HeartlmError
+from heartlm.files import read_yaml
 from heartlm.launch.campaign_grid import Draft, drafts_of_stages
 from heartlm.launch.run_file import RunFile
 from heartlm.launch.topology import Topology, seconds_of
@@ -128,12 +127,7 @@ def load_campaign(path: Path) -> Campaign:
     Raises:
         HeartlmError: it cannot be read, or says something impossible; the text names the file and the field.
     """
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HeartlmError(f"{path}: cannot be read ({error.strerror}); a campaign's YAML file expected") from error
-    except (ValueError, yaml.YAMLError) as error:
-        raise HeartlmError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
+    content = read_yaml(path, "a campaign's YAML file")
     try:
         campaign = campaign_of(content, default_name=Path(path).stem, folder=Path(path).resolve().parent)
     except HeartlmError as error:

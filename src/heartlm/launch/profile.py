@@ -8,9 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-import yaml
-
 from heartlm.errors import HeartlmError
+from heartlm.files import read_yaml
 
 _SHIPPED = files("heartlm.launch") / "profiles"
 
@@ -99,12 +98,7 @@ def load_profile(name_or_path: str) -> SiteProfile:
             f"profile: {name_or_path!r} found, one of {', '.join(profile_names())} or a YAML file expected"
         )
     source = Path(name_or_path) if is_path else _SHIPPED / f"{name_or_path}.yaml"
-    try:
-        content = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HeartlmError(f"profile {name_or_path}: cannot be read ({error.strerror})") from error
-    except (ValueError, yaml.YAMLError) as error:
-        raise HeartlmError(f"profile {name_or_path}: not valid YAML ({' '.join(str(error).split())})") from error
+    content = read_yaml(Path(str(source)), "the YAML file of a site's profile")
     return profile_of(content or {}, Path(name_or_path).stem)
 
 

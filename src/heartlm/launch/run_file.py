@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from heartlm.errors import HeartlmError
+from heartlm.files import read_yaml
 
 TRAINING = ("pretrain", "finetune")
 """Commands that many ranks run together and that can be resumed."""
@@ -47,13 +46,7 @@ class RunFile:
         Raises:
             HeartlmError: it cannot be read, is no YAML of fields, or names no command of heartlm.
         """
-        try:
-            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise HeartlmError(f"{path}: cannot be read ({error.strerror}); a YAML file of a run expected") from error
-        except (ValueError, yaml.YAMLError) as error:
-            raise HeartlmError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
-        return cls.of(content, str(path))
+        return cls.of(read_yaml(path, "a YAML file of a run"), str(path))
 
     @classmethod
     def of(cls, content: Any, where: str) -> RunFile:

@@ -22,13 +22,11 @@ import numpy as np
 
 from heartlm.scaling.cell import Cell, Measurement
 from heartlm.scaling.network import bucket_bytes
+from heartlm.scaling.probe import UNUSUAL, probes_of, unusual
 from heartlm.scaling.simulate import Work, typical_s
 
 MOST_JITTER = 64
 """More single steps than this are stood for by as many quantiles."""
-
-UNUSUAL = 0.15
-"""A probe that is further from the median of all means that the machine had not its usual speed."""
 
 NORMAL = 1.4826
 """The standard deviation of a normal distribution over the median of its absolute deviations."""
@@ -193,24 +191,17 @@ def steady(measurements: Iterable[Measurement]) -> list[Measurement]:
     Of a cell that has none such, the one that was nearest to it.
     """
     good = [each for each in measurements if each.failed is None]
-    usual = statistics.median([probe for each in good for probe in _probes(each)] or [1.0])
-
-    def away(measurement: Measurement) -> float:
-        return max((abs(probe / usual - 1) for probe in _probes(measurement)), default=0.0)
+    probes = [probe for each in good for probe in probes_of(each)]
+    usual = statistics.median(probes) if probes else None
 
     cells: dict[Cell, list[Measurement]] = {}
     for each in good:
         cells.setdefault(each.cell, []).append(each)
-    return [
-        each
-        for found in cells.values()
-        for each in ([one for one in found if away(one) <= UNUSUAL] or [min(found, key=away)])
-    ]
-
-
-def _probes(measurement: Measurement) -> list[float]:
-    values = (measurement.environment.get(f"probe_{when}") for when in ("before", "after"))
-    return [float(value) for value in values if value]
+    kept = list[Measurement]()
+    for found in cells.values():
+        nearest = min(found, key=lambda one: unusual(one, usual))
+        kept += [one for one in found if unusual(one, usual) <= UNUSUAL] or [nearest]
+    return kept
 
 
 def repeat_noise(measurements: Iterable[Measurement]) -> tuple[float, int]:

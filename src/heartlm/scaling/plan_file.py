@@ -28,10 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
+from heartlm.files import read_json, read_yaml
 from heartlm.launch.campaign import Campaign, Experiment, campaign_of, load_campaign
 from heartlm.scaling.schedule import Cluster, Job
 
@@ -71,12 +69,7 @@ def load_plan(path: Path) -> PlanFile:
     Raises:
         HeartlmError: it cannot be read, or says something impossible; the text names the file and the field.
     """
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HeartlmError(f"{path}: cannot be read ({error.strerror}); a plan's YAML file expected") from error
-    except (ValueError, yaml.YAMLError) as error:
-        raise HeartlmError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
+    content = read_yaml(path, "a plan's YAML file")
     try:
         return _plan_of(content, path)
     except HeartlmError as error:

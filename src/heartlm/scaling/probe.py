@@ -41,18 +41,19 @@ def moved(before: float, after: float) -> bool:
 
 def usual_probe(measurements: Iterable[Measurement]) -> float | None:
     """The median of all probes; None while there are too few."""
-    probes = [value for each in measurements for value in _probes(each)]
+    probes = [value for each in measurements for value in probes_of(each)]
     return statistics.median(probes) if len(probes) >= ENOUGH else None
 
 
 def unusual(measurement: Measurement, usual: float | None) -> float:
     """By what share the machine's speed around a measurement differed from the usual one; 0 where nobody knows."""
-    return 0.0 if usual is None else max((abs(value / usual - 1) for value in _probes(measurement)), default=0.0)
+    return 0.0 if usual is None else max((abs(value / usual - 1) for value in probes_of(measurement)), default=0.0)
 
 
-def _probes(measurement: Measurement) -> list[float]:
+def probes_of(measurement: Measurement) -> list[float]:
+    """The probes before and after a measurement, as far as there are any."""
     values = (measurement.environment.get(f"probe_{when}") for when in ("before", "after"))
-    return [float(value) for value in values if value is not None]
+    return [float(value) for value in values if value]
 
 
 def _on(core: int, rounds: int) -> float:

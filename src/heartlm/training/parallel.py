@@ -125,7 +125,8 @@ def together(act: Callable[[], Result]) -> Result:
 
 def has_gone(error: Exception) -> bool:
     """Whether `error` says that another rank does not answer any more."""
-    return isinstance(error, dist.DistError | RankGone) or any(name in str(error) for name in ("gloo", "NCCL", "Wait timeout"))
+    words = "gloo", "NCCL", "Wait timeout"
+    return isinstance(error, dist.DistError | RankGone) or any(word in str(error) for word in words)
 
 
 def reason_of(error: Exception) -> str:
