@@ -7,7 +7,6 @@ as they were faster, and that part of their waiting is the straggler's, not the 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.scaling.cell import PARTS, Cell, Measurement
+from heartlm.scaling.equations import mean_known
 from heartlm.training.meters import Meters
 
 Rank = Mapping[str, Any]
@@ -58,7 +58,7 @@ def measured(
         environment: machine and versions.
     """
     parts = [_parts(ranks, warm_up) for ranks in trainings]
-    means = {name: _mean([part[name] for part in parts]) for name in parts[0]}
+    means = {name: mean_known([part[name] for part in parts]) for name in parts[0]}
     steps_s = np.mean([_of_ranks(ranks, "step_s")[:, warm_up:].mean(axis=0) for ranks in trainings], axis=0)
     every = [rank for ranks in trainings for rank in ranks]
     rates = [sum(step["num_tokens"] for step in ranks[0]["steps"][warm_up:]) for ranks in trainings]
@@ -129,11 +129,6 @@ def _busy(ranks: Sequence[Rank]) -> NDArray[np.float64]:
 
 def _of_ranks(ranks: Sequence[Rank], name: str) -> NDArray[np.float64]:
     return np.array([[step[name] for step in rank["steps"]] for rank in ranks], dtype=np.float64)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if len(known) == len(values) else None
 
 
 def _energy_j(firsts: Sequence[Rank], steps: int) -> float | None:

@@ -83,3 +83,9 @@ def _half_width(values: Sequence[float]) -> float | None:
         return None
     quantile: Any = stats.t.ppf(0.975, len(values) - 1)
     return float(quantile) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def mean_known(values: Sequence[float | None]) -> float | None:
+    """The mean of `values`; None where one of them is unknown, or there is none."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None

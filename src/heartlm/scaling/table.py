@@ -23,6 +23,7 @@ from heartlm.scaling.equations import (
     ideal_s,
     karp_flatt,
     mean_interval,
+    mean_known,
     overhead_s,
     ratio_interval,
     speedup,
@@ -160,7 +161,7 @@ def _row(cell: Cell, passed: dict[Cell, Repeats]) -> Row:
         step_p95_s=float(np.quantile(steps_s, 0.95)),
         tokens_per_s=statistics.fmean(each.tokens_per_s for each in every),
         part_s={name: statistics.fmean(each.part_s[name] for each in every) for name in PARTS},
-        detail_s={name.removesuffix("_s"): _mean_known([getattr(each, name) for each in every]) for name in details},
+        detail_s={name.removesuffix("_s"): mean_known([getattr(each, name) for each in every]) for name in details},
         peak_memory_bytes=max(each.peak_memory_bytes for each in every),
         energy_j_per_mtoken=_energy_j_per_mtoken(every),
         **_against(cell, repeats, passed),
@@ -179,7 +180,7 @@ def _beside(cell: Cell, passed: dict[Cell, Repeats]) -> Beside | None:
 
 
 def _energy_j_per_mtoken(measurements: Sequence[Measurement]) -> float | None:
-    return _mean_known(
+    return mean_known(
         [
             None if each.energy_j is None else each.energy_j / each.tokens_per_s / each.training_s * 1e6
             for each in measurements
@@ -222,11 +223,6 @@ def _together(cell: Cell, base: Measurement, copies: Measurement) -> float:
 def _has_moved(measurement: Measurement) -> bool:
     before, after = (measurement.environment.get(name) for name in ("probe_before", "probe_after"))
     return before is not None and after is not None and moved(before, after)
-
-
-def _mean_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
 def groups(rows: Iterable[Row], key: Callable[[Cell], Any]) -> dict[Any, list[Row]]:
