@@ -1,0 +1,234 @@
+"""How speed is measured: rivals take turns in one run, the median of several rounds counts, the machine is watched.
+
+    rivals ─► one turn each without counting ─► rounds in which every one has its turn ─► medians, ratios, spreads
+              probe ─────────────────────────── the table is measured ─────────────────────────── probe
+
+A machine may be shared, so a rate says little by itself and the ratio of two rates taken in turns says more. A probe, a
+fixed piece of arithmetic on every core in use, is timed before and after each table: where the two differ by more than
+a tenth, the table says so. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from heartlm.scaling.probe import moved
+from heartlm.scaling.probe import probe as probe_cores
+
+PROBED_CORES, PROBE_ROUNDS = 8, 5
+
+Cell = str | int | float | None
+"""What stands in a table; None where there is nothing to say, shown as –."""
+
+
+def cores() -> list[int]:
+    """The cores this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def pin(*places: int) -> None:
+    """Keep this thread, and the processes it starts, on `places` in the list of cores it may use."""
+    allowed = cores()
+    os.sched_setaffinity(0, {allowed[place % len(allowed)] for place in places})
+
+
+def probe() -> float:
+    """Speed of the machine now, in fixed pieces of arithmetic a second on the slowest of the cores in use."""
+    return probe_cores(cores()[:PROBED_CORES], PROBE_ROUNDS)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Seconds that `work` takes, once."""
+    begin_s = time.perf_counter()
+    work()
+    return time.perf_counter() - begin_s
+
+
+def interleaved(
+    rivals: Mapping[str, Callable[[], object]], rounds: int = 5, warm_up: bool = True
+) -> dict[str, list[float]]:
+    """Seconds of every rival in every round; they take turns, and each is run once beforehand without counting."""
+    if warm_up:
+        for work in rivals.values():
+            work()
+    times: dict[str, list[float]] = {name: [] for name in rivals}
+    for _ in range(rounds):
+        for name, work in rivals.items():
+            times[name].append(seconds(work))
+    return times
+
+
+def median_rates(times: Mapping[str, Sequence[float]], amount: float) -> dict[str, float]:
+    """Amount a second of every rival, from its median time."""
+    return {name: amount / statistics.median(taken) for name, taken in times.items()}
+
+
+@dataclass(frozen=True)
+class Rival:
+    """One way of doing the same work.
+
+    Attributes:
+        name: as it stands in the table.
+        turn: does the work once.
+        amount: how much work a turn is, in the unit that the rates are wanted in.
+    """
+
+    name: str
+    turn: Callable[[], object]
+    amount: float = 1.0
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a rival took.
+
+    Attributes:
+        seconds: of its turn in each round.
+        amount: of work in a turn.
+    """
+
+    seconds: tuple[float, ...]
+    amount: float = 1.0
+
+    @property
+    def median_s(self) -> float:
+        """Seconds of a turn, in the middle of the rounds."""
+        return statistics.median(self.seconds)
+
+    @property
+    def rate(self) -> float:
+        """Amount a second, from the median."""
+        return self.amount / self.median_s
+
+    @property
+    def spread(self) -> float:
+        """Distance of the quartiles over the rounds, as a share of the median."""
+        low, high = np.percentile(self.seconds, (25, 75))
+        return float((high - low) / self.median_s)
+
+    def times_faster_than(self, other: Timed) -> float:
+        """Ratio of the rates, in the middle of the rounds: the two had their turns side by side in each."""
+        pairs = zip(self.seconds, other.seconds, strict=True)
+        return statistics.median(theirs / other.amount / (ours / self.amount) for ours, theirs in pairs)
+
+
+def race(rivals: Sequence[Rival], rounds: int = 5, warm_up: bool = True) -> dict[str, Timed]:
+    """Time rivals in turns: what each took, by name."""
+    times = interleaved({rival.name: rival.turn for rival in rivals}, rounds, warm_up)
+    return {rival.name: Timed(tuple(times[rival.name]), rival.amount) for rival in rivals}
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean that ratios have; of at least one value, all above 0."""
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """How a table is drawn.
+
+    Attributes:
+        kind: a bar for each row (`bars`: one beside the other where there are more columns; `stack`: one upon the
+            other), or `lines` through the rows.
+        x: columns that name the rows, or the column along the axis of lines.
+        y: columns that are drawn; rows without a number there are left out.
+        label: what the drawn columns are, with the unit.
+        by: of lines, the column that tells them apart.
+        log: both axes of lines are logarithmic.
+    """
+
+    kind: Literal["bars", "stack", "lines"]
+    x: tuple[str, ...]
+    y: tuple[str, ...]
+    label: str
+    by: str | None = None
+    log: bool = False
+
+
+@dataclass
+class BenchTable:
+    """One table of results, with the probe before and after.
+
+    Attributes:
+        title: what was measured.
+        columns: names of the columns, with their units.
+        rows: the cells of each row; numbers stay numbers until they are shown.
+        notes: what must be said of them.
+        chart: how to draw them, if at all.
+        probe_before: taken when the table is made.
+        probe_after: taken when it is closed.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Cell, ...]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    chart: Chart | None = None
+    probe_before: float = field(default_factory=probe)
+    probe_after: float | None = None
+
+    def add(self, *cells: Cell) -> None:
+        """Add a row."""
+        assert len(cells) == len(self.columns), (cells, self.columns)
+        self.rows.append(cells)
+
+    def close(self) -> BenchTable:
+        """Probe the machine again; returns the table itself."""
+        self.probe_after = probe()
+        return self
+
+    @property
+    def moved(self) -> bool:
+        """Whether the machine's speed changed while the table was measured."""
+        assert self.probe_after is not None, "close the table first"
+        return moved(self.probe_before, self.probe_after)
+
+    @property
+    def about_the_machine(self) -> str:
+        """What the probe says, as a sentence."""
+        state = "THE MACHINE MOVED while this was measured" if self.moved else "the machine held its speed"
+        return f"Probe before {self.probe_before:.0f}, after {self.probe_after:.0f} pieces/s: {state}."
+
+    def column(self, name: str) -> list[Cell]:
+        """The cells of a column."""
+        return [cells[self.columns.index(name)] for cells in self.rows]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as plain values, no number of which is infinite or none."""
+        rows = [[_plain(cell) for cell in cells] for cells in self.rows]
+        probes = {"probe_before": self.probe_before, "probe_after": self.probe_after, "moved": self.moved}
+        return {"title": self.title, "columns": list(self.columns), "rows": rows, "notes": self.notes, **probes}
+
+    def markdown(self) -> str:
+        """The table with its notes and what the probe said, for a document."""
+        lines = [f"## {self.title}", "", row(*self.columns), "|" + "---|" * len(self.columns)]
+        lines += [row(*map(shown, cells)) for cells in self.rows]
+        return "\n".join([*lines, "", *self.notes, self.about_the_machine]) + "\n"
+
+
+def row(*cells: object) -> str:
+    """One line of a Markdown table."""
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def shown(cell: object) -> str:
+    """A cell as it is read: three digits, thousands apart, – for nothing."""
+    if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
+        return "–"
+    if isinstance(cell, float) and abs(cell) < 1000:
+        return f"{cell:.3g}"
+    return f"{cell:,.0f}" if isinstance(cell, int | float) else str(cell)
+
+
+def _plain(cell: Cell) -> Cell:
+    if isinstance(cell, np.generic):
+        cell = cell.item()
+    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
