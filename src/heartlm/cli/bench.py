@@ -60,6 +60,6 @@ def usage() -> str:
         "",
         *(f"  {name:<{width}}  {summary}" for name, summary in SUBCOMMANDS.items()),
         "",
-        "Rivals take turns in one run; the table is printed, and written with a figure to bench/NAME.json and NAME.png.",
+        "Rivals take turns in one run; a table is printed, and written with a figure to bench/NAME.json and NAME.png.",
     ]
     return "\n".join(lines)
