@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"ecg", "scaling"},
     "launch": {"ecg", "tokenizers", "corpus", "training", "kernels"},
     "scaling": {"corpus", "training", "launch"},
+    "federated": {"ecg", "tokenizers", "corpus", "models", "training", "evaluation", "kernels"},
     "bench": {"ecg", "tokenizers", "corpus", "models", "training", "kernels", "launch", "scaling", "report"},
 }
 """Rooms and the rooms they may import; `cli` may import all, and all may import the modules beside the rooms."""

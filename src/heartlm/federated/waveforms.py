@@ -1,0 +1,135 @@
+"""Labelled waveforms of single heartbeats, for TinyECG.
+
+Of each recording one lead is read, the first that has a signal (MLII of most of mitdb). Around every annotated beat it
+is sampled at one rate for all databases, the median of the window is taken away, and what is left is divided by the
+running amplitude of the last beats of the same recording. So nothing crosses from one recording to another, from test
+patients to training, or from the future into the past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
+from heartlm.ecg.database import Database, open_database
+from heartlm.errors import HeartlmError
+from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms
+
+WINDOW = BeatWindow(before_s=0.28, after_s=0.48, rate_hz=125.0)
+"""Seconds around the R peak that TinyECG looks at, and their rate."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A recording with labelled beats, known by its annotations alone.
+
+    Attributes:
+        database: where it is.
+        record_id: its name there.
+        patient_id: whose heart it is, unique over databases.
+        split: train, validation, test or excluded.
+        counts: its beats of each AAMI class, int64 `[5]`.
+    """
+
+    database: Database
+    record_id: str
+    patient_id: str
+    split: str
+    counts: NDArray[np.int64]
+
+    @property
+    def num_beats(self) -> int:
+        """Labelled beats."""
+        return int(self.counts.sum())
+
+
+@dataclass(frozen=True)
+class BeatSet:
+    """Waveforms of beats and what they are.
+
+    Attributes:
+        waveform: float32 `[num_beats, 1, num_samples]`.
+        label: AAMI class index, int8 `[num_beats]`.
+        record: whose beat it is: index into `records`, int32 `[num_beats]`.
+        records: names, `database/record`.
+        patients: of each of `records`.
+    """
+
+    waveform: NDArray[np.float32]
+    label: NDArray[np.int8]
+    record: NDArray[np.int32]
+    records: tuple[str, ...]
+    patients: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+def labelled_records(folders: Sequence[Path]) -> tuple[list[Labelled], list[str]]:
+    """Look through databases for recordings whose beats were classified.
+
+    Returns:
+        The recordings, in the order of `folders` and their names; and what was left out, one line each.
+
+    Raises:
+        HeartlmError: a folder is no database, an annotation file is unreadable, or there is no such recording at all.
+    """
+    found, left_out = list[Labelled](), list[str]()
+    for folder in folders:
+        database = open_database(Path(folder))
+        for record_id in database.record_ids:
+            recording = database.recording(record_id)
+            annotations = database.annotations(record_id, recording)
+            labels = np.zeros(0, np.int8) if annotations is None else annotations.beat_classes()
+            labels = labels[labels != UNLABELLED]
+            split = database.split_of(record_id)
+            if len(labels) == 0 or not recording.has_signal or split == "excluded":
+                why = "excluded" if split == "excluded" else "no signal" if len(labels) else "no labelled beats"
+                left_out.append(f"{database.name}/{record_id}: {why}")
+                continue
+            counts = np.bincount(labels, minlength=len(BEAT_CLASSES))
+            found.append(Labelled(database, record_id, database.patient_of(record_id), split, counts))
+    if not found:
+        raise HeartlmError(
+            f"{', '.join(map(str, folders))}: no recording with a signal and classified beats; TinyECG learns from such"
+        )
+    return found, left_out
+
+
+def beat_set(records: Iterable[Labelled], window: BeatWindow = WINDOW) -> BeatSet:
+    """Read the waveforms of all labelled beats of `records`.
+
+    Raises:
+        HeartlmError: a recording is unreadable.
+    """
+    names, patients = list[str](), list[str]()
+    waveforms, labels, record = list[NDArray[np.float32]](), list[NDArray[np.int8]](), list[NDArray[np.int32]]()
+    for place, each in enumerate(records):
+        waveform, label = _beats_of(each, window)
+        waveforms.append(waveform)
+        labels.append(label)
+        record.append(np.full(len(label), place, np.int32))
+        names.append(f"{each.database.name}/{each.record_id}")
+        patients.append(each.patient_id)
+    if not names:
+        return BeatSet(
+            np.zeros((0, 1, len(window.times_s)), np.float32), np.zeros(0, np.int8), np.zeros(0, np.int32), (), ()
+        )
+    parts = np.concatenate(waveforms)[:, None], np.concatenate(labels), np.concatenate(record)
+    return BeatSet(*parts, tuple(names), tuple(patients))
+
+
+def _beats_of(each: Labelled, window: BeatWindow) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+    recording = each.database.recording(each.record_id)
+    annotations = each.database.annotations(each.record_id, recording)
+    assert annotations is not None, "it had labelled beats"
+    label = annotations.beat_classes()
+    signal = recording.signal(leads=[0])[0]
+    shape = beat_waveforms(signal, annotations.sample, recording.rate_hz, window).shape
+    known = label != UNLABELLED
+    return shape[known], label[known]
