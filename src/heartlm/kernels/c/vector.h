@@ -30,6 +30,25 @@ static inline vfloat load(const float *from) {
 
 static inline void store(float *to, vfloat value) { memcpy(to, &value, sizeof value); }
 
+/* The first `count` of LANES floats, or fewer; what lies beyond is neither read, and zero, nor written. */
+static inline vfloat load_first(const float *from, int64_t count) {
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_maskz_loadu_ps(count < LANES ? (__mmask16)((1u << count) - 1) : 0xFFFF, from);
+#else
+    vfloat value = {0};
+    memcpy(&value, from, (size_t)(count < LANES ? count : LANES) * sizeof *from);
+    return value;
+#endif
+}
+
+static inline void store_first(float *to, vfloat value, int64_t count) {
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(to, count < LANES ? (__mmask16)((1u << count) - 1) : 0xFFFF, (__m512)value);
+#else
+    memcpy(to, &value, (size_t)(count < LANES ? count : LANES) * sizeof *to);
+#endif
+}
+
 /* LANES / 2 floats as doubles, and back. */
 static inline vdouble load_doubles(const float *from) {
 #if defined(__AVX512F__)

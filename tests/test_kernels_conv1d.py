@@ -1,0 +1,194 @@
+"""Compiled convolution: every variant computes what NumPy does in double precision, forwards and backwards."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from heartlm.kernels import conv1d
+from heartlm.kernels.conv1d import ConvShape
+from heartlm.kernels.library import address, variants
+
+Floats = NDArray[np.float32]
+
+LARGEST_ERROR = 1e-5
+"""Relative to the largest of the exact values."""
+
+pytestmark = pytest.mark.skipif(not conv1d.available(), reason="no compiled kernels here")
+examples = settings(derandomize=True, deadline=None, max_examples=150)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> ConvShape:
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    shape = ConvShape(
+        batch=draw(st.integers(1, 5)),
+        in_channels=groups * draw(st.integers(1, 9)),
+        length=draw(st.integers(1, 90)),
+        out_channels=groups * draw(st.integers(1, 21)),
+        kernel_size=draw(st.integers(1, 17)),
+        stride=draw(st.sampled_from([1, 1, 2, 3, 7])),
+        padding=draw(st.integers(0, 12)),
+        dilation=draw(st.sampled_from([1, 1, 2, 5])),
+        groups=groups,
+    )
+    assume(shape.dilation * (shape.kernel_size - 1) < shape.length + 2 * shape.padding)
+    return shape
+
+
+def every_kind_of_shape(test):  # type: ignore[no-untyped-def]
+    """Drawn shapes, and those that are special: long rows, one output, wide channels, stretches of several pieces."""
+    special = [
+        ConvShape(1, 1, 1, 1, 1),
+        ConvShape(2, 1, 500, 1, 7),
+        ConvShape(2, 1, 500, 1, 32),
+        ConvShape(3, 1, 187, 16, 7, padding=3),
+        ConvShape(3, 16, 187, 16, 5, padding=2),
+        ConvShape(1, 2, 7, 3, 7),
+        ConvShape(2, 3, 9, 5, 3, stride=4, padding=7, dilation=3),
+        ConvShape(1, 4, 6, 4, 2, padding=9),
+        ConvShape(1, 64, 700, 40, 5, padding=2),
+        ConvShape(2, 32, 300, 33, 31, padding=15),
+        ConvShape(1, 8, 3600, 8, 15, padding=7),
+        ConvShape(33, 12, 128, 20, 3, padding=1),
+        ConvShape(1, 4, 4000, 8, 3, stride=2, dilation=20),
+        ConvShape(2, 64, 60, 64, 3, padding=1, groups=64),
+    ]
+    for shape in special:
+        test = example(shape)(test)
+    return examples(given(shapes())(test))
+
+
+def numbers(shape: tuple[int, ...], seed: int) -> Floats:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def x_of(shape: ConvShape) -> Floats:
+    return numbers((shape.batch, shape.in_channels, shape.length), 1)
+
+
+def weight_of(shape: ConvShape) -> Floats:
+    return numbers((shape.out_channels, shape.in_channels // shape.groups, shape.kernel_size), 2)
+
+
+def dy_of(shape: ConvShape) -> Floats:
+    return numbers((shape.batch, shape.out_channels, shape.out_length), 3)
+
+
+def at(array: Floats) -> int:
+    return address(array, np.float32)
+
+
+def empty(like: tuple[int, ...]) -> tuple[Floats, Floats]:
+    """An array of NaN with as much around it, which must stay, as a vector is wide."""
+    around = np.full(int(np.prod(like)) + 32, np.nan, np.float32)
+    around[:16] = around[-16:] = 7.0
+    return around, around[16:-16].reshape(like)
+
+
+def assert_close(found: Floats, around: Floats, expected: NDArray[np.float64], what: str) -> None:
+    assert (around[:16] == 7.0).all() and (around[-16:] == 7.0).all(), f"{what}: written beyond the end"
+    assert found.shape == expected.shape
+    error = np.abs(found - expected).max() / max(float(np.abs(expected).max()), 1e-30)
+    assert error <= LARGEST_ERROR, f"{what}: {error}"
+
+
+def run_forward(shape: ConvShape, bias: Floats | None, relu: bool, threads: int, variant: str) -> tuple[Floats, Floats]:
+    x, weight = x_of(shape), weight_of(shape)
+    around, out = empty((shape.batch, shape.out_channels, shape.out_length))
+    bias_at = 0 if bias is None else at(bias)
+    conv1d.forward(shape, at(x), at(weight), bias_at, out.ctypes.data, relu, threads, variant)
+    return around, out
+
+
+@every_kind_of_shape
+def test_forward(shape: ConvShape) -> None:
+    bias = numbers((shape.out_channels,), 4) if shape.length % 2 else None
+    relu = shape.kernel_size % 2 == 0
+    x, weight = x_of(shape).astype(float), weight_of(shape).astype(float)
+    expected = conv1d.reference_forward(shape, x, weight, None if bias is None else bias.astype(float), relu)
+    for variant in variants():
+        for threads in (1, 2):
+            around, out = run_forward(shape, bias, relu, threads, variant)
+            assert_close(out, around, expected, f"{variant}, {threads} threads")
+
+
+@every_kind_of_shape
+def test_input_gradient(shape: ConvShape) -> None:
+    dy, weight = dy_of(shape), weight_of(shape)
+    expected = conv1d.reference_input_gradient(shape, dy.astype(float), weight.astype(float))
+    for variant in variants():
+        for threads in (1, 2):
+            around, dx = empty((shape.batch, shape.in_channels, shape.length))
+            conv1d.input_gradient(shape, at(dy), at(weight), dx.ctypes.data, threads, variant)
+            assert_close(dx, around, expected, f"{variant}, {threads} threads")
+
+
+@every_kind_of_shape
+def test_weight_gradient(shape: ConvShape) -> None:
+    x, dy = x_of(shape), dy_of(shape)
+    expected, expected_bias = conv1d.reference_weight_gradient(shape, x.astype(float), dy.astype(float))
+    for variant in variants():
+        for threads in (1, 2):
+            around, dweight = empty(weight_of(shape).shape)
+            around_bias, dbias = empty((shape.out_channels,))
+            bias_at = dbias.ctypes.data if shape.batch % 3 else 0
+            conv1d.weight_gradient(shape, at(x), at(dy), dweight.ctypes.data, bias_at, threads, variant)
+            assert_close(dweight, around, expected, f"{variant}, {threads} threads")
+            if bias_at:
+                assert_close(dbias, around_bias, expected_bias, f"{variant}, {threads} threads, bias")
+
+
+def test_the_references_are_derivatives_of_each_other() -> None:
+    """<dy, f(x; w)> is linear in x and in w, so both gradients give it back."""
+    for shape in (ConvShape(2, 6, 23, 4, 3, stride=2, padding=3, dilation=2, groups=2), ConvShape(1, 2, 9, 3, 4)):
+        x, weight, dy = (part(shape).astype(float) for part in (x_of, weight_of, dy_of))
+        product = (dy * conv1d.reference_forward(shape, x, weight, None, False)).sum()
+        assert (x * conv1d.reference_input_gradient(shape, dy, weight)).sum() == pytest.approx(product)
+        dweight, dbias = conv1d.reference_weight_gradient(shape, x, dy)
+        assert (weight * dweight).sum() == pytest.approx(product)
+        assert dbias == pytest.approx(dy.sum(axis=(0, 2)))
+
+
+def test_the_reference_is_a_sum_of_products() -> None:
+    shape = ConvShape(1, 1, 4, 1, 2, stride=2, padding=1)
+    x, weight = np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[[10.0, 1.0]]])
+    assert conv1d.reference_forward(shape, x, weight, np.array([-24.0]), False).tolist() == [[[-23.0, -1.0, 16.0]]]
+    assert conv1d.reference_forward(shape, x, weight, np.array([-24.0]), True).tolist() == [[[0.0, 0.0, 16.0]]]
+
+
+def test_results_do_not_depend_on_what_was_computed_before() -> None:
+    """Scratch is used again: what a larger call left there must not show."""
+    small = ConvShape(2, 5, 77, 9, 7, padding=4)
+    first = [run_forward(small, None, False, 1, variant)[1] for variant in variants()]
+    large = ConvShape(4, 32, 500, 32, 9, padding=4)
+    for variant, expected in zip(variants(), first, strict=True):
+        run_forward(large, None, False, 1, variant)
+        np.testing.assert_array_equal(run_forward(small, None, False, 1, variant)[1], expected)
+
+
+def test_big_work_on_two_threads_is_the_same_as_on_one() -> None:
+    shape = ConvShape(8, 16, 500, 16, 5, padding=2)
+    for variant in variants():
+        one, two = (run_forward(shape, None, True, threads, variant)[1] for threads in (1, 2))
+        np.testing.assert_array_equal(one, two)
+
+
+def test_out_length_is_that_of_the_reference() -> None:
+    shape = ConvShape(1, 1, 20, 1, 3, stride=3, padding=2, dilation=4)
+    for length in range(8, 40):
+        shape = dataclasses.replace(shape, length=length)
+        x, weight = x_of(shape).astype(float), weight_of(shape).astype(float)
+        assert conv1d.reference_forward(shape, x, weight, None, False).shape[2] == shape.out_length
+
+
+def test_torch_is_not_needed() -> None:
+    code = "import sys, heartlm.kernels.conv1d; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
