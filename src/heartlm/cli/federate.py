@@ -1,0 +1,59 @@
+"""`heartlm federate`: train over clients that keep their recordings to themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError
+from heartlm.federated.study_file import LAYOUT, StudyConfig
+
+EXAMPLES = (
+    "heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/patients",
+    "mpiexec -n 4 heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/mpi",
+    "torchrun --nproc-per-node 2 -m heartlm federate STUDY.yaml --staleness 1 --out studies/stale",
+    "heartlm federate --resume studies/patients",
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the study that `arguments` say."""
+    study = parse(
+        StudyConfig,
+        arguments,
+        command="federate",
+        summary="Train over clients that keep their recordings to themselves: heartlm federate STUDY.yaml --out FOLDER",
+        examples=EXAMPLES,
+        config_file=True,
+    )
+    changed = _changed(arguments) if study.resume is not None else ()
+    if study.resume is None:
+        study.check()
+
+    from heartlm.errors import needs
+
+    try:
+        from heartlm.federated.federate import federate
+    except ModuleNotFoundError as error:
+        raise needs("train", error.name or "torch") from None
+    outcome = federate(study, changed)
+    if outcome.is_first:
+        print(outcome.told())
+    return 0
+
+
+def _changed(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Which settings are given beside `resume`.
+
+    Raises:
+        HeartlmError: one that must not change.
+    """
+    words = [word.lstrip("-").partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")]
+    names = [word.removeprefix("no_") for word in words if word != "resume"]
+    names += [word for word in arguments[:1] if not word.startswith("--")]
+    for name in names:
+        if name not in LAYOUT:
+            raise HeartlmError(
+                f"{name}: cannot change when a study is resumed: give --resume alone, or with {', '.join(LAYOUT)}"
+            )
+    return tuple(names)

@@ -1,0 +1,39 @@
+"""Numbers in fixed point: 64 bits, the lowest worth 2**-48, so that sums do not depend on their order.
+
+Weights of a model and what training changes of them lie well within ± 32768. A float32 of at least 2**-25 (3e-8) is a
+whole multiple of 2**-48, so it survives to the last bit; smaller ones are rounded to the nearest multiple.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from heartlm.errors import HeartlmError
+
+FRACTION_BITS = 48
+_UNIT = 2.0**FRACTION_BITS
+LARGEST = 2.0 ** (62 - FRACTION_BITS)
+"""Sums of all clients must stay below twice this; their weights add up to one, so each delta may be as large."""
+
+
+def to_fixed_point(numbers: Tensor) -> Tensor:
+    """Bring float64 `numbers` into fixed point, int64.
+
+    Raises:
+        HeartlmError: a number is not finite or too large: training has diverged.
+    """
+    largest = float(numbers.abs().max()) if numbers.numel() else 0.0
+    if not math.isfinite(largest) or largest >= LARGEST:
+        raise HeartlmError(
+            f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
+            "lower learning_rate or server_learning_rate"
+        )
+    return (numbers * _UNIT).round_().to(torch.int64)
+
+
+def from_fixed_point(numbers: Tensor) -> Tensor:
+    """The float64 numbers that int64 `numbers` stand for."""
+    return numbers.to(torch.float64) / _UNIT

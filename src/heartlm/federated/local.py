@@ -1,0 +1,140 @@
+"""A client in this process: local steps of a model that all clients of a rank take turns with."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from heartlm.federated.client import Between, ClientLost, Errand, Update, nothing
+from heartlm.federated.flat import FlatModel
+from heartlm.federated.study_file import StudyConfig
+from heartlm.training.schedule import learning_rate
+
+
+class Learning(Protocol):
+    """A model, its optimiser and the samples of the clients of a rank.
+
+    Attributes:
+        flat: the model.
+        optimizer: of its learning parameters.
+    """
+
+    flat: FlatModel
+    optimizer: torch.optim.Optimizer
+
+    def gradients(self, client: int, step: int) -> Tensor:
+        """Compute the gradients of local step `step` of client number `client`; return the mean loss, a scalar."""
+
+    def step(self, rate: float) -> None:
+        """Move the weights along the gradients, at `rate`, and drop the gradients."""
+
+    def evaluate(self, part: int, of: int, between: Between) -> Any:
+        """Look at part `part` of `of` of the test patients; what comes out can be sent to other ranks."""
+
+    def scores(self, parts: list[Any], final: bool) -> dict[str, Any]:
+        """Scores from what `evaluate` gave on all ranks."""
+
+    def summary(self, scores: dict[str, Any]) -> dict[str, float | None]:
+        """Of final scores, what a line of metrics says."""
+
+    def save(self, folder: Path) -> None:
+        """Write the model with its present weights."""
+
+
+@dataclass(frozen=True)
+class LocalClient:
+    """A client whose local steps are taken here.
+
+    Attributes:
+        number: of the client in the study.
+        name: of the client.
+        num_samples: its training samples.
+        learning: shared by the clients of this rank.
+        study: settings.
+        kept: what its optimiser remembers from round to round.
+    """
+
+    number: int
+    name: str
+    num_samples: int
+    learning: Learning
+    study: StudyConfig
+    kept: dict[str, Tensor]
+
+    def train(self, global_vector: Tensor, errand: Errand, between: Between = nothing) -> Update:
+        """Take local steps from `global_vector`.
+
+        Raises:
+            ClientLost: it died, as the errand said.
+        """
+        begin_s, study, learning = time.perf_counter(), self.study, self.learning
+        learning.flat.load(global_vector)
+        restore(learning.optimizer, self.kept if study.keep_optimizer else {})
+        anchors = learning.flat.views(learning.flat.vector.clone()) if study.strategy == "fedprox" else []
+        losses = list[Tensor]()
+        for step in range(errand.num_steps):
+            if errand.dies_after == step:
+                raise ClientLost(f"died before local step {step + 1}")
+            if errand.deadline_s is not None and time.perf_counter() - begin_s > errand.deadline_s:
+                break
+            losses.append(learning.gradients(self.number, errand.round_index * study.local_steps + step))
+            self._hold_back(anchors)
+            learning.step(self._rate(errand.round_index * study.local_steps + step))
+            between()
+        delta = learning.flat.on_host().double() - global_vector.double()
+        loss = float(torch.stack(losses).mean()) if losses else float("nan")
+        if study.keep_optimizer:
+            self.load_state(remembered(learning.optimizer))
+        return Update(delta, self.num_samples, len(losses), loss, time.perf_counter() - begin_s)
+
+    def _hold_back(self, anchors: list[Tensor]) -> None:
+        """Add the gradient of FedProx's term, half of `proximal` times the squared distance from the global weights."""
+        for parameter, anchor in zip(self.learning.flat.parameters if anchors else [], anchors, strict=True):
+            assert parameter.grad is not None
+            parameter.grad.add_(parameter.detach() - anchor, alpha=self.study.proximal)
+
+    def _rate(self, step: int) -> float:
+        study = self.study
+        return learning_rate(
+            step,
+            peak=study.learning_rate,
+            warmup_steps=0,
+            steps=study.rounds * study.local_steps,
+            final_share=study.final_learning_rate,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """What its optimiser remembers."""
+        return self.kept
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take up what `state` gave."""
+        self.kept.clear()
+        self.kept.update(state)
+
+
+def remembered(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What `optimizer` knows of each parameter, copied to main memory; `place.name` of each."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return {
+        f"{place}.{name}": torch.as_tensor(value).detach().to("cpu", copy=True)
+        for place, parameter in enumerate(parameters)
+        for name, value in optimizer.state.get(parameter, {}).items()
+        if value is not None
+    }
+
+
+def restore(optimizer: torch.optim.Optimizer, state: dict[str, Tensor]) -> None:
+    """Let `optimizer` know what `remembered` gave, and nothing else."""
+    places = [(parameter, group) for group in optimizer.param_groups for parameter in group["params"]]
+    optimizer.state.clear()
+    for key, value in state.items():
+        place, name = key.split(".", 1)
+        parameter, group = places[int(place)]
+        counts_steps = value.ndim == 0 and not group.get("fused")  # which stay on the host
+        optimizer.state[parameter][name] = value.to("cpu" if counts_steps else parameter.device, copy=True)

@@ -1,0 +1,108 @@
+"""What communication of a round costs: the part a rank waits for, the part that passes while it computes, and bytes.
+
+    local steps   |====== round t ======|                |====== round t+1 =====|
+    sum of t                            |post|- - - - -|t|- - - -|t|- - - -|wait|
+                                        |<------------- flight ---------------->|
+
+A flight lasts from when the first bucket is handed over until the last sum is there. Exposed are the seconds that this
+rank spends on communication and nothing else: bringing numbers into fixed point, handing over, testing, waiting, and
+making the mean. What is left of the flight is hidden: local steps or an evaluation were computed meanwhile. A sum that
+was there before anybody looked counts as under way until somebody did, so a flight is no measure of the network.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Communication since the last `take`.
+
+    Attributes:
+        exposed_s: spent on communication alone.
+        hidden_s: of flights, beside computing.
+        calls_s: the part of `exposed_s` inside the library: handing over, testing, waiting.
+        num_bytes: handed over by this rank.
+    """
+
+    exposed_s: float = 0.0
+    hidden_s: float = 0.0
+    calls_s: float = 0.0
+    num_bytes: int = 0
+
+    @property
+    def hidden_share(self) -> float | None:
+        """Hidden seconds over all; None where there were none."""
+        both = self.exposed_s + self.hidden_s
+        return self.hidden_s / both if both > 0 else None
+
+
+class CommunicationMeter:
+    """Sums up what communication costs this rank.
+
+    Args:
+        now_s: the clock.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+        self._now_s = now_s
+        self._exposed_s = self._calls_s = self._hidden_s = 0.0
+        self._num_bytes = 0
+        self._flight_s: float | None = None
+        self._within_s = 0.0
+        self._begin_s: float | None = None
+
+    @contextmanager
+    def exposed(self) -> Iterator[None]:
+        """Around what is done for communication alone."""
+        self._begin_s = self._now_s()
+        try:
+            yield
+        finally:
+            now_s, begin_s = self._now_s(), self._begin_s
+            assert begin_s is not None
+            self._exposed_s += now_s - begin_s
+            if self._flight_s is not None:
+                self._within_s += now_s - max(begin_s, self._flight_s)
+            self._begin_s = None
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Around a call of the library, inside `exposed`."""
+        begin_s = self._now_s()
+        try:
+            yield
+        finally:
+            self._calls_s += self._now_s() - begin_s
+
+    def sent(self, num_bytes: int) -> None:
+        """Bytes were handed over; the first of a round begin a flight."""
+        self._num_bytes += num_bytes
+        if self._flight_s is None:
+            self._flight_s = self._now_s()
+
+    def landed(self) -> None:
+        """Everything that was under way is there."""
+        if self._flight_s is None:
+            return
+        now_s = self._now_s()
+        within_s = self._within_s
+        if self._begin_s is not None:
+            within_s += now_s - max(self._begin_s, self._flight_s)
+        self._hidden_s += max(0.0, now_s - self._flight_s - within_s)
+        self._flight_s, self._within_s = None, 0.0
+
+    def inside_s(self) -> float:
+        """Exposed seconds since the last `take`."""
+        return self._exposed_s
+
+    def take(self) -> Cost:
+        """What it was since the last time; a flight that is under way is counted when it has landed."""
+        cost = Cost(self._exposed_s, self._hidden_s, self._calls_s, self._num_bytes)
+        self._exposed_s = self._calls_s = self._hidden_s = 0.0
+        self._num_bytes = 0
+        return cost

@@ -1,0 +1,129 @@
+"""Which patients make up which client: whole patients, never windows of them, so no heart is on two clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.errors import HeartlmError
+from heartlm.federated.study_file import StudyConfig
+from heartlm.kernels.draws import Stream, draws, uniform
+
+PARTITION_STREAM = 11
+
+
+@dataclass(frozen=True)
+class Patient:
+    """What a partition has to know of a patient.
+
+    Attributes:
+        name: unique over databases.
+        database: where the patient's recordings are.
+        num_samples: training samples.
+        class_counts: samples of each class, int64 `[num_classes]`; empty where nothing is labelled.
+    """
+
+    name: str
+    database: str
+    num_samples: int
+    class_counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client as the study sees it.
+
+    Attributes:
+        name: unique in the study.
+        patients: whose samples it has, ascending.
+        num_samples: how many.
+    """
+
+    name: str
+    patients: tuple[str, ...]
+    num_samples: int
+
+
+def partition(patients: Sequence[Patient], study: StudyConfig) -> list[Member]:
+    """Make clients of `patients` as `study` says.
+
+    Raises:
+        HeartlmError: there are fewer patients than clients, or one patient is in two databases that are to be apart.
+    """
+    patients = sorted(patients, key=lambda patient: patient.name)
+    if study.partition == "central":
+        return [_member("central", patients)]
+    if study.partition == "patient":
+        return [_member(patient.name, [patient]) for patient in patients]
+    if study.partition == "database":
+        return _by_database(patients)
+    if len(patients) < study.clients:
+        raise HeartlmError(
+            f"clients: {study.clients} found, at most {len(patients)} expected: a patient is on one only"
+        )
+    dealt = _at_random(patients, study) if study.partition == "iid" else _by_classes(patients, study)
+    width = len(str(study.clients - 1))
+    return [_member(f"client-{number:0{width}d}", group) for number, group in enumerate(dealt)]
+
+
+def _member(name: str, patients: Sequence[Patient]) -> Member:
+    names = tuple(sorted(patient.name for patient in patients))
+    return Member(name, names, sum(patient.num_samples for patient in patients))
+
+
+def _by_database(patients: Sequence[Patient]) -> list[Member]:
+    of_patient = dict[str, str]()
+    for patient in patients:
+        if of_patient.setdefault(patient.name, patient.database) != patient.database:
+            raise HeartlmError(
+                f"partition: 'database' found, but the patient {patient.name} is in {of_patient[patient.name]} and in "
+                f"{patient.database}: leave one of them out"
+            )
+    names = sorted({patient.database for patient in patients})
+    return [_member(name, [patient for patient in patients if patient.database == name]) for name in names]
+
+
+def _at_random(patients: Sequence[Patient], study: StudyConfig) -> list[list[Patient]]:
+    """Deal the patients out in random order, each to the client that has the fewest samples so far."""
+    groups = [list[Patient]() for _ in range(study.clients)]
+    for place in np.argsort(_chances(study, 0, len(patients)), kind="stable"):
+        sizes = [(sum(each.num_samples for each in group), len(group), n) for n, group in enumerate(groups)]
+        empty = [size for size in sizes if size[1] == 0]
+        groups[min(empty or sizes)[2]].append(patients[int(place)])
+    return groups
+
+
+def _by_classes(patients: Sequence[Patient], study: StudyConfig) -> list[list[Patient]]:
+    """Draw a client for each patient, likelier one that likes the classes of which the patient has more than others.
+
+    How much each client likes a class is drawn from a symmetric Dirichlet distribution over clients (as Hsu et al.
+    2019, arXiv 1909.06335, draw class shares); a patient's liking is the mean over its classes, each by how much
+    commoner it is in the patient than in all of them, so that rare classes count.
+    """
+    counts = np.stack([patient.class_counts for patient in patients]).astype(np.float64)
+    if counts.sum() == 0:
+        raise HeartlmError("partition: 'label_skew' found, but no sample of these patients has a label")
+    usual = counts.sum(axis=0) / counts.sum()
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    excess = np.divide(share, usual, out=np.zeros_like(share), where=usual > 0)
+    excess /= np.maximum(excess.sum(axis=1, keepdims=True), 1e-12)
+    generator = np.random.Generator(np.random.Philox(key=[study.seed, PARTITION_STREAM]))
+    liking = generator.dirichlet(np.full(study.clients, study.alpha), size=counts.shape[1])
+    chance = np.cumsum(excess @ liking, axis=1)
+    drawn = _chances(study, len(patients), len(patients)) * chance[:, -1]
+    client = np.minimum((chance <= drawn[:, None]).sum(axis=1), study.clients - 1)
+    groups = [[patients[int(place)] for place in np.flatnonzero(client == number)] for number in range(study.clients)]
+    for group in groups:  # a client without patients gets the smallest of the one that has the most of them
+        if not group:
+            richest = max(groups, key=len)
+            smallest = min(richest, key=lambda patient: (patient.num_samples, patient.name))
+            richest.remove(smallest)
+            group.append(smallest)
+    return groups
+
+
+def _chances(study: StudyConfig, first: int, num: int) -> NDArray[np.float64]:
+    return uniform(draws(Stream(study.seed, 0, PARTITION_STREAM), first, num))

@@ -1,0 +1,237 @@
+"""Settings of a federated study, as documented fields; a YAML file holds the same. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from heartlm.errors import HeartlmError
+from heartlm.files import read_yaml
+
+SERVER_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "diloco": 0.7}
+"""Server learning rates where none is given; 1, the whole mean, for the others."""
+
+
+LAYOUT = ("overlap", "communicator", "bucket_mib", "device", "threads", "timeout_s", "isolated")
+"""Settings that may change when a study is resumed: how it computes, not what."""
+
+
+@dataclass
+class StudyConfig:
+    """Settings of a federated study.
+
+    Attributes:
+        out: the folder to write.
+        resume: continue the interrupted study in this folder; its own settings hold and all others are refused.
+        model: tiny_ecg labels the waveforms of beats; pretrain and finetune train a heart language model.
+        databases: folders with the recordings, for tiny_ecg.
+        corpus: folder with the tokens, for pretrain and finetune.
+        foundation: run folder of a pretrained model, for finetune.
+        training: further settings of heartlm pretrain or finetune, for example {window: 128, depth: 4}.
+        partition: who is a client; patient makes each one, iid deals them out at random, label_skew by what beats they
+            have, database makes each database one, central all patients one. A patient is never on two clients.
+        clients: how many, for iid and label_skew.
+        alpha: of label_skew: the smaller, the more clients differ (a Dirichlet distribution).
+        strategy: what the server does; fedavg moves by the weighted mean, fedprox holds clients back, fedadam and
+            fedyogi adapt rates, diloco has Nesterov momentum.
+        server_learning_rate: by default 1 for fedavg and fedprox, 0.01 for fedadam and fedyogi, 0.7 for diloco.
+        server_momentum: by default 0.9 for diloco, else 0; of fedadam and fedyogi it is beta1, by default 0.9.
+        beta2: of fedadam and fedyogi.
+        tau: of fedadam and fedyogi: how adaptive; smaller is more.
+        proximal: of fedprox: how strongly clients are held to the global weights.
+        rounds: how many.
+        local_steps: of a client in a round.
+        batch_size: samples (for language models windows) of a local step.
+        learning_rate: of clients; falls along a cosine over all rounds to final_learning_rate of it.
+        final_learning_rate: share of learning_rate that the last local step has.
+        optimizer: of clients; language models always take adamw.
+        momentum: of sgd.
+        weight_decay: of clients.
+        keep_optimizer: clients keep the moments of their optimiser from round to round, as DiLoCo does.
+        class_balance: 0 weighs every labelled beat alike, 1 every class alike, 0.5 lies between.
+        participation: share of clients asked in each round, at least one.
+        stragglers: share of asked clients that, each round, are too slow: the deadline finds them after a random part
+            of their steps.
+        late: what becomes of a client that the deadline finds at work: partial takes what it has, drop takes nothing.
+        deadline_s: seconds that a client may take for its local steps; unlike stragglers, not the same in every run.
+        failures: share of asked clients that, each round, die in the middle of it.
+        isolated: give every client a process of its own, so that one that is killed harms nobody else.
+        staleness: rounds that an update is late: 0, or 1, so that its way to the others may take as long as a round.
+        overlap: let sums be on their way while something else is computed, the next local steps with staleness 1 and
+            else the evaluation. It changes no result.
+        communicator: how ranks add up; auto is mpi under mpiexec, torch under torchrun, else local.
+        bucket_mib: MiB that are sent as one.
+        evaluate_every: rounds between evaluations on the test patients; 0 evaluates once, at the end.
+        save_every: rounds between states that the study can resume from.
+        device: where to compute.
+        precision: auto is bf16 on a GPU that has it and fp32 elsewhere.
+        threads: CPU threads of each rank; more than 1 may change last bits from machine to machine.
+        timeout_s: seconds after which a rank that does not answer counts as gone, for torch.
+        seed: of everything random.
+    """
+
+    out: Path | None = None
+    resume: Path | None = None
+    model: Literal["tiny_ecg", "pretrain", "finetune"] = "tiny_ecg"
+    databases: list[str] = field(default_factory=list)
+    corpus: Path | None = None
+    foundation: Path | None = None
+    training: dict[str, Any] = field(default_factory=dict)
+    partition: Literal["patient", "iid", "label_skew", "database", "central"] = "patient"
+    clients: int = 8
+    alpha: float = 0.5
+    strategy: Literal["fedavg", "fedprox", "fedadam", "fedyogi", "diloco"] = "fedavg"
+    server_learning_rate: float | None = None
+    server_momentum: float | None = None
+    beta2: float = 0.99
+    tau: float = 1e-3
+    proximal: float = 0.01
+    rounds: int = 30
+    local_steps: int = 20
+    batch_size: int = 128
+    learning_rate: float = 1e-2
+    final_learning_rate: float = 0.05
+    optimizer: Literal["sgd", "adamw"] = "adamw"
+    momentum: float = 0.0
+    weight_decay: float = 0.01
+    keep_optimizer: bool = True
+    class_balance: float = 0.5
+    participation: float = 1.0
+    stragglers: float = 0.0
+    late: Literal["partial", "drop"] = "partial"
+    deadline_s: float | None = None
+    failures: float = 0.0
+    isolated: bool = False
+    staleness: int = 0
+    overlap: bool = True
+    communicator: Literal["auto", "local", "torch", "mpi"] = "auto"
+    bucket_mib: float = 4.0
+    evaluate_every: int = 5
+    save_every: int = 5
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    threads: int = 1
+    timeout_s: float = 600.0
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first field with an impossible value."""
+        for name in ("clients", "rounds", "local_steps", "batch_size", "save_every", "threads"):
+            self._require(lambda value: value >= 1, "at least 1", name)
+        positive = ("alpha", "server_learning_rate", "tau", "learning_rate", "deadline_s", "bucket_mib", "timeout_s")
+        self._require(lambda value: 0 < value < math.inf, "more than 0", *positive)
+        self._require(lambda value: 0 <= value < math.inf, "at least 0", "proximal", "weight_decay", "evaluate_every")
+        self._require(lambda value: 0 <= value < 1, "0 to below 1", "server_momentum", "momentum", "beta2", "failures")
+        self._require(lambda value: 0 <= value <= 1, "0 to 1", "final_learning_rate", "class_balance", "stragglers")
+        self._require(lambda value: 0 < value <= 1, "more than 0, at most 1", "participation")
+        self._require(lambda value: value in (0, 1), "0 or 1", "staleness")
+        self._require(lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
+        self._check_sources()
+
+    def _check_sources(self) -> None:
+        tiny = self.model == "tiny_ecg"
+        if tiny and not self.databases:
+            raise HeartlmError("databases: nothing found, folders with recordings expected by model tiny_ecg")
+        if not tiny and self.corpus is None:
+            raise HeartlmError(f"corpus: nothing found, a corpus folder expected by model {self.model}")
+        if self.model == "finetune" and self.foundation is None:
+            raise HeartlmError("foundation: nothing found, the run folder of a pretrained model expected")
+        useless = {"corpus": tiny, "foundation": self.model != "finetune", "training": tiny, "databases": not tiny}
+        for name, is_useless in useless.items():
+            if is_useless and getattr(self, name):
+                raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by model {self.model}")
+
+    def _require(self, holds: Callable[[float], bool], expected: str, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not holds(value):
+                raise HeartlmError(f"{name}: {value} found, {expected} expected")
+
+    @property
+    def server_rate(self) -> float:
+        """The server's learning rate, resolved."""
+        return self.server_learning_rate or SERVER_RATES.get(self.strategy, 1.0)
+
+    @property
+    def server_beta(self) -> float:
+        """The server's momentum, or first beta, resolved."""
+        usual = 0.0 if self.strategy in ("fedavg", "fedprox") else 0.9
+        return usual if self.server_momentum is None else self.server_momentum
+
+    def to_yaml(self) -> dict[str, Any]:
+        """The fields as plain values, paths in full; `load_study` reads them."""
+        plain = {key: str(value.resolve()) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+        return plain | {"databases": [str(Path(folder).resolve()) for folder in self.databases], "resume": None}
+
+
+def load_study(path: Path) -> StudyConfig:
+    """Read and check a study's YAML file.
+
+    Raises:
+        HeartlmError: it cannot be read, or says something impossible; the text names the file and the field.
+    """
+    content = read_yaml(path, "a YAML file of a federated study")
+    if not isinstance(content, dict):
+        raise HeartlmError(f"{path}: fields with their values expected, for example  rounds: 30")
+    try:
+        study = study_of(content)
+        study.check()
+    except HeartlmError as error:
+        raise HeartlmError(f"{path}: {error}") from error
+    return study
+
+
+def study_of(content: dict[str, Any]) -> StudyConfig:
+    """The study that fields `content` describe.
+
+    Raises:
+        HeartlmError: a field is unknown or of another type.
+    """
+    hints = typing.get_type_hints(StudyConfig)
+    known = {each.name for each in fields(StudyConfig)}
+    values = dict[str, Any]()
+    for name, value in content.items():
+        if name not in known:
+            raise HeartlmError(f"{name}: found, but there is no such field: they are {', '.join(sorted(known))}")
+        values[name] = _typed(name, value, hints[name])
+    return StudyConfig(**values)
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    options = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        if value not in options:
+            raise HeartlmError(f"{name}: {value!r} found, one of {', '.join(options)} expected")
+        return value
+    kinds = {kind for kind in options if isinstance(kind, type)} if type(None) in options else {hint}
+    if value is None and type(None) in kinds:
+        return None
+    if Path in kinds and isinstance(value, str):
+        return Path(value)
+    if bool in kinds or isinstance(value, bool):
+        good, expected = isinstance(value, bool) and bool in kinds, "true or false" if bool in kinds else "a number"
+    elif int in kinds:
+        good, expected = isinstance(value, int), "a whole number"
+    elif float in kinds:
+        value, good, expected = _number(value), isinstance(_number(value), float), "a number"
+    elif typing.get_origin(hint) is list:
+        good, expected = isinstance(value, list) and all(isinstance(each, str) for each in value), "a list of folders"
+    elif typing.get_origin(hint) is dict:
+        good, expected = isinstance(value, dict) and all(isinstance(each, str) for each in value), "fields and values"
+    else:
+        good, expected = False, "a path"
+    if not good:
+        raise HeartlmError(f"{name}: {value!r} found, {expected} expected")
+    return value
+
+
+def _number(value: Any) -> Any:
+    """A number as float; YAML reads 1e-3 as text, which is meant as a number."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else value
+    except ValueError:
+        return value

@@ -1,0 +1,201 @@
+"""The folder of a federated study.
+
+run.json         what it is, when it began and ended
+config.yaml      resolved settings
+environment.json machine, versions, git revision
+clients.json     who the clients are, and what was left out
+metrics.jsonl    a line for each round of a rank, each client of a round, each evaluation
+state/round-N/   what the study resumes from: server.safetensors, and a file for each client that keeps something
+models/last/     the final model
+scores.json      its scores on the test patients
+
+Every client's state is written by the rank it is on. A state is complete once its server.safetensors is there, which
+the first rank writes last and renames into place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from heartlm.errors import HeartlmError
+from heartlm.federated.aggregate import Mean
+from heartlm.federated.rounds import Server
+from heartlm.federated.study_file import StudyConfig, load_study
+from heartlm.files import append_line, atomic_file, read_json, write_json
+from heartlm.training.config import TrainingConfig
+from heartlm.training.run_folder import environment
+
+SCHEMA_VERSION = 1
+
+
+class StudyFolder:
+    """The files of one federated study.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def metrics(self) -> Path:
+        """JSON lines."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def scores(self) -> Path:
+        """Scores of the final model."""
+        return self.path / "scores.json"
+
+    @property
+    def model(self) -> Path:
+        """Folder of the final model."""
+        return self.path / "models" / "last"
+
+    def state(self, round_index: int) -> Path:
+        """Folder of the state before round `round_index`."""
+        return self.path / "state" / f"round-{round_index:06d}"
+
+    # --- begin and end ----------------------------------------------------------------------------------------------
+
+    def start(self, study: StudyConfig, clients: Mapping[str, Any]) -> None:
+        """Write what is known before the first round.
+
+        Raises:
+            HeartlmError: the folder holds something already, or cannot be written.
+        """
+        if (self.path / "run.json").exists():
+            finished = read_json(self.path / "run.json").get("finished")
+            hint = "choose another --out" if finished else f"continue it with --resume {self.path}, or remove it"
+            raise HeartlmError(f"{self.path} holds a study already: {hint}")
+        config = self.path / "config.yaml"
+        if self.path.exists() and not config.exists() and (self.path.is_file() or any(self.path.iterdir())):
+            raise HeartlmError(f"{self.path} exists and is no federated study: choose another --out")
+        with atomic_file(config) as stream:
+            yaml.safe_dump(study.to_yaml(), stream, sort_keys=False)
+        write_json(self.path / "environment.json", environment(TrainingConfig(device=study.device)))
+        write_json(self.path / "clients.json", clients)
+        about = {"schema": SCHEMA_VERSION, "kind": "federated", "created": _now(), "finished": None}
+        write_json(self.path / "run.json", about | {"command": shlex.join(["heartlm", *sys.argv[1:]])})
+
+    def resumable(self) -> StudyConfig:
+        """The settings of an interrupted study.
+
+        Raises:
+            HeartlmError: there is none here, or it is finished.
+        """
+        if not (self.path / "run.json").is_file():
+            raise HeartlmError(f"{self.path}: no run.json, so not a federated study: make one with  heartlm federate")
+        about = read_json(self.path / "run.json")
+        if about.get("kind") != "federated" or about.get("schema") != SCHEMA_VERSION:
+            raise HeartlmError(f"{self.path}: {about.get('kind')} of schema {about.get('schema')} found, federated of "
+                               f"{SCHEMA_VERSION} expected")  # fmt: skip
+        if about["finished"]:
+            raise HeartlmError(f"{self.path}: finished on {about['finished']}, nothing to resume: start another study")
+        return load_study(self.path / "config.yaml")
+
+    def finish(self, scores: Mapping[str, Any]) -> None:
+        """Note the scores of the final model, and that the last round was run."""
+        write_json(self.scores, scores)
+        write_json(self.path / "run.json", {**read_json(self.path / "run.json"), "finished": _now()})
+
+    # --- metrics ----------------------------------------------------------------------------------------------------
+
+    def add_lines(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Append lines of metrics."""
+        for line in lines:
+            append_line(self.metrics, json.dumps({key: _rounded(value) for key, value in line.items()}))
+
+    def truncate_metrics(self, round_index: int) -> None:
+        """Drop the lines from round `round_index` on, and a torn last one: these rounds are run again."""
+        if not self.metrics.exists():
+            return
+        kept = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["round"] < round_index:
+                    kept.append(line)
+            except ValueError:
+                break
+        with atomic_file(self.metrics) as stream:
+            stream.writelines(line + "\n" for line in kept)
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    def save_client(self, round_index: int, number: int, kept: dict[str, Tensor]) -> None:
+        """Write what a client keeps before round `round_index`; nothing where it keeps nothing."""
+        if kept:
+            _save(self.state(round_index) / f"client-{number}.safetensors", kept)
+
+    def save_server(self, server: Server) -> None:
+        """Write what the server keeps, which makes the state complete; earlier ones are removed."""
+        tensors = {
+            "vector": server.vector,
+            **{f"strategy.{key}": value for key, value in server.strategy.state().items()},
+        }
+        if server.late is not None:
+            tensors["late.num_samples"] = torch.tensor(server.late.num_samples)
+            if server.late.delta is not None:
+                tensors["late.delta"] = server.late.delta
+        _save(self.state(server.round_index) / "server.safetensors", tensors)
+        for folder in self.state(0).parent.glob("round-*"):
+            if folder != self.state(server.round_index):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def last_round(self) -> int:
+        """The round before which the newest complete state was saved; 0 where there is none."""
+        found = [path.parent.name for path in self.state(0).parent.glob("round-*/server.safetensors")]
+        return max((int(name[6:]) for name in found if re.fullmatch(r"round-\d+", name)), default=0)
+
+    def load_server(self, server: Server, round_index: int) -> None:
+        """Bring `server` to where it was before round `round_index`."""
+        tensors = _load(self.state(round_index) / "server.safetensors")
+        server.vector, server.round_index = tensors["vector"], round_index
+        prefix = "strategy."
+        kept = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        server.strategy.load_state(kept)
+        if "late.num_samples" in tensors:
+            server.late = Mean(tensors.get("late.delta"), int(tensors["late.num_samples"]))
+
+    def load_client(self, round_index: int, number: int) -> dict[str, Tensor]:
+        """What a client kept before round `round_index`."""
+        path = self.state(round_index) / f"client-{number}.safetensors"
+        return _load(path) if path.exists() else {}
+
+
+def _save(path: Path, tensors: dict[str, Tensor]) -> None:
+    with atomic_file(path, "wb") as stream:
+        stream.write(save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise HeartlmError(
+            f"{path} cannot be read ({error}): remove its folder, and resume from the one before"
+        ) from error
+    return tensors
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.7g}") if isinstance(value, float) and value == value else None if value != value else value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

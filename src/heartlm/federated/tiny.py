@@ -1,0 +1,197 @@
+"""TinyECG learning to label heartbeats: the patients of a study, and the samples of the clients of this rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
+from heartlm.federated.client import Between
+from heartlm.federated.flat import FlatModel
+from heartlm.federated.partition import Member, Patient
+from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.waveforms import WINDOW, BeatSet, Labelled, beat_set, labelled_records
+from heartlm.files import atomic_folder, write_json
+from heartlm.kernels.draws import Stream, draws, uniform
+from heartlm.models.tiny_ecg import TinyECG
+from heartlm.training.device import device_and_precision
+from heartlm.training.objectives import class_weights
+
+BATCH_STREAM = 15
+NUM_CLASSES = len(SCORED_CLASSES)
+"""N, S, V and F; paced and unclassifiable beats are neither learnt nor scored, as in de Chazal 2004."""
+EVALUATION_BATCH = 1024
+
+
+class TinyPatients:
+    """The patients of the databases of a study, known by their annotations.
+
+    Args:
+        study: settings.
+
+    Raises:
+        HeartlmError: a database is unusable, or nobody is there to train or to test.
+
+    Attributes:
+        left_out: recordings that are not used, one line each.
+        train: recordings to train on.
+        test: recordings to test on.
+    """
+
+    def __init__(self, study: StudyConfig) -> None:
+        found, self.left_out = labelled_records([Path(folder) for folder in study.databases])
+        found = [each for each in found if each.counts[:NUM_CLASSES].sum()]
+        self.train = [each for each in found if each.split == "train"]
+        self.test = [each for each in found if each.split == "test"]
+        self.left_out += [
+            f"{each.database.name}/{each.record_id}: validation" for each in found if each.split == "validation"
+        ]
+        for records, what in ((self.train, "train"), (self.test, "test")):
+            if not records:
+                raise HeartlmError(f"databases: {study.databases} found, none has a patient to {what} on: add one")
+
+    def patients(self) -> list[Patient]:
+        """Those to train on, by name."""
+        of: dict[str, list[Labelled]] = {}
+        for each in self.train:
+            of.setdefault(each.patient_id, []).append(each)
+        return [
+            Patient(name, records[0].database.name, int(counts.sum()), counts)
+            for name, records in sorted(of.items())
+            for counts in [np.sum([each.counts[:NUM_CLASSES] for each in records], axis=0)]
+        ]
+
+    def samples_of(self, member: Member) -> BeatSet:
+        """The beats of a client."""
+        return scored(beat_set([each for each in self.train if each.patient_id in member.patients]))
+
+    def test_part(self, part: int, of: int) -> BeatSet:
+        """Part `part` of `of` of the beats to test on, by recordings."""
+        return scored(beat_set(self.test[part::of]))
+
+    def class_weight(self, balance: float) -> Tensor:
+        """Weights of the classes, from all training patients: how often beats of each occur is told, once."""
+        counts = np.sum([each.counts[:NUM_CLASSES] for each in self.train], axis=0)
+        return class_weights(np.repeat(np.arange(NUM_CLASSES), counts), NUM_CLASSES, balance)
+
+
+def scored(beats: BeatSet) -> BeatSet:
+    """Those of `beats` whose class is learnt and scored."""
+    kept = beats.label < NUM_CLASSES
+    return BeatSet(beats.waveform[kept], beats.label[kept], beats.record[kept], beats.records, beats.patients)
+
+
+class TinyLearning:
+    """TinyECG, its optimiser, and the beats of the clients of this rank, on its device.
+
+    Args:
+        study: settings.
+        samples: beats of each client of this rank, by its number.
+        test: this rank's part of the beats to test on.
+        class_weight: of the loss, float32 `[4]`.
+
+    Attributes:
+        flat: the model.
+        optimizer: of its parameters.
+    """
+
+    def __init__(self, study: StudyConfig, samples: Mapping[int, BeatSet], test: BeatSet, class_weight: Tensor) -> None:
+        self.study, self.test = study, test
+        self.device, self.precision = device_and_precision(study.device, study.precision)
+        torch.manual_seed(study.seed)
+        self.flat = FlatModel(TinyECG(NUM_CLASSES).to(self.device))
+        self.optimizer = _optimizer(study, self.flat)
+        self._class_weight = class_weight.to(self.device)
+        self._samples = {client: _on(self.device, beats) for client, beats in samples.items()}
+        self._test = _on(self.device, test)
+
+    def batch(self, client: int, step: int) -> NDArray[np.int64]:
+        """Which beats of client number `client` local step `step` sees, with replacement; int64 `[B]`."""
+        size, num = self.study.batch_size, len(self._samples[client][1])
+        drawn = uniform(draws(Stream(self.study.seed, step, BATCH_STREAM), client * size, size))
+        return (drawn * num).astype(np.int64)
+
+    def gradients(self, client: int, step: int) -> Tensor:
+        """Compute the gradients of a local step."""
+        self.flat.module.train()
+        waveform, label = self._samples[client]
+        chosen = torch.from_numpy(self.batch(client, step)).to(self.device)
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+            logits = self.flat.module(waveform[chosen])
+        loss = F.cross_entropy(logits.float(), label[chosen], self._class_weight)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def step(self, rate: float) -> None:
+        """Move the weights."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def predict(self, between: Between) -> NDArray[np.int8]:
+        """Class of each of this rank's beats to test on, int8 `[num_beats]`."""
+        self.flat.module.eval()
+        found = [np.zeros(0, np.int8)]
+        for begin in range(0, len(self.test), EVALUATION_BATCH):
+            logits = self.flat.module(self._test[0][begin : begin + EVALUATION_BATCH])
+            found.append(logits.argmax(dim=1).to("cpu", torch.int8).numpy())
+            between()
+        return np.concatenate(found)
+
+    def evaluate(self, part: int, of: int, between: Between) -> Any:
+        """Classes of this rank's test beats, found and annotated, and whose they are."""
+        test = self.test
+        return self.predict(between), test.label, test.record, test.records, test.patients
+
+    def scores(self, parts: list[Any], final: bool) -> dict[str, Any]:
+        """Beat scores over the parts of all ranks; with confidence intervals where they are `final`."""
+        records = [(patients[place], records[place]) for *_, record, records, patients in parts for place in record]
+        patient, record = np.array(records, np.str_).reshape(-1, 2).T
+        found, annotated = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
+        scores = score_beats(annotated, found, patient, record, num_bootstrap=1000 if final else 1).to_json()
+        return scores if final else self.summary(scores)
+
+    def summary(self, scores: Mapping[str, Any]) -> dict[str, float | None]:
+        """Of final scores, what a line of metrics says."""
+        f1 = {f"f1/{name}": each["f1"]["value"] for name, each in scores["per_class"].items()}
+        return {"accuracy": scores["accuracy"]["value"], "macro_f1": scores["macro_f1"]["value"], **f1}
+
+    def save(self, folder: Path) -> None:
+        """Write `model.safetensors` and `config.json`."""
+        with atomic_folder(folder) as temporary:
+            tensors = {name: value.detach().cpu().contiguous() for name, value in self.flat.module.state_dict().items()}
+            save_file(tensors, temporary / "model.safetensors")
+            write_json(temporary / "config.json", {"model": "tiny_ecg", "classes": SCORED_CLASSES, **_window()})
+
+
+def _window() -> dict[str, float]:
+    return {"before_s": WINDOW.before_s, "after_s": WINDOW.after_s, "rate_hz": WINDOW.rate_hz}
+
+
+def _on(device: torch.device, beats: BeatSet) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(beats.waveform).to(device), torch.from_numpy(beats.label.astype(np.int64)).to(device)
+
+
+def _optimizer(study: StudyConfig, flat: FlatModel) -> torch.optim.Optimizer:
+    if study.optimizer == "sgd":
+        return torch.optim.SGD(flat.parameters, study.learning_rate, study.momentum, weight_decay=study.weight_decay)
+    return torch.optim.AdamW(flat.parameters, study.learning_rate, weight_decay=study.weight_decay)
+
+
+def tiny_learning(
+    study: StudyConfig, patients: TinyPatients, members: Sequence[Member], mine: Sequence[int], part: int, of: int
+) -> TinyLearning:
+    """Read what the clients `mine` of this rank learn from, and part `part` of `of` of what is tested on."""
+    samples = {client: patients.samples_of(members[client]) for client in mine}
+    return TinyLearning(study, samples, patients.test_part(part, of), patients.class_weight(study.class_balance))
