@@ -1,0 +1,159 @@
+"""Compressed updates: what is lost comes later, chance is fair, and bytes are those of the message."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from heartlm.errors import HeartlmError
+from heartlm.federated.aggregate import ExactMean, Share
+from heartlm.federated.client import Update
+from heartlm.federated.communicator import LocalCommunicator
+from heartlm.federated.compressed_mean import CompressedMean
+from heartlm.federated.compression import BLOCK, NAMES, Bfloat16, Encoded, ErrorFeedback, Int8, TopK, compressor
+from heartlm.federated.meter import CommunicationMeter
+
+sizes = st.integers(1, 3 * BLOCK)
+values = st.floats(-4, 4, width=32, allow_subnormal=False)
+vectors = sizes.flatmap(lambda size: arrays(np.float32, size, elements=values))
+rounds = sizes.flatmap(lambda size: st.lists(arrays(np.float32, size, elements=values), min_size=1, max_size=6))
+names = st.sampled_from(NAMES)
+
+
+@given(names, vectors)
+def test_a_message_is_read_as_it_was_written_and_as_long_as_it_says(name: str, vector: np.ndarray):
+    by = compressor(name, top_k=0.1)
+    encoded = by.encode(vector)
+    message = encoded.to_bytes()
+    assert len(message) == encoded.num_bytes
+    read = by.decode(Encoded.from_bytes(message))
+    assert read.dtype == np.float32
+    np.testing.assert_array_equal(read, by.decode(encoded))
+
+
+@given(vectors)
+def test_nothing_is_lost_without_compression(vector: np.ndarray):
+    by = compressor("none")
+    np.testing.assert_array_equal(by.decode(by.encode(vector)), vector)
+
+
+@given(vectors)
+def test_bfloat16_rounds_as_torch_does(vector: np.ndarray):
+    read = Bfloat16().decode(Bfloat16().encode(vector))
+    np.testing.assert_array_equal(read, torch.from_numpy(vector).bfloat16().float().numpy())
+
+
+@given(vectors)
+def test_int8_is_wrong_by_half_a_step_at_most(vector: np.ndarray):
+    by = Int8()
+    wrong = np.abs(by.decode(by.encode(vector)) - vector)
+    for begin in range(0, len(vector), BLOCK):
+        step = np.abs(vector[begin : begin + BLOCK]).max() / 127
+        assert wrong[begin : begin + BLOCK].max() <= 0.5001 * step + 1e-12
+
+
+def test_int8_by_chance_is_right_on_average():
+    vector = np.random.default_rng(0).normal(size=700).astype(np.float32)
+    by = compressor("int8-by-chance", seed=(3,))
+    read = np.mean([by.decode(by.encode(vector)) for _ in range(4000)], axis=0)
+    step = np.abs(vector).max() / 127
+    assert np.abs(read - vector).max() < 0.05 * step  # 0.5 step / sqrt(4000) is 0.008 of a step, six times that
+    nearest = Int8()
+    assert np.abs(nearest.decode(nearest.encode(vector)) - vector).max() > 0.4 * step
+
+
+def test_chances_follow_from_the_seed_alone():
+    vector = np.random.default_rng(0).normal(size=700).astype(np.float32)
+    one, same, other = (compressor("int8-by-chance", seed=seed).encode(vector) for seed in ((1, 2), (1, 2), (1, 3)))
+    assert one.to_bytes() == same.to_bytes() != other.to_bytes()
+
+
+@given(vectors, st.floats(0.001, 1))
+def test_top_k_sends_the_largest_and_no_others(vector: np.ndarray, share: float):
+    by = TopK(share)
+    read = by.decode(by.encode(vector))
+    number = max(1, round(share * len(vector)))
+    sent = np.sort(np.abs(read))[::-1][:number]
+    np.testing.assert_array_equal(sent, np.sort(np.abs(vector))[::-1][:number])
+    assert np.count_nonzero(read) <= number
+    np.testing.assert_array_equal(read[read != 0], vector[read != 0])
+
+
+@given(st.sampled_from(["bf16", "int8", "top-k"]), rounds)
+def test_what_was_sent_and_what_is_owed_add_up_to_what_was_to_be_said(name: str, updates: list[np.ndarray]):
+    by, memory = compressor(name, top_k=0.05), ErrorFeedback()
+    sent = sum(by.decode(memory.encode(update, by)).astype(np.float64) for update in updates)
+    assert memory.residual is not None
+    np.testing.assert_allclose(sent + memory.residual, np.sum(updates, axis=0, dtype=np.float64), atol=1e-4)
+
+
+def test_bytes_count_scales_and_places():
+    vector = np.random.default_rng(1).normal(size=10_000).astype(np.float32)
+    sent = {name: compressor(name, top_k=0.01).encode(vector).num_bytes for name in NAMES}
+    assert sent["none"] >= 40_000
+    assert 20_000 < sent["bf16"] < 20_020
+    assert 10_000 + 4 * 40 < sent["int8"] < 10_000 + 4 * 40 + 20  # a scale for each of 40 blocks
+    assert 800 < sent["top-k"] < 820  # 100 values and 100 places
+    dense = TopK(0.5).encode(vector)
+    assert dense.num_bytes < 5000 * 4 + 1250 + 20  # a bit for each value is less than four bytes for each place
+
+
+@pytest.mark.parametrize("cut", [0, 3, 8, -1])
+def test_a_damaged_message_is_refused(cut: int):
+    message = compressor("top-k", top_k=0.1).encode(np.arange(100, dtype=np.float32)).to_bytes()
+    with pytest.raises(HeartlmError, match="damaged"):
+        Encoded.from_bytes(message[:cut])
+
+
+def test_unknown_compressors_and_impossible_shares_are_refused():
+    with pytest.raises(HeartlmError, match="compression: 'zip' found"):
+        compressor("zip")
+    with pytest.raises(HeartlmError, match="top_k: 2 found"):
+        compressor("top-k", top_k=2)
+
+
+def shares(round_index: int, clients: int, size: int) -> list[Share]:
+    generator = torch.Generator().manual_seed(round_index)
+    samples = [100 * (client + 1) for client in range(clients)]
+    return [
+        Share(
+            client,
+            samples[client] / sum(samples),
+            Update(torch.randn(size, generator=generator, dtype=torch.float64) * 1e-2, samples[client], 5, 0.5, 0.1),
+        )
+        for client in range(clients)
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_means_of_many_rounds_come_near_the_exact_ones(name: str):
+    size, asked = 600, 100 + 200 + 300
+    by = CompressedMean(LocalCommunicator(), size, CommunicationMeter(), name, top_k=0.2)
+    exact = ExactMean(LocalCommunicator(), size, 1 << 20, CommunicationMeter())
+    total, wanted = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+    for round_index in range(30):
+        given_shares = shares(round_index, 3, size)
+        mean, right = (each.start(round_index, given_shares, asked).wait() for each in (by, exact))
+        assert mean.num_samples == right.num_samples
+        total += mean.delta
+        wanted += right.delta
+    owed = 0.25 if name == "top-k" else 0.01
+    assert float((total - wanted).norm() / wanted.norm()) < owed
+
+
+def test_the_memory_of_clients_survives_a_pause():
+    size = 300
+    one, other = (CompressedMean(LocalCommunicator(), size, CommunicationMeter(), "top-k", top_k=0.1) for _ in range(2))
+    one.start(0, shares(0, 2, size), 300).wait()
+    other.load_state({name: value.clone() for name, value in one.state().items()})
+    first, second = (each.start(1, shares(1, 2, size), 300).wait() for each in (one, other))
+    assert torch.equal(first.delta, second.delta)
+
+
+def test_a_round_without_clients_has_no_mean():
+    by = CompressedMean(LocalCommunicator(), 10, CommunicationMeter(), "int8")
+    assert by.start(0, [], 100).wait().delta is None

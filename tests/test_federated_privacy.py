@@ -1,0 +1,139 @@
+"""Privacy: updates are no longer than they may be, noise is as large as it must be, and epsilon is never made up."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heartlm.errors import HeartlmError
+from heartlm.federated.aggregate import ExactMean, Share
+from heartlm.federated.client import Update
+from heartlm.federated.communicator import LocalCommunicator
+from heartlm.federated.masked_mean import MaskedMean
+from heartlm.federated.meter import CommunicationMeter
+from heartlm.federated.privacy import Ledger, Privacy, clip_and_noise, clipped, epsilon_of, secret_generator
+from heartlm.federated.private_mean import PrivateMean
+
+PROMISE = Privacy(clip_norm=0.5, noise_multiplier=1.0, delta=1e-3)
+
+
+def known_generator() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=50), st.floats(1e-3, 1e3))
+def test_no_update_is_longer_than_it_may_be(values: list[float], norm: float):
+    delta = torch.tensor(values, dtype=torch.float64)
+    short = clipped(delta, norm)
+    assert float(short.norm()) <= norm * (1 + 1e-12)
+    if float(delta.norm()) <= norm:
+        assert torch.equal(short, delta)
+    else:  # the direction stays
+        assert torch.allclose(short * float(delta.norm()), delta * norm, rtol=1e-9)
+
+
+def test_an_update_that_is_not_finite_is_refused():
+    with pytest.raises(HeartlmError, match="not finite"):
+        clipped(torch.tensor([1.0, math.nan]), 1.0)
+
+
+def test_the_shares_of_the_noise_add_up_to_the_noise():
+    zeros, number, generator = torch.zeros(100_000, dtype=torch.float64), 7, known_generator()
+    total = sum(clip_and_noise(zeros, PROMISE, number, generator) for _ in range(number))
+    assert float(total.std()) == pytest.approx(PROMISE.noise_multiplier * PROMISE.clip_norm, rel=0.02)
+    assert abs(float(total.mean())) < 0.01
+
+
+def test_secret_noise_is_never_the_same():
+    one, other = (torch.randn(8, generator=secret_generator()) for _ in range(2))
+    assert not torch.equal(one, other)
+
+
+def test_epsilon_of_one_round_is_near_the_exact_value_of_the_gaussian_mechanism():
+    """Balle and Wang 2018, theorem 8: delta of epsilon for sigma 1; what the accountant says must be above, not far."""
+
+    def exact_delta(epsilon: float, sigma: float) -> float:
+        below = lambda x: 0.5 * math.erfc(-x / math.sqrt(2))  # noqa: E731
+        return below(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * below(-0.5 / sigma - epsilon * sigma)
+
+    pytest.importorskip("opacus")
+    for sigma in (0.7, 1.0, 3.0):
+        epsilon = epsilon_of(sigma, 1, 1e-5)
+        assert exact_delta(epsilon, sigma) <= 1e-5  # an upper bound
+        assert exact_delta(0.8 * epsilon, sigma) > 1e-5  # and not a careless one
+
+
+def test_more_rounds_cost_more_and_more_noise_costs_less():
+    pytest.importorskip("opacus")
+    assert epsilon_of(1.0, 1, 1e-5) < epsilon_of(1.0, 10, 1e-5) < epsilon_of(0.8, 10, 1e-5)
+    assert epsilon_of(1.0, 10, 1e-5, sampling_rate=0.1) < epsilon_of(1.0, 10, 1e-5)
+
+
+def test_a_client_pays_for_its_own_rounds_only():
+    pytest.importorskip("opacus")
+    ledger = Ledger(PROMISE, num_clients=4)
+    assert ledger.statement() is None
+    for clients in ([0, 1], [0, 2], [0, 3]):
+        ledger.took_part(clients)
+    said = ledger.statement()
+    assert said is not None
+    assert said.num_rounds == 3
+    assert said.epsilon == pytest.approx(epsilon_of(1.0, 3, 1e-3))
+    assert said.epsilon_per_round == pytest.approx(epsilon_of(1.0, 1, 1e-3))
+    assert "3 rounds of its own" in said.words
+
+
+@pytest.mark.parametrize(
+    ("privacy", "field"),
+    [
+        (Privacy(0.0, 1.0, 1e-3), "clip_norm"),
+        (Privacy(1.0, 0.0, 1e-3), "noise_multiplier"),
+        (Privacy(1.0, 1.0, 0.2), "privacy_delta"),
+        (Privacy(1.0, 1.0, 0.0), "privacy_delta"),
+    ],
+)
+def test_promises_that_cannot_be_made_are_refused(privacy: Privacy, field: str):
+    with pytest.raises(HeartlmError, match=field):
+        Ledger(privacy, num_clients=10)
+
+
+def shares(size: int) -> list[Share]:
+    generator = torch.Generator().manual_seed(1)
+    samples = [10, 2000, 500]
+    return [
+        Share(
+            client,
+            number / sum(samples),
+            Update(torch.randn(size, generator=generator, dtype=torch.float64), number, 5, 0.5, 0.1),
+        )
+        for client, number in enumerate(samples)
+    ]
+
+
+def test_clients_count_the_same_and_the_noise_is_that_of_the_sum():
+    size, communicator = 20_000, LocalCommunicator()
+    inner = ExactMean(communicator, size, 1 << 20, CommunicationMeter())
+    private = PrivateMean(inner, communicator, Ledger(PROMISE, 3), known_generator)
+    mean = private.start(0, shares(size), 2510).wait()
+    plain = sum(clipped(share.update.delta, PROMISE.clip_norm) for share in shares(size)) / 3
+    assert mean.delta is not None
+    assert float((mean.delta - plain).std()) == pytest.approx(0.5 / 3, rel=0.03)
+    assert private.ledger.rounds_of == {0: 1, 1: 1, 2: 1}
+
+
+def test_noise_under_masks_gives_the_same_mean():
+    pytest.importorskip("cryptography")
+    size, communicator = 500, LocalCommunicator()
+    means = [
+        PrivateMean(inner, communicator, Ledger(PROMISE, 3), known_generator).start(0, shares(size), 2510).wait().delta
+        for inner in (
+            ExactMean(communicator, size, 1 << 20, CommunicationMeter()),
+            MaskedMean(communicator, size, CommunicationMeter()),
+        )
+    ]
+    assert means[0] is not None
+    assert torch.equal(means[0], means[1])
