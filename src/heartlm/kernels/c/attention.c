@@ -36,6 +36,8 @@
 #define MOST_VECTORS (WIDE_VECTORS > TALL_VECTORS ? WIDE_VECTORS : TALL_VECTORS)
 #define PAD 64
 #define ROWS 48
+#define AHEAD 16
+#define CACHE_LINE 16
 
 typedef float vector __attribute__((vector_size(4 * WIDTH), aligned(4)));
 typedef int32_t integers __attribute__((vector_size(4 * WIDTH), aligned(4)));
@@ -77,6 +79,8 @@ static inline __attribute__((always_inline)) void tile(const float *a, int64_t a
             for (; m + ROWS_OF_TILE <= rows; m += ROWS_OF_TILE)                                                        \
                 tile(a + m * a_row, a_row, a_step, b + n, b_row, c + m * c_row + n, c_row, depth, ROWS_OF_TILE,        \
                      VECTORS, ADD);                                                                                    \
+            for (; m + 4 <= rows; m += 4)                                                                              \
+                tile(a + m * a_row, a_row, a_step, b + n, b_row, c + m * c_row + n, c_row, depth, 4, VECTORS, ADD);    \
             for (; m < rows; m++)                                                                                      \
                 tile(a + m * a_row, a_row, a_step, b + n, b_row, c + m * c_row + n, c_row, depth, 1, VECTORS, ADD);    \
         }                                                                                                              \
@@ -242,12 +246,22 @@ static inline queries queries_of(const int64_t *first, const int64_t *place, int
 
 static inline int64_t token_of(const int64_t *place, int64_t row) { return place == NULL ? row : place[row]; }
 
+/* Rows of a head lie too far apart for the processor to guess the next: ask for it some rows ahead. */
+static inline void ask_to_read(const float *row, int64_t width) {
+    for (int64_t i = 0; i < width; i += CACHE_LINE) __builtin_prefetch(row + i, 0);
+}
+
+static inline void ask_to_write(const float *row, int64_t width) {
+    for (int64_t i = 0; i < width; i += CACHE_LINE) __builtin_prefetch(row + i, 1);
+}
+
 /* Copy rows of a head, `stride` apart, to `to`, turned by the position of their token and scaled. */
 static void turned(const float *from, int64_t stride, angles by, const int64_t *place, int64_t rows, int64_t width,
                    float scale, float *to) {
     int64_t half = width / 2;
     for (int64_t row = 0; row < rows; row++, from += stride, to += width) {
         const float *cosine = by.cosine + token_of(place, row) * half, *sine = by.sine + token_of(place, row) * half;
+        ask_to_read(from + AHEAD * stride, width);
         for (int64_t i = 0; i < half; i++) {
             to[i] = (from[i] * cosine[i] - from[half + i] * sine[i]) * scale;
             to[half + i] = (from[i] * sine[i] + from[half + i] * cosine[i]) * scale;
@@ -260,6 +274,7 @@ static void turned_back(const float *from, angles by, const int64_t *place, int6
     int64_t half = width / 2;
     for (int64_t row = 0; row < rows; row++, from += width, to += stride) {
         const float *cosine = by.cosine + token_of(place, row) * half, *sine = by.sine + token_of(place, row) * half;
+        ask_to_write(to + AHEAD * stride, width);
         for (int64_t i = 0; i < half; i++) {
             to[i] = (from[i] * cosine[i] + from[half + i] * sine[i]) * scale;
             to[half + i] = (from[half + i] * cosine[i] - from[i] * sine[i]) * scale;
@@ -268,14 +283,35 @@ static void turned_back(const float *from, angles by, const int64_t *place, int6
 }
 
 static void copied(const float *from, int64_t from_stride, int64_t rows, int64_t width, float *to, int64_t to_stride) {
-    for (int64_t t = 0; t < rows; t++) memcpy(to + t * to_stride, from + t * from_stride, (size_t)width * sizeof *to);
+    for (int64_t t = 0; t < rows; t++) {
+        ask_to_read(from + (t + AHEAD) * from_stride, width);
+        ask_to_write(to + (t + AHEAD) * to_stride, width);
+        memcpy(to + t * to_stride, from + t * from_stride, (size_t)width * sizeof *to);
+    }
+}
+
+typedef float four __attribute__((vector_size(16), aligned(4)));
+typedef int32_t places __attribute__((vector_size(16)));
+
+/* Four rows of four numbers as columns. */
+static inline void transposed_four(const float *from, int64_t row, float *to, int64_t column) {
+    four a = *(const four *)from, b = *(const four *)(from + row), c = *(const four *)(from + 2 * row),
+         d = *(const four *)(from + 3 * row);
+    four ab = __builtin_shuffle(a, b, (places){0, 4, 1, 5}), ab_end = __builtin_shuffle(a, b, (places){2, 6, 3, 7});
+    four cd = __builtin_shuffle(c, d, (places){0, 4, 1, 5}), cd_end = __builtin_shuffle(c, d, (places){2, 6, 3, 7});
+    *(four *)to = __builtin_shuffle(ab, cd, (places){0, 1, 4, 5});
+    *(four *)(to + column) = __builtin_shuffle(ab, cd, (places){2, 3, 6, 7});
+    *(four *)(to + 2 * column) = __builtin_shuffle(ab_end, cd_end, (places){0, 1, 4, 5});
+    *(four *)(to + 3 * column) = __builtin_shuffle(ab_end, cd_end, (places){2, 3, 6, 7});
 }
 
 /* Columns `[W, padded T]` of rows `[T, W]`; the padding is zero. */
 static void transposed(const float *from, int64_t tokens, int64_t width, float *to) {
-    int64_t across = padded(tokens);
+    int64_t across = padded(tokens), fours = tokens / 4 * 4;
+    for (int64_t w = 0; w < width; w += 4)
+        for (int64_t t = 0; t < fours; t += 4) transposed_four(from + t * width + w, width, to + w * across + t, across);
     for (int64_t w = 0; w < width; w++) {
-        for (int64_t t = 0; t < tokens; t++) to[w * across + t] = from[t * width + w];
+        for (int64_t t = fours; t < tokens; t++) to[w * across + t] = from[t * width + w];
         for (int64_t t = tokens; t < across; t++) to[w * across + t] = 0.0f;
     }
 }
@@ -326,6 +362,7 @@ void HEARTLM(attention_forward)(const float *restrict query, int64_t query_strid
                 wide_product(q + first * width, width, 1, columns, across, score, across, rows, whole, width);
                 float sums[ROWS], *to = out + ((of.first + first) * heads + h) * width;
                 for (int64_t row = 0; row < rows; row++) {
+                    ask_to_write(to + row * heads * width, width);
                     float *line = score + row * across;
                     int64_t sees = seen(token_of(of.place, first + row), tokens, causal);
                     const softmax found = exponentiated(line, sees);
@@ -366,6 +403,11 @@ void HEARTLM(attention_backward)(const float *restrict query, int64_t query_stri
             const queries of = queries_of(first_query, place, b, tokens);
             const drops by = drops_of(keys, share, b);
             int64_t queries_begin = of.first * query_stride + h * width;
+            int64_t outs_begin = (of.first * heads + h) * width, soon = of.num < ROWS ? of.num : ROWS;
+            for (int64_t row = 0; row < soon; row++) {
+                ask_to_read(dout + outs_begin + row * heads * width, width);
+                ask_to_read(out + outs_begin + row * heads * width, width);
+            }
             turned(query + queries_begin, query_stride, turn, of.place, of.num, width, scale, q);
             turned(key + keys_begin, key_stride, turn, NULL, tokens, width, 1.0f, k);
             copied(value + keys_begin, key_stride, tokens, width, v, width);
@@ -383,6 +425,8 @@ void HEARTLM(attention_backward)(const float *restrict query, int64_t query_stri
                 for (int64_t row = 0; row < rows; row++) {
                     float *line = score + row * across, *up = slope + row * across;
                     int64_t sees = seen(token_of(of.place, first + row), tokens, causal), at = row * heads * width;
+                    ask_to_read(above + at + ROWS * heads * width, width);
+                    ask_to_read(out + begin + at + ROWS * heads * width, width);
                     float level = dot(above + at, out + begin + at, width);
                     float log_sum = lse[h * num_queries + of.first + first + row];
                     if (keys == NULL)
