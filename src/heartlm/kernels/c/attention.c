@@ -36,8 +36,8 @@
 #define MOST_VECTORS (WIDE_VECTORS > TALL_VECTORS ? WIDE_VECTORS : TALL_VECTORS)
 #define PAD 64
 #define ROWS 48
-#define AHEAD 16
-#define CACHE_LINE 16
+#define AHEAD 16      /* rows */
+#define CACHE_LINE 16 /* floats */
 
 typedef float vector __attribute__((vector_size(4 * WIDTH), aligned(4)));
 typedef int32_t integers __attribute__((vector_size(4 * WIDTH), aligned(4)));
@@ -291,18 +291,17 @@ static void copied(const float *from, int64_t from_stride, int64_t rows, int64_t
 }
 
 typedef float four __attribute__((vector_size(16), aligned(4)));
-typedef int32_t places __attribute__((vector_size(16)));
 
 /* Four rows of four numbers as columns. */
 static inline void transposed_four(const float *from, int64_t row, float *to, int64_t column) {
     four a = *(const four *)from, b = *(const four *)(from + row), c = *(const four *)(from + 2 * row),
          d = *(const four *)(from + 3 * row);
-    four ab = __builtin_shuffle(a, b, (places){0, 4, 1, 5}), ab_end = __builtin_shuffle(a, b, (places){2, 6, 3, 7});
-    four cd = __builtin_shuffle(c, d, (places){0, 4, 1, 5}), cd_end = __builtin_shuffle(c, d, (places){2, 6, 3, 7});
-    *(four *)to = __builtin_shuffle(ab, cd, (places){0, 1, 4, 5});
-    *(four *)(to + column) = __builtin_shuffle(ab, cd, (places){2, 3, 6, 7});
-    *(four *)(to + 2 * column) = __builtin_shuffle(ab_end, cd_end, (places){0, 1, 4, 5});
-    *(four *)(to + 3 * column) = __builtin_shuffle(ab_end, cd_end, (places){2, 3, 6, 7});
+    four ab = {a[0], b[0], a[1], b[1]}, ab_end = {a[2], b[2], a[3], b[3]};
+    four cd = {c[0], d[0], c[1], d[1]}, cd_end = {c[2], d[2], c[3], d[3]};
+    *(four *)to = (four){ab[0], ab[1], cd[0], cd[1]};
+    *(four *)(to + column) = (four){ab[2], ab[3], cd[2], cd[3]};
+    *(four *)(to + 2 * column) = (four){ab_end[0], ab_end[1], cd_end[0], cd_end[1]};
+    *(four *)(to + 3 * column) = (four){ab_end[2], ab_end[3], cd_end[2], cd_end[3]};
 }
 
 /* Columns `[W, padded T]` of rows `[T, W]`; the padding is zero. */
