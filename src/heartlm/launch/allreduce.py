@@ -33,6 +33,8 @@ SIZES_BYTES = tuple(4**power for power in range(5, 13))
 
 QUICK_SIZES_BYTES = SIZES_BYTES[1::2]
 
+MODULE = "heartlm.launch.allreduce"
+
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 """What tells a process its place among ranks."""
 
@@ -242,14 +244,24 @@ def met(ranks: Ranks, device: str = "auto", meet_at: str | None = None) -> Itera
 
 def _measured_by_others(num_ranks: int, device: str, sizes_bytes: Sequence[int], rounds: int) -> AllReduceFit:
     """Start ranks on this machine; the first one prints the fit."""
+    wanted = {"device": device, "sizes_bytes": list(sizes_bytes), "rounds": rounds}
+    return AllReduceFit.from_json(json.loads(ask_ranks(MODULE, num_ranks, wanted).splitlines()[-1]))
+
+
+def ask_ranks(module: str, num_ranks: int, wanted: Mapping[str, Any]) -> str:
+    """Start `num_ranks` processes of `module` on this machine; what the first of them prints.
+
+    Args:
+        module: run as `python -m`, with `wanted` and where to meet, `meet_at`, as JSON in its only argument.
+        num_ranks: how many, of one thread each.
+        wanted: what they are told.
+
+    Raises:
+        HeartlmError: one failed, or they do not end.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        wanted = {
-            "device": device,
-            "sizes_bytes": list(sizes_bytes),
-            "rounds": rounds,
-            "meet_at": f"file://{folder}/met",
-        }
-        started = [_start_rank(rank, num_ranks, json.dumps(wanted)) for rank in range(num_ranks)]
+        told = json.dumps({**wanted, "meet_at": f"file://{folder}/met"})
+        started = [_start_rank(module, rank, num_ranks, told) for rank in range(num_ranks)]
         try:
             ended = [process.communicate(timeout=2 * TIMEOUT_S) for process in started]
         except subprocess.TimeoutExpired:
@@ -261,13 +273,13 @@ def _measured_by_others(num_ranks: int, device: str, sizes_bytes: Sequence[int],
     for process, (_, errors) in zip(started, ended, strict=True):
         if process.returncode != 0:
             raise HeartlmError(f"a rank failed: {(errors.strip().splitlines() or ['it said nothing'])[-1]}")
-    return AllReduceFit.from_json(json.loads(ended[0][0].splitlines()[-1]))
+    return ended[0][0]
 
 
-def _start_rank(rank: int, num_ranks: int, wanted: str) -> subprocess.Popen[str]:
+def _start_rank(module: str, rank: int, num_ranks: int, wanted: str) -> subprocess.Popen[str]:
     place = dict(zip(RANK_VARIABLES, (rank, num_ranks, rank, num_ranks), strict=True))
     return subprocess.Popen(
-        [sys.executable, "-m", "heartlm.launch.allreduce", wanted],
+        [sys.executable, "-m", module, wanted],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,0 +1,122 @@
+"""`heartlm bench allreduce`: what it takes ranks to add up their gradients, and by which way.
+
+    sizes ─► shared memory, gloo, NCCL, MPI among the same ranks, in turns ─► time = latency + bytes / rate of each
+
+Ranks are started here, each on cores of its own; or they are those that torchrun or mpiexec has started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from heartlm.bench.measure import BenchTable, Chart, Timed, cores
+from heartlm.bench.options import BenchOptions, at_least, each_at_least
+from heartlm.errors import HeartlmError
+from heartlm.launch.allreduce import AllReduceFit, ask_ranks, fit_points
+from heartlm.training.ranks import Ranks
+
+EXAMPLES = (
+    "heartlm bench allreduce",
+    "heartlm bench allreduce --ranks 4 --sizes-kib '[4, 64, 1024]'",
+    "torchrun --nproc-per-node 4 -m heartlm bench allreduce",
+    "mpiexec -n 2 python -m heartlm bench allreduce",
+)
+
+MODULE = "heartlm.bench.adding_up"
+MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
+"""Variables by which Open MPI, MPICH and its kin tell a process that it is one of several."""
+
+
+@dataclass(frozen=True)
+class Options(BenchOptions):
+    """How many ranks, and how much they add up.
+
+    Attributes:
+        rounds: of every size; the median counts.
+        ranks: to start here; by default one a GPU where there are several, otherwise one a core, 2 to 8. It means
+            nothing under torchrun or mpiexec.
+        sizes_kib: message sizes in KiB.
+        device: auto measures NCCL too where every rank can have a GPU; cpu does not; cuda insists.
+    """
+
+    rounds: int = 15
+    ranks: int | None = None
+    sizes_kib: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values.
+
+        Raises:
+            HeartlmError: the text names the field, what was found and what is expected.
+        """
+        super().__post_init__()
+        each_at_least("sizes_kib", self.sizes_kib, 1)
+        if len(set(self.sizes_kib)) < 2:
+            raise HeartlmError(f"sizes_kib: {list(self.sizes_kib)} found, two sizes or more expected, to fit a line")
+        if self.ranks is not None:
+            at_least("ranks", self.ranks, 2)
+
+
+def run(options: Options) -> list[BenchTable]:
+    """Measure among the ranks that are there, or among some started for it; only the first returns tables."""
+    tables = _empty_tables(options)
+    wanted = {"device": options.device, "rounds": options.rounds, "sizes": [1024 * kib for kib in options.sizes_kib]}
+    found = _found(options, wanted)
+    if found is None:
+        return []
+    points, fits = tables
+    _fill(points, fits, found)
+    return [table.close() for table in tables]
+
+
+def _found(options: Options, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the first of the ranks says; None on the others."""
+    from heartlm.bench.adding_up import among_mpi_ranks, among_ranks
+
+    ranks = Ranks.from_environment()
+    if ranks.world_size > 1:
+        return among_ranks(ranks, wanted)
+    if any(int(os.environ.get(name, "1")) > 1 for name in MPI_SIZES):
+        return among_mpi_ranks(wanted)
+    return dict(json.loads(ask_ranks(MODULE, _num_ranks(options), wanted).splitlines()[-1]))
+
+
+def _num_ranks(options: Options) -> int:
+    import torch
+
+    num_gpus = 0 if options.device == "cpu" else torch.cuda.device_count()
+    if options.device == "cuda" and num_gpus < (options.ranks or 2):
+        raise HeartlmError(
+            f"device: 'cuda' found, a GPU for each of {options.ranks or 2} ranks expected, {num_gpus} seen"
+        )
+    return options.ranks or (num_gpus if num_gpus > 1 else min(8, max(2, len(cores()))))
+
+
+def _empty_tables(options: Options) -> tuple[BenchTable, BenchTable]:
+    columns = ("way", "ranks", "KiB", "µs", "spread %", "GB/s", "times gloo")
+    points = BenchTable(f"One all-reduce of float32 (median of {options.rounds})", columns)
+    points.chart = Chart("lines", ("KiB",), ("µs",), "µs", by="way", log=True)
+    fits = BenchTable("Latency and rate that explain it best", ("way", "ranks", "latency µs", "GB/s", "median error %"))
+    points.notes.append("GB/s counts the bytes of a message on one rank, not what crosses wires or caches.")
+    return points, fits
+
+
+def _fill(points: BenchTable, fits: BenchTable, found: Mapping[str, Any]) -> None:
+    num_ranks = int(found["num_ranks"])
+    for way, by_size in found["seconds"].items():
+        timed = {int(size): Timed(tuple(taken)) for size, taken in by_size.items()}
+        for size, each in timed.items():
+            beside = Timed(tuple(found["seconds"]["gloo"][str(size)]))
+            rate = size / each.median_s / 1e9
+            ratio = each.times_faster_than(beside)
+            points.add(way, num_ranks, size / 1024, 1e6 * each.median_s, 100 * each.spread, rate, ratio)
+        measured = tuple((size, each.median_s) for size, each in sorted(timed.items()))
+        fit = AllReduceFit(*fit_points(measured), num_ranks, way, measured)
+        fits.add(way, num_ranks, 1e6 * fit.latency_s, fit.bytes_per_s / 1e9, 100 * fit.median_error)
+    points.notes.append(f"Every way gave the sum of what the {num_ranks} ranks held, before it was timed.")
+    fits.notes += [f"Not measured: {reason}." for reason in found["left_out"]]
