@@ -4,6 +4,11 @@
  * The caller hands over scratch, as many floats as `conv1d_scratch` says, at the start of a cache line. */
 #include "conv1d.h"
 
+#ifndef WIDE_IN
+#define WIDE_IN 24
+#define WIDE_OUT 4
+#endif
+
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
 
 /* The places of the taps are listed at the start of the scratch: two lists of `kernel_size`. */
@@ -52,16 +57,32 @@ static correlation input_gradient_of(const conv1d_shape *shape, int64_t residue,
         .out_step = stride, .num_outputs = first < shape->length ? (shape->length - first - 1) / stride + 1 : 0});
 }
 
+/* Whether fewer multiplications are worth evaluating and interpolating for. */
+static int32_t is_wide(const correlation *what) {
+    return LOCAL(toom_cook_serves)(what) && what->num_in * what->num_taps >= WIDE_IN && what->num_out >= WIDE_OUT;
+}
+
+static int64_t scratch_of(const correlation *what, int64_t threads) {
+    return is_wide(what) ? LOCAL(toom_cook_scratch)(what, threads) : LOCAL(direct_scratch)(what, threads);
+}
+
+static void correlate(const correlation *what, int64_t threads, float *scratch) {
+    if (is_wide(what))
+        LOCAL(toom_cook)(what, threads, scratch);
+    else
+        LOCAL(direct)(what, threads, scratch);
+}
+
 /* Floats of scratch that a call needs. */
 int64_t HEARTLM(conv1d_scratch)(const conv1d_shape *shape, int64_t call, int64_t threads, int64_t *lists) {
     int64_t most = 0;
     if (call == FORWARD) {
         const correlation what = forward_of(shape, lists);
-        most = LOCAL(direct_scratch)(&what, threads);
+        most = scratch_of(&what, threads);
     } else if (call == INPUT_GRADIENT)
         for (int64_t residue = 0; residue < shape->stride; residue++) {
             const correlation what = input_gradient_of(shape, residue, lists);
-            most = greater(most, LOCAL(direct_scratch)(&what, threads));
+            most = greater(most, scratch_of(&what, threads));
         }
     else
         most = LOCAL(weight_gradient_scratch)(shape, threads);
@@ -73,7 +94,7 @@ void HEARTLM(conv1d_forward)(const conv1d_shape *shape, const float *x, const fl
                              float *out, int32_t relu, int64_t threads, float *scratch) {
     correlation what = forward_of(shape, (int64_t *)scratch);
     what.source = x, what.weight = weight, what.bias = bias, what.out = out, what.relu = relu;
-    LOCAL(direct)(&what, threads, scratch + lists_size(shape));
+    correlate(&what, threads, scratch + lists_size(shape));
 }
 
 /* dx `[N, C_in, L]` from dy `[N, C_out, out_length]`. */
@@ -83,7 +104,7 @@ void HEARTLM(conv1d_input_gradient)(const conv1d_shape *shape, const float *dy, 
         correlation what = input_gradient_of(shape, residue, (int64_t *)scratch);
         what.source = dy, what.weight = weight, what.out = dx;
         if (what.num_outputs > 0)
-            LOCAL(direct)(&what, threads, scratch + lists_size(shape));
+            correlate(&what, threads, scratch + lists_size(shape));
     }
 }
 

@@ -77,6 +77,11 @@ static inline void copy_window(const float *from, int64_t length, int64_t first,
 int64_t LOCAL(direct_scratch)(const correlation *what, int64_t threads);
 void LOCAL(direct)(const correlation *what, int64_t threads, float *scratch);
 
+/* conv1d_toom_cook.c; `toom_cook_serves` says whether it can compute such a correlation. */
+int32_t LOCAL(toom_cook_serves)(const correlation *what);
+int64_t LOCAL(toom_cook_scratch)(const correlation *what, int64_t threads);
+void LOCAL(toom_cook)(const correlation *what, int64_t threads, float *scratch);
+
 /* conv1d_weight_gradient.c */
 int64_t LOCAL(weight_gradient_scratch)(const conv1d_shape *shape, int64_t threads);
 void LOCAL(weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight, float *dbias,

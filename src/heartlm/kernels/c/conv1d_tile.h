@@ -68,7 +68,7 @@ ALWAYS void tile_of(const tile *restrict of, int channels, int vectors) {
             for (int v = 0; v < vectors; v++) column[v] = load(x + v * LANES);
 #pragma GCC unroll 8
             for (int c = 0; c < channels; c++) {
-                vfloat row = (vfloat){0} + weight[c * weight_out];
+                float row = weight[c * weight_out];
 #pragma GCC unroll 8
                 for (int v = 0; v < vectors; v++) sum[c][v] += row * column[v];
             }

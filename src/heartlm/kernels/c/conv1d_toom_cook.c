@@ -1,0 +1,339 @@
+/* Convolution with fewer multiplications: four outputs of r taps are a product of polynomials, and a product of
+ * polynomials is known from its values at r + 3 points (Toom 1963, Cook 1966; Winograd 1980 for filters). So each input
+ * row is evaluated at the points, the weights too, and what was a sum of 4 r products is one of r + 3.
+ *
+ *     lanes        LANES stretches of outputs, each of `size` places, of one sample or of several; a vector holds one
+ *                  place of all, so that neighbours in time are neighbouring vectors and no lane ever talks to another
+ *     read         rows of the source are turned into such vectors, zeros around them
+ *     evaluate     tile p, the vectors 4 p to 4 p + r + 2, becomes its values at the points:   values[point][in][p]
+ *     multiply     at each point, weights times values, summed over input channels:            product[point][out][p]
+ *     interpolate  the values of four outputs from products at the points, plus bias, positive part
+ *     write        vectors are turned back into rows
+ *
+ * More than r taps are cut into chunks of four, so that a chunk's values are those of the next tile:
+ * product[p] = sum over chunks s of weights[s] * values[p + s]. The last chunk may have five taps.
+ *
+ * The points are 0, 1, -1, 2, -2 and infinity, which serve three taps; 1/2 makes four, -1/2 five. Pairs of opposite
+ * points share their even and odd parts. With them the largest error, relative to the largest output, stays about
+ * 1e-6; more points cost digits quickly (Barabasz et al. 2020, arXiv 1803.10986). */
+#include "conv1d_tile.h"
+#include "transpose.h"
+
+#define OUTPUTS 4
+#define MOST_POINTS 8
+#define MOST_VALUES (1 << 18) /* floats */
+#define MOST_SIZE 96
+
+static const double points[MOST_POINTS - 1] = {0, 1, -1, 2, -2, 0.5, -0.5};
+
+typedef struct {
+    int64_t num_points, most_taps, num_chunks; /* taps of the last chunk, at most */
+    int64_t size, in_row, num_stretches;       /* places of a stretch; stretches of a row, and in all */
+    int64_t num_units;                         /* of LANES stretches of one group */
+    int64_t tiles, in_tiles, width;            /* of a stretch: tiles of outputs and of values, places read */
+    int64_t values, products, weights;         /* floats of one point */
+    int64_t scratch;                           /* floats of a thread */
+} plan;
+
+static int64_t points_for(int64_t num_taps) { return num_taps <= 3 ? 6 : num_taps % 4 == 1 ? 8 : 7; }
+
+static void set_size(plan *made, const correlation *what, int64_t size) {
+    made->size = size;
+    made->tiles = size / OUTPUTS;
+    made->in_tiles = made->tiles + made->num_chunks - 1;
+    made->width = OUTPUTS * quotient_up(OUTPUTS * (made->in_tiles - 1) + made->num_points, OUTPUTS);
+    made->in_row = quotient_up(what->num_outputs, size);
+    made->num_stretches = what->batch * made->in_row;
+    made->num_units = quotient_up(made->num_stretches, LANES);
+    made->values = (what->num_in * made->in_tiles + 1) * LANES;
+    made->products = (MOST_CHANNELS * made->tiles + 1) * LANES;
+}
+
+/* About how many instructions a plan costs, turning, evaluating, interpolating and multiplying. */
+static double cost_of(const plan *made, const correlation *what) {
+    double reads = (double)what->num_in * (made->width * 5.0 + made->in_tiles * made->num_points * 4.0);
+    double writes = (double)what->num_out * made->tiles * (20.0 + made->num_points * 4.0);
+    double products = (double)what->num_in * what->num_out * made->num_chunks * made->num_points * made->tiles;
+    return made->num_units * (reads + writes + products * 1.2);
+}
+
+/* The stretches that cost least: short ones fit rows of any length, long ones read little twice. */
+static plan plan_of(const correlation *what) {
+    plan made = {.num_points = points_for(what->num_taps)}, best = {0};
+    made.most_taps = made.num_points - OUTPUTS + 1;
+    made.num_chunks = quotient_up(greater(1, what->num_taps - (made.most_taps - OUTPUTS)), OUTPUTS);
+    double least = 0;
+    for (int64_t size = OUTPUTS; size <= MOST_SIZE; size += OUTPUTS) {
+        set_size(&made, what, size);
+        double cost = cost_of(&made, what);
+        if (best.size > 0 && (cost >= least || made.num_points * made.values > MOST_VALUES))
+            continue;
+        least = cost;
+        best = made;
+    }
+    best.weights = in_lines(quotient_up(what->num_out, MOST_CHANNELS) * MOST_CHANNELS * what->num_in * best.num_chunks);
+    best.scratch = 2 * LANES * best.width + best.num_points * (best.values + best.products);
+    return best;
+}
+
+int64_t LOCAL(toom_cook_scratch)(const correlation *what, int64_t threads) {
+    const plan plan = plan_of(what);
+    return what->groups * plan.num_points * plan.weights + in_lines(4 * plan.num_chunks) + threads * plan.scratch;
+}
+
+/* Coefficients of the values of a filter at the points, divided as the interpolation wants it. */
+static void filter_matrix(int64_t num_points, float matrix[MOST_POINTS][MOST_POINTS - OUTPUTS + 1]) {
+    int64_t taps = num_points - OUTPUTS + 1;
+    for (int64_t i = 0; i < num_points - 1; i++) {
+        double factor = 1;
+        for (int64_t j = 0; j < num_points - 1; j++) factor *= i == j ? 1 : points[i] - points[j];
+        double power = 1 / factor;
+        for (int64_t k = 0; k < taps; k++, power *= points[i]) matrix[i][k] = (float)power;
+    }
+    for (int64_t k = 0; k < taps; k++) matrix[num_points - 1][k] = k == taps - 1;
+}
+
+/* Taps of a correlation from the earliest place on. */
+static int64_t tap_at(const correlation *what, int64_t k) {
+    return what->tap[what->num_taps > 1 && what->place[0] > what->place[1] ? what->num_taps - 1 - k : k];
+}
+
+/* The weights of up to MOST_CHANNELS output channels for one input channel and one chunk: [tap][channel]. */
+static void read_filters(const correlation *what, const plan *plan, const float *from, int64_t channels, int64_t chunk,
+                         float filter[MOST_POINTS - OUTPUTS + 1][MOST_CHANNELS]) {
+    int64_t first = chunk * OUTPUTS, most = chunk == plan->num_chunks - 1 ? plan->most_taps : OUTPUTS;
+    for (int64_t k = 0; k < plan->most_taps; k++) {
+        int64_t exists = k < most && first + k < what->num_taps;
+        const float *tap = from + (exists ? tap_at(what, first + k) : 0);
+        for (int64_t c = 0; c < MOST_CHANNELS; c++) filter[k][c] = exists && c < channels ? tap[c * what->weight_out] : 0;
+    }
+}
+
+/* Values of the weights of a group, [point][block of output channels][in][chunk][channel of the block]. */
+static void evaluate_weights(const correlation *what, const plan *plan, const float *weight, float *to) {
+    float matrix[MOST_POINTS][MOST_POINTS - OUTPUTS + 1], filter[MOST_POINTS - OUTPUTS + 1][MOST_CHANNELS];
+    filter_matrix(plan->num_points, matrix);
+    for (int64_t o = 0; o < what->num_out; o += MOST_CHANNELS)
+        for (int64_t i = 0; i < what->num_in; i++)
+            for (int64_t chunk = 0; chunk < plan->num_chunks; chunk++, to += MOST_CHANNELS) {
+                read_filters(what, plan, weight + o * what->weight_out + i * what->weight_in, what->num_out - o, chunk,
+                             filter);
+                for (int64_t point = 0; point < plan->num_points; point++) {
+                    float sum[MOST_CHANNELS] = {0};
+                    for (int64_t k = 0; k < plan->most_taps; k++)
+                        for (int64_t c = 0; c < MOST_CHANNELS; c++) sum[c] += matrix[point][k] * filter[k][c];
+                    memcpy(to + point * plan->weights, sum, sizeof sum);
+                }
+            }
+}
+
+/* Values at 0, 1, -1, 2, -2 and infinity of the tile d; the last two lie apart, since other points come before. */
+ALWAYS void evaluate_six(const vfloat *d, float *to, int64_t point, int64_t infinity) {
+    vfloat even1 = d[4] - 4 * d[2], odd1 = d[3] - 4 * d[1], even2 = d[4] - d[2], odd2 = 2 * (d[3] - d[1]);
+    store(to, 4 * d[0] - 5 * d[2] + d[4]);
+    store(to + point, even1 + odd1);
+    store(to + 2 * point, even1 - odd1);
+    store(to + 3 * point, even2 + odd2);
+    store(to + 4 * point, even2 - odd2);
+    store(to + infinity * point, 4 * d[1] - 5 * d[3] + d[5]);
+}
+
+/* The values of one tile at all points, `point` floats apart. Factors x - 1/2 and x^2 - 1/4 of the polynomials of the
+ * six points come first. */
+ALWAYS void evaluate(const float *from, float *to, int64_t point, int num_points) {
+    vfloat d[MOST_POINTS], rest[6];
+#pragma GCC unroll 8
+    for (int i = 0; i < num_points; i++) d[i] = load(from + i * LANES);
+    if (num_points == 6) {
+        evaluate_six(d, to, point, 5);
+        return;
+    }
+    if (num_points == 7) {
+#pragma GCC unroll 6
+        for (int i = 0; i < 6; i++) rest[i] = d[i + 1] - 0.5f * d[i];
+        store(to + 5 * point, 4 * d[1] - 5 * d[3] + d[5]);
+    } else {
+#pragma GCC unroll 6
+        for (int i = 0; i < 6; i++) rest[i] = d[i + 2] - 0.25f * d[i];
+        vfloat even = 4 * d[2] - 5 * d[4] + d[6], odd = 2 * d[1] - 2.5f * d[3] + 0.5f * d[5];
+        store(to + 5 * point, even + odd);
+        store(to + 6 * point, even - odd);
+    }
+    evaluate_six(rest, to, point, num_points - 1);
+}
+
+/* Four outputs from their products, `point` floats apart. */
+ALWAYS void interpolate(const float *from, int64_t point, int num_points, vfloat *y) {
+    vfloat one = load(from + point), minus_one = load(from + 2 * point);
+    vfloat two = load(from + 3 * point), minus_two = load(from + 4 * point);
+    vfloat even1 = one + minus_one, odd1 = one - minus_one, even2 = two + minus_two, odd2 = two - minus_two;
+    y[0] = load(from) + even1 + even2;
+    y[1] = odd1 + 2 * odd2;
+    y[2] = even1 + 4 * even2;
+    y[3] = odd1 + 8 * odd2 + load(from + (num_points - 1) * point);
+    if (num_points == 6)
+        return;
+    vfloat even = load(from + 5 * point), odd = even;
+    if (num_points == 8) {
+        vfloat minus_half = load(from + 6 * point);
+        odd = even - minus_half;
+        even = even + minus_half;
+    }
+    y[0] += even, y[1] += 0.5f * odd, y[2] += 0.25f * even, y[3] += 0.125f * odd;
+}
+
+/* Where the stretches of a unit lie: their samples, the first of their outputs, how many of these there are. */
+typedef struct {
+    int64_t sample[LANES], first[LANES], num[LANES], least;
+} stretches;
+
+static stretches stretches_of(const correlation *what, const plan *plan, int64_t unit) {
+    stretches made = {.least = plan->size};
+    for (int64_t lane = 0; lane < LANES; lane++) {
+        int64_t stretch = unit * LANES + lane, exists = stretch < plan->num_stretches;
+        stretch = exists ? stretch : plan->num_stretches - 1;
+        made.sample[lane] = stretch / plan->in_row;
+        made.first[lane] = stretch % plan->in_row * plan->size;
+        made.num[lane] = exists ? smaller(plan->size, what->num_outputs - made.first[lane]) : 0;
+        made.least = smaller(made.least, made.num[lane]);
+    }
+    return made;
+}
+
+/* Reads and evaluates all input channels of a unit. */
+ALWAYS void evaluate_unit(const correlation *what, const plan *plan, const stretches *at, int64_t group,
+                          float *windows, float *turned, float *values, int num_points) {
+    const float *rows[LANES], *from[LANES];
+    int64_t begin[LANES];
+    for (int64_t lane = 0; lane < LANES; lane++) {
+        begin[lane] = what->origin + what->least_place + at->first[lane];
+        from[lane] = what->source + (at->sample[lane] * what->groups + group) * what->num_in * what->source_length;
+    }
+    for (int64_t i = 0; i < what->num_in; i++) {
+        for (int64_t lane = 0; lane < LANES; lane++, from[lane - 1] += what->source_length) {
+            rows[lane] = from[lane] + begin[lane];
+            if (begin[lane] >= 0 && begin[lane] + plan->width <= what->source_length)
+                continue;
+            copy_window(from[lane], what->source_length, begin[lane], 1, plan->width, windows + lane * plan->width);
+            rows[lane] = windows + lane * plan->width;
+        }
+        for (int64_t t = 0; t < plan->width; t += 4) load_turned(rows, t, turned + t * LANES);
+        float *to = values + i * plan->in_tiles * LANES;
+        for (int64_t p = 0; p < plan->in_tiles; p++)
+            evaluate(turned + p * OUTPUTS * LANES, to + p * LANES, plan->values, num_points);
+    }
+}
+
+/* Places of the chunks in values and in weights, a list each. */
+static void list_chunks(const plan *plan, int64_t *lists) {
+    for (int64_t chunk = 0; chunk < plan->num_chunks; chunk++) {
+        lists[chunk] = chunk * LANES;
+        lists[plan->num_chunks + chunk] = chunk * MOST_CHANNELS;
+    }
+}
+
+/* Products at one point of a block of output channels from `o` on. */
+static void multiply(const correlation *what, const plan *plan, const int64_t *lists, const float *values,
+                     const float *weights, int64_t o, int64_t channels, int64_t point, float *products) {
+    int64_t first = 0, end = plan->num_chunks, most = vectors_beside(channels);
+    if (point == plan->num_points - 1) { /* at infinity only the highest tap counts, which few chunks have */
+        first = plan->most_taps > OUTPUTS ? plan->num_chunks - 1 : 0;
+        end -= what->num_taps < OUTPUTS * (plan->num_chunks - 1) + plan->most_taps;
+    }
+    int64_t block = o / MOST_CHANNELS * plan->num_chunks * what->num_in * MOST_CHANNELS + o % MOST_CHANNELS;
+    tile of = {.x_in = plan->in_tiles * LANES, .weight = weights + point * plan->weights + block, .weight_out = 1,
+               .weight_in = plan->num_chunks * MOST_CHANNELS, .x_tap = lists + first,
+               .weight_tap = lists + plan->num_chunks + first, .num_in = what->num_in, .num_taps = end - first,
+               .out_row = plan->tiles * LANES, .last = LANES};
+    for (int64_t p = 0, vectors; p < plan->tiles; p += vectors) {
+        vectors = smaller(most, plan->tiles - p);
+        of.x = values + point * plan->values + p * LANES;
+        of.out = products + point * plan->products + p * LANES;
+        run_tile(&of, channels, vectors);
+    }
+}
+
+/* Interpolates and writes one output channel of a unit. */
+ALWAYS void interpolate_row(const plan *plan, const stretches *at, const float *products, float bias, int32_t relu,
+                            float *const *rows, int num_points) {
+    for (int64_t p = 0; p < plan->tiles; p++) {
+        vfloat y[OUTPUTS];
+        interpolate(products + p * LANES, plan->products, num_points, y);
+#pragma GCC unroll 4
+        for (int j = 0; j < OUTPUTS; j++) {
+            y[j] += bias;
+            y[j] = relu ? larger(y[j], (vfloat){0}) : y[j];
+        }
+        int64_t t = p * OUTPUTS;
+        if (t + OUTPUTS <= at->least) {
+            store_turned(y, rows, t);
+            continue;
+        }
+        for (int64_t lane = 0; lane < LANES; lane++)
+            for (int64_t j = 0; j < smaller(OUTPUTS, at->num[lane] - t); j++) rows[lane][t + j] = y[j][lane];
+    }
+}
+
+ALWAYS void run_unit(const correlation *what, const plan *plan, const int64_t *lists, const float *weights,
+                     int64_t unit, float *scratch, int num_points) {
+    int64_t group = unit / plan->num_units;
+    const stretches at = stretches_of(what, plan, unit % plan->num_units);
+    float *windows = scratch, *turned = windows + LANES * plan->width, *values = turned + LANES * plan->width;
+    float *products = values + num_points * plan->values;
+    evaluate_unit(what, plan, &at, group, windows, turned, values, num_points);
+    weights += group * num_points * plan->weights;
+    for (int64_t o = 0, channels; o < what->num_out; o += channels) {
+        channels = channels_at_once(what->num_out - o);
+        for (int64_t point = 0; point < num_points; point++)
+            multiply(what, plan, lists, values, weights, o, channels, point, products);
+        for (int64_t c = 0; c < channels; c++) {
+            float *rows[LANES];
+            for (int64_t lane = 0; lane < LANES; lane++)
+                rows[lane] = what->out + at.first[lane] + what->out_length *
+                             ((at.sample[lane] * what->groups + group) * what->num_out + o + c);
+            float bias = what->bias == NULL ? 0.0f : what->bias[group * what->num_out + o + c];
+            interpolate_row(plan, &at, products + c * plan->tiles * LANES, bias, what->relu, rows, num_points);
+        }
+    }
+}
+
+static void run_units(const correlation *what, const plan *plan, const int64_t *lists, const float *weights,
+                      int64_t begin, int64_t end, float *scratch) {
+    for (int64_t unit = begin; unit < end; unit++)
+        if (plan->num_points == 6)
+            run_unit(what, plan, lists, weights, unit, scratch, 6);
+        else if (plan->num_points == 7)
+            run_unit(what, plan, lists, weights, unit, scratch, 7);
+        else
+            run_unit(what, plan, lists, weights, unit, scratch, 8);
+}
+
+int32_t LOCAL(toom_cook_serves)(const correlation *what) {
+    if (what->step != 1 || what->out_step != 1 || what->num_taps < 3)
+        return 0;
+    for (int64_t k = 1; k < what->num_taps; k++)
+        if (what->place[k] - what->place[k - 1] != what->place[1] - what->place[0])
+            return 0;
+    return what->most_place - what->least_place == what->num_taps - 1;
+}
+
+void LOCAL(toom_cook)(const correlation *what, int64_t threads, float *scratch) {
+    const plan plan = plan_of(what);
+    int64_t *lists = (int64_t *)scratch, units = what->groups * plan.num_units;
+    float *weights = scratch + in_lines(4 * plan.num_chunks);
+    scratch = weights + what->groups * plan.num_points * plan.weights;
+    list_chunks(&plan, lists);
+    for (int64_t group = 0; group < what->groups; group++)
+        evaluate_weights(what, &plan, what->weight + group * what->weight_group,
+                         weights + group * plan.num_points * plan.weights);
+    double work = (double)units * plan.num_points * plan.num_chunks * plan.tiles * LANES * what->num_in * what->num_out;
+    threads = threads_for(work, units, threads);
+    if (threads == 1) {
+        run_units(what, &plan, lists, weights, 0, units, scratch);
+        return;
+    }
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t thread = 0; thread < threads; thread++)
+        run_units(what, &plan, lists, weights, units * thread / threads, units * (thread + 1) / threads,
+                  scratch + thread * plan.scratch);
+}
