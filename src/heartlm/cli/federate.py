@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
 from heartlm.federated.study_file import LAYOUT, StudyConfig
+
+LINGER_S = 3.0
 
 EXAMPLES = (
     "heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/patients",
@@ -31,12 +34,17 @@ def run(arguments: Sequence[str]) -> int:
         study.check()
 
     from heartlm.errors import needs
+    from heartlm.training.ranks import ToldElsewhere
 
     try:
         from heartlm.federated.federate import federate
     except ModuleNotFoundError as error:
         raise needs("train", error.name or "torch") from None
-    outcome = federate(study, changed)
+    try:
+        outcome = federate(study, changed)
+    except ToldElsewhere:
+        time.sleep(LINGER_S)  # a launcher ends all ranks when the first does, and the one that tells may be late
+        return 2
     if outcome.is_first:
         print(outcome.told())
     return 0

@@ -1,30 +1,67 @@
-"""Which communicator a study gets."""
+"""Which communicator a study gets, and how its ranks agree before the first round."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.communicator import Communicator, LocalCommunicator
 from heartlm.federated.study_file import StudyConfig
+from heartlm.training.parallel import take_cores
+from heartlm.training.ranks import Ranks, ToldElsewhere
+
+Result = TypeVar("Result")
 
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
 """What mpiexec (Open MPI, MPICH) and srun --mpi=pmix set."""
 
 
 def communicator_of(study: StudyConfig) -> Communicator:
-    """Meet the other ranks as `study` says.
+    """Meet the other ranks as `study` says, and take this rank's cores and threads.
 
     Raises:
         HeartlmError: they cannot be met, or a package is missing.
     """
     kind = study.communicator if study.communicator != "auto" else _found()
-    if kind == "local":
-        return LocalCommunicator()
-    raise HeartlmError(f"communicator: {kind!r} found")
+    if kind == "torch" and int(os.environ.get("WORLD_SIZE", "0")) > 1:
+        from heartlm.federated.torch_distributed import TorchCommunicator
+
+        return TorchCommunicator(study.device, study.threads, study.timeout_s)
+    if kind == "torch" and "WORLD_SIZE" not in os.environ:
+        raise HeartlmError("communicator: 'torch' found, but nobody started several ranks: use torchrun, or local")
+    if kind == "mpi":
+        from heartlm.federated.mpi import MPICommunicator
+
+        communicator = MPICommunicator()
+        ranks = Ranks(communicator.rank, communicator.size, communicator.local_rank, communicator.local_size)
+        take_cores(ranks, study.threads, pinned=study.device == "cpu" or not torch.cuda.is_available())
+        return communicator
+    torch.set_num_threads(study.threads)
+    return LocalCommunicator()
 
 
 def _found() -> str:
     if any(name in os.environ for name in MPI_VARIABLES):
         return "mpi"
     return "torch" if "WORLD_SIZE" in os.environ else "local"
+
+
+def agreed(communicator: Communicator, act: Callable[[], Result]) -> Result:
+    """Call `act` on every rank; where it fails on one, it fails on all, and one of them tells.
+
+    Raises:
+        HeartlmError: `act` failed on some rank.
+    """
+    results, told = list[Result](), None
+    try:
+        results.append(act())
+    except HeartlmError as error:
+        told = str(error)
+    first = next((each for each in communicator.gather_objects(told) if each is not None), None)
+    if first is not None:
+        raise HeartlmError(first) if communicator.rank == 0 else ToldElsewhere(first)
+    return results[0]

@@ -15,7 +15,7 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import ExactMean
 from heartlm.federated.client import Between
 from heartlm.federated.communicator import Communicator
-from heartlm.federated.communicators import communicator_of
+from heartlm.federated.communicators import agreed, communicator_of
 from heartlm.federated.local import Learning, LocalClient
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
@@ -24,6 +24,8 @@ from heartlm.federated.strategy import Adaptive, OuterSGD, Strategy
 from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.federated.tiny import TinyPatients, tiny_learning
+from heartlm.training.parallel import has_gone, reason_of
+from heartlm.training.ranks import ToldElsewhere
 
 
 @dataclass(frozen=True)
@@ -58,18 +60,31 @@ def federate(study: StudyConfig, changed: Sequence[str] = ()) -> Outcome:
             meet, or training that diverged.
     """
     study, folder = _settings(study, changed)
-    torch.set_num_threads(study.threads)
     torch.set_flush_denormal(True)  # denormal gradients slow a CPU down tenfold
     communicator = communicator_of(study)
     try:
-        scores = _run(study, folder, communicator)
-    except BaseException:
-        communicator.abort()
+        rounds, evaluation = agreed(communicator, lambda: _ready(study, folder, communicator))
+        scores = _run(rounds, evaluation, folder, communicator)
+    except ToldElsewhere:
         raise
+    except Exception as error:
+        raise _told(error, folder, communicator) from error
     finally:
         torch.set_flush_denormal(False)
     communicator.close()
     return Outcome(folder.path, scores, communicator.rank == 0)
+
+
+def _told(error: Exception, folder: StudyFolder, communicator: Communicator) -> Exception:
+    """What to raise for `error`; where others wait for this rank, they are told to end."""
+    if isinstance(error, RuntimeError) and has_gone(error):
+        return HeartlmError(
+            f"rank {communicator.rank} lost another rank ({reason_of(error)}): continue with --resume {folder.path}"
+        )
+    if communicator.size > 1:
+        print(f"rank {communicator.rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        communicator.abort()
+    return error
 
 
 def _settings(study: StudyConfig, changed: Sequence[str]) -> tuple[StudyConfig, StudyFolder]:
@@ -96,36 +111,41 @@ def clients_of_rank(num_clients: int, rank: int, size: int) -> range:
     return range(rank, num_clients, size)
 
 
-def _run(study: StudyConfig, folder: StudyFolder, communicator: Communicator) -> dict[str, Any]:
+def _ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, _Evaluation]:
+    """Everything this rank needs, where the study stands."""
     rank, size = communicator.rank, communicator.size
     patients = TinyPatients(study)
     members = partition(patients.patients(), study)
     mine = clients_of_rank(len(members), rank, size)
-    if rank == 0 and study.resume is None:
-        folder.start(study, {"clients": [vars(member) for member in members], "left_out": patients.left_out})
     learning: Learning = tiny_learning(study, patients, members, mine, rank, size)
     server = Server(learning.flat.on_host(), strategy_of(study))
     clients = {
         number: LocalClient(number, members[number].name, members[number].num_samples, learning, study, {})
         for number in mine
     }
+    if study.resume is None and rank == 0:
+        folder.start(study, {"clients": [vars(member) for member in members], "left_out": patients.left_out})
     if study.resume is not None and (first := folder.last_round()):
         folder.load_server(server, first)
         for number, client in clients.items():
             client.load_state(folder.load_client(first, number))
-    communicator.gather_objects(None)  # all have read before the first writes
-    if rank == 0:
-        folder.truncate_metrics(server.round_index)
     meter = CommunicationMeter()
     aggregator = ExactMean(communicator, len(learning.flat), round(study.bucket_mib * 2**20), meter)
     evaluation = _Evaluation(learning, communicator)
-    rounds = Rounds(study, members, clients, server, aggregator, meter, evaluation, rank)
+    return Rounds(study, members, clients, server, aggregator, meter, evaluation, rank), evaluation
+
+
+def _run(rounds: Rounds, evaluation: _Evaluation, folder: StudyFolder, communicator: Communicator) -> dict[str, Any]:
+    """Run the rounds that are left, score and save; scores in short, on the first rank."""
+    if communicator.rank == 0:
+        folder.truncate_metrics(rounds.server.round_index)
     rounds.run(lambda: _save(rounds, folder, communicator))
-    scores = evaluation.final(server.vector)
-    if rank == 0:
-        learning.save(folder.model)
-        folder.finish(scores)
-    return learning.summary(scores) if rank == 0 else {}
+    scores = evaluation.final(rounds.server.vector)
+    if communicator.rank != 0:
+        return {}
+    evaluation.learning.save(folder.model)
+    folder.finish(scores)
+    return evaluation.learning.summary(scores)
 
 
 def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> None:
@@ -148,7 +168,7 @@ class _Evaluation:
     """Scores weights on all ranks together, each its part."""
 
     def __init__(self, learning: Learning, communicator: Communicator) -> None:
-        self._learning, self._communicator = learning, communicator
+        self.learning, self._communicator = learning, communicator
 
     def __call__(self, vector: Tensor, between: Between, last: bool) -> Line:
         return self._scores(vector, between, final=False)
@@ -157,7 +177,7 @@ class _Evaluation:
         return self._scores(vector, lambda: None, final=True)
 
     def _scores(self, vector: Tensor, between: Between, final: bool) -> dict[str, Any]:
-        self._learning.flat.load(vector)
-        part = self._learning.evaluate(self._communicator.rank, self._communicator.size, between)
+        self.learning.flat.load(vector)
+        part = self.learning.evaluate(self._communicator.rank, self._communicator.size, between)
         parts = self._communicator.gather_objects(part)
-        return self._learning.scores(parts, final) if self._communicator.rank == 0 else {}
+        return self.learning.scores(parts, final) if self._communicator.rank == 0 else {}

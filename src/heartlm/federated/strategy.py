@@ -1,10 +1,10 @@
 """What the server makes of a round: global weights, and the mean of what clients changed, give the next global weights.
 
 The mean weighs clients by their samples (McMahan et al. 2017, arXiv 1602.05629). With a server rate of 1 and no
-momentum the outer optimiser moves the global weights by exactly that mean, which is FedAvg; with Nesterov momentum it is DiLoCo
-(Douillard et al. 2023, arXiv 2311.08105). FedAdam and FedYogi treat the mean as a gradient that points uphill (Reddi
-et al. 2021, arXiv 2003.00295, algorithm 2). FedProx (Li et al. 2020, arXiv 1812.06127) averages as FedAvg does; its
-proximal term is the client's.
+momentum the outer optimiser moves the global weights by exactly that mean, which is FedAvg; with Nesterov momentum it
+is DiLoCo (Douillard et al. 2023, arXiv 2311.08105). FedAdam and FedYogi treat the mean as a gradient that points uphill
+(Reddi et al. 2021, arXiv 2003.00295, algorithm 2). FedProx (Li et al. 2020, arXiv 1812.06127) averages as FedAvg does;
+its proximal term is the client's.
 """
 
 from __future__ import annotations

@@ -1,0 +1,109 @@
+"""Processes that live as long as a block of code, each with a log of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heartlm.errors import HeartlmError
+
+STOP_WITHIN_S = 10.0
+_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Processes:
+    """Processes that go on.
+
+    Attributes:
+        logs: folder of what they print, one file each.
+        running: by name.
+    """
+
+    logs: Path
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
+        """Start one; it ends with this process, however that ends."""
+        with self.log(name).open("wb") as log:
+            self.running[name] = subprocess.Popen(
+                [*map(str, command)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                preexec_fn=_end_with_parent,
+            )
+
+    def log(self, name: str) -> Path:
+        """The file with what `name` prints."""
+        return self.logs / f"{name}.log"
+
+    def check(self) -> None:
+        """Raise a HeartlmError with its last words if one has ended."""
+        for name, process in self.running.items():
+            if (status := process.poll()) is not None:
+                raise HeartlmError(f"{name} ended with status {status}: {last_line(self.log(name))}")
+
+    def wait_for_port(self, port: int, timeout_s: float) -> None:
+        """Wait until somebody listens there.
+
+        Raises:
+            HeartlmError: nobody does, or a process has ended.
+        """
+        give_up_s = time.monotonic() + timeout_s
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+            self.check()
+            if time.monotonic() > give_up_s:
+                raise HeartlmError(f"nobody listens on port {port} after {timeout_s:g} s: see the logs in {self.logs}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Ask all to end, the last first; kill those that do not."""
+        for process in reversed(self.running.values()):
+            process.terminate()
+        give_up_s = time.monotonic() + STOP_WITHIN_S
+        for process in reversed(self.running.values()):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, give_up_s - time.monotonic()))
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def processes(logs: Path) -> Iterator[Processes]:
+    """Processes that are stopped when the block ends."""
+    logs.mkdir(parents=True, exist_ok=True)
+    started = Processes(logs)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()] if log.exists() else []
+    return next((line for line in reversed(lines) if line), "it said nothing")
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports of this machine that nobody listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGTERM)

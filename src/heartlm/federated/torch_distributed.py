@@ -1,0 +1,97 @@
+"""Ranks that `torchrun` started: gloo for CPUs, NCCL for GPUs, which get on by themselves."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from heartlm.federated.communicator import Pending
+from heartlm.training.config import TrainingConfig
+from heartlm.training.parallel import joined
+
+Value = TypeVar("Value")
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class TorchCommunicator:
+    """The ranks of torch's default process group, which is made unless it is there already.
+
+    Args:
+        device: where they compute: auto, cpu or cuda.
+        threads: CPU threads of each.
+        timeout_s: after which a rank that does not answer counts as gone.
+
+    Raises:
+        HeartlmError: they cannot meet, or the device is not there.
+
+    Attributes:
+        rank: of this process.
+        size: how many there are.
+    """
+
+    def __init__(
+        self, device: Literal["auto", "cpu", "cuda"] = "cpu", threads: int | None = None, timeout_s: float = 600.0
+    ) -> None:
+        self._exit = ExitStack()
+        if not dist.is_initialized():
+            config = TrainingConfig(device=device, threads=threads, timeout_s=timeout_s)
+            self._exit.enter_context(joined(config))
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        nccl = dist.get_backend() == "nccl"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+        self._host = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) if nccl else None
+
+    def start_sum(self, numbers: Tensor) -> Pending:
+        """Begin to add up; for NCCL on the GPU, and back."""
+        there = numbers.to(self._device, non_blocking=True)
+        return _Pending(dist.all_reduce(there, async_op=True), there, numbers)
+
+    def start_gather(self, payload: Tensor) -> Pending:
+        """Begin to gather; for NCCL on the GPU, and back."""
+        there = payload.to(self._device, non_blocking=True)
+        gathered = there.new_empty((self.size, len(payload)))
+        result = gathered if gathered.device.type == "cpu" else payload.new_empty(gathered.shape)
+        work = dist.all_gather(list(gathered.unbind(0)), there, async_op=True)
+        return _Pending(work, gathered, result, there)
+
+    def broadcast(self, numbers: Tensor, root: int = 0) -> None:
+        """Take the numbers of rank `root`."""
+        dist.broadcast(numbers, root, group=self._host)
+
+    def gather_objects(self, value: Value) -> list[Value]:
+        """What every rank gave."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._host)
+        return values
+
+    def close(self) -> None:
+        """Take leave."""
+        self._exit.close()
+
+    def abort(self) -> None:
+        """Go; the others notice, because the connections end with this process."""
+
+
+class _Pending:
+    """A work of torch, where it computes, where its result belongs, and what must live until it is there."""
+
+    def __init__(self, work: Any, there: Tensor, result: Tensor, *kept: Tensor) -> None:
+        self._work, self._there, self._result, self._kept = work, there, result, kept
+
+    def test(self) -> bool:
+        if self._work is not None and self._work.is_completed():
+            self.wait()
+        return self._work is None
+
+    def wait(self) -> Tensor:
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+            if self._there.data_ptr() != self._result.data_ptr():
+                self._result.copy_(self._there)
+        return self._result
