@@ -18,24 +18,21 @@ import json
 import os
 import shutil
 import statistics
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from feeding_peers import PACKAGES, Batches, installed, nanogpt, sliding, torch_loaders
+from feeding_peers import PACKAGES, installed, torch_loaders
 from numpy.typing import NDArray
 from steps import Steps
-from timing import Table, interleaved, pin, seconds, write
+from timing import Table, pin, seconds, write
 
+from heartlm.bench.feeds import OURS, into_memory, made_up, order_of, own, timed_supplies
+from heartlm.bench.peers import Batches, nanogpt, sliding
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.schema import RecordTable, Row
-from heartlm.corpus.windows import WindowSampler, sampler
-from heartlm.kernels.gather import gather_windows
-from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
+from heartlm.training.batches import CausalBatches
 from heartlm.training.config import PretrainConfig
 from heartlm.training.feed import Feed
 from heartlm.training.pretrain import pretrain
@@ -43,66 +40,12 @@ from heartlm.training.pretrain import pretrain
 WIDTHS = (128, 256, 512, 1024)
 BATCH_TOKENS = 1 << 16
 ITEM_TOKENS = 1 << 22
-NUM_CODES = 128
-OURS = "heartlm feed, next token"
-
-
-def made_up(path: Path, num_tokens: int, num_facets: int) -> Corpus:
-    """A corpus of rows of 100,000 tokens, written once and memory-mapped."""
-    shape = num_tokens, num_facets
-    if not path.exists() or path.stat().st_size != 2 * num_tokens * num_facets:
-        part = np.random.default_rng(0).integers(0, NUM_CODES, (1 << 20, num_facets)).astype(np.uint16)
-        with path.open("wb") as file:
-            for first in range(0, num_tokens, len(part)):
-                np.roll(part, first, axis=0)[: num_tokens - first].tofile(file)
-    codes: NDArray[np.uint16] = np.memmap(path, np.uint16, "r", shape=shape)
-    rows = [
-        Row("made up", f"r{i}", f"p{i}", "train", "", 0, 1.0, 0, first, min(100_000, num_tokens - first), "")
-        for i, first in enumerate(range(0, num_tokens, 100_000))
-    ]
-    sample, labels, scale = np.empty(0, np.int64), np.empty((0, 2), np.int8), np.empty(0, np.float32)
-    return Corpus(path.parent, {}, codes, sample, labels, scale, RecordTable(rows))
-
-
-def into_memory(corpus: Corpus) -> Corpus:
-    """Touch every page, so that no rival pays for the first time."""
-    corpus.codes.reshape(-1)[:: os.sysconf("SC_PAGESIZE") // 2].max()
-    return corpus
-
-
-def order_of(corpus: Corpus, width: int, order: str = "random") -> WindowSampler:
-    rows, token_bytes = corpus.records.select("train"), 2 * corpus.codes.shape[1]
-    how: dict[str, Any] = {"batch_size": BATCH_TOKENS // width, "seed": 0, "order": order, "token_bytes": token_bytes}
-    return sampler(corpus.records, rows, width=width, **how)
-
-
-def gathered(corpus: Corpus, width: int) -> Batches:
-    """The gather alone, of places drawn beforehand, into one buffer."""
-    drawn = order_of(corpus, width)
-    places = [drawn.windows(step) for step in range(1000)]
-    out = np.empty((drawn.batch_size, width, corpus.codes.shape[1]), np.uint16)
-    for windows in itertools.cycle(places):
-        yield gather_windows(corpus.codes, windows.first, windows.length, width, out)
-
-
-def fed(corpus: Corpus, width: int, make: MakeBatch) -> Batches:
-    with Feed(order_of(corpus, width), make, first_step=0, last_step=1 << 40, prefetch=0) as feed:
-        yield from feed
-
-
-def own(corpus: Corpus, width: int) -> dict[str, Batches]:
-    masks = np.full(corpus.codes.shape[1], NUM_CODES)
-    return {
-        "heartlm gather alone, uint16": gathered(corpus, width),
-        OURS: fed(corpus, width, CausalBatches(corpus)),
-        "heartlm feed, masked": fed(corpus, width, MaskedBatches(corpus, masks, 0.3, 4, 0)),
-    }
 
 
 def rivals_of(corpus: Corpus, width: int, folder: Path) -> dict[str, Batches]:
     path, batch_size = folder / "codes.bin", BATCH_TOKENS // width
     items: NDArray[np.uint16] = np.array(corpus.codes[:ITEM_TOKENS, 0]).reshape(-1, width)
-    rivals = own(corpus, width) | {"nanoGPT get_batch": nanogpt(path, width, batch_size)}
+    rivals = own(corpus, width, batch_size) | {"nanoGPT get_batch": nanogpt(path, width, batch_size)}
     rivals["NumPy sliding windows"] = sliding(path, width, batch_size)
     for name, batches in torch_loaders(path, items, folder / "items", batch_size).items():
         rivals[name] = batches
@@ -112,42 +55,9 @@ def rivals_of(corpus: Corpus, width: int, folder: Path) -> dict[str, Batches]:
     return rivals
 
 
-@contextmanager
-def all_cores() -> Iterator[None]:
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, ALL_CORES)
-    yield
-    os.sched_setaffinity(0, before)
-
-
-ALL_CORES = os.sched_getaffinity(0)
-
-
 def rates(rivals: dict[str, Batches], rounds: int, turn_s: float) -> dict[str, float]:
     """Tokens a second of every rival: each takes as many batches a turn as it makes in about `turn_s`."""
-    num: dict[str, int] = {}
-    for name, batches in rivals.items():
-        with all_cores():  # the workers start here, and stay on all cores
-            next(batches)
-        take(batches, 5)  # what its workers had ready says nothing of its rate
-        num[name] = made_within(batches, turn_s)
-    turns: dict[str, Callable[[], object]] = {}
-    for name, batches in rivals.items():
-        turns[name] = lambda batches=batches, name=name: take(batches, num[name])
-        if "2 workers" in name:  # until the workers have filled their queues again and sleep
-            turns[f"{name}, settled"] = lambda: time.sleep(turn_s / 2)
-    times = interleaved(turns, rounds, warm_up=False)
-    return {name: num[name] * BATCH_TOKENS / statistics.median(times[name]) for name in rivals}
-
-
-def made_within(batches: Batches, duration_s: float) -> int:
-    end = time.perf_counter() + duration_s
-    return next(num for num in itertools.count(1) if not take(batches, 1) and time.perf_counter() > end)
-
-
-def take(batches: Batches, num: int) -> None:
-    for _ in range(num):
-        next(batches)
+    return {name: timed.rate for name, timed in timed_supplies(rivals, rounds, turn_s, BATCH_TOKENS).items()}
 
 
 def against_peers(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> list[Table]:
@@ -170,7 +80,7 @@ def against_peers(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> 
 def ten_facets(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> Table:
     corpus = into_memory(made_up(folder / "codes10.bin", num_tokens // 10, 10))
     table = Table("Ten facets: M tokens/s for windows of a width", ("rival", *map(str, WIDTHS)))
-    found = [rates(own(corpus, width), rounds, turn_s) for width in WIDTHS]
+    found = [rates(own(corpus, width, BATCH_TOKENS // width), rounds, turn_s) for width in WIDTHS]
     for name in found[0]:
         table.add(name, *(f"{one[name] / 1e6:.3g}" for one in found))
     return table
@@ -198,7 +108,7 @@ def cold(folder: Path, num_tokens: int) -> Table:
     def feed(order: str, steps: int) -> None:
         how: dict[str, Any] = {"first_step": 0, "last_step": steps, "prefetch": 2}
         corpus = made_up(path, num_tokens, 1)
-        with Feed(order_of(corpus, 512, order), CausalBatches(corpus), **how) as batches:
+        with Feed(order_of(corpus, 512, BATCH_TOKENS // 512, order), CausalBatches(corpus), **how) as batches:
             for _ in batches:
                 pass
 

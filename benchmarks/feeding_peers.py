@@ -1,15 +1,14 @@
-"""The rivals of the feeding benchmark: endless batches of int64 `[B, W]` from the same tokens, each in its usual way.
+"""More rivals of the feeding benchmark than `heartlm bench loader` has: a pickled list, and packages with loaders.
 
-A rival is an iterator of batches. Those that store windows as items hold the first tokens of the corpus, cut side by
-side; they are shuffled within that. What is not installed gives no rivals.
+Each gives endless batches of int64 `[B, W]` from the same tokens in its usual way. Those that store windows as items
+hold the first tokens of the corpus, cut side by side; they are shuffled within that. What is not installed gives none.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,77 +16,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader, RandomSampler
 
-Batches = Iterator[Any]
-WORKERS = (0, 2)
-
-
-def nanogpt(corpus: Path, width: int, batch_size: int) -> Batches:
-    """nanoGPT's get_batch in its plain form: a fresh memory map, one slice a window, inputs and targets."""
-    while True:
-        data = np.memmap(corpus, np.uint16, "r")
-        starts = torch.randint(len(data) - width, (batch_size,))
-        inputs = torch.stack([torch.from_numpy(data[i : i + width].astype(np.int64)) for i in starts])
-        targets = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + width].astype(np.int64)) for i in starts])
-        yield inputs, targets
+from heartlm.bench.peers import WORKERS, Batches, backings
+from heartlm.bench.peers import torch_loaders as loaders
 
 
-def sliding(corpus: Path, width: int, batch_size: int) -> Batches:
-    """NumPy alone: a view of all windows of the memory map, indexed by their starts."""
-    view = np.lib.stride_tricks.sliding_window_view(np.memmap(corpus, np.uint16, "r"), width)
-    random = np.random.default_rng(0)
-    while True:
-        yield torch.from_numpy(view[random.integers(0, len(view), batch_size)].astype(np.int64))
-
-
-class Items(Dataset[Tensor]):
-    """Windows as items: whatever `items[i]` gives, as a tensor."""
-
-    def __init__(self, items: Any) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.from_numpy(self.items[index].astype(np.int64))
-
-
-class MappedWindows:
-    """Windows side by side in a memory map of tokens."""
-
-    def __init__(self, corpus: Path, num_items: int, width: int) -> None:
-        self.tokens, self.num_items, self.width = np.memmap(corpus, np.uint16, "r"), num_items, width
-
-    def __len__(self) -> int:
-        return self.num_items
-
-    def __getitem__(self, index: int) -> NDArray[np.uint16]:
-        return self.tokens[index * self.width : (index + 1) * self.width]
+def torch_loaders(corpus: Path, items: NDArray[np.uint16], folder: Path, batch_size: int) -> dict[str, Batches]:
+    """PyTorch's DataLoader over single items, held in a pickled list, in an .npy file, in the memory map."""
+    held = backings(corpus, items[..., None], folder)
+    (folder / "items.pickle").write_bytes(pickle.dumps(list(items)))
+    return loaders({"pickle": pickle.loads((folder / "items.pickle").read_bytes()), **held}, batch_size)
 
 
 def endless(loader: Any) -> Batches:
     while True:
         yield from loader
-
-
-def torch_loaders(corpus: Path, items: NDArray[np.uint16], folder: Path, batch_size: int) -> dict[str, Batches]:
-    """PyTorch's DataLoader over single items, held in a pickled list, in an .npy file, in the memory map."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "items.pickle").write_bytes(pickle.dumps(list(items)))
-    np.save(folder / "items.npy", items)
-    backings: dict[str, Any] = {
-        "pickle": pickle.loads((folder / "items.pickle").read_bytes()),
-        "npy": np.load(folder / "items.npy"),
-        "memmap": MappedWindows(corpus, len(items), items.shape[1]),
-    }
-    rivals = {}
-    for (name, backing), workers in itertools.product(backings.items(), WORKERS):
-        drawn = RandomSampler(backing, replacement=True, num_samples=1 << 40)
-        loader = DataLoader(Items(backing), batch_size, sampler=drawn, num_workers=workers)
-        rivals[f"DataLoader, {name}, {_workers(workers)}"] = iter(loader)
-    return rivals
 
 
 def streaming(items: NDArray[np.uint16], folder: Path, batch_size: int) -> dict[str, Batches]:

@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from heartlm.bench.measure import row
+
+__all__ = ["RESULTS", "Estimate", "Steps", "cell", "header", "row"]
+
 RESULTS = Path(__file__).parent / "results"
 
 Estimate = dict[str, Any]
@@ -51,11 +55,6 @@ def cell(estimates: Sequence[Estimate | None]) -> str:
         text += f" ({min(values):.3f}–{max(values):.3f})"
     interval = known[0].get("ci")
     return text + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval and None not in interval else "")
-
-
-def row(*cells: object) -> str:
-    """One line of a Markdown table."""
-    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def header(*names: str) -> list[str]:
