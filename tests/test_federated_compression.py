@@ -16,6 +16,7 @@ from heartlm.federated.communicator import LocalCommunicator
 from heartlm.federated.compressed_mean import CompressedMean
 from heartlm.federated.compression import BLOCK, NAMES, Bfloat16, Encoded, ErrorFeedback, Int8, TopK, compressor
 from heartlm.federated.meter import CommunicationMeter
+from heartlm.federated.study_file import study_of
 
 sizes = st.integers(1, 3 * BLOCK)
 values = st.floats(-4, 4, width=32, allow_subnormal=False)
@@ -129,10 +130,15 @@ def shares(round_index: int, clients: int, size: int) -> list[Share]:
     ]
 
 
+def mean_by(name: str, size: int, top_k: float = 0.01) -> CompressedMean:
+    study = study_of({"compression": name, "top_k": top_k})
+    return CompressedMean(LocalCommunicator(), size, CommunicationMeter(), study)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_means_of_many_rounds_come_near_the_exact_ones(name: str):
     size, asked = 600, 100 + 200 + 300
-    by = CompressedMean(LocalCommunicator(), size, CommunicationMeter(), name, top_k=0.2)
+    by = mean_by(name, size, top_k=0.2)
     exact = ExactMean(LocalCommunicator(), size, 1 << 20, CommunicationMeter())
     total, wanted = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
     for round_index in range(30):
@@ -147,13 +153,15 @@ def test_means_of_many_rounds_come_near_the_exact_ones(name: str):
 
 def test_the_memory_of_clients_survives_a_pause():
     size = 300
-    one, other = (CompressedMean(LocalCommunicator(), size, CommunicationMeter(), "top-k", top_k=0.1) for _ in range(2))
+    one, other = (mean_by("top-k", size, top_k=0.1) for _ in range(2))
     one.start(0, shares(0, 2, size), 300).wait()
-    other.load_state({name: value.clone() for name, value in one.state().items()})
+    for client in (0, 1):
+        other.load_kept(client, {name: value.clone() for name, value in one.kept(client).items()})
+    assert one.kept(5) == {}
     first, second = (each.start(1, shares(1, 2, size), 300).wait() for each in (one, other))
     assert torch.equal(first.delta, second.delta)
 
 
 def test_a_round_without_clients_has_no_mean():
-    by = CompressedMean(LocalCommunicator(), 10, CommunicationMeter(), "int8")
+    by = mean_by("int8", 10)
     assert by.start(0, [], 100).wait().delta is None

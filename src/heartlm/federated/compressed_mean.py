@@ -16,11 +16,26 @@ from torch import Tensor
 
 from heartlm.federated.aggregate import Mean, PendingMean, Share
 from heartlm.federated.communicator import Communicator, Pending
-from heartlm.federated.compression import REMEMBERS, Encoded, ErrorFeedback, compressor
+from heartlm.federated.compression import NAMES, REMEMBERS, Encoded, ErrorFeedback, compressor
 from heartlm.federated.fixed_point import from_fixed_point, to_fixed_point
 from heartlm.federated.meter import CommunicationMeter
+from heartlm.federated.study_file import StudyConfig
 
 _HEAD = struct.Struct("<IdQ")  # bytes of the message, weight, samples
+
+
+def compressed(delta: Tensor, study: StudyConfig, client: int, round_index: int, memory: ErrorFeedback) -> bytes:
+    """The message of a client: its delta, float64 `[P]`, as `study` says; what is lost goes to `memory`."""
+    by = compressor(study.compression, top_k=study.top_k, seed=(study.seed, client, round_index))
+    vector = delta.numpy().astype(np.float32)
+    remembers = study.compression in REMEMBERS
+    return (memory.encode(vector, by) if remembers else by.encode(vector)).to_bytes()
+
+
+def decompressed(message: bytes) -> Tensor:
+    """The delta that a message says, float64 `[P]`."""
+    encoded = Encoded.from_bytes(message)
+    return torch.from_numpy(compressor(NAMES[encoded.kind]).decode(encoded)).double()
 
 
 class CompressedMean:
@@ -30,25 +45,15 @@ class CompressedMean:
         communicator: of the ranks.
         num_parameters: P.
         meter: told of everything that is sent and waited for.
-        name: of the compressor.
-        top_k: share of the values that top-k sends.
-        seed: of the study, for rounding by chance.
+        study: names the compressor.
     """
 
     def __init__(
-        self,
-        communicator: Communicator,
-        num_parameters: int,
-        meter: CommunicationMeter,
-        name: str,
-        *,
-        top_k: float = 0.01,
-        seed: int = 0,
+        self, communicator: Communicator, num_parameters: int, meter: CommunicationMeter, study: StudyConfig
     ) -> None:
         self._communicator, self._meter, self._num_parameters = communicator, meter, num_parameters
-        self._name, self._top_k, self._seed = name, top_k, seed
+        self._study = study
         self._memories = dict[int, ErrorFeedback]()
-        compressor(name, top_k=top_k)
 
     def start(self, round_index: int, shares: Sequence[Share], asked_samples: int) -> PendingMean:
         """Compress what this rank's clients changed and send it to every rank."""
@@ -63,39 +68,29 @@ class CompressedMean:
             self._meter.sent(longest)
         return _Pending(self, pending, asked_samples)
 
-    def state(self) -> dict[str, Tensor]:
-        """What clients still owe, float32 `[P]` each."""
-        return {
-            str(client): torch.from_numpy(memory.residual)
-            for client, memory in self._memories.items()
-            if memory.residual is not None
-        }
+    def kept(self, client: int) -> dict[str, Tensor]:
+        """What a client still owes, float32 `[P]`; empty where it owes nothing."""
+        memory = self._memories.get(client)
+        return {} if memory is None or memory.residual is None else {"owed": torch.from_numpy(memory.residual)}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take up what `state` gave."""
-        self._memories = {int(client): ErrorFeedback(residual.numpy()) for client, residual in state.items()}
+    def load_kept(self, client: int, kept: dict[str, Tensor]) -> None:
+        """Take up what `kept` gave."""
+        self._memories[client] = ErrorFeedback(kept["owed"].numpy())
 
     def _message(self, share: Share, round_index: int) -> bytes:
-        by = compressor(self._name, top_k=self._top_k, seed=(self._seed, share.client, round_index))
-        vector = share.update.delta.numpy().astype(np.float32)
-        if self._name in REMEMBERS:
-            encoded = self._memories.setdefault(share.client, ErrorFeedback()).encode(vector, by)
-        else:
-            encoded = by.encode(vector)
-        message = encoded.to_bytes()
+        memory = self._memories.setdefault(share.client, ErrorFeedback())
+        message = compressed(share.update.delta, self._study, share.client, round_index, memory)
         return _HEAD.pack(len(message), share.weight, share.update.num_samples) + message
 
     def mean_of(self, gathered: Tensor, asked_samples: int) -> Mean:
         """The mean of all messages in uint8 `[size, n]`."""
-        by = compressor(self._name, top_k=self._top_k)
         total, num_samples = torch.zeros(self._num_parameters, dtype=torch.int64), 0
         for row in gathered:
             text, place = row.numpy().tobytes(), 0
             while place < len(text) and (head := _HEAD.unpack_from(text, place))[0]:
                 length, weight, samples = head
                 place += _HEAD.size + length
-                vector = by.decode(Encoded.from_bytes(text[place - length : place]))
-                total += to_fixed_point(torch.from_numpy(vector).double() * weight)
+                total += to_fixed_point(decompressed(text[place - length : place]) * weight)
                 num_samples += samples
         if num_samples == 0:
             return Mean(None, 0)

@@ -25,6 +25,10 @@ class PrivateMean:
         communicator: of the ranks.
         ledger: told who took part; the same on every rank.
         generator: of the noise; from the system's entropy unless a test wants to know it.
+
+    Attributes:
+        inner: makes the mean.
+        ledger: who took part how often.
     """
 
     def __init__(
@@ -34,7 +38,7 @@ class PrivateMean:
         ledger: Ledger,
         generator: Callable[[], torch.Generator] = secret_generator,
     ) -> None:
-        self._inner, self._communicator, self.ledger, self._generator = inner, communicator, ledger, generator()
+        self.inner, self._communicator, self.ledger, self._generator = inner, communicator, ledger, generator()
 
     def start(self, round_index: int, shares: Sequence[Share], asked_samples: int) -> PendingMean:
         """Clip, add each client's share of the noise, and hand over to the inner mean."""
@@ -42,7 +46,7 @@ class PrivateMean:
         everybody = sorted(client for clients in self._communicator.gather_objects(here) for client in clients)
         self.ledger.took_part(everybody)
         number = len(everybody)
-        return self._inner.start(round_index, [self._private(share, number) for share in shares], number)
+        return self.inner.start(round_index, [self._private(share, number) for share in shares], number)
 
     def _private(self, share: Share, number: int) -> Share:
         delta = clip_and_noise(share.update.delta, self.ledger.privacy, number, self._generator)

@@ -65,6 +65,18 @@ class StudyConfig:
             else the evaluation. It changes no result.
         communicator: how ranks add up; auto is mpi under mpiexec, torch under torchrun, else local.
         bucket_mib: MiB that are sent as one.
+        compression: of updates; int8 and top-k make up later for what they left out, int8-by-chance is right on
+            average.
+        top_k: share of the values that top-k sends.
+        secure_sum: add up under masks that cancel, so that nobody sees single updates.
+        clip_norm: the longest an update may be (L2); with noise_multiplier and privacy_delta, clients have differential
+            privacy and weigh the same.
+        noise_multiplier: standard deviation of the noise in the sum of a round, over clip_norm.
+        privacy_delta: chance that the epsilon that is stated does not hold; below 1 over the number of clients.
+        engine: ranks started by mpiexec, torchrun or nobody; or flower, whose server and nodes are processes that speak
+            over TLS.
+        nodes: of flower on this machine, or to wait for on a SuperLink.
+        superlink: a connection of Flower's configuration to run on; where none is named, flower runs on this machine.
         evaluate_every: rounds between evaluations on the test patients; 0 evaluates once, at the end.
         save_every: rounds between states that the study can resume from.
         device: where to compute.
@@ -110,6 +122,15 @@ class StudyConfig:
     overlap: bool = True
     communicator: Literal["auto", "local", "torch", "mpi"] = "auto"
     bucket_mib: float = 4.0
+    compression: Literal["none", "bf16", "int8", "int8-by-chance", "top-k"] = "none"
+    top_k: float = 0.01
+    secure_sum: bool = False
+    clip_norm: float | None = None
+    noise_multiplier: float | None = None
+    privacy_delta: float | None = None
+    engine: Literal["ranks", "flower"] = "ranks"
+    nodes: int = 2
+    superlink: str | None = None
     evaluate_every: int = 5
     save_every: int = 5
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -130,7 +151,27 @@ class StudyConfig:
         self._require(lambda value: 0 < value <= 1, "more than 0, at most 1", "participation")
         self._require(lambda value: value in (0, 1), "0 or 1", "staleness")
         self._require(lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
+        self._require(lambda value: 0 < value <= 1, "more than 0, at most 1", "top_k")
+        self._require(lambda value: value >= 1, "at least 1", "nodes")
         self._check_sources()
+        self._check_ways()
+
+    def _check_ways(self) -> None:
+        """Refuse ways of adding up that do not go together, and promises that are half made."""
+        privacy = {name: getattr(self, name) for name in ("clip_norm", "noise_multiplier", "privacy_delta")}
+        missing = [name for name, value in privacy.items() if value is None]
+        if missing and len(missing) < len(privacy):
+            raise HeartlmError(f"{missing[0]}: nothing found, but {', '.join(privacy)} make a promise only together")
+        if self.secure_sum and self.compression != "none":
+            raise HeartlmError(f"secure_sum: true found with compression {self.compression}: masks hide all 64 bits")
+        if self.engine == "flower":
+            unfit = {
+                "secure_sum": self.secure_sum,
+                "model": self.model != "tiny_ecg",
+                "resume": self.resume is not None,
+            }
+            for name in (name for name, is_unfit in unfit.items() if is_unfit):
+                raise HeartlmError(f"{name}: {getattr(self, name)} found, which engine 'ranks' can, 'flower' cannot")
 
     def _check_sources(self) -> None:
         tiny = self.model == "tiny_ecg"
@@ -191,14 +232,23 @@ def study_of(content: dict[str, Any]) -> StudyConfig:
     Raises:
         HeartlmError: a field is unknown or of another type.
     """
-    hints = typing.get_type_hints(StudyConfig)
-    known = {each.name for each in fields(StudyConfig)}
+    return StudyConfig(**fields_of(StudyConfig, content))
+
+
+def fields_of(kind: type[Any], content: dict[str, Any]) -> dict[str, Any]:
+    """The fields of dataclass `kind` that `content` gives, each of its type.
+
+    Raises:
+        HeartlmError: a field is unknown or of another type.
+    """
+    hints = typing.get_type_hints(kind)
+    known = {each.name for each in fields(kind)}
     values = dict[str, Any]()
     for name, value in content.items():
         if name not in known:
             raise HeartlmError(f"{name}: found, but there is no such field: they are {', '.join(sorted(known))}")
         values[name] = _typed(name, value, hints[name])
-    return StudyConfig(**values)
+    return values
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:

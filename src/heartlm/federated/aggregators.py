@@ -1,0 +1,50 @@
+"""Which way to the mean a study takes."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from heartlm.federated.aggregate import Aggregator, ExactMean
+from heartlm.federated.communicator import Communicator
+from heartlm.federated.compressed_mean import CompressedMean
+from heartlm.federated.masked_mean import MaskedMean
+from heartlm.federated.meter import CommunicationMeter
+from heartlm.federated.privacy import Ledger, Privacy
+from heartlm.federated.private_mean import PrivateMean
+from heartlm.federated.study_file import StudyConfig
+
+
+def aggregator_of(
+    study: StudyConfig, num_clients: int, communicator: Communicator, num_parameters: int, meter: CommunicationMeter
+) -> Aggregator:
+    """The aggregator that `study` asks for.
+
+    Raises:
+        HeartlmError: what is promised of privacy cannot be kept with so many clients.
+    """
+    inner: Aggregator
+    if study.secure_sum:
+        inner = MaskedMean(communicator, num_parameters, meter)
+    elif study.compression != "none":
+        inner = CompressedMean(communicator, num_parameters, meter, study)
+    else:
+        inner = ExactMean(communicator, num_parameters, round(study.bucket_mib * 2**20), meter)
+    if study.clip_norm is None or study.noise_multiplier is None or study.privacy_delta is None:
+        return inner
+    ledger = Ledger(Privacy(study.clip_norm, study.noise_multiplier, study.privacy_delta), num_clients)
+    return PrivateMean(inner, communicator, ledger)
+
+
+def owed_by(aggregator: Aggregator, client: int) -> dict[str, Tensor]:
+    """What `client` keeps from round to round for the sake of the mean."""
+    inner = aggregator.inner if isinstance(aggregator, PrivateMean) else aggregator
+    return inner.kept(client) if isinstance(inner, CompressedMean) else {}
+
+
+def take_up(aggregator: Aggregator, client: int, kept: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Give the aggregator what `owed_by` said; what is left is the client's own."""
+    own = {name: value for name, value in kept.items() if name != "owed"}
+    inner = aggregator.inner if isinstance(aggregator, PrivateMean) else aggregator
+    if isinstance(inner, CompressedMean) and len(own) < len(kept):
+        inner.load_kept(client, kept)
+    return own
