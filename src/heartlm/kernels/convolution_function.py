@@ -1,0 +1,118 @@
+"""`conv1d`: the shortest way to a kernel that the arguments allow.
+
+Plain float32 tensors on a CPU go straight to the kernel, within an `autograd.Function` where a gradient is wanted. An
+operator in Python costs another 5 µs a call through torch's dispatcher, and 15 to 40 µs with a registered gradient; the
+registered operator `heartlm::conv1d` is therefore left to `torch.compile` and `torch.export`, which take it into their
+graphs. All else goes to torch: other types and devices, autocast, forward-mode gradients, `torch.func`, `torch.jit`,
+tensor subclasses, and shapes for which `convolution_rule` knows torch to be faster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heartlm.kernels import convolution_operator
+from heartlm.kernels.convolution_passes import (
+    Plan,
+    compiled,
+    forward,
+    gradients,
+    plan,
+    torch_conv1d,
+    torch_gradients,
+)
+
+
+def conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    relu: bool = False,
+) -> Tensor:
+    """`torch.nn.functional.conv1d`, and the maximum of it and 0 with `relu`, by whoever is fastest.
+
+    Args:
+        x: `[N, C, L]` or `[C, L]`, of any type and on any device that torch convolves.
+        weight: `[O, C / groups, K]`.
+        bias: `[O]`, or None.
+        stride: samples from one output to the next.
+        padding: zeros on either side.
+        dilation: samples from one weight to the next.
+        groups: into which the channels fall.
+        relu: whether to cut the result off below 0.
+
+    Raises:
+        RuntimeError: torch's own, for shapes and types that do not go together.
+    """
+    if torch.compiler.is_compiling():
+        y: Tensor = convolution_operator.conv1d(x, weight, bias, stride, padding, dilation, groups, relu)
+        return y
+    if not _plain(x, weight, bias):
+        return torch_conv1d(x, weight, bias, stride, padding, dilation, groups, relu)
+    bias_shape = None if bias is None else bias.shape
+    work = plan(x.shape, weight.shape, bias_shape, stride, padding, dilation, groups)
+    if work is None and x.dim() == 2:
+        return conv1d(x.unsqueeze(0), weight, bias, stride, padding, dilation, groups, relu).squeeze(0)
+    if work is None:
+        return torch_conv1d(x, weight, bias, stride, padding, dilation, groups, relu)
+    if torch.is_grad_enabled() and (
+        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    ):
+        if not work.trains_by_kernel:
+            return torch_conv1d(x, weight, bias, stride, padding, dilation, groups, relu)
+        y = _Conv1d.apply(x, weight, bias, work, relu)  # type: ignore[no-untyped-call]
+        return y
+    return forward(work, x, weight, bias, relu)
+
+
+class _Conv1d(torch.autograd.Function):
+    """`forward` and `gradients` as one step of autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, work: Plan, relu: bool) -> Tensor:
+        y = forward(work, x, weight, bias, relu)
+        ctx.save_for_backward(x, weight, y if relu else None)
+        ctx.work = work
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients by the kernels; by torch, which can be differentiated again, where a graph of them is made."""
+        x, weight, y = ctx.saved_tensors
+        if y is not None:
+            dy = torch.ops.aten.threshold_backward.default(dy, y, 0)
+        shape, wanted = ctx.work.shape, ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():
+            found = torch_gradients(dy, x, weight, shape.stride, shape.padding, shape.dilation, shape.groups, wanted)
+        else:
+            found = gradients(ctx.work, x, weight, dy, wanted)
+        return *found, None, None
+
+
+def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether nothing but memory stands behind the tensors, so that a kernel may read it."""
+    return (
+        type(x) is Tensor
+        and type(weight) in _PLAIN_TYPES
+        and x.dtype is weight.dtype is torch.float32
+        and x.is_cpu
+        and weight.is_cpu
+        and (bias is None or (type(bias) in _PLAIN_TYPES and bias.dtype is torch.float32 and bias.is_cpu))
+        and x.layout is weight.layout is torch.strided
+        and not torch._C._len_torch_dispatch_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None
+        and torch.autograd.forward_ad._current_level < 0
+        and not torch.is_autocast_enabled("cpu")
+        and compiled()
+    )
+
+
+_PLAIN_TYPES = (torch.nn.Parameter, Tensor)

@@ -1,0 +1,134 @@
+"""`heartlm::conv1d`, the convolution as an operator of torch, for `torch.compile` and `torch.export`.
+
+Both look through Python for operators they know and stop at pointers; a registered operator is one node of their graph.
+It takes any type and device: what the kernels do not do, torch does within it. Gradients of gradients are not
+registered, and torch says so; outside of a graph, `convolution_function.conv1d` has them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heartlm.kernels import convolution_passes as passes
+
+
+def _forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+    relu: bool,
+) -> Tensor:
+    work = _plan(x, weight, bias, stride, padding, dilation, groups)
+    if work is not None:
+        return passes.forward(work, x, weight, bias, relu)
+    return passes.torch_conv1d(x, weight, bias, stride, padding, dilation, groups, relu).contiguous()
+
+
+def _fake_forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+    relu: bool,
+) -> Tensor:
+    length = (x.shape[-1] + 2 * padding - dilation * (weight.shape[2] - 1) - 1) // stride + 1
+    return x.new_empty((*x.shape[:-2], weight.shape[0], length))
+
+
+def _backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+    wanted: list[bool],
+) -> tuple[Tensor, ...]:
+    """Gradients of x, weight and bias; an empty tensor where one is not wanted, as operators return no None."""
+    mask = (wanted[0], wanted[1], wanted[2])
+    work = _plan(x, weight, None, stride, padding, dilation, groups)
+    if work is not None and dy.dtype is torch.float32 and dy.shape == work.out:
+        found = passes.gradients(work, x, weight, dy, mask)
+    else:
+        found = _torch_gradients(dy, x, weight, stride, padding, dilation, groups, mask)
+    return tuple(x.new_empty(0) if gradient is None else gradient.contiguous() for gradient in found)
+
+
+def _torch_gradients(dy: Tensor, x: Tensor, *rest: Any) -> passes.Gradients:
+    """torch's gradients, of one recording without a batch too."""
+    if x.ndim == 3:
+        return passes.torch_gradients(dy, x, *rest)
+    dx, dweight, dbias = passes.torch_gradients(dy[None], x[None], *rest)
+    return None if dx is None else dx[0], dweight, dbias
+
+
+def _fake_backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+    wanted: list[bool],
+) -> tuple[Tensor, ...]:
+    shapes = x.shape, weight.shape, weight.shape[:1]
+    return tuple(x.new_empty(shape if want else 0) for shape, want in zip(shapes, wanted, strict=True))
+
+
+def _plan(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: int) -> passes.Plan | None:
+    """The plan of tensors that a kernel can take, else None."""
+    tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
+    if any(not tensor.is_cpu or tensor.dtype is not torch.float32 for tensor in tensors) or not passes.compiled():
+        return None
+    return passes.plan(x.shape, weight.shape, None if bias is None else bias.shape, *rest)
+
+
+def _set_up(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _, *ctx.shape, relu = inputs
+    ctx.save_for_backward(x, weight, output if relu else None)
+
+
+def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, y = ctx.saved_tensors
+    if y is not None:
+        dy = torch.ops.aten.threshold_backward.default(dy, y, 0)
+    wanted = ctx.needs_input_grad[:3]
+    found = torch.ops.heartlm.conv1d_backward.default(dy, x, weight, *ctx.shape, wanted)
+    kept = (gradient if want else None for gradient, want in zip(found, wanted, strict=True))
+    return *kept, None, None, None, None, None
+
+
+def _no_second_gradient(ctx: Any, *_: Any) -> None:
+    raise RuntimeError("heartlm::conv1d_backward has no autograd: take gradients of gradients outside of the operator")
+
+
+_library: Any = torch.library.Library("heartlm", "FRAGMENT")  # type: ignore[no-untyped-call]
+_SHAPE = "int stride, int padding, int dilation, int groups"
+_FORWARD = f"conv1d(Tensor x, Tensor weight, Tensor? bias, {_SHAPE}, bool relu) -> Tensor"
+_BACKWARD = f"conv1d_backward(Tensor dy, Tensor x, Tensor weight, {_SHAPE}, bool[] wanted) -> (Tensor, Tensor, Tensor)"
+_OPERATORS: tuple[tuple[str, Any, Any], ...] = (
+    (_FORWARD, _forward, _fake_forward),
+    (_BACKWARD, _backward, _fake_backward),
+)
+for _schema, _compute, _fake in _OPERATORS:
+    _name = _schema.partition("(")[0]
+    _library.define(_schema, tags=torch.Tag.pt2_compliant_tag)
+    _library.impl(_name, _compute, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"heartlm::{_name}", _fake, lib=_library)
+torch.library.register_autograd("heartlm::conv1d", _gradient, setup_context=_set_up, lib=_library)
+torch.library.register_autograd("heartlm::conv1d_backward", _no_second_gradient, lib=_library)
+
+conv1d: Any = torch.ops.heartlm.conv1d.default
+"""The operator; arguments as of `convolution_function.conv1d`, all given."""

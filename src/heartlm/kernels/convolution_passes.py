@@ -1,0 +1,146 @@
+"""How tensors go through the convolution kernels, or through torch where `convolution_rule` says so: each pass alone.
+
+Shapes: x `[N, C, L]`, weight `[O, C / groups, K]`, bias `[O]`, result and its gradient dy `[N, O, M]`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from heartlm.kernels import conv1d as kernels
+from heartlm.kernels.conv1d import ConvShape
+from heartlm.kernels.convolution_rule import Choice, fastest
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+def torch_conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+    relu: bool,
+) -> Tensor:
+    """The same by torch alone."""
+    y = F.conv1d(x, weight, bias, stride, padding, dilation, groups)
+    return F.relu(y) if relu else y
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is known of a shape before its tensors come.
+
+    Attributes:
+        shape: of the convolution.
+        out: shape of the result, `[N, O, M]`.
+        choice: which passes the kernel does.
+        trains_by_kernel: whether it does any.
+    """
+
+    shape: ConvShape
+    out: tuple[int, int, int]
+    choice: Choice
+    trains_by_kernel: bool
+
+
+@functools.lru_cache(maxsize=4096)
+def plan(
+    x: tuple[int, ...],
+    weight: tuple[int, ...],
+    bias: tuple[int, ...] | None,
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+) -> Plan | None:
+    """The plan of a shape, or None where torch has to say what is wrong with it, or there is nothing to compute."""
+    if len(x) != 3 or len(weight) != 3 or 0 in (*x, *weight):
+        return None
+    (batch, channels, length), (out_channels, channels_of_group, size) = x, weight
+    if min(stride, dilation, groups) < 1 or padding < 0 or out_channels % groups:
+        return None
+    if bias is not None and bias != (out_channels,):
+        return None
+    if channels != channels_of_group * groups or length + 2 * padding < dilation * (size - 1) + 1:
+        return None
+    shape = ConvShape(batch, channels, length, out_channels, size, stride, padding, dilation, groups)
+    choice = fastest(shape)
+    any_pass = choice.forward or choice.input_gradient or choice.weight_gradient
+    return Plan(shape, (batch, out_channels, shape.out_length), choice, any_pass)
+
+
+def forward(work: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    """The convolution of plain tensors, without a gradient."""
+    shape = work.shape
+    if not work.choice.forward:
+        y = F.conv1d(x, weight, bias, shape.stride, shape.padding, shape.dilation, shape.groups)
+        return y.relu_() if relu else y
+    x, weight = x.contiguous(), weight.contiguous()
+    y = torch.empty(work.out)
+    address = 0 if bias is None else bias.contiguous().data_ptr()
+    kernels.forward(shape, x.data_ptr(), weight.data_ptr(), address, y.data_ptr(), relu, torch.get_num_threads())
+    return y
+
+
+def gradients(work: Plan, x: Tensor, weight: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool]) -> Gradients:
+    """Gradients of plain x, weight and bias, None where they are not `wanted`."""
+    shape, choice, threads = work.shape, work.choice, torch.get_num_threads()
+    dx, dweight, dbias = None, None, None
+    dy = dy.contiguous()
+    by_torch = (
+        wanted[0] and not choice.input_gradient,
+        wanted[1] and not choice.weight_gradient,
+        wanted[2] and not (wanted[1] and choice.weight_gradient),
+    )
+    if any(by_torch):
+        dx, dweight, dbias = torch_gradients(
+            dy, x, weight, shape.stride, shape.padding, shape.dilation, shape.groups, by_torch
+        )
+    if wanted[0] and choice.input_gradient:
+        weight = weight.contiguous()
+        dx = torch.empty(x.shape)
+        kernels.input_gradient(shape, dy.data_ptr(), weight.data_ptr(), dx.data_ptr(), threads)
+    if wanted[1] and choice.weight_gradient:
+        x = x.contiguous()
+        dweight = torch.empty(weight.shape)
+        dbias = torch.empty(weight.shape[0]) if wanted[2] else None
+        address = 0 if dbias is None else dbias.data_ptr()
+        kernels.weight_gradient(shape, x.data_ptr(), dy.data_ptr(), dweight.data_ptr(), address, threads)
+    return dx, dweight, dbias
+
+
+def torch_gradients(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+    wanted: tuple[bool, bool, bool],
+) -> Gradients:
+    """The same by torch, for any type, device and shape."""
+    found = torch.ops.aten.convolution_backward.default(
+        dy, x, weight, [weight.shape[0]], [stride], [padding], [dilation], False, [0], groups, list(wanted)
+    )
+    # What is not wanted may be computed all the same, in some shape or other.
+    dx, dweight, dbias = (gradient if want else None for gradient, want in zip(found, wanted, strict=True))
+    return dx, dweight, dbias
+
+
+@functools.cache
+def compiled() -> bool:
+    """Whether there are kernels; says once, on stderr, if there are none."""
+    found = kernels.available()
+    if not found:
+        print("heartlm: no compiled kernels, so torch's own convolution is used", file=sys.stderr)
+    return found
