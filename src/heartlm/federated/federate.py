@@ -12,18 +12,20 @@ import torch
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import ExactMean
+from heartlm.federated.aggregators import aggregator_of, owed_by, take_up
 from heartlm.federated.client import Between
 from heartlm.federated.communicator import Communicator
 from heartlm.federated.communicators import agreed, communicator_of
+from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import Learning, LocalClient
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
 from heartlm.federated.rounds import Line, Rounds, Server
+from heartlm.federated.scores import summary
 from heartlm.federated.strategy import Adaptive, OuterSGD, Strategy
 from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.study_folder import StudyFolder
-from heartlm.federated.tiny import TinyPatients, tiny_learning
+from heartlm.federated.tiny import TinyPatients
 from heartlm.training.parallel import has_gone, reason_of
 from heartlm.training.ranks import ToldElsewhere
 
@@ -64,7 +66,7 @@ def federate(study: StudyConfig, changed: Sequence[str] = ()) -> Outcome:
     communicator = communicator_of(study)
     try:
         rounds, evaluation = agreed(communicator, lambda: _ready(study, folder, communicator))
-        scores = _run(rounds, evaluation, folder, communicator)
+        scores = run_rounds(rounds, evaluation, folder, communicator)
     except ToldElsewhere:
         raise
     except Exception as error:
@@ -111,31 +113,33 @@ def clients_of_rank(num_clients: int, rank: int, size: int) -> range:
     return range(rank, num_clients, size)
 
 
-def _ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, _Evaluation]:
+def _ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Evaluation]:
     """Everything this rank needs, where the study stands."""
     rank, size = communicator.rank, communicator.size
-    patients = TinyPatients(study)
+    patients = TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
     members = partition(patients.patients(), study)
     mine = clients_of_rank(len(members), rank, size)
-    learning: Learning = tiny_learning(study, patients, members, mine, rank, size)
+    learning: Learning = patients.learning(members, mine, rank, size)
     server = Server(learning.flat.on_host(), strategy_of(study))
     clients = {
         number: LocalClient(number, members[number].name, members[number].num_samples, learning, study, {})
         for number in mine
     }
+    meter = CommunicationMeter()
+    aggregator = aggregator_of(study, len(members), communicator, len(learning.flat), meter)
     if study.resume is None and rank == 0:
         folder.start(study, {"clients": [vars(member) for member in members], "left_out": patients.left_out})
     if study.resume is not None and (first := folder.last_round()):
         folder.load_server(server, first)
         for number, client in clients.items():
-            client.load_state(folder.load_client(first, number))
-    meter = CommunicationMeter()
-    aggregator = ExactMean(communicator, len(learning.flat), round(study.bucket_mib * 2**20), meter)
-    evaluation = _Evaluation(learning, communicator)
+            client.load_state(take_up(aggregator, number, folder.load_client(first, number)))
+    evaluation = Evaluation(learning, communicator)
     return Rounds(study, members, clients, server, aggregator, meter, evaluation, rank), evaluation
 
 
-def _run(rounds: Rounds, evaluation: _Evaluation, folder: StudyFolder, communicator: Communicator) -> dict[str, Any]:
+def run_rounds(
+    rounds: Rounds, evaluation: Evaluation, folder: StudyFolder, communicator: Communicator
+) -> dict[str, Any]:
     """Run the rounds that are left, score and save; scores in short, on the first rank."""
     if communicator.rank == 0:
         folder.truncate_metrics(rounds.server.round_index)
@@ -145,14 +149,14 @@ def _run(rounds: Rounds, evaluation: _Evaluation, folder: StudyFolder, communica
         return {}
     evaluation.learning.save(folder.model)
     folder.finish(scores)
-    return evaluation.learning.summary(scores)
+    return summary(scores)
 
 
 def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> None:
     """Save where the study stands; every rank writes the state of its own clients."""
     server = rounds.server
     for number, client in rounds.clients.items():
-        folder.save_client(server.round_index, number, client.state())
+        folder.save_client(server.round_index, number, client.state() | owed_by(rounds.aggregator, number))
     lines = [line for part in communicator.gather_objects(rounds.lines) for line in part]
     rounds.lines.clear()
     if communicator.rank == 0:
@@ -164,16 +168,18 @@ def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> No
                 print(f"round {line['round'] + 1}/{rounds.study.rounds}  {told}", file=sys.stderr, flush=True)
 
 
-class _Evaluation:
+class Evaluation:
     """Scores weights on all ranks together, each its part."""
 
     def __init__(self, learning: Learning, communicator: Communicator) -> None:
         self.learning, self._communicator = learning, communicator
 
     def __call__(self, vector: Tensor, between: Between, last: bool) -> Line:
+        """Scores in short, on the first rank."""
         return self._scores(vector, between, final=False)
 
     def final(self, vector: Tensor) -> Line:
+        """Scores with confidence intervals, on the first rank."""
         return self._scores(vector, lambda: None, final=True)
 
     def _scores(self, vector: Tensor, between: Between, final: bool) -> dict[str, Any]:

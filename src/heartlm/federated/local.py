@@ -12,6 +12,7 @@ from torch import Tensor
 
 from heartlm.federated.client import Between, ClientLost, Errand, Update, nothing
 from heartlm.federated.flat import FlatModel
+from heartlm.federated.scores import Scores
 from heartlm.federated.study_file import StudyConfig
 from heartlm.training.schedule import learning_rate
 
@@ -36,11 +37,8 @@ class Learning(Protocol):
     def evaluate(self, part: int, of: int, between: Between) -> Any:
         """Look at part `part` of `of` of the test patients; what comes out can be sent to other ranks."""
 
-    def scores(self, parts: list[Any], final: bool) -> dict[str, Any]:
+    def scores(self, parts: list[Any], final: bool) -> Scores:
         """Scores from what `evaluate` gave on all ranks."""
-
-    def summary(self, scores: dict[str, Any]) -> dict[str, float | None]:
-        """Of final scores, what a line of metrics says."""
 
     def save(self, folder: Path) -> None:
         """Write the model with its present weights."""

@@ -18,6 +18,7 @@ from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.partition import Member, Patient
+from heartlm.federated.scores import Scores, summary
 from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.waveforms import WINDOW, BeatSet, Labelled, beat_set, labelled_records
 from heartlm.files import atomic_folder, write_json
@@ -48,6 +49,7 @@ class TinyPatients:
     """
 
     def __init__(self, study: StudyConfig) -> None:
+        self.study = study
         found, self.left_out = labelled_records([Path(folder) for folder in study.databases])
         found = [each for each in found if each.counts[:NUM_CLASSES].sum()]
         self.train = [each for each in found if each.split == "train"]
@@ -73,6 +75,10 @@ class TinyPatients:
     def samples_of(self, member: Member) -> BeatSet:
         """The beats of a client."""
         return scored(beat_set([each for each in self.train if each.patient_id in member.patients]))
+
+    def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> TinyLearning:
+        """What the clients `mine` of this rank learn from, and part `part` of `of` of what is tested on."""
+        return tiny_learning(self.study, self, members, mine, part, of)
 
     def test_part(self, part: int, of: int) -> BeatSet:
         """Part `part` of `of` of the beats to test on, by recordings."""
@@ -154,18 +160,13 @@ class TinyLearning:
         test = self.test
         return self.predict(between), test.label, test.record, test.records, test.patients
 
-    def scores(self, parts: list[Any], final: bool) -> dict[str, Any]:
+    def scores(self, parts: list[Any], final: bool) -> Scores:
         """Beat scores over the parts of all ranks; with confidence intervals where they are `final`."""
         records = [(patients[place], records[place]) for *_, record, records, patients in parts for place in record]
         patient, record = np.array(records, np.str_).reshape(-1, 2).T
         found, annotated = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
         scores = score_beats(annotated, found, patient, record, num_bootstrap=1000 if final else 1).to_json()
-        return scores if final else self.summary(scores)
-
-    def summary(self, scores: Mapping[str, Any]) -> dict[str, float | None]:
-        """Of final scores, what a line of metrics says."""
-        f1 = {f"f1/{name}": each["f1"]["value"] for name, each in scores["per_class"].items()}
-        return {"accuracy": scores["accuracy"]["value"], "macro_f1": scores["macro_f1"]["value"], **f1}
+        return scores if final else summary(scores)
 
     def save(self, folder: Path) -> None:
         """Write `model.safetensors` and `config.json`."""

@@ -1,0 +1,321 @@
+"""Heart language models learning over clients: the patients of a corpus, and windows of their tokens.
+
+Windows, batches, losses and the optimiser's step are those of `heartlm pretrain` and `heartlm finetune`; only which
+rows of the corpus a client draws from is new. A corpus holds the tokens of everybody, which a federation outside of a
+simulation would not have: there each client has a corpus of its own, made with the same tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.corpus.windows import Windows, WindowSampler
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
+from heartlm.evaluation.predictions import token_probabilities
+from heartlm.federated.client import Between
+from heartlm.federated.flat import FlatModel
+from heartlm.federated.partition import Member, Patient
+from heartlm.federated.scores import Scores, summary
+from heartlm.federated.study_file import StudyConfig, fields_of
+from heartlm.kernels.draws import Stream, draws
+from heartlm.models.config import ModelConfig
+from heartlm.models.heart import HeartModel
+from heartlm.models.store import ModelInfo, build_model, load_foundation, save_model
+from heartlm.training.batches import (
+    BEAT_TASK_CLASSES,
+    CausalBatches,
+    LabelBatches,
+    MakeBatch,
+    MaskedBatches,
+    beat_labels,
+)
+from heartlm.training.config import FinetuneConfig, PretrainConfig
+from heartlm.training.device import device_and_precision
+from heartlm.training.finetune import check_tokenizer, labelled_rows
+from heartlm.training.learner import Learner
+from heartlm.training.objectives import FacetLoss, LabelLoss, LossSum, class_weights
+from heartlm.training.pretrain import training_windows, validation_windows
+from heartlm.training.ranks import Ranks
+from heartlm.training.run_folder import RunFolder
+from heartlm.training.wrapping import gradient_norm
+
+CLIENT_STREAM = 16
+OF_STUDY = (
+    *("corpus", "run", "out", "resume", "batch_size", "accumulation", "steps", "learning_rate", "final_learning_rate"),
+    *("warmup_steps", "weight_decay", "seed", "device", "precision", "threads", "class_balance", "weights", "order"),
+)
+"""Settings of training that a study says itself, or that mean nothing to its clients."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a language model learns.
+
+    Attributes:
+        model: with its first weights.
+        info: how it describes itself.
+        loss: what it is asked.
+        rows: of the corpus to learn from.
+        labels: of every token of the corpus, −1 unlabelled, int64 `[num_tokens]`; None where codes are predicted.
+    """
+
+    model: HeartModel
+    info: ModelInfo
+    loss: LossSum
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64] | None
+
+
+class CorpusPatients:
+    """The patients of a corpus.
+
+    Args:
+        study: settings.
+
+    Raises:
+        HeartlmError: an impossible setting, an unusable corpus, or one of another tokenizer than the model's.
+
+    Attributes:
+        left_out: rows that are not used, one line each.
+    """
+
+    def __init__(self, study: StudyConfig) -> None:
+        assert study.corpus is not None, "the study was checked"
+        self.study, self.corpus, self.config = study, open_corpus(study.corpus), training_config(study)
+        torch.manual_seed(study.seed)
+        self.task = _finetuning(self) if study.model == "finetune" else _pretraining(self)
+        kinds = {"validation", "test"} if study.model == "pretrain" else {"validation"}
+        records, unused = self.corpus.records, kinds - {self.scored_split}
+        self.left_out = [
+            f"{row.database}/{row.record_id}: {row.split}" for row in records.rows if row.split in {*unused, "excluded"}
+        ]
+
+    @property
+    def scored_split(self) -> str:
+        """Whose tokens are scored: test patients, or validation patients where a pretraining has some."""
+        has_validation = len(self.corpus.records.select("validation")) > 0
+        return "validation" if self.study.model == "pretrain" and has_validation else "test"
+
+    def patients(self) -> list[Patient]:
+        """Those to train on, by name."""
+        records, of = self.corpus.records, dict[str, list[int]]()
+        for row in self.task.rows.tolist():
+            of.setdefault(str(records.patient_id[row]), []).append(row)
+        classes = beat_labels(self.corpus.beat_class)
+        return [
+            Patient(
+                name,
+                str(records.database[rows[0]]),
+                int(records.num_tokens[rows].sum()),
+                sum((_counts(classes[self.corpus.tokens_of(row)]) for row in rows), _counts(classes[:0])),
+            )
+            for name, rows in sorted(of.items())
+        ]
+
+    def rows_of(self, member: Member) -> NDArray[np.int64]:
+        """Rows that a client learns from."""
+        return self.task.rows[np.isin(self.corpus.records.patient_id[self.task.rows], member.patients)]
+
+    def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> LanguageLearning:
+        """What the clients `mine` of this rank learn from, and part `part` of `of` of what is scored."""
+        return LanguageLearning(self, {client: self.rows_of(members[client]) for client in mine}, part, of)
+
+
+def training_config(study: StudyConfig) -> PretrainConfig | FinetuneConfig:
+    """The settings of training that a study gives its clients.
+
+    Raises:
+        HeartlmError: one of `training` is unknown, impossible, or not for clients to say.
+    """
+    for name in study.training:
+        if name in OF_STUDY:
+            raise HeartlmError(f"training: {name} found, which is not for training to say: see heartlm federate --help")
+    shared: dict[str, Any] = {
+        "batch_size": study.batch_size,
+        "steps": study.rounds * study.local_steps,
+        "learning_rate": study.learning_rate,
+        "weight_decay": study.weight_decay,
+        "warmup_steps": 0,
+        "seed": study.seed,
+        "device": study.device,
+        "precision": study.precision,
+        "threads": study.threads,
+        "corpus": study.corpus,
+    }
+    config: PretrainConfig | FinetuneConfig
+    try:
+        if study.model == "finetune":
+            shared |= {"run": study.foundation, "class_balance": study.class_balance}
+            config = FinetuneConfig(**shared, **fields_of(FinetuneConfig, study.training))
+        else:
+            config = PretrainConfig(**shared, **fields_of(PretrainConfig, study.training))
+        config.check()
+    except HeartlmError as error:
+        raise HeartlmError(f"training: {error}") from error
+    if isinstance(config, FinetuneConfig) and (config.task, config.head) != ("beats", "token"):
+        raise HeartlmError(f"training: task {config.task}, head {config.head} found, beats and token expected")
+    return config
+
+
+def _pretraining(patients: CorpusPatients) -> Task:
+    config, corpus = patients.config, patients.corpus
+    assert isinstance(config, PretrainConfig)
+    facets = corpus.manifest["tokenizer"]["facets"]
+    sizes, causal = tuple(facet["size"] for facet in facets), config.objective == "causal"
+    shape = ModelConfig(
+        sizes, config.depth, config.width, config.heads, causal=causal, dropout=config.dropout
+    ).resolve()
+    model = build_model(shape, [torch.from_numpy(places) for places in corpus.tokenizer().geometry()])
+    kind = corpus.manifest["tokenizer"]["kind"]
+    info = ModelInfo(shape, corpus.tokenizer_hash, kind, config.objective, config.window)
+    loss = FacetLoss(tuple(facet["name"] for facet in facets))
+    return Task(model, info, loss, corpus.records.select("train"), None)
+
+
+def _finetuning(patients: CorpusPatients) -> Task:
+    config, corpus = patients.config, patients.corpus
+    assert isinstance(config, FinetuneConfig)
+    model, foundation = load_foundation(
+        RunFolder(config.run).model("best"),
+        num_classes=len(BEAT_TASK_CLASSES),
+        pooled=False,
+        dropout=config.dropout,
+        keep_weights=not config.from_scratch,
+    )
+    check_tokenizer(corpus, foundation, config.run)
+    labels = beat_labels(corpus.beat_class)
+    rows = labelled_rows(corpus, labels, "train")
+    if len(rows) == 0:
+        raise HeartlmError(f"{corpus.folder}: no beat of the training split has a label")
+    training = np.concatenate([labels[corpus.tokens_of(int(row))] for row in rows])
+    weight = class_weights(training, len(BEAT_TASK_CLASSES), config.class_balance)
+    info = replace(foundation, window=config.window, task="beats", classes=BEAT_TASK_CLASSES)
+    return Task(model, info, LabelLoss(weight), rows, labels)
+
+
+def _counts(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.bincount(labels[labels >= 0], minlength=len(BEAT_TASK_CLASSES))
+
+
+class LanguageLearning:
+    """A language model, its optimiser, and the windows of the clients of this rank.
+
+    Args:
+        patients: of the corpus.
+        rows: of each client of this rank, by its number.
+        part: which part of the scored rows is this rank's.
+        of: how many parts there are.
+
+    Attributes:
+        flat: the model.
+        optimizer: of its learning parameters.
+    """
+
+    def __init__(self, patients: CorpusPatients, rows: Mapping[int, NDArray[np.int64]], part: int, of: int) -> None:
+        self._patients, self._corpus, config = patients, patients.corpus, patients.config
+        self._task = patients.task
+        device, precision = device_and_precision(config.device, config.precision)
+        model = self._task.model
+        self._learner = Learner(model, self._task.loss, config, device=device, precision=precision, ranks=Ranks())
+        self.flat = FlatModel(model)
+        self.optimizer: torch.optim.Optimizer = self._learner.optimizer
+        self._windows: dict[int, tuple[WindowSampler, MakeBatch]] = {}
+        for client, own in rows.items():
+            seed = client_seed(config.seed, client)
+            of_client = replace(config, seed=seed)
+            batches = _batches(of_client, self._corpus, model, self._task.labels)
+            self._windows[client] = training_windows(self._corpus, own, of_client), batches
+        scored = self._corpus.records.select(patients.scored_split)
+        if self._task.labels is not None:
+            scored = labelled_rows(self._corpus, self._task.labels, patients.scored_split)
+        if len(scored) == 0:
+            raise HeartlmError(f"{self._corpus.folder}: nobody of the {patients.scored_split} split to score")
+        self._rows = scored[part::of]
+
+    def gradients(self, client: int, step: int) -> Tensor:
+        """Compute the gradients of a local step."""
+        sampler, make_batch = self._windows[client]
+        batch = make_batch(sampler.windows(step), step).to(self._learner.device)
+        counted = max(1.0, float(batch.num_counted))
+        losses, _ = self._learner.gradients(step, [batch], lambda: counted)
+        return torch.tensor(losses["loss"] / counted)
+
+    def step(self, rate: float) -> None:
+        """Clip the gradient and move the weights."""
+        gradients = [each.grad for each in self.flat.parameters if each.grad is not None]
+        self._learner.step(rate, float(gradient_norm(gradients)))
+
+    def evaluate(self, part: int, of: int, between: Between) -> Any:
+        """Sums of losses over this rank's rows, or the classes of their beats, found and annotated."""
+        self.flat.module.eval()
+        return self._losses(between) if self._task.labels is None else self._classes(between)
+
+    def _losses(self, between: Between) -> dict[str, float]:
+        totals = {"counted": 0.0, "loss": 0.0}
+        windows = validation_windows(self._corpus, self._rows, self._patients.config.window)
+        make_batch = _batches(self._patients.config, self._corpus, self._task.model, None)
+        size = self._patients.study.batch_size
+        for begin in range(0, 0 if windows is None else len(windows), size):
+            assert isinstance(windows, Windows)
+            batch = make_batch(windows[begin : begin + size], None, begin, len(windows))
+            totals["counted"] += batch.num_counted
+            totals["loss"] += self._learner.evaluate(batch)["loss"]
+            between()
+        return totals
+
+    def _classes(self, between: Between) -> list[tuple[str, str, NDArray[np.int8], NDArray[np.int8]]]:
+        assert self._task.labels is not None
+        found = []
+        for row in self._rows.tolist():
+            place, record = self._corpus.tokens_of(row), self._corpus.records.rows[row]
+            codes, labels = self._corpus.codes[place], self._task.labels[place].astype(np.int8)
+            answer = token_probabilities(self._task.model, codes, self._patients.config.window).argmax(axis=1)
+            name = f"{record.database}/{record.record_id}"
+            found.append((name, record.patient_id, answer[labels >= 0].astype(np.int8), labels[labels >= 0]))
+            between()
+        return found
+
+    def scores(self, parts: list[Any], final: bool) -> Scores:
+        """The mean loss, or beat scores, over the parts of all ranks."""
+        if self._task.labels is None:
+            return {"loss": sum(part["loss"] for part in parts) / max(1.0, sum(part["counted"] for part in parts))}
+        every = sorted((each for part in parts for each in part), key=lambda each: each[0])
+        record = np.repeat([name for name, *_ in every], [len(labels) for *_, labels in every])
+        patient = np.repeat([patient for _, patient, *_ in every], [len(labels) for *_, labels in every])
+        found, annotated = (np.concatenate([each[place] for each in every]) for place in (2, 3))
+        scores = score_beats(
+            annotated, found, patient, record, classes=SCORED_CLASSES, num_bootstrap=1000 if final else 1
+        )
+        return scores.to_json() if final else summary(scores.to_json())
+
+    def save(self, folder: Path) -> None:
+        """Write the model as `heartlm pretrain` and `finetune` do."""
+        study = self._patients.study
+        save_model(folder, self._task.model, replace(self._task.info, step=study.rounds * study.local_steps))
+
+
+def client_seed(seed: int, client: int) -> int:
+    """A seed of its own for every client, so that no two draw the same places and masks."""
+    return int(draws(Stream(seed, client, CLIENT_STREAM), 0, 1)[0] >> np.uint64(1))
+
+
+def _batches(
+    config: PretrainConfig | FinetuneConfig, corpus: Corpus, model: HeartModel, labels: NDArray[np.int64] | None
+) -> MakeBatch:
+    masks = model.mask_codes().numpy()
+    if isinstance(config, FinetuneConfig):
+        assert labels is not None
+        return LabelBatches(corpus, labels, masks, False, config.facet_dropout, config.seed)
+    if config.objective == "causal":
+        return CausalBatches(corpus)
+    return MaskedBatches(corpus, masks, config.mask_share, config.mask_span, config.seed)

@@ -1,0 +1,114 @@
+"""A small federated study of synthetic waveforms, in this process or on several ranks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heartlm.federated.aggregate import ExactMean
+from heartlm.federated.communicator import Communicator, LocalCommunicator
+from heartlm.federated.federate import clients_of_rank, strategy_of
+from heartlm.federated.local import LocalClient
+from heartlm.federated.meter import CommunicationMeter
+from heartlm.federated.partition import Member
+from heartlm.federated.rounds import Rounds, Server
+from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.tiny import NUM_CLASSES, TinyLearning
+from heartlm.federated.waveforms import BeatSet
+from tests.conftest import ROOT
+
+STUDY = StudyConfig(rounds=4, local_steps=3, batch_size=8, evaluate_every=2, save_every=100, threads=1, device="cpu")
+SIZES = (40, 24, 32, 17)
+
+
+def beats(seed: int, num: int, name: str = "patient") -> BeatSet:
+    """Random waveforms whose class shows in their width."""
+    generator = np.random.default_rng(seed)
+    label = generator.integers(0, NUM_CLASSES, num)
+    bump = np.exp(-((np.linspace(-1, 1, 37) / (0.1 + 0.1 * label[:, None])) ** 2))
+    waveform = (bump + 0.1 * generator.standard_normal((num, 37))).astype(np.float32)[:, None]
+    return BeatSet(waveform, label.astype(np.int8), np.zeros(num, np.int32), (f"db/{name}",), (name,))
+
+
+def members(sizes: tuple[int, ...] = SIZES) -> list[Member]:
+    return [Member(f"client-{number}", (f"p{number}",), size) for number, size in enumerate(sizes)]
+
+
+def learning_of(study: StudyConfig, clients: range, sizes: tuple[int, ...] = SIZES, rank: int = 0) -> TinyLearning:
+    samples = {number: beats(number, sizes[number]) for number in clients}
+    return TinyLearning(study, samples, beats(100 + rank, 30, f"test-{rank}"), torch.ones(NUM_CLASSES))
+
+
+def rounds_of(
+    study: StudyConfig,
+    communicator: Communicator | None = None,
+    sizes: tuple[int, ...] = SIZES,
+    evaluate: Callable[..., dict[str, Any]] | None = None,
+) -> Rounds:
+    """The rounds of `study` over clients of so many beats each, on this rank."""
+    communicator = communicator or LocalCommunicator()
+    mine = clients_of_rank(len(sizes), communicator.rank, communicator.size)
+    learning = learning_of(study, mine, sizes, communicator.rank)
+    clients = {number: LocalClient(number, f"client-{number}", sizes[number], learning, study, {}) for number in mine}
+    meter = CommunicationMeter()
+    mean = ExactMean(communicator, len(learning.flat), round(study.bucket_mib * 2**20), meter)
+    server = Server(learning.flat.on_host(), strategy_of(study))
+
+    def look(vector: torch.Tensor, between: Callable[[], None], last: bool) -> dict[str, Any]:
+        learning.flat.load(vector)
+        between()
+        return {"sum": float(vector.double().sum())}
+
+    return Rounds(study, members(sizes), clients, server, mean, meter, evaluate or look, communicator.rank)
+
+
+def final_vector(communicator: Communicator | None = None, **settings: Any) -> torch.Tensor:
+    """Global weights after the last round."""
+    torch.set_num_threads(1)
+    rounds = rounds_of(replace(STUDY, **settings), communicator)
+    rounds.run(lambda: None)
+    return rounds.server.vector
+
+
+def mpiexec(num_ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Start this Python `num_ranks` times; the test is skipped, with a reason, where there is no MPI."""
+    pytest.importorskip("mpi4py", reason="mpi4py not found: pip install 'heartlm[mpi]'")
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        pytest.skip("mpiexec not found: pip install 'heartlm[mpi]'")
+    flags = ["--allow-run-as-root"] if os.getuid() == 0 else []
+    command = [found, *flags, "--oversubscribe", "-n", str(num_ranks), sys.executable, *words]
+    environment = {"HOME": str(Path.home()), **os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def write_final_vector(kind: str, out: str, settings: dict[str, Any]) -> None:
+    """What a rank does: run the study, and save the global weights of its rank."""
+    communicator: Communicator
+    if kind == "mpi":
+        from heartlm.federated.mpi import MPICommunicator
+
+        communicator = MPICommunicator()
+    else:
+        from heartlm.federated.torch_distributed import TorchCommunicator
+
+        communicator = TorchCommunicator(timeout_s=60.0)
+    torch.save(final_vector(communicator, **settings), Path(out) / f"{kind}-{communicator.size}-{communicator.rank}.pt")
+    communicator.close()
+
+
+if __name__ == "__main__":
+    import json
+
+    write_final_vector(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
