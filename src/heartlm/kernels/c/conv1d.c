@@ -7,6 +7,8 @@
 #ifndef WIDE_IN
 #define WIDE_IN 24
 #define WIDE_OUT 4
+#define WG_IN 4
+#define WG_OUT 8
 #endif
 
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
@@ -73,6 +75,11 @@ static void correlate(const correlation *what, int64_t threads, float *scratch) 
         LOCAL(direct)(what, threads, scratch);
 }
 
+static int32_t is_wide_weight_gradient(const conv1d_shape *shape) {
+    int64_t num_in = shape->in_channels / shape->groups, num_out = shape->out_channels / shape->groups;
+    return shape->stride == 1 && shape->dilation == 1 && shape->kernel_size > 2 && num_in >= WG_IN && num_out >= WG_OUT;
+}
+
 /* Floats of scratch that a call needs. */
 int64_t HEARTLM(conv1d_scratch)(const conv1d_shape *shape, int64_t call, int64_t threads, int64_t *lists) {
     int64_t most = 0;
@@ -84,6 +91,8 @@ int64_t HEARTLM(conv1d_scratch)(const conv1d_shape *shape, int64_t call, int64_t
             const correlation what = input_gradient_of(shape, residue, lists);
             most = greater(most, scratch_of(&what, threads));
         }
+    else if (is_wide_weight_gradient(shape))
+        most = LOCAL(toom_cook_weight_gradient_scratch)(shape, threads);
     else
         most = LOCAL(weight_gradient_scratch)(shape, threads);
     return lists_size(shape) + most;
@@ -111,5 +120,8 @@ void HEARTLM(conv1d_input_gradient)(const conv1d_shape *shape, const float *dy, 
 /* dweight and, unless that is null, dbias `[C_out]`. */
 void HEARTLM(conv1d_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight,
                                      float *dbias, int64_t threads, float *scratch) {
-    LOCAL(weight_gradient)(shape, x, dy, dweight, dbias, threads, scratch);
+    if (is_wide_weight_gradient(shape))
+        LOCAL(toom_cook_weight_gradient)(shape, x, dy, dweight, dbias, threads, scratch);
+    else
+        LOCAL(weight_gradient)(shape, x, dy, dweight, dbias, threads, scratch);
 }

@@ -87,4 +87,9 @@ int64_t LOCAL(weight_gradient_scratch)(const conv1d_shape *shape, int64_t thread
 void LOCAL(weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight, float *dbias,
                             int64_t threads, float *scratch);
 
+/* conv1d_toom_cook_weights.c; the same for strides and dilations of one. */
+int64_t LOCAL(toom_cook_weight_gradient_scratch)(const conv1d_shape *shape, int64_t threads);
+void LOCAL(toom_cook_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight,
+                                      float *dbias, int64_t threads, float *scratch);
+
 #endif

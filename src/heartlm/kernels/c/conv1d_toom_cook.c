@@ -11,20 +11,13 @@
  *     write        vectors are turned back into rows
  *
  * More than r taps are cut into chunks of four, so that a chunk's values are those of the next tile:
- * product[p] = sum over chunks s of weights[s] * values[p + s]. The last chunk may have five taps.
- *
- * The points are 0, 1, -1, 2, -2 and infinity, which serve three taps; 1/2 makes four, -1/2 five. Pairs of opposite
- * points share their even and odd parts. With them the largest error, relative to the largest output, stays about
- * 1e-6; more points cost digits quickly (Barabasz et al. 2020, arXiv 1803.10986). */
+ * product[p] = sum over chunks s of weights[s] * values[p + s]. The last chunk may have five taps. */
 #include "conv1d_tile.h"
+#include "conv1d_toom_cook.h"
 #include "transpose.h"
 
-#define OUTPUTS 4
-#define MOST_POINTS 8
 #define MOST_VALUES (1 << 18) /* floats */
 #define MOST_SIZE 96
-
-static const double points[MOST_POINTS - 1] = {0, 1, -1, 2, -2, 0.5, -0.5};
 
 typedef struct {
     int64_t num_points, most_taps, num_chunks; /* taps of the last chunk, at most */
@@ -34,8 +27,6 @@ typedef struct {
     int64_t values, products, weights;         /* floats of one point */
     int64_t scratch;                           /* floats of a thread */
 } plan;
-
-static int64_t points_for(int64_t num_taps) { return num_taps <= 3 ? 6 : num_taps % 4 == 1 ? 8 : 7; }
 
 static void set_size(plan *made, const correlation *what, int64_t size) {
     made->size = size;
@@ -60,8 +51,8 @@ static double cost_of(const plan *made, const correlation *what) {
 /* The stretches that cost least: short ones fit rows of any length, long ones read little twice. */
 static plan plan_of(const correlation *what) {
     plan made = {.num_points = points_for(what->num_taps)}, best = {0};
-    made.most_taps = made.num_points - OUTPUTS + 1;
-    made.num_chunks = quotient_up(greater(1, what->num_taps - (made.most_taps - OUTPUTS)), OUTPUTS);
+    made.most_taps = taps_of(made.num_points);
+    made.num_chunks = chunks_for(what->num_taps, made.num_points);
     double least = 0;
     for (int64_t size = OUTPUTS; size <= MOST_SIZE; size += OUTPUTS) {
         set_size(&made, what, size);
@@ -71,95 +62,59 @@ static plan plan_of(const correlation *what) {
         least = cost;
         best = made;
     }
-    best.weights = in_lines(quotient_up(what->num_out, MOST_CHANNELS) * MOST_CHANNELS * what->num_in * best.num_chunks);
+    best.weights = in_lines(quotient_up(what->num_out, LANES) * LANES * what->num_in * best.num_chunks);
     best.scratch = 2 * LANES * best.width + best.num_points * (best.values + best.products);
     return best;
 }
 
 int64_t LOCAL(toom_cook_scratch)(const correlation *what, int64_t threads) {
     const plan plan = plan_of(what);
-    return what->groups * plan.num_points * plan.weights + in_lines(4 * plan.num_chunks) + threads * plan.scratch;
+    return what->groups * plan.num_points * plan.weights + in_lines(4 * plan.num_chunks) +
+           threads * greater(plan.scratch, (OUTPUTS * plan.num_chunks + 1) * LANES);
 }
 
-/* Coefficients of the values of a filter at the points, divided as the interpolation wants it. */
-static void filter_matrix(int64_t num_points, float matrix[MOST_POINTS][MOST_POINTS - OUTPUTS + 1]) {
-    int64_t taps = num_points - OUTPUTS + 1;
-    for (int64_t i = 0; i < num_points - 1; i++) {
-        double factor = 1;
-        for (int64_t j = 0; j < num_points - 1; j++) factor *= i == j ? 1 : points[i] - points[j];
-        double power = 1 / factor;
-        for (int64_t k = 0; k < taps; k++, power *= points[i]) matrix[i][k] = (float)power;
+/* The weights of up to LANES output channels for one input channel, turned: taps[k] is a vector of channels, from the
+ * earliest place on, and zero where a chunk ends early. Rows are read four taps at a time unless that would reach
+ * beyond `end`. */
+static void read_taps(const correlation *what, const plan *plan, const float *from, int64_t channels, const float *end,
+                      float *taps) {
+    const float *rows[LANES];
+    int64_t num = what->num_taps, descends = num > 1 && what->place[0] > what->place[1];
+    for (int64_t lane = 0; lane < LANES; lane++) rows[lane] = from + smaller(lane, channels - 1) * what->weight_out;
+    for (int64_t k = 0; k < num; k += 4) {
+        vfloat fours[4];
+        if (rows[LANES - 1] + k + 4 <= end)
+            load_fours_turned(rows, k, fours);
+        else
+            for (int64_t j = 0; j < 4; j++)
+                for (int64_t lane = 0; lane < LANES; lane++) fours[j][lane] = k + j < num ? rows[lane][k + j] : 0;
+        for (int64_t j = 0; j < smaller(4, num - k); j++)
+            store(taps + (descends ? num - 1 - k - j : k + j) * LANES, fours[j]);
     }
-    for (int64_t k = 0; k < taps; k++) matrix[num_points - 1][k] = k == taps - 1;
-}
-
-/* Taps of a correlation from the earliest place on. */
-static int64_t tap_at(const correlation *what, int64_t k) {
-    return what->tap[what->num_taps > 1 && what->place[0] > what->place[1] ? what->num_taps - 1 - k : k];
-}
-
-/* The weights of up to MOST_CHANNELS output channels for one input channel and one chunk: [tap][channel]. */
-static void read_filters(const correlation *what, const plan *plan, const float *from, int64_t channels, int64_t chunk,
-                         float filter[MOST_POINTS - OUTPUTS + 1][MOST_CHANNELS]) {
-    int64_t first = chunk * OUTPUTS, most = chunk == plan->num_chunks - 1 ? plan->most_taps : OUTPUTS;
-    for (int64_t k = 0; k < plan->most_taps; k++) {
-        int64_t exists = k < most && first + k < what->num_taps;
-        const float *tap = from + (exists ? tap_at(what, first + k) : 0);
-        for (int64_t c = 0; c < MOST_CHANNELS; c++) filter[k][c] = exists && c < channels ? tap[c * what->weight_out] : 0;
-    }
+    memset(taps + num * LANES, 0, (size_t)((OUTPUTS * plan->num_chunks + 1 - num) * LANES) * sizeof *taps);
 }
 
 /* Values of the weights of a group, [point][block of output channels][in][chunk][channel of the block]. */
-static void evaluate_weights(const correlation *what, const plan *plan, const float *weight, float *to) {
-    float matrix[MOST_POINTS][MOST_POINTS - OUTPUTS + 1], filter[MOST_POINTS - OUTPUTS + 1][MOST_CHANNELS];
+static void evaluate_weights(const correlation *what, const plan *plan, const float *weight, float *taps, float *to) {
+    float matrix[MOST_POINTS][MOST_TAPS];
+    int64_t block = what->num_in * plan->num_chunks * MOST_CHANNELS;
+    const float *end = what->weight + what->groups * what->weight_group;
     filter_matrix(plan->num_points, matrix);
-    for (int64_t o = 0; o < what->num_out; o += MOST_CHANNELS)
-        for (int64_t i = 0; i < what->num_in; i++)
-            for (int64_t chunk = 0; chunk < plan->num_chunks; chunk++, to += MOST_CHANNELS) {
-                read_filters(what, plan, weight + o * what->weight_out + i * what->weight_in, what->num_out - o, chunk,
-                             filter);
-                for (int64_t point = 0; point < plan->num_points; point++) {
-                    float sum[MOST_CHANNELS] = {0};
-                    for (int64_t k = 0; k < plan->most_taps; k++)
-                        for (int64_t c = 0; c < MOST_CHANNELS; c++) sum[c] += matrix[point][k] * filter[k][c];
-                    memcpy(to + point * plan->weights, sum, sizeof sum);
+    for (int64_t o = 0; o < what->num_out; o += LANES)
+        for (int64_t i = 0; i < what->num_in; i++) {
+            read_taps(what, plan, weight + o * what->weight_out + i * what->weight_in, what->num_out - o, end, taps);
+            for (int64_t chunk = 0; chunk < plan->num_chunks; chunk++) {
+                int64_t num = chunk == plan->num_chunks - 1 ? plan->most_taps : smaller(OUTPUTS, plan->most_taps);
+                float *at = to + o / MOST_CHANNELS * block + (i * plan->num_chunks + chunk) * MOST_CHANNELS;
+                for (int64_t point = 0; point < plan->num_points; point++, at += plan->weights) {
+                    vfloat sum = {0};
+                    for (int64_t k = 0; k < num; k++)
+                        sum += matrix[point][k] * load(taps + (chunk * OUTPUTS + k) * LANES);
+                    for (int64_t half = 0; half < LANES / MOST_CHANNELS; half++)
+                        memcpy(at + half * block, (const float *)&sum + half * MOST_CHANNELS, MOST_CHANNELS * sizeof *at);
                 }
             }
-}
-
-/* Values at 0, 1, -1, 2, -2 and infinity of the tile d; the last two lie apart, since other points come before. */
-ALWAYS void evaluate_six(const vfloat *d, float *to, int64_t point, int64_t infinity) {
-    vfloat even1 = d[4] - 4 * d[2], odd1 = d[3] - 4 * d[1], even2 = d[4] - d[2], odd2 = 2 * (d[3] - d[1]);
-    store(to, 4 * d[0] - 5 * d[2] + d[4]);
-    store(to + point, even1 + odd1);
-    store(to + 2 * point, even1 - odd1);
-    store(to + 3 * point, even2 + odd2);
-    store(to + 4 * point, even2 - odd2);
-    store(to + infinity * point, 4 * d[1] - 5 * d[3] + d[5]);
-}
-
-/* The values of one tile at all points, `point` floats apart. Factors x - 1/2 and x^2 - 1/4 of the polynomials of the
- * six points come first. */
-ALWAYS void evaluate(const float *from, float *to, int64_t point, int num_points) {
-    vfloat d[MOST_POINTS], rest[6];
-#pragma GCC unroll 8
-    for (int i = 0; i < num_points; i++) d[i] = load(from + i * LANES);
-    if (num_points == 6) {
-        evaluate_six(d, to, point, 5);
-        return;
-    }
-    if (num_points == 7) {
-#pragma GCC unroll 6
-        for (int i = 0; i < 6; i++) rest[i] = d[i + 1] - 0.5f * d[i];
-        store(to + 5 * point, 4 * d[1] - 5 * d[3] + d[5]);
-    } else {
-#pragma GCC unroll 6
-        for (int i = 0; i < 6; i++) rest[i] = d[i + 2] - 0.25f * d[i];
-        vfloat even = 4 * d[2] - 5 * d[4] + d[6], odd = 2 * d[1] - 2.5f * d[3] + 0.5f * d[5];
-        store(to + 5 * point, even + odd);
-        store(to + 6 * point, even - odd);
-    }
-    evaluate_six(rest, to, point, num_points - 1);
+        }
 }
 
 /* Four outputs from their products, `point` floats apart. */
@@ -235,11 +190,8 @@ static void list_chunks(const plan *plan, int64_t *lists) {
 /* Products at one point of a block of output channels from `o` on. */
 static void multiply(const correlation *what, const plan *plan, const int64_t *lists, const float *values,
                      const float *weights, int64_t o, int64_t channels, int64_t point, float *products) {
-    int64_t first = 0, end = plan->num_chunks, most = vectors_beside(channels);
-    if (point == plan->num_points - 1) { /* at infinity only the highest tap counts, which few chunks have */
-        first = plan->most_taps > OUTPUTS ? plan->num_chunks - 1 : 0;
-        end -= what->num_taps < OUTPUTS * (plan->num_chunks - 1) + plan->most_taps;
-    }
+    int64_t most = vectors_beside(channels), first, end;
+    chunks_at(point, what->num_taps, plan->num_points, &first, &end);
     int64_t block = o / MOST_CHANNELS * plan->num_chunks * what->num_in * MOST_CHANNELS + o % MOST_CHANNELS;
     tile of = {.x_in = plan->in_tiles * LANES, .weight = weights + point * plan->weights + block, .weight_out = 1,
                .weight_in = plan->num_chunks * MOST_CHANNELS, .x_tap = lists + first,
@@ -324,7 +276,7 @@ void LOCAL(toom_cook)(const correlation *what, int64_t threads, float *scratch) 
     scratch = weights + what->groups * plan.num_points * plan.weights;
     list_chunks(&plan, lists);
     for (int64_t group = 0; group < what->groups; group++)
-        evaluate_weights(what, &plan, what->weight + group * what->weight_group,
+        evaluate_weights(what, &plan, what->weight + group * what->weight_group, scratch,
                          weights + group * plan.num_points * plan.weights);
     double work = (double)units * plan.num_points * plan.num_chunks * plan.tiles * LANES * what->num_in * what->num_out;
     threads = threads_for(work, units, threads);

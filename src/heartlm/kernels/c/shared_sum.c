@@ -4,16 +4,17 @@
  *   even    slot of rank 0 | slot of rank 1 | …      numbers of rounds 2, 4, …
  *   odd     slot of rank 0 | slot of rank 1 | …      numbers of rounds 1, 3, …
  *
- * A rank copies its numbers to its slot, sums its part of all slots into the first, and copies the whole sum back. Who
- * begins round k + 2 in the slots of round k has seen everyone in round k + 1, so nobody reads them any more. The order
- * of a sum is that of the ranks, and all read one result. */
+ * A rank copies its numbers to its slot, sums its part of all slots into the first, and copies the whole sum back. Two
+ * ranks, and any number of ranks with few numbers, each add up everything instead: nobody then waits for another to come
+ * and do its part, only for its numbers. Who begins round k + 2 in the slots of round k has seen everyone in round k + 1,
+ * so nobody reads them any more. The order of a sum is that of the ranks, so all have the same bits. */
 #include "kernel.h"
 
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
-enum { CACHE_LINE = 64, LOOKING_NS = 100000, NAP_NS = 20000 };
+enum { CACHE_LINE = 64, FEW_BYTES = 4096, LOOKING_NS = 100000, NAP_NS = 20000 };
 
 static int64_t now_ns(void) {
     struct timespec now;
@@ -58,6 +59,25 @@ static void sum_doubles(double *sums, const double *theirs, int64_t num) {
         sums[i] += theirs[i];
 }
 
+static void add(void *sums, const void *theirs, int64_t num_bytes, int64_t item_bytes) {
+    if (item_bytes == sizeof(double))
+        sum_doubles(sums, theirs, num_bytes / item_bytes);
+    else
+        sum_floats(sums, theirs, num_bytes / item_bytes);
+}
+
+/* Add up the numbers of all ranks in `data`, which holds those of `rank`. */
+static void add_everything(void *data, const char *slots, int64_t slot_bytes, int64_t num_ranks, int64_t rank,
+                           int64_t num_bytes, int64_t item_bytes) {
+    if (num_ranks == 2) { /* a + b is b + a, bit for bit */
+        add(data, slots + (1 - rank) * slot_bytes, num_bytes, item_bytes);
+        return;
+    }
+    memcpy(data, slots, (size_t)num_bytes);
+    for (int64_t other = 1; other < num_ranks; other++)
+        add(data, slots + other * slot_bytes, num_bytes, item_bytes);
+}
+
 /* Where the part of `rank` begins; parts are whole cache lines, so that no two ranks write to one. */
 static int64_t part(int64_t num_bytes, int64_t rank, int64_t num_ranks) {
     const int64_t lines = (num_bytes + CACHE_LINE - 1) / CACHE_LINE, begin = lines * rank / num_ranks * CACHE_LINE;
@@ -77,14 +97,13 @@ int64_t HEARTLM(shared_sum)(char *memory, int64_t slot_bytes, int64_t num_ranks,
     if (stage == 1) {
         if (!wait_for_all(memory, num_ranks, 2 * round - 1, patience_ns))
             return 1;
-        const int64_t begin = part(num_bytes, rank, num_ranks), size = part(num_bytes, rank + 1, num_ranks) - begin;
-        for (int64_t other = 1; other < num_ranks; other++) {
-            char *sums = slots + begin, *theirs = sums + other * slot_bytes;
-            if (item_bytes == sizeof(double))
-                sum_doubles((double *)sums, (const double *)theirs, size / item_bytes);
-            else
-                sum_floats((float *)sums, (const float *)theirs, size / item_bytes);
+        if (num_ranks == 2 || num_bytes <= FEW_BYTES) {
+            add_everything(data, slots, slot_bytes, num_ranks, rank, num_bytes, item_bytes);
+            return 3;
         }
+        const int64_t begin = part(num_bytes, rank, num_ranks), size = part(num_bytes, rank + 1, num_ranks) - begin;
+        for (int64_t other = 1; other < num_ranks; other++)
+            add(slots + begin, slots + begin + other * slot_bytes, size, item_bytes);
         mark(memory, rank, 2 * round);
     }
     if (!wait_for_all(memory, num_ranks, 2 * round, patience_ns))

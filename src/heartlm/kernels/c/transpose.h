@@ -68,11 +68,15 @@ static inline void store_fours(float *const *row, int64_t column, vfloat fours) 
 }
 
 /* Four columns, from `column` on, of LANES rows as four vectors. */
-static inline void load_turned(const float *const *rows, int64_t column, float *restrict to) {
-    vfloat fours[4];
+static inline void load_fours_turned(const float *const *rows, int64_t column, vfloat *restrict fours) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) fours[i] = load_fours(rows + i, column);
     turn_fours(fours);
+}
+
+static inline void load_turned(const float *const *rows, int64_t column, float *restrict to) {
+    vfloat fours[4];
+    load_fours_turned(rows, column, fours);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) store(to + i * LANES, fours[i]);
 }
