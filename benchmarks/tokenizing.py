@@ -31,16 +31,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from reading import LEADS, RATE_HZ, first_hour, forget, generate, peak_mb, plain
 from timing import Table, interleaved, pin, seconds, write
-from usual_script import tokenise_record, tokens_of
 
+from heartlm.bench.usual_script import differing_codes, tokenise_record
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import detect_beats
-from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
+from heartlm.tokenizers.base import Tokenizer, load_tokenizer
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.quantize import ResidualQuantizer
 from heartlm.tokenizers.registry import KINDS, tokenizer_class
@@ -126,24 +125,11 @@ class Bench:
         return self.num_samples() / statistics.median(taken)
 
 
-def same_tokens(bench: Bench, tokenizer: BeatTokenizer) -> str:
-    """Compare the usual script with heartlm on the same beats; says how many codes differ."""
-    database = open_database(bench.mitdb)
-    recording, annotations = database.recording("200"), database.annotations("200")
-    assert annotations is not None
-    codes = tokenizer.encode(Lead(recording, annotations)).codes
-    physical = recording.signal(leads=[0])[0].astype(np.float64)
-    usual = np.array(tokens_of(physical, recording.rate_hz, annotations.sample, tokenizer))
-    differing = int((usual != codes).sum())
-    assert differing < 1e-3 * codes.size, f"{differing} of {codes.size} codes differ: not the same work"
-    return f"{differing} of {codes.size:,}"
-
-
 def end_to_end(bench: Bench, rounds: int) -> Table:
     """One core, one lead and all leads, against the usual script."""
     tokenizer = bench.tokenizer("beat")
     assert isinstance(tokenizer, BeatTokenizer)
-    differing = same_tokens(bench, tokenizer)
+    differing = "{} of {:,}".format(*differing_codes(open_database(bench.mitdb), "200", tokenizer))
     title = f"Beat tokens end to end, one core (median of {rounds}; on the same beats {differing} codes differ)"
     table = Table(title, ("recordings", "leads", "usual, M samples/s", "heartlm, M samples/s", "times"))
     for name, folder, record, lead, rate_hz in (

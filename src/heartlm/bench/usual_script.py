@@ -1,7 +1,5 @@
 """The usual script: wfdb, XQRS, a Python loop over the beats, a pickle. What heartlm is compared with, plainly written.
 
-    python benchmarks/usual_script.py RECORD LEAD TOKENIZER OUT.pickle
-
 It makes the tokens of heartlm's beat tokenizer, from the same codebooks, but for its beats, which are those of XQRS.
 """
 
@@ -9,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,17 @@ import numpy as np
 import wfdb
 from wfdb.processing import XQRS
 
+from heartlm.ecg.database import Database
+from heartlm.ecg.detect import detect_beats
+from heartlm.ecg.recording import Annotations
+from heartlm.errors import HeartlmError
+from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rr import OFFLINE_FACETS
 from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY
+
+DIFFERING = 1e-3
+"""At most so many codes differ: where two centroids are equally near, rounding decides."""
 
 
 def tokenise_record(record: str, lead: int, tokenizer: BeatTokenizer, out: Path, sampto: int | None = None) -> int:
@@ -50,6 +55,7 @@ def tokens_of(signal: Any, rate_hz: float, beats: Any, tokenizer: BeatTokenizer)
 
 
 def smoothed(signal: Any, rate_hz: float) -> Any:
+    """The signal without what is faster than a beat's waveform keeps."""
     half = round(rate_hz / 125)
     if half < 2:
         return signal
@@ -58,6 +64,7 @@ def smoothed(signal: Any, rate_hz: float) -> Any:
 
 
 def shapes_of(signal: Any, rate_hz: float, beats: Any, tokenizer: BeatTokenizer) -> list[Any]:
+    """The waveform around every beat, at its level and in units of the running amplitude."""
     window, shapes, ranges = tokenizer.window, [], []
     for beat in beats:
         times = beat + window.times_s * rate_hz
@@ -71,6 +78,7 @@ def shapes_of(signal: Any, rate_hz: float, beats: Any, tokenizer: BeatTokenizer)
 
 
 def residual_codes(shape: Any, quantizer: Any) -> list[int]:
+    """Codes of a waveform, each of what the ones before leave."""
     codes, rest = [], shape * quantizer.weight
     for codebook in quantizer.codebooks * quantizer.weight:
         nearest = int(np.argmin(((codebook - rest) ** 2).sum(axis=1)))
@@ -80,6 +88,7 @@ def residual_codes(shape: Any, quantizer: Any) -> list[int]:
 
 
 def rr_codes(rr: list[float], place: int) -> list[int]:
+    """Codes of the RR intervals around a beat."""
     following = rr[place + 1] if place + 1 < len(rr) else float("nan")
     recent = np.nanmedian(rr[max(0, place - 32) : place + 1]) if place else float("nan")
     long = np.nanmean(rr[max(0, place - 300) : place + 301])
@@ -87,9 +96,24 @@ def rr_codes(rr: list[float], place: int) -> list[int]:
     return [int(facet.scale.encode(np.array([value]))[0]) for facet, value in zip(OFFLINE_FACETS, values, strict=True)]
 
 
-if __name__ == "__main__":
-    from heartlm.tokenizers.base import load_tokenizer
+def differing_codes(database: Database, record_id: str, tokenizer: BeatTokenizer) -> tuple[int, int]:
+    """How many codes of the first lead of a record differ from heartlm's for the same beats, and of how many.
 
-    loaded = load_tokenizer(Path(sys.argv[3]))
-    assert isinstance(loaded, BeatTokenizer)
-    print(tokenise_record(sys.argv[1], int(sys.argv[2]), loaded, Path(sys.argv[4])), "samples")
+    Raises:
+        HeartlmError: more than one in a thousand: it is not the same work.
+    """
+    recording = database.recording(record_id)
+    signal = recording.signal(leads=[0])[0]
+    annotations = database.annotations(record_id, recording) or detected(signal, recording.rate_hz)
+    codes = tokenizer.encode(Lead(recording, annotations)).codes
+    usual = np.array(tokens_of(signal.astype(np.float64), recording.rate_hz, annotations.sample, tokenizer))
+    differing = int((usual != codes).sum())
+    if differing > DIFFERING * codes.size:
+        raise HeartlmError(f"{record_id}: {differing} of {codes.size} codes differ from those of the usual script")
+    return differing, codes.size
+
+
+def detected(signal: Any, rate_hz: float) -> Annotations:
+    """The beats of a lead, as heartlm finds them."""
+    beats = detect_beats(signal, rate_hz)
+    return Annotations(rate_hz, beats, np.full(len(beats), "N"), beats_labelled=False, source="detected")

@@ -1,0 +1,57 @@
+"""`heartlm bench tokenize` in small: all ways make the same tokens, and the archive's hours follow from the rates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heartlm.bench.tokenize import Options, run
+from heartlm.bench.usual_script import differing_codes
+from heartlm.cli.main import main
+from heartlm.ecg.database import open_database
+from heartlm.tokenizers.base import load_tokenizer
+
+
+def test_stages_and_builds_are_measured(tiny_database: Path, tmp_path: Path):
+    options = Options(out=tmp_path, recordings=tiny_database, rounds=1, processes=(1, 2), usual_s=10)
+    stages, builds = run(options)
+    assert stages.column("stage") == ["read", "find the beats", "read, beats to tokens"]
+    assert builds.column("way") == ["heartlm, 1 process", "heartlm, 2 processes", "the usual script"]
+    assert any("the same bytes" in note for note in builds.notes)
+    assert any("codes otherwise" in note for note in builds.notes)
+    for cells in builds.rows:
+        row = dict(zip(builds.columns, cells, strict=True))
+        assert row["hours for 272 GB"] == pytest.approx(136e9 / (row["M samples/s"] * 1e6) / 3600)
+        assert row["a core"] * row["cores"] == pytest.approx(row["M samples/s"])
+    assert builds.column("times the first")[0] == 1
+
+
+def test_without_recordings_patients_are_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["--patients", "8", "--minutes", "1", "--rounds", "1", "--processes", "[1]", "--no-usual"]
+    assert main(["bench", "tokenize", "--out", str(tmp_path), *words]) == 0
+    content = json.loads((tmp_path / "tokenize.json").read_text())
+    assert [len(table["rows"]) for table in content["tables"]] == [3, 1]
+    assert "the usual script" not in capsys.readouterr().out
+
+
+def test_the_usual_script_makes_the_same_tokens(tiny_database: Path, tiny_corpus: Path):
+    database = open_database(tiny_database)
+    differing, num_codes = differing_codes(database, database.record_ids[0], load_tokenizer(tiny_corpus / "tokenizer"))
+    assert num_codes > 500 and differing <= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--recordings", "/nowhere"], "/nowhere: no such folder"),
+        (["--processes", "[0]"], "processes: 0 found"),
+        (["--usual-s", "1"], "usual_s: 1 found, at least 10 s"),
+        (["--patients", "1"], "patients: 1 found"),
+    ],
+)
+def test_wrong_input_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["bench", "tokenize", *words]) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1
