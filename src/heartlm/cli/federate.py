@@ -15,6 +15,7 @@ EXAMPLES = (
     "heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/patients",
     "mpiexec -n 4 heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/mpi",
     "torchrun --nproc-per-node 2 -m heartlm federate STUDY.yaml --staleness 1 --out studies/stale",
+    "heartlm federate STUDY.yaml --engine flower --nodes 4 --out studies/flower",
     "heartlm federate --resume studies/patients",
 )
 
@@ -32,6 +33,12 @@ def run(arguments: Sequence[str]) -> int:
     changed = _changed(arguments) if study.resume is not None else ()
     if study.resume is None:
         study.check()
+
+    if study.engine == "flower":
+        from heartlm.federated.flower_app import run_with_flower
+
+        print(f"wrote {run_with_flower(study)}")
+        return 0
 
     from heartlm.errors import needs
     from heartlm.training.ranks import ToldElsewhere

@@ -1,0 +1,109 @@
+"""A node of a Flower federation: it has patients, hosts the clients that are made of them, and sends updates only.
+
+`flower-supernode` starts this app in a process of its own for every message, so what clients keep between rounds (the
+moments of their optimisers, what compression still owes) is in the node's context, which never leaves the node. Which
+recordings are the node's own is said where it is started, with  --node-config 'databases="/data/mitdb"' (several are
+separated by colons); nodes of one machine that were not told share those of the study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+from heartlm.federated.client import ClientLost
+from heartlm.federated.compressed_mean import compressed
+from heartlm.federated.compression import ErrorFeedback
+from heartlm.federated.flower_messages import (
+    errands_of,
+    members_of,
+    message,
+    patients_told,
+    read,
+    update_told,
+    vectors_of,
+)
+from heartlm.federated.local import LocalClient
+from heartlm.federated.partition import Member
+from heartlm.federated.study_file import StudyConfig, study_of
+from heartlm.federated.tiny import TinyLearning, TinyPatients
+from heartlm.federated.waveforms import beat_set
+from heartlm.training.objectives import class_weights
+
+app = ClientApp()
+"""What `flower-supernode` runs."""
+
+
+@app.query()
+def who(asked: Message, context: Context) -> Message:
+    """Tell of the patients of this node."""
+    told, _ = read(asked.content)
+    patients = TinyPatients(_study(told, context)).patients()
+    return Message(message(patients_told(patients)), reply_to=asked)
+
+
+@app.train()
+def train(asked: Message, context: Context) -> Message:
+    """Let the clients of this node take their local steps."""
+    told, vectors = read(asked.content)
+    study, members = _study(told, context), members_of(told)
+    torch.set_num_threads(study.threads)
+    torch.set_flush_denormal(True)
+    learning = _learning(study, members, told["class_counts"])
+    answers, deltas = dict[str, object](), dict[str, Tensor]()
+    for number, errand in errands_of(told).items():
+        member, kept = members[number], _kept(context, f"client-{number}")
+        client = LocalClient(number, member.name, member.num_samples, learning, study, kept)
+        try:
+            update = client.train(vectors["global"], errand)
+        except ClientLost as error:
+            answers[str(number)] = {"lost": str(error)}
+            continue
+        _keep(context, f"client-{number}", client.state())
+        answers[str(number)] = update_told(update)
+        deltas[str(number)] = _sent(update.delta, study, number, errand.round_index, context)
+    return Message(message({"updates": answers}, deltas), reply_to=asked)
+
+
+def _sent(delta: Tensor, study: StudyConfig, number: int, round_index: int, context: Context) -> Tensor:
+    """A delta as it leaves the node: float64 `[P]`, or the bytes of a compressed message."""
+    if study.compression == "none":
+        return delta
+    owed = _kept(context, f"owed-{number}").get("owed")
+    memory = ErrorFeedback(None if owed is None else owed.numpy())
+    message_bytes = compressed(delta, study, number, round_index, memory)
+    if memory.residual is not None:
+        _keep(context, f"owed-{number}", {"owed": torch.from_numpy(memory.residual)})
+    return torch.from_numpy(np.frombuffer(message_bytes, np.uint8).copy())
+
+
+def _study(told: Mapping[str, object], context: Context) -> StudyConfig:
+    """The study that the server speaks of, on the recordings of this node."""
+    settings = told["study"]
+    assert isinstance(settings, dict)
+    study = study_of(settings)
+    own = context.node_config.get("databases")
+    return study if own is None else replace(study, databases=str(own).split(":"))
+
+
+def _learning(study: StudyConfig, members: Mapping[int, Member], class_counts: list[int]) -> TinyLearning:
+    patients = TinyPatients(study)
+    samples = {number: patients.samples_of(member) for number, member in members.items()}
+    labels = np.repeat(np.arange(len(class_counts)), class_counts)
+    weight = class_weights(labels, len(class_counts), study.class_balance)
+    return TinyLearning(study, samples, beat_set([]), weight)
+
+
+def _kept(context: Context, name: str) -> dict[str, Tensor]:
+    """What is kept on this node between rounds under that name."""
+    return vectors_of(context.state.array_records[name]) if name in context.state.array_records else {}
+
+
+def _keep(context: Context, name: str, kept: dict[str, Tensor]) -> None:
+    context.state[name] = ArrayRecord({key: Array(value.numpy()) for key, value in kept.items()})

@@ -1,0 +1,199 @@
+"""The clients of a study behind a Flower grid: all nodes are asked at once, and each client looks like a local one.
+
+    Rounds ─ train(client 0) ─► fleet ─ errands of the whole round ─► nodes, side by side
+           ─ train(client 1) ─► (is there already)
+
+`Rounds` asks client after client; the first question of a round goes out to all nodes that host a client of the round,
+and the answers to the others are there by then. A node that does not answer in time has lost its clients of the round.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from heartlm.errors import HeartlmError
+from heartlm.federated.client import Between, ClientLost, Errand, Update, nothing
+from heartlm.federated.compressed_mean import decompressed
+from heartlm.federated.errands import errands
+from heartlm.federated.flower_messages import (
+    Told,
+    errands_told,
+    message,
+    patients_of,
+    read,
+    update_of,
+)
+from heartlm.federated.partition import Member, Patient, partition
+from heartlm.federated.study_file import StudyConfig
+
+POLL_S = 0.2
+
+
+class Fleet:
+    """All clients of a study, wherever they are.
+
+    Args:
+        grid: of Flower.
+        study: settings.
+        num_nodes: to wait for.
+
+    Raises:
+        HeartlmError: fewer nodes came, one did not answer, or a client's patients are spread over nodes.
+
+    Attributes:
+        patients: of all nodes, by name.
+        members: the clients of the study.
+        home: node of each client, by its number.
+    """
+
+    def __init__(self, grid: Grid, study: StudyConfig, num_nodes: int) -> None:
+        self._grid, self._study = grid, study
+        self._settings = study.to_yaml()
+        nodes = self._gathered(num_nodes)
+        answers = self._asked("query", {node: message({"study": self._settings}) for node in nodes}, group="who")
+        silent = [node for node in nodes if node not in answers]
+        if silent:
+            raise HeartlmError(f"node {silent[0]}: no answer to who its patients are; see the log of its SuperNode")
+        patients = {node: {each.name: each for each in patients_of(told)} for node, (told, _) in answers.items()}
+        every = {name: patient for node in nodes for name, patient in patients[node].items()}
+        self.patients: list[Patient] = [every[name] for name in sorted(every)]
+        self.members = partition(self.patients, study)
+        self.home = homes(self.members, [set(patients[node]) for node in nodes], nodes)
+        self._round_index, self._answers = -1, dict[int, Update | str]()
+
+    def clients(self) -> dict[int, RemoteClient]:
+        """Every client, by number."""
+        return {number: RemoteClient(self, number, member) for number, member in enumerate(self.members)}
+
+    def answer(self, number: int, global_vector: Tensor, errand: Errand) -> Update:
+        """What client `number` gives in the round of its errand.
+
+        Raises:
+            ClientLost: it died, or its node did not answer.
+        """
+        if errand.round_index != self._round_index:
+            self._answers = self._train(global_vector, errands(self._study, self.members, errand.round_index))
+            self._round_index = errand.round_index
+        answer = self._answers.get(number, "its node did not answer")
+        if isinstance(answer, str):
+            raise ClientLost(answer)
+        return answer
+
+    def _train(self, global_vector: Tensor, asked: Mapping[int, Errand]) -> dict[int, Update | str]:
+        counts = np.sum([patient.class_counts for patient in self.patients], axis=0).tolist()
+        contents = dict[int, RecordDict]()
+        for node in sorted({self.home[number] for number in asked}):
+            there = {number: errand for number, errand in asked.items() if self.home[number] == node}
+            members = {number: self.members[number] for number in there}
+            told = {"study": self._settings, "class_counts": counts, **errands_told(there, members)}
+            contents[node] = message(told, {"global": global_vector})
+        round_index = next(iter(asked.values())).round_index
+        found = dict[int, Update | str]()
+        for told, deltas in self._asked("train", contents, group=str(round_index)).values():
+            for number, answer in told["updates"].items():
+                found[int(number)] = answer["lost"] if "lost" in answer else self._update(answer, deltas[number])
+        return found
+
+    def _update(self, told: Told, sent: Tensor) -> Update:
+        return update_of(told, sent if self._study.compression == "none" else decompressed(sent.numpy().tobytes()))
+
+    def _gathered(self, num_nodes: int) -> list[int]:
+        give_up_s = time.monotonic() + self._study.timeout_s
+        while len(nodes := sorted(self._grid.get_node_ids())) < num_nodes:
+            if time.monotonic() > give_up_s:
+                raise HeartlmError(f"{len(nodes)} nodes came within {self._study.timeout_s:g} s, {num_nodes} expected")
+            time.sleep(POLL_S)
+        return nodes
+
+    def _asked(
+        self, kind: str, contents: Mapping[int, RecordDict], group: str
+    ) -> dict[int, tuple[Told, dict[str, Tensor]]]:
+        """Ask nodes side by side; the answers of those that gave one in time."""
+        sent = [Message(content, node, kind, group_id=group) for node, content in contents.items()]
+        waiting = set(self._grid.push_messages(sent))
+        give_up_s = time.monotonic() + self._study.timeout_s
+        found = dict[int, tuple[Told, dict[str, Tensor]]]()
+        while waiting and time.monotonic() < give_up_s:
+            for reply in self._grid.pull_messages(waiting):
+                waiting.discard(reply.metadata.reply_to_message_id)
+                node = reply.metadata.src_node_id
+                if reply.has_error():
+                    print(f"node {node}: {reply.error.reason}", file=sys.stderr)
+                else:
+                    found[node] = read(reply.content)
+            if waiting:
+                time.sleep(POLL_S)
+        return found
+
+
+@dataclass(frozen=True)
+class RemoteClient:
+    """A client on some node; a `heartlm.federated.client.Client`.
+
+    Attributes:
+        fleet: all clients.
+        number: of this one in the study.
+        member: who it is.
+    """
+
+    fleet: Fleet
+    number: int
+    member: Member
+    _kept: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Unique in the study."""
+        return self.member.name
+
+    @property
+    def num_samples(self) -> int:
+        """Training samples."""
+        return self.member.num_samples
+
+    def train(self, global_vector: Tensor, errand: Errand, between: Between = nothing) -> Update:
+        """Let its node take local steps.
+
+        Raises:
+            ClientLost: it died, or its node did not answer.
+        """
+        return self.fleet.answer(self.number, global_vector, errand)
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing here: what it keeps never leaves its node."""
+        return self._kept
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Nothing to take up."""
+
+
+def homes(members: Sequence[Member], patients: Sequence[Iterable[str]], nodes: Sequence[int]) -> dict[int, int]:
+    """The node of each client: one that has all its patients; those that several could host are dealt out.
+
+    Args:
+        members: clients.
+        patients: names of those that each of `nodes` has.
+        nodes: their numbers.
+
+    Raises:
+        HeartlmError: a client has patients of several nodes, which would have to move recordings.
+    """
+    found = dict[int, int]()
+    there = [set(names) for names in patients]
+    for number, member in enumerate(members):
+        able = [node for node, names in zip(nodes, there, strict=True) if names.issuperset(member.patients)]
+        if not able:
+            raise HeartlmError(
+                f"partition: client {member.name} has patients of several nodes, and recordings stay where they are; "
+                "partition 'patient' keeps them there, 'database' where each node has databases of its own"
+            )
+        found[number] = able[number % len(able)]
+    return found

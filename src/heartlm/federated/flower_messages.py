@@ -1,0 +1,96 @@
+"""What server and nodes say to each other, as records of Flower.
+
+    server ─ query: who are your patients? ─► node ─► patients: names, databases, counts of beats
+    server ─ train: global vector, errands ─► node ─► for each client: delta, or that it was lost
+
+Vectors travel as arrays of their own type, everything else as one text of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from heartlm.errors import HeartlmError
+from heartlm.federated.client import Errand, Update
+from heartlm.federated.partition import Member, Patient
+
+Told = dict[str, Any]
+
+
+def message(told: Mapping[str, Any], vectors: Mapping[str, Tensor] | None = None) -> RecordDict:
+    """The content of a message."""
+    arrays = {name: Array(vector.numpy()) for name, vector in (vectors or {}).items()}
+    return RecordDict({"told": ConfigRecord({"json": json.dumps(told)}), "vectors": ArrayRecord(arrays)})
+
+
+def read(content: RecordDict) -> tuple[Told, dict[str, Tensor]]:
+    """What `message` was made of.
+
+    Raises:
+        HeartlmError: it is no such content: another version of heartlm speaks.
+    """
+    try:
+        told = json.loads(str(content.config_records["told"]["json"]))
+        arrays = content.array_records["vectors"]
+    except (KeyError, ValueError) as error:
+        raise HeartlmError(f"a message of another version of heartlm found ({error!r}): use one version") from error
+    return told, vectors_of(arrays)
+
+
+def patients_told(patients: Sequence[Patient]) -> Told:
+    """What a node says of its patients: no sample, but how many of each class there are."""
+    every = [{**vars(patient), "class_counts": patient.class_counts.tolist()} for patient in patients]
+    return {"patients": every}
+
+
+def patients_of(told: Told) -> list[Patient]:
+    """The patients that a node spoke of."""
+    return [
+        Patient(each["name"], each["database"], each["num_samples"], np.array(each["class_counts"], np.int64))
+        for each in told["patients"]
+    ]
+
+
+def errands_told(errands: Mapping[int, Errand], members: Mapping[int, Member]) -> Told:
+    """What clients of a node are asked to do, with who they are."""
+    return {
+        "errands": {str(number): asdict(errand) for number, errand in errands.items()},
+        "members": {str(number): vars(member) for number, member in members.items()},
+    }
+
+
+def errands_of(told: Told) -> dict[int, Errand]:
+    """What clients, by number, are asked to do."""
+    return {int(number): Errand(**errand) for number, errand in told["errands"].items()}
+
+
+def members_of(told: Told) -> dict[int, Member]:
+    """Who the clients of a node are, by number."""
+    return {
+        int(number): Member(each["name"], tuple(each["patients"]), each["num_samples"])
+        for number, each in told["members"].items()
+    }
+
+
+def vectors_of(record: ArrayRecord) -> dict[str, Tensor]:
+    """The vectors in a record, copied."""
+    return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+
+
+def update_told(update: Update) -> Told:
+    """An update but for its delta."""
+    numbers = {name: value for name, value in vars(update).items() if name != "delta"}
+    return {**numbers, "loss": update.loss if update.num_steps else None}
+
+
+def update_of(told: Told, delta: Tensor) -> Update:
+    """An update of which `update_told` told."""
+    return Update(**{**told, "delta": delta, "loss": float("nan") if told["loss"] is None else told["loss"]})

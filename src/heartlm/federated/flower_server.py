@@ -1,0 +1,65 @@
+"""The server of a Flower federation: the rounds of heartlm, with clients that are elsewhere.
+
+Aggregation, strategies, metrics and the study's folder are those of every other engine; Flower carries messages, starts
+apps and knows which nodes there are. The server has no recordings of clients; it scores the global weights on the test
+patients of the databases that it can read itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from heartlm.errors import HeartlmError
+from heartlm.federated.aggregators import aggregator_of
+from heartlm.federated.communicator import LocalCommunicator
+from heartlm.federated.federate import Evaluation, run_rounds, strategy_of
+from heartlm.federated.flower_fleet import Fleet
+from heartlm.federated.meter import CommunicationMeter
+from heartlm.federated.rounds import Rounds, Server
+from heartlm.federated.study_file import StudyConfig, study_of
+from heartlm.federated.study_folder import StudyFolder
+from heartlm.federated.tiny import TinyPatients, tiny_learning
+from heartlm.files import write_json
+
+app = ServerApp()
+"""What `flower-superlink` runs."""
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the study that the run's configuration names; `flower.json` in its folder says how that ended."""
+    study = study_of(json.loads(str(context.run_config["study"])))
+    assert study.out is not None
+    torch.set_num_threads(study.threads)
+    torch.set_flush_denormal(True)
+    error = None
+    try:
+        run_study(study, Fleet(grid, study, int(context.run_config["nodes"])))
+    except HeartlmError as failure:
+        error = str(failure)
+    write_json(Path(f"{study.out}.flower.json"), {"error": error})
+
+
+def run_study(study: StudyConfig, fleet: Fleet) -> None:
+    """Run the rounds of a study with the clients of a fleet, score and save.
+
+    Raises:
+        HeartlmError: nobody to test on, a folder that cannot be written, or training that diverged.
+    """
+    assert study.out is not None
+    folder, communicator, meter = StudyFolder(study.out), LocalCommunicator(), CommunicationMeter()
+    patients = TinyPatients(study)
+    folder.start(study, {"clients": [vars(member) for member in fleet.members], "left_out": patients.left_out})
+    learning = tiny_learning(study, patients, fleet.members, [], 0, 1)
+    server = Server(learning.flat.on_host(), strategy_of(study))
+    gathered = replace(study, compression="none")  # nodes compress, and the fleet has read what they sent
+    aggregator = aggregator_of(gathered, len(fleet.members), communicator, len(learning.flat), meter)
+    evaluation = Evaluation(learning, communicator)
+    rounds = Rounds(study, fleet.members, fleet.clients(), server, aggregator, meter, evaluation)
+    run_rounds(rounds, evaluation, folder, communicator)
