@@ -54,6 +54,16 @@ def begin_as_rank(folder: str) -> None:
         assert mine.tolist() == [of * (of - 1) / 2, of * turn]
 
 
+def early_as_rank() -> None:
+    """Two ranks wait for each other's numbers alone, not for each other to wait."""
+    add_up, rank = shared(), dist.get_rank()
+    wait = add_up.begin(torch.tensor([1.0 + rank]))
+    if rank == 0:
+        wait()
+    dist.barrier()
+    wait()
+
+
 def lose_as_rank() -> None:
     add_up, rank = shared(), dist.get_rank()
     add_up(torch.ones(3))
@@ -97,7 +107,14 @@ def in_turn(calls: list[tuple[int, str, list[str], list[int]]]) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is shared through /dev/shm")
 @pytest.mark.parametrize(
     ("function", "num_ranks"),
-    [(sum_as_rank, 2), (sum_as_rank, 3), (late_as_rank, 2), (elsewhere_as_rank, 2)],
+    [
+        (sum_as_rank, 2),
+        (sum_as_rank, 3),
+        (early_as_rank, 2),
+        (early_as_rank, 3),
+        (late_as_rank, 2),
+        (elsewhere_as_rank, 2),
+    ],
 )
 def test_ranks_add_up(function: object, num_ranks: int) -> None:
     name = getattr(function, "__name__", "")

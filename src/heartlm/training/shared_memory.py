@@ -82,14 +82,17 @@ class SharedSum:
         assert numbers.device.type == "cpu" and numbers.nbytes <= SLOT_BYTES
         self._round += 1
         place = self._address, SLOT_BYTES, self.num_ranks, self.rank, self._round
-        what = numbers.data_ptr(), numbers.nbytes, numbers.element_size()
-        begin_s, stage = time.monotonic(), self._kernel(*place, 0, *what, 0)
+
+        def after(stage: int, patience_ns: int) -> int:
+            return self._kernel(*place, stage, numbers.data_ptr(), numbers.nbytes, numbers.element_size(), patience_ns)
+
+        begin_s, stage = time.monotonic(), after(0, 0)
 
         def wait() -> None:
             nonlocal stage
             gone: list[int] = []
             while stage != DONE:
-                stage = self._kernel(*place, stage, *what, PATIENCE_NS)
+                stage = after(stage, PATIENCE_NS)
                 if stage != DONE and gone:
                     raise RankGone(f"rank {gone[0]} has gone")
                 if stage != DONE and time.monotonic() - begin_s > self.timeout_s:
