@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from heartlm.bench.feeds import OURS, made_up, own, take
 from heartlm.bench.loader import Options, check_windows, run
 from heartlm.bench.peers import backings, nanogpt, sliding, torch_loaders

@@ -19,8 +19,6 @@ from heartlm.ecg.recording import Annotations
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
 
-torch = pytest.importorskip("torch")
-
 
 def annotations(samples: list[int], symbols: str) -> Annotations:
     return Annotations(360.0, np.array(samples, np.int64), np.array(list(symbols)))

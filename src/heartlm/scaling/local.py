@@ -41,7 +41,7 @@ class Rank:
     """One process of a training.
 
     Attributes:
-        command: pretrain or finetune.
+        command: pretrain or finetune; of a training of another kind, its function as `module:name`.
         fields: its settings.
         cores: it may use; ranks that train together share them out.
         environment: variables to set.
@@ -180,7 +180,10 @@ def be(rank: Rank) -> None:
 
 
 def _train(rank: Rank) -> None:
-    if rank.command == "pretrain":
+    module, _, name = rank.command.partition(":")
+    if name:
+        getattr(importlib.import_module(module), name)(**rank.fields)
+    elif rank.command == "pretrain":
         from heartlm.training.config import PretrainConfig
         from heartlm.training.pretrain import pretrain
 

@@ -1,0 +1,236 @@
+"""Short trainings on this machine, by heartlm and plainly, each rank a fresh process forked from one that has torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from heartlm.bench.measure import cores
+from heartlm.corpus.corpus import open_corpus
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json
+from heartlm.models.config import ModelConfig
+from heartlm.scaling.cell import Cell
+from heartlm.scaling.collect import measured, read_ranks
+from heartlm.scaling.local import Nursery, Rank, ranks_of
+from heartlm.training.device import device_and_precision
+from heartlm.training.utilization import peak_flops
+
+if TYPE_CHECKING:
+    from heartlm.bench.train import Options
+
+PLAINLY = "heartlm.bench.plain_training:train_plainly"
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one training took.
+
+    Attributes:
+        seconds: of the steps that count.
+        tokens: of all ranks in them.
+        part_s: mean seconds of each part of a step; None where nobody knows.
+        num_parameters: of the model.
+        flops_per_token: of training.
+    """
+
+    seconds: float
+    tokens: int
+    part_s: Mapping[str, float | None]
+    num_parameters: int
+    flops_per_token: float
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is trained, every choice made.
+
+    Attributes:
+        objective: causal or masked.
+        depth: blocks.
+        width: of the residual stream.
+        heads: of attention.
+        window: tokens a window.
+        batch_size: windows of a rank.
+        steps: that count.
+        warm_up: steps before them.
+        threads: of a rank on a CPU.
+        device: cpu or cuda.
+        precision: fp32 or bf16.
+        device_name: of a GPU; else `a CPU`.
+        most_ranks: that find a place here.
+        places: how many places there are, in words.
+    """
+
+    objective: str
+    depth: int
+    width: int
+    heads: int
+    window: int
+    batch_size: int
+    steps: int
+    warm_up: int
+    threads: int
+    device: str
+    precision: str
+    device_name: str
+    most_ranks: int
+    places: str
+
+    @property
+    def peak_flops(self) -> float | None:
+        """Of one device; None where it is not known."""
+        return peak_flops(self.device_name, "bf16" if self.precision == "bf16" else "fp32")
+
+
+def size_of(options: Options, corpus: Path) -> Size:
+    """Make every choice that the options leave open.
+
+    Raises:
+        HeartlmError: no such device, a corpus too short, or an impossible shape.
+    """
+    device, kind = device_and_precision(options.device, options.precision)
+    opened = open_corpus(corpus)
+    if len(opened.codes) <= options.window + 1:
+        raise HeartlmError(
+            f"{corpus}: {len(opened.codes)} tokens found, more than a window of {options.window} expected"
+        )
+    shape = ModelConfig((1,), options.depth, options.width).resolve()
+    assert shape.width is not None and shape.heads is not None
+    gpu, num_cores = device.type == "cuda", len(cores())
+    most = torch.cuda.device_count() if gpu else num_cores // options.threads
+    return Size(
+        options.objective,
+        shape.depth,
+        shape.width,
+        shape.heads,
+        options.window,
+        options.batch_size,
+        options.steps,
+        options.warm_up,
+        options.threads,
+        device.type,
+        "bf16" if kind == torch.bfloat16 else "fp32",
+        torch.cuda.get_device_name(device) if gpu else "a CPU",
+        most,
+        f"{most} GPU(s)" if gpu else f"{num_cores} core(s), {options.threads} for each rank",
+    )
+
+
+class Trainer:
+    """Trains, and says what it took.
+
+    Args:
+        size: of every training.
+        corpus: to train on.
+        scratch: folder for what the ranks leave.
+    """
+
+    def __init__(self, size: Size, corpus: Path, scratch: Path) -> None:
+        self.size, self.corpus, self.scratch = size, corpus, scratch
+        self._number = itertools.count()
+        self._nursery = Nursery()
+        self._nursery.ready()
+
+    def heartlm(self, num_ranks: int) -> Trained:
+        """Train with `heartlm pretrain`, which measures itself.
+
+        Raises:
+            HeartlmError: it failed; the text says why.
+        """
+        size, out = self.size, self._folder()
+        fields = {
+            "corpus": self.corpus,
+            "out": out,
+            "objective": size.objective,
+            "depth": size.depth,
+            "width": size.width,
+            "heads": size.heads,
+            "window": size.window + (size.objective == "causal"),
+            "batch_size": num_ranks * size.batch_size,
+            "steps": size.warm_up + size.steps,
+            "log_every": size.warm_up + size.steps,
+            "device": size.device,
+            "precision": size.precision,
+            "threads": size.threads,
+            "measure": True,
+        }
+        self._run("pretrain", fields, num_ranks, out)
+        ranks = read_ranks(out, num_ranks)
+        cell = Cell("pretrain", "bench", size.window, num_ranks, global_batch=num_ranks * size.batch_size)
+        found = measured(cell, 0, [ranks], warm_up=size.warm_up, wall_s=0.0, environment={})
+        _check_finite("heartlm", found.losses)
+        waited = found.exposed_communication_s + found.straggler_s
+        part_s = {
+            "data": found.data_s,
+            "compute": found.compute_s,
+            "communication": waited,
+            "optimizer": found.optimizer_s,
+            "other": found.other_s,
+        }
+        tokens = round(found.tokens_per_s * found.training_s)
+        return Trained(found.training_s, tokens, part_s, found.num_parameters, found.flops_per_token or math.nan)
+
+    def plain(self, num_ranks: int) -> Trained:
+        """Train with torch's own modules and a plain loop.
+
+        Raises:
+            HeartlmError: it failed; the text says why.
+        """
+        size, out = self.size, self._folder()
+        fields = {
+            "corpus": self.corpus,
+            "out": out,
+            "depth": size.depth,
+            "width": size.width,
+            "heads": size.heads,
+            "window": size.window,
+            "causal": size.objective == "causal",
+            "batch_size": size.batch_size,
+            "steps": size.warm_up + size.steps,
+            "device": size.device,
+            "precision": size.precision,
+            "threads": size.threads,
+        }
+        self._run(PLAINLY, fields, num_ranks, out)
+        ranks = [read_json(out / f"rank-{rank}.json") for rank in range(num_ranks)]
+        for rank in ranks:
+            _check_finite("plain PyTorch", [step["loss"] for step in rank["steps"]])
+        counted = [rank["steps"][size.warm_up :] for rank in ranks]
+        seconds = max(sum(step["step_s"] for step in steps) for steps in counted)
+        tokens = sum(step["num_tokens"] for steps in counted for step in steps)
+        part_s: dict[str, float | None] = {"communication": None, "other": None}
+        for name in ("data", "compute", "optimizer"):
+            each = [step[f"{name}_s"] for steps in counted for step in steps]
+            part_s[name] = sum(each) / len(each)
+        return Trained(seconds, tokens, part_s, ranks[0]["num_parameters"], ranks[0]["flops_per_token"])
+
+    def _folder(self) -> Path:
+        return self.scratch / f"training-{next(self._number)}"
+
+    def _run(self, command: str, fields: Mapping[str, Any], num_ranks: int, out: Path) -> None:
+        used = cores() if self.size.device == "cuda" else cores()[: num_ranks * self.size.threads]
+        ranks = ranks_of(command, fields, num_ranks, used, out.with_name(f"{out.name}.log"))
+        statuses = self._nursery.run(ranks, TIMEOUT_S)
+        bad = [(rank, status) for rank, status in zip(ranks, statuses, strict=True) if status]
+        if bad:
+            raise HeartlmError(f"{num_ranks} rank(s) of {command.partition(':')[0]}: {_last_words(bad)}")
+
+
+def _last_words(bad: Sequence[tuple[Rank, int]]) -> str:
+    """Why ranks ended badly: what one that was not killed said last."""
+    rank, status = next(((rank, status) for rank, status in bad if status > 0), bad[0])
+    words = rank.log.read_text(errors="replace").strip().splitlines() if rank.log.exists() else []
+    return words[-1] if words else f"ended with status {status} and said nothing"
+
+
+def _check_finite(way: str, losses: Sequence[float]) -> None:
+    if not losses or not all(map(math.isfinite, losses)):
+        raise HeartlmError(f"{way}: losses that are not finite: nothing to compare")
