@@ -36,7 +36,7 @@ def plain_training(optimizer: str) -> torch.Tensor:
     for step in range(steps):
         chosen = torch.from_numpy(batch(0, step))
         optimizers[optimizer].zero_grad()
-        F.cross_entropy(model(waveform[chosen]), label[chosen], torch.ones(4)).backward()
+        (F.cross_entropy(model(waveform[chosen]), label[chosen], reduction="sum") / len(chosen)).backward()
         for group in optimizers[optimizer].param_groups:
             group["lr"] = learning_rate(
                 step, peak=rate, warmup_steps=0, steps=steps, final_share=study.final_learning_rate

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregators import aggregator_of, owed_by, take_up
-from heartlm.federated.client import Between
+from heartlm.federated.client import Between, Client
 from heartlm.federated.communicator import Communicator
 from heartlm.federated.communicators import agreed, communicator_of
+from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import Learning, LocalClient
 from heartlm.federated.meter import CommunicationMeter
@@ -119,12 +120,15 @@ def _ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) 
     patients = TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
     members = partition(patients.patients(), study)
     mine = clients_of_rank(len(members), rank, size)
-    learning: Learning = patients.learning(members, mine, rank, size)
+    learning: Learning = patients.learning(members, () if study.isolated else mine, rank, size)
     server = Server(learning.flat.on_host(), strategy_of(study))
-    clients = {
-        number: LocalClient(number, members[number].name, members[number].num_samples, learning, study, {})
-        for number in mine
-    }
+    clients: dict[int, Client] = {}
+    for number in mine:
+        name, num_samples = members[number].name, members[number].num_samples
+        if study.isolated:
+            clients[number] = IsolatedClient(name, num_samples, patients.maker(members, number))
+        else:
+            clients[number] = LocalClient(number, name, num_samples, learning, study, {})
     meter = CommunicationMeter()
     aggregator = aggregator_of(study, len(members), communicator, len(learning.flat), meter)
     if study.resume is None and rank == 0:

@@ -24,6 +24,7 @@ from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
+from heartlm.federated.local import LocalClient
 from heartlm.federated.partition import Member, Patient
 from heartlm.federated.scores import Scores, summary
 from heartlm.federated.study_file import StudyConfig, fields_of
@@ -126,9 +127,35 @@ class CorpusPatients:
         """Rows that a client learns from."""
         return self.task.rows[np.isin(self.corpus.records.patient_id[self.task.rows], member.patients)]
 
+    def maker(self, members: Sequence[Member], number: int) -> MakeLanguageClient:
+        """What makes client `number` in a process of its own."""
+        return MakeLanguageClient(self.study, number, tuple(members))
+
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> LanguageLearning:
         """What the clients `mine` of this rank learn from, and part `part` of `of` of what is scored."""
         return LanguageLearning(self, {client: self.rows_of(members[client]) for client in mine}, part, of)
+
+
+@dataclass(frozen=True)
+class MakeLanguageClient:
+    """Makes a client that learns with a language model.
+
+    Attributes:
+        study: settings.
+        number: of the client.
+        members: all clients.
+    """
+
+    study: StudyConfig
+    number: int
+    members: tuple[Member, ...]
+
+    def __call__(self) -> LocalClient:
+        """Open the corpus."""
+        torch.set_num_threads(self.study.threads)
+        learning = CorpusPatients(self.study).learning(self.members, [self.number], 0, 1)
+        member = self.members[self.number]
+        return LocalClient(self.number, member.name, member.num_samples, learning, self.study, {})
 
 
 def training_config(study: StudyConfig) -> PretrainConfig | FinetuneConfig:

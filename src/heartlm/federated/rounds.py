@@ -89,7 +89,6 @@ class Rounds:
             saves = last or (round_index + 1) % self.study.save_every == 0
             self._round(round_index, last, saves)
             if saves:
-                self._evaluate_now()
                 save()
 
     def _round(self, round_index: int, last: bool, saves: bool) -> None:
@@ -109,7 +108,7 @@ class Rounds:
         self.server.round_index = round_index + 1
         if self._is_evaluated(round_index):
             self._to_evaluate = round_index, self.server.vector
-            if not self.study.overlap:
+            if saves or not self.study.overlap:
                 self._evaluate_now()
         self._note(round_index, len(asked), num_lost, time.perf_counter() - begin_s, compute_s)
 

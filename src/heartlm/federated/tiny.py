@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
+from heartlm.federated.local import LocalClient
 from heartlm.federated.partition import Member, Patient
 from heartlm.federated.scores import Scores, summary
 from heartlm.federated.study_file import StudyConfig
@@ -80,6 +82,11 @@ class TinyPatients:
         """What the clients `mine` of this rank learn from, and part `part` of `of` of what is tested on."""
         return tiny_learning(self.study, self, members, mine, part, of)
 
+    def maker(self, members: Sequence[Member], number: int) -> MakeTinyClient:
+        """What makes client `number` in a process of its own, where its beats are read."""
+        records = [each for each in self.train if each.patient_id in members[number].patients]
+        return MakeTinyClient(self.study, number, members[number], records, self.class_weight(self.study.class_balance))
+
     def test_part(self, part: int, of: int) -> BeatSet:
         """Part `part` of `of` of the beats to test on, by recordings."""
         return scored(beat_set(self.test[part::of]))
@@ -88,6 +95,32 @@ class TinyPatients:
         """Weights of the classes, from all training patients: how often beats of each occur is told, once."""
         counts = np.sum([each.counts[:NUM_CLASSES] for each in self.train], axis=0)
         return class_weights(np.repeat(np.arange(NUM_CLASSES), counts), NUM_CLASSES, balance)
+
+
+@dataclass(frozen=True)
+class MakeTinyClient:
+    """Makes a client that learns with TinyECG.
+
+    Attributes:
+        study: settings.
+        number: of the client.
+        member: the client.
+        records: its recordings.
+        class_weight: of the loss.
+    """
+
+    study: StudyConfig
+    number: int
+    member: Member
+    records: list[Labelled]
+    class_weight: Tensor
+
+    def __call__(self) -> LocalClient:
+        """Read its beats."""
+        torch.set_num_threads(self.study.threads)
+        samples = {self.number: scored(beat_set(self.records))}
+        learning = TinyLearning(self.study, samples, beat_set(()), self.class_weight)
+        return LocalClient(self.number, self.member.name, self.member.num_samples, learning, self.study, {})
 
 
 def scored(beats: BeatSet) -> BeatSet:
@@ -133,7 +166,8 @@ class TinyLearning:
         chosen = torch.from_numpy(self.batch(client, step)).to(self.device)
         with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
             logits = self.flat.module(waveform[chosen])
-        loss = F.cross_entropy(logits.float(), label[chosen], self._class_weight)
+        # Over the samples, not over their weights: a client without rare beats would weigh its common ones more.
+        loss = F.cross_entropy(logits.float(), label[chosen], self._class_weight, reduction="sum") / len(chosen)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

@@ -1,0 +1,130 @@
+"""Clients in processes of their own: one that is killed, or runs out of memory, loses its round and harms nobody else.
+
+    rank ──(errand, global weights, what was kept)──► process of a client ──(update, what to keep)──► rank
+
+The process is started anew in the next round that asks for the client, and takes up what the client kept before the
+round it died in, which the rank holds. Processes are spawned, not forked: a forked copy of an MPI process is of no use.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heartlm.errors import HeartlmError
+from heartlm.federated.client import Between, ClientLost, Errand, Update, nothing
+from heartlm.federated.local import LocalClient
+
+MakeClient = Callable[[], LocalClient]
+"""Makes the client inside its process: reads its recordings there, and nowhere else."""
+
+LOOK_EVERY_S = 0.002
+"""How often sums that are on their way are got on with while a client's process takes its local steps."""
+
+
+@dataclass
+class IsolatedClient:
+    """A client whose local steps are taken in a process of its own.
+
+    Attributes:
+        name: of the client.
+        num_samples: its training samples.
+        make: makes it in its process; has to survive pickling.
+        kept: what its optimiser remembers from round to round.
+    """
+
+    name: str
+    num_samples: int
+    make: MakeClient
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    _process: BaseProcess | None = None
+    _connection: Connection[Any, Any] | None = None
+
+    @property
+    def process_id(self) -> int | None:
+        """Of its process; None while it has none."""
+        return None if self._process is None else self._process.pid
+
+    def train(self, global_vector: Tensor, errand: Errand, between: Between = nothing) -> Update:
+        """Let its process take local steps.
+
+        Raises:
+            ClientLost: the process died; the next round starts another.
+            HeartlmError: what went wrong in it was the user's mistake.
+        """
+        connection = self._connected()
+        try:
+            connection.send((errand, global_vector.numpy(), {key: each.numpy() for key, each in self.kept.items()}))
+            while not connection.poll(LOOK_EVERY_S):
+                between()
+            answer = connection.recv()
+        except (EOFError, OSError) as error:
+            raise ClientLost(f"its process died{self._reaped()}") from error
+        if isinstance(answer, Exception):
+            raise answer
+        update: Update
+        update, delta, kept = answer
+        self.load_state({key: torch.from_numpy(each) for key, each in kept.items()})
+        return replace(update, delta=torch.from_numpy(delta))
+
+    def state(self) -> dict[str, Tensor]:
+        """What its optimiser remembers."""
+        return self.kept
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take up what `state` gave."""
+        self.kept = dict(state)
+
+    def close(self) -> None:
+        """End its process."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.join(timeout=10)
+            if self._process.is_alive():
+                self._process.kill()
+        self._process = self._connection = None
+
+    def _connected(self) -> Connection[Any, Any]:
+        if self._connection is None:
+            context = multiprocessing.get_context("spawn")
+            here, there = context.Pipe()
+            self._process = context.Process(target=_serve, args=(there, self.make), daemon=True)
+            self._process.start()
+            there.close()
+            self._connection = here
+        return self._connection
+
+    def _reaped(self) -> str:
+        process = self._process
+        self.close()
+        status = None if process is None else process.exitcode
+        return "" if status is None else f" of signal {-status}" if status < 0 else f" with status {status}"
+
+
+def _serve(connection: Connection[Any, Any], make: MakeClient) -> None:
+    """The process of a client: answers errands until nobody is there to give any."""
+    torch.set_flush_denormal(True)
+    client = make()
+    while True:
+        try:
+            errand, global_vector, kept = connection.recv()
+        except EOFError:
+            return
+        client.load_state({key: torch.from_numpy(each) for key, each in kept.items()})
+        try:
+            update = client.train(torch.from_numpy(global_vector), errand)
+        except (ClientLost, HeartlmError) as error:
+            connection.send(error)
+            continue
+        nothing_heavy = replace(update, delta=torch.zeros(0))
+        connection.send(
+            (nothing_heavy, update.delta.numpy(), {key: each.numpy() for key, each in client.state().items()})
+        )
