@@ -22,11 +22,29 @@ LARGEST_ERROR = 1e-5
 """Relative to the largest of the exact values."""
 
 pytestmark = pytest.mark.skipif(not conv1d.available(), reason="no compiled kernels here")
-examples = settings(derandomize=True, deadline=None, max_examples=150)
+examples = settings(derandomize=True, deadline=None, max_examples=100)
+
+
+@st.composite
+def wide_shapes(draw: st.DrawFn) -> ConvShape:
+    """Shapes with many channels, most of which are computed by Toom and Cook's way."""
+    groups = draw(st.sampled_from([1, 1, 1, 2]))
+    kernel_size = draw(st.integers(3, 33))
+    return ConvShape(
+        batch=draw(st.integers(1, 20)),
+        in_channels=groups * draw(st.integers(4, 36)),
+        length=draw(st.integers(kernel_size, 150)),
+        out_channels=groups * draw(st.integers(7, 36)),
+        kernel_size=kernel_size,
+        padding=draw(st.integers(0, 40)),
+        groups=groups,
+    )
 
 
 @st.composite
 def shapes(draw: st.DrawFn) -> ConvShape:
+    if draw(st.booleans()):
+        return draw(wide_shapes())
     groups = draw(st.sampled_from([1, 1, 2, 3]))
     shape = ConvShape(
         batch=draw(st.integers(1, 5)),
@@ -58,6 +76,9 @@ def every_kind_of_shape(test):  # type: ignore[no-untyped-def]
         ConvShape(2, 32, 300, 33, 31, padding=15),
         ConvShape(1, 8, 3600, 8, 15, padding=7),
         ConvShape(33, 12, 128, 20, 3, padding=1),
+        ConvShape(3, 40, 100, 48, 3, padding=1),
+        ConvShape(2, 40, 100, 64, 3, padding=2, groups=2),
+        ConvShape(17, 32, 5, 32, 4, padding=9),
         ConvShape(1, 4, 4000, 8, 3, stride=2, dilation=20),
         ConvShape(2, 64, 60, 64, 3, padding=1, groups=64),
     ]

@@ -4,13 +4,6 @@
  * The caller hands over scratch, as many floats as `conv1d_scratch` says, at the start of a cache line. */
 #include "conv1d.h"
 
-#ifndef WIDE_IN
-#define WIDE_IN 24
-#define WIDE_OUT 4
-#define WG_IN 4
-#define WG_OUT 8
-#endif
-
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
 
 /* The places of the taps are listed at the start of the scratch: two lists of `kernel_size`. */
@@ -59,25 +52,16 @@ static correlation input_gradient_of(const conv1d_shape *shape, int64_t residue,
         .out_step = stride, .num_outputs = first < shape->length ? (shape->length - first - 1) / stride + 1 : 0});
 }
 
-/* Whether fewer multiplications are worth evaluating and interpolating for. */
-static int32_t is_wide(const correlation *what) {
-    return LOCAL(toom_cook_serves)(what) && what->num_in * what->num_taps >= WIDE_IN && what->num_out >= WIDE_OUT;
-}
-
 static int64_t scratch_of(const correlation *what, int64_t threads) {
-    return is_wide(what) ? LOCAL(toom_cook_scratch)(what, threads) : LOCAL(direct_scratch)(what, threads);
+    return LOCAL(toom_cook_is_faster)(what) ? LOCAL(toom_cook_scratch)(what, threads)
+                                            : LOCAL(direct_scratch)(what, threads);
 }
 
 static void correlate(const correlation *what, int64_t threads, float *scratch) {
-    if (is_wide(what))
+    if (LOCAL(toom_cook_is_faster)(what))
         LOCAL(toom_cook)(what, threads, scratch);
     else
         LOCAL(direct)(what, threads, scratch);
-}
-
-static int32_t is_wide_weight_gradient(const conv1d_shape *shape) {
-    int64_t num_in = shape->in_channels / shape->groups, num_out = shape->out_channels / shape->groups;
-    return shape->stride == 1 && shape->dilation == 1 && shape->kernel_size > 2 && num_in >= WG_IN && num_out >= WG_OUT;
 }
 
 /* Floats of scratch that a call needs. */
@@ -91,7 +75,7 @@ int64_t HEARTLM(conv1d_scratch)(const conv1d_shape *shape, int64_t call, int64_t
             const correlation what = input_gradient_of(shape, residue, lists);
             most = greater(most, scratch_of(&what, threads));
         }
-    else if (is_wide_weight_gradient(shape))
+    else if (LOCAL(toom_cook_weight_gradient_is_faster)(shape))
         most = LOCAL(toom_cook_weight_gradient_scratch)(shape, threads);
     else
         most = LOCAL(weight_gradient_scratch)(shape, threads);
@@ -120,7 +104,7 @@ void HEARTLM(conv1d_input_gradient)(const conv1d_shape *shape, const float *dy, 
 /* dweight and, unless that is null, dbias `[C_out]`. */
 void HEARTLM(conv1d_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight,
                                      float *dbias, int64_t threads, float *scratch) {
-    if (is_wide_weight_gradient(shape))
+    if (LOCAL(toom_cook_weight_gradient_is_faster)(shape))
         LOCAL(toom_cook_weight_gradient)(shape, x, dy, dweight, dbias, threads, scratch);
     else
         LOCAL(weight_gradient)(shape, x, dy, dweight, dbias, threads, scratch);

@@ -63,13 +63,17 @@ static inline int64_t threads_for(double multiply_adds, int64_t units, int64_t t
 /* to[i] = from[first + i * step], zero outside of `from`, for i < size. */
 static inline void copy_window(const float *from, int64_t length, int64_t first, int64_t step, int64_t size,
                                float *to) {
+    if (step == 1) {
+        int64_t i = 0;
+        for (; i + LANES <= size; i += LANES) store(to + i, load_between(from + first + i, -first - i, length - first - i));
+        if (i < size)
+            store_first(to + i, load_between(from + first + i, -first - i, length - first - i), size - i);
+        return;
+    }
     int64_t begin = first < 0 ? smaller(size, quotient_up(-first, step)) : 0;
     int64_t end = first < length ? greater(begin, smaller(size, quotient_up(length - first, step))) : begin;
     memset(to, 0, (size_t)begin * sizeof *to);
-    if (step == 1)
-        memcpy(to + begin, from + first + begin, (size_t)(end - begin) * sizeof *to);
-    else
-        for (int64_t i = begin; i < end; i++) to[i] = from[first + i * step];
+    for (int64_t i = begin; i < end; i++) to[i] = from[first + i * step];
     memset(to + end, 0, (size_t)(size - end) * sizeof *to);
 }
 
@@ -77,8 +81,8 @@ static inline void copy_window(const float *from, int64_t length, int64_t first,
 int64_t LOCAL(direct_scratch)(const correlation *what, int64_t threads);
 void LOCAL(direct)(const correlation *what, int64_t threads, float *scratch);
 
-/* conv1d_toom_cook.c; `toom_cook_serves` says whether it can compute such a correlation. */
-int32_t LOCAL(toom_cook_serves)(const correlation *what);
+/* conv1d_toom_cook.c, for those correlations where it says that it is the faster. */
+int32_t LOCAL(toom_cook_is_faster)(const correlation *what);
 int64_t LOCAL(toom_cook_scratch)(const correlation *what, int64_t threads);
 void LOCAL(toom_cook)(const correlation *what, int64_t threads, float *scratch);
 
@@ -87,7 +91,8 @@ int64_t LOCAL(weight_gradient_scratch)(const conv1d_shape *shape, int64_t thread
 void LOCAL(weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight, float *dbias,
                             int64_t threads, float *scratch);
 
-/* conv1d_toom_cook_weights.c; the same for strides and dilations of one. */
+/* conv1d_toom_cook_weights.c, the same for the gradient of the weights. */
+int32_t LOCAL(toom_cook_weight_gradient_is_faster)(const conv1d_shape *shape);
 int64_t LOCAL(toom_cook_weight_gradient_scratch)(const conv1d_shape *shape, int64_t threads);
 void LOCAL(toom_cook_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight,
                                       float *dbias, int64_t threads, float *scratch);

@@ -40,12 +40,16 @@ static void set_size(plan *made, const correlation *what, int64_t size) {
     made->products = (MOST_CHANNELS * made->tiles + 1) * LANES;
 }
 
-/* About how many instructions a plan costs, turning, evaluating, interpolating and multiplying. */
+/* About how many cycles a plan takes, as measured with AVX-512: reading and evaluating, interpolating and writing, and
+ * products of blocks of output channels and vectors of tiles, of which narrow ones keep the processor less busy. */
 static double cost_of(const plan *made, const correlation *what) {
-    double reads = (double)what->num_in * (made->width * 5.0 + made->in_tiles * made->num_points * 4.0);
-    double writes = (double)what->num_out * made->tiles * (20.0 + made->num_points * 4.0);
-    double products = (double)what->num_in * what->num_out * made->num_chunks * made->num_points * made->tiles;
-    return made->num_units * (reads + writes + products * 1.2);
+    int64_t most = vectors_beside(channels_at_once(what->num_out)), rest = made->tiles % most;
+    double reads = (double)what->num_in * (made->width * 4.0 + made->in_tiles * made->num_points * 2.5);
+    double writes = (double)what->num_out * made->tiles * (16.0 + made->num_points * 2.0);
+    double blocks = (double)quotient_up(what->num_out, MOST_CHANNELS) * made->num_points;
+    double columns = (double)(made->tiles / most * most) + (rest > 0 ? rest + 0.7 : 0);
+    double products = blocks * columns * (what->num_in * made->num_chunks * 4.4 + 10.0);
+    return made->num_units * (reads + writes + products);
 }
 
 /* The stretches that cost least: short ones fit rows of any length, long ones read little twice. */
@@ -260,13 +264,19 @@ static void run_units(const correlation *what, const plan *plan, const int64_t *
             run_unit(what, plan, lists, weights, unit, scratch, 8);
 }
 
-int32_t LOCAL(toom_cook_serves)(const correlation *what) {
-    if (what->step != 1 || what->out_step != 1 || what->num_taps < 3)
+/* Taps follow each other and outputs lie side by side, and there is enough of both for the detour: in multiply-adds of an
+ * output, what is spared is more than evaluating costs, which the output channels share, interpolating, which the input
+ * channels share, and evaluating the weights, which all outputs share. The factors are measured. */
+int32_t LOCAL(toom_cook_is_faster)(const correlation *what) {
+    int64_t num_points = points_for(what->num_taps), outputs = what->batch * what->num_outputs;
+    if (what->step != 1 || what->out_step != 1 || what->num_taps < 3 || outputs < OUTPUTS * 2 * LANES)
         return 0;
-    for (int64_t k = 1; k < what->num_taps; k++)
+    for (int64_t k = 2; k < what->num_taps; k++)
         if (what->place[k] - what->place[k - 1] != what->place[1] - what->place[0])
             return 0;
-    return what->most_place - what->least_place == what->num_taps - 1;
+    double chunks = (double)chunks_for(what->num_taps, num_points), products = chunks * num_points / OUTPUTS;
+    return what->most_place - what->least_place == what->num_taps - 1 &&
+           what->num_taps > 1.1 * products + 24.0 / what->num_out + 12.0 / what->num_in + 86.0 * chunks / outputs;
 }
 
 void LOCAL(toom_cook)(const correlation *what, int64_t threads, float *scratch) {

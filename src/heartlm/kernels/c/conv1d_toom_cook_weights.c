@@ -192,6 +192,20 @@ static void interpolate(const conv1d_shape *shape, const plan *plan, const float
             }
 }
 
+/* As for the forward pass; channels count as the blocks that they fill, and the direct way is less good here. */
+int32_t LOCAL(toom_cook_weight_gradient_is_faster)(const conv1d_shape *shape) {
+    if (shape->stride > 1 || shape->dilation > 1 || shape->kernel_size < 3)
+        return 0;
+    double num_in = (double)shape->in_channels / shape->groups, num_out = (double)shape->out_channels / shape->groups;
+    double in_filled = quotient_up((int64_t)num_in, LANES) * LANES / num_in;
+    double out_filled = quotient_up((int64_t)num_out, LANES) * LANES / num_out;
+    double rows_filled = quotient_up((int64_t)num_in, ROWS) * ROWS / num_in;
+    int64_t num_points = points_for(shape->kernel_size);
+    double products = (double)chunks_for(shape->kernel_size, num_points) * num_points / OUTPUTS;
+    return 1.8 * shape->kernel_size >
+           1.1 * products * rows_filled * out_filled + 24.0 * (in_filled / num_out + out_filled / num_in);
+}
+
 int64_t LOCAL(toom_cook_weight_gradient_scratch)(const conv1d_shape *shape, int64_t threads) {
     const plan plan = plan_of(shape);
     return threads * (plan.scratch + plan.sums);

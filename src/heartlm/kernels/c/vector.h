@@ -41,6 +41,21 @@ static inline vfloat load_first(const float *from, int64_t count) {
 #endif
 }
 
+/* Lanes `begin` to `end`, of which either may lie outside; the others are not read, and zero. */
+static inline vfloat load_between(const float *from, int64_t begin, int64_t end) {
+    if (begin <= 0 && end >= LANES)
+        return load(from);
+    begin = begin < 0 ? 0 : begin < LANES ? begin : LANES;
+    end = end < begin ? begin : end < LANES ? end : LANES;
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_maskz_loadu_ps((__mmask16)((1u << end) - (1u << begin)), from);
+#else
+    vfloat value = {0};
+    memcpy((float *)&value + begin, from + begin, (size_t)(end - begin) * sizeof *from);
+    return value;
+#endif
+}
+
 static inline void store_first(float *to, vfloat value, int64_t count) {
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(to, count < LANES ? (__mmask16)((1u << count) - 1) : 0xFFFF, (__m512)value);
