@@ -2,6 +2,8 @@
  *
  * A stream is Philox4x64-10 (Salmon 2011, "Parallel random numbers: as easy as 1, 2, 3") as NumPy numbers it: key
  * (seed, stream), counter (0, 0, 0, step); draw p is word p % 4 of block p / 4, whose counter is one more. */
+#include <math.h>
+
 #include "kernel.h"
 
 struct stream {
@@ -53,6 +55,9 @@ static inline uint64_t next(struct reader *r) {
 
 static inline double unit(uint64_t drawn) { return (double)(drawn >> 11) * 0x1p-53; }
 
+/* unit(drawn) < share is drawn >> 11 < whole(share). */
+static inline uint64_t whole(double share) { return share < 1.0 ? (uint64_t)ceil(share * 0x1p53) : (uint64_t)1 << 53; }
+
 /* Draws `first` to `first + num` of a stream, to `out`. */
 void HEARTLM(draws)(int64_t seed, int64_t use, int64_t step, int64_t first, int64_t num, uint64_t *out) {
     struct reader r;
@@ -66,8 +71,9 @@ void HEARTLM(draws_below)(int64_t seed, int64_t use, int64_t step, int64_t first
                           uint8_t *out) {
     struct reader r;
     start(&r, (struct stream){(uint64_t)seed, (uint64_t)use, (uint64_t)step}, (uint64_t)first);
+    const uint64_t below = whole(share);
     for (int64_t i = 0; i < num; i++)
-        out[i] = unit(next(&r)) < share;
+        out[i] = next(&r) >> 11 < below;
 }
 
 /* Choose runs of tokens of windows `first_window` to `first_window + num_windows` of a batch of `batch_size`, of `width`
@@ -81,25 +87,24 @@ void HEARTLM(hide_spans)(int64_t seed, int64_t use, int64_t step, int64_t first_
                          const int64_t *length, int64_t num_windows, int64_t width, double begin, int64_t longest,
                          uint8_t *hidden, int64_t *num_hidden) {
     struct stream stream = {(uint64_t)seed, (uint64_t)use, (uint64_t)step};
-    struct reader begins, sure;
-    uint64_t place = (uint64_t)(first_window * width), pairs[4], block = UINT64_MAX;
-    uint64_t lengths = (uint64_t)(batch_size * (width + 1));
+    struct reader begins, sure, lengths;
+    uint64_t place = (uint64_t)(first_window * width), pair = 0;
     start(&begins, stream, place);
     start(&sure, stream, (uint64_t)(batch_size * width + first_window));
+    start(&lengths, stream, (uint64_t)(batch_size * (width + 1)) + place / 2);
+    if (place % 2)
+        pair = next(&lengths);
+    const uint64_t below = whole(begin);
     for (int64_t w = 0; w < num_windows; w++, hidden += width) {
         int64_t chosen = (int64_t)(unit(next(&sure)) * (double)length[w]), hide_to = 0, count = 0;
         for (int64_t t = 0; t < width; t++)
-            hidden[t] = unit(next(&begins)) < begin;
+            hidden[t] = next(&begins) >> 11 < below;
         hidden[chosen] = 1;
         for (int64_t t = 0; t < width; t++, place++) {
-            if (hidden[t]) {
-                uint64_t pair = lengths + place / 2;
-                if (pair / 4 != block)
-                    philox(&stream, block = pair / 4, pairs);
-                uint64_t half = pairs[pair % 4] >> (32 * (place % 2)) & 0xFFFFFFFFu;
-                int64_t end = t + 1 + (int64_t)(half * (uint64_t)longest >> 32);
-                hide_to = end > hide_to ? end : hide_to;
-            }
+            pair = place % 2 ? pair >> 32 : next(&lengths);
+            int64_t end = t + 1 + (int64_t)((pair & 0xFFFFFFFFu) * (uint64_t)longest >> 32);
+            end = hidden[t] ? end : 0;
+            hide_to = end > hide_to ? end : hide_to;
             hidden[t] = t < hide_to;
         }
         for (int64_t t = 0; t < width; t++) {
