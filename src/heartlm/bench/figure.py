@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from heartlm.bench.measure import BenchTable, Cell, Chart, shown
@@ -13,6 +14,7 @@ from heartlm.report.figures import DPI
 
 COLOURS = ("#0b5cad", "#c4581a", "#3f8f5f", "#7d5ba6", "#8c959f", "#b8860b", "#2a9da8", "#a33b4f")
 MARKERS = "osD^vPX*"
+WIDE, TITLE_LETTERS = 10, 88
 BAR_INCHES, LINES_INCHES, WIDTH_INCHES = 0.26, 3.6, 7.6
 
 
@@ -26,13 +28,14 @@ def save_figure(tables: Sequence[BenchTable], path: Path) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise needs("report", "matplotlib") from None
-    panels = [(table, table.chart) for table in tables if table.chart is not None]
+    panels = [(table, chart) for table in tables if table.chart for chart in (table.chart, *table.more_charts)]
     heights = [_height(table, chart) for table, chart in panels]
     figure: Any = Figure(figsize=(WIDTH_INCHES, sum(heights)), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
     for (table, chart), each in zip(panels, axes, strict=True):
         (_lines if chart.kind == "lines" else _bars)(each, table, chart)
-        each.set_title(table.title, loc="left", fontsize=9, wrap=True)
+        only = f"\n{chart.only[0]} {shown(chart.only[1])}" if chart.only else ""
+        each.set_title(fill(table.title, TITLE_LETTERS) + only, loc="left", fontsize=8)
         each.grid(axis="both" if chart.kind == "lines" else "x", color="#d8dee4", linewidth=0.6)
         each.set_axisbelow(True)
         each.spines[["top", "right"]].set_visible(False)
@@ -50,7 +53,8 @@ def _height(table: BenchTable, chart: Chart) -> float:
 def _drawn(table: BenchTable, chart: Chart) -> list[dict[str, Cell]]:
     """The rows that have a number to draw, as columns by name."""
     rows = [dict(zip(table.columns, cells, strict=True)) for cells in table.rows]
-    return [each for each in rows if any(isinstance(each[name], int | float) for name in chart.y)]
+    wanted = [each for each in rows if chart.only is None or each[chart.only[0]] == chart.only[1]]
+    return [each for each in wanted if any(isinstance(each[name], int | float) for name in chart.y)]
 
 
 def _number(cell: Cell) -> float:
@@ -73,7 +77,7 @@ def _bars(axes: Any, table: BenchTable, chart: Chart) -> None:
     axes.set_xlabel(chart.label, fontsize=8)
     axes.tick_params(axis="x", labelsize=7)
     if num > 1:
-        axes.legend(fontsize=7, frameon=False)
+        axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(0, -2.4 / (len(rows) + 3)), ncols=num)
 
 
 def _lines(axes: Any, table: BenchTable, chart: Chart) -> None:
@@ -90,8 +94,14 @@ def _lines(axes: Any, table: BenchTable, chart: Chart) -> None:
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         axes.plot(*zip(*sorted(points), strict=True), color=colour, marker=marker, markersize=3.5, label=label)
     if chart.log:
+        ticks = sorted({_number(each[chart.x[0]]) for each in rows})
+        heights = [_number(each[name]) for each in rows for name in chart.y if _number(each[name]) > 0]
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        if heights and max(heights) > WIDE * min(heights):
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
     axes.set_xlabel(chart.x[0], fontsize=8)
     axes.set_ylabel(chart.label, fontsize=8)
     axes.tick_params(labelsize=7)

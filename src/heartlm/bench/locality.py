@@ -22,6 +22,7 @@ from heartlm.bench.measure import BenchTable, Chart, Timed
 from heartlm.bench.options import BenchOptions, at_least, each_at_least
 from heartlm.bench.shards import Lead, Shards, leads_of, simulated_leads, write_shards
 from heartlm.errors import HeartlmError
+from heartlm.memory import keep_memory
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +52,7 @@ class Options(BenchOptions):
         turn_windows: windows that a turn trains on; by default 2048 on a CPU, 65536 on a GPU.
         device: where the network computes; auto takes a GPU if there is one.
         precision: of the network; auto is fp32 on a CPU, and fp32 and bf16 (AMP), one after the other, on a GPU.
+        convolution: of the network on a CPU: torch's or heartlm's.
         threads: of the network on a CPU.
         workers: processes of the DataLoader in A0 to A3.
         cold: have the system forget the files before every turn, so that they come from the disk.
@@ -65,6 +67,7 @@ class Options(BenchOptions):
     turn_windows: int | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    convolution: Literal["torch", "heartlm"] = "torch"
     threads: int = 1
     workers: int = 0
     cold: bool = False
@@ -94,6 +97,7 @@ def run(options: Options) -> list[BenchTable]:
     from heartlm.bench.ways import study_and_ours
     from heartlm.training.device import device_and_precision
 
+    keep_memory()
     device, _ = device_and_precision(options.device, "fp32")
     before = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as scratch:
@@ -125,7 +129,7 @@ def _measured(options: Options, shards: Shards, ways: Mapping[str, Way | None], 
     turn_windows = options.turn_windows or TURN_WINDOWS[device.type]
     forget = partial(_forget, shards) if options.cold else None
     for precision, batch_size in product(_precisions(options, device), options.batch_sizes):
-        setting = Setting(batch_size, max(1, turn_windows // batch_size), precision)
+        setting = Setting(batch_size, max(1, turn_windows // batch_size), precision, options.convolution)
         found = timed_ways(present, setting, options.rounds, forget)
         for name in ways:
             _add(table, name, setting, found.get(name), found["A0 random"].timed)
@@ -157,7 +161,8 @@ def _precisions(options: Options, device: torch.device) -> Sequence[str]:
 
 def _empty_table(options: Options, shards: Shards, device: torch.device) -> BenchTable:
     columns = ("way", "precision", "batch", "data ms", "H2D ms", "compute ms", "step ms")
-    title = f"TinyECG on {device.type}, {shards.length} samples a window (median of {options.rounds})"
+    whose = f"{options.convolution}'s convolution"
+    title = f"TinyECG on {device.type}, {whose}, {shards.length} samples a window (median of {options.rounds})"
     table = BenchTable(title, (*columns, "windows/s", "spread %", "times A0"))
     counts = ", ".join(f"{name} {count:,}" for name, count in shards.class_counts.items())
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in shards.left_out.items() if count)
@@ -171,6 +176,9 @@ def _empty_table(options: Options, shards: Shards, device: torch.device) -> Benc
     if device.type == "cpu":
         table.notes.append("A2 and A3 are A1 on a CPU: memory is pinned for a device that fetches from it.")
     table.chart = Chart("lines", ("batch",), ("windows/s",), "windows a second", by="way", log=True)
+    parts = "data ms", "H2D ms", "compute ms"
+    largest = "batch", max(options.batch_sizes)
+    table.more_charts = (Chart("stack", ("way", "precision"), parts, "ms of a step", only=largest),)
     return table
 
 

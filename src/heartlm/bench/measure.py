@@ -142,7 +142,8 @@ class Chart:
         y: columns that are drawn; rows without a number there are left out.
         label: what the drawn columns are, with the unit.
         by: of lines, the column that tells them apart.
-        log: both axes of lines are logarithmic.
+        log: the axes of lines are logarithmic, the upright one where its values differ by more than ten times.
+        only: a column and the value that a row must have there to be drawn.
     """
 
     kind: Literal["bars", "stack", "lines"]
@@ -151,6 +152,7 @@ class Chart:
     label: str
     by: str | None = None
     log: bool = False
+    only: tuple[str, Cell] | None = None
 
 
 @dataclass
@@ -163,6 +165,7 @@ class BenchTable:
         rows: the cells of each row; numbers stay numbers until they are shown.
         notes: what must be said of them.
         chart: how to draw them, if at all.
+        more_charts: other ways to draw them, below the first.
         probe_before: taken when the table is made.
         probe_after: taken when it is closed.
     """
@@ -172,6 +175,7 @@ class BenchTable:
     rows: list[tuple[Cell, ...]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     chart: Chart | None = None
+    more_charts: tuple[Chart, ...] = ()
     probe_before: float = field(default_factory=probe)
     probe_after: float | None = None
 
