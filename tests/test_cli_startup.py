@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import heartlm
+from heartlm.cli.bench import SUBCOMMANDS as BENCHES
 from heartlm.cli.main import COMMANDS
 
 PACKAGE = Path(heartlm.__file__).parent
@@ -27,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"ecg", "scaling"},
     "launch": {"ecg", "tokenizers", "corpus", "training", "kernels"},
     "scaling": {"corpus", "training", "launch"},
-    "federated": {"ecg", "tokenizers", "corpus", "models", "training", "evaluation", "kernels"},
+    "federated": {"ecg", "tokenizers", "corpus", "models", "training", "evaluation", "kernels", "launch"},
     "bench": {"ecg", "tokenizers", "corpus", "models", "training", "kernels", "launch", "scaling", "report"},
 }
 """Rooms and the rooms they may import; `cli` may import all, and all may import the modules beside the rooms."""
@@ -57,6 +58,7 @@ print("imported:", *(name for name in {HEAVY!r} if name in sys.modules))
         *([command, "--help"] for command in COMMANDS),
         ["data", "list"],
         *(["data", name, "--help"] for name in ("list", "simulate", "download", "verify", "show")),
+        *(["bench", name, "--help"] for name in BENCHES),
     ],
     ids=" ".join,
 )

@@ -16,12 +16,17 @@ EXAMPLES = (
     "mpiexec -n 4 heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/mpi",
     "torchrun --nproc-per-node 2 -m heartlm federate STUDY.yaml --staleness 1 --out studies/stale",
     "heartlm federate STUDY.yaml --engine flower --nodes 4 --out studies/flower",
+    "heartlm federate sweep examples/federated_sweep.yaml --out sweeps/laptop",
     "heartlm federate --resume studies/patients",
 )
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the study that `arguments` say."""
+    """Run the study that `arguments` say, or a sweep over studies."""
+    if arguments and arguments[0] == "sweep":
+        from heartlm.cli.federate_sweep import run as run_sweep
+
+        return run_sweep(arguments[1:])
     study = parse(
         StudyConfig,
         arguments,

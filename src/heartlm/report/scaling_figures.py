@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,29 @@ def save_scaling_figures(panels: Sequence[Panel], folder: Path) -> list[Path]:
     Raises:
         HeartlmError: matplotlib is not installed, or the folder cannot be written.
     """
+    figures = {
+        name: [(panel.title, chart) for panel in panels for chart in panel.figures.get(number, ())]
+        for number, name in NAMES.items()
+    }
+    return save_charts({name: drawn for name, drawn in figures.items() if drawn}, folder)
+
+
+def save_charts(figures: Mapping[str, Sequence[tuple[str, Chart]]], folder: Path) -> list[Path]:
+    """Draw figures, each of some charts with their titles, into `folder`; return the files written.
+
+    Raises:
+        HeartlmError: matplotlib is not installed, or the folder cannot be written.
+    """
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise needs("report", "matplotlib") from None
     written = []
-    for number, name in NAMES.items():
-        drawn = [(panel.title, chart) for panel in panels for chart in panel.figures.get(number, ())]
-        if drawn:
-            path = folder / f"{name}.png"
-            with atomic_file(path, "wb") as stream:
-                _figure(Figure, drawn).savefig(stream, format="png", dpi=DPI)
-            written.append(path)
+    for name, drawn in figures.items():
+        path = folder / f"{name}.png"
+        with atomic_file(path, "wb") as stream:
+            _figure(Figure, drawn).savefig(stream, format="png", dpi=DPI)
+        written.append(path)
     return written
 
 

@@ -1,0 +1,86 @@
+"""Settings of a sweep over federated studies, as documented fields; a YAML file holds the same. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from heartlm.errors import HeartlmError
+from heartlm.federated.study_file import StudyConfig, study_of
+
+SWEPT = ("out", "batch_size", "local_steps", "rounds", "precision", "communicator", "save_every", "evaluate_every")
+"""Fields of a study that the sweep sets."""
+
+
+@dataclass
+class SweepConfig:
+    """Settings of a sweep: one short study for every cell of the grid.
+
+    Attributes:
+        out: the folder of the sweep; one that was interrupted goes on there.
+        study: settings that all studies share, the fields of heartlm federate, for example {databases: [data/mitdb]}.
+        configs: G0 computes in fp32, G1 in bf16 (AMP).
+        world_sizes: ranks.
+        batch_sizes: samples of a local step.
+        local_steps: of a client in a round.
+        clients_per_rank: every rank simulates so many clients, dealt out at random; 0 keeps the study's own partition.
+        rounds: of every study; the first warms up and is left out of figures where there are more.
+        repeats: of every cell.
+        amp_on_cpu: measure G1 on CPUs, too, where bf16 gains nothing.
+        slurm: profile of a site (a name or a file) to run every study there as a job; on this machine if not given.
+        nodes: of a job, where the ranks divide among them.
+        cpus_per_rank: of a job.
+        timeout_s: after which a study counts as hung.
+    """
+
+    out: Path | None = None
+    study: dict[str, Any] = field(default_factory=dict)
+    configs: list[Literal["G0", "G1"]] = field(default_factory=lambda: ["G0", "G1"])
+    world_sizes: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
+    batch_sizes: list[int] = field(default_factory=lambda: [256])
+    local_steps: list[int] = field(default_factory=lambda: [50])
+    clients_per_rank: int = 1
+    rounds: int = 5
+    repeats: int = 5
+    amp_on_cpu: bool = False
+    slurm: str | None = None
+    nodes: int = 1
+    cpus_per_rank: int = 1
+    timeout_s: float = 1800.0
+
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first field with an impossible value."""
+        if self.out is None:
+            raise HeartlmError("out: nothing found, a folder for the sweep expected: give --out FOLDER")
+        for name in ("configs", "world_sizes", "batch_sizes", "local_steps"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise HeartlmError(f"{name}: {values} found, different values expected")
+            if any(isinstance(value, int) and value < 1 for value in values):
+                raise HeartlmError(f"{name}: {values} found, at least 1 expected")
+        for name in ("rounds", "repeats", "nodes", "cpus_per_rank"):
+            if getattr(self, name) < 1:
+                raise HeartlmError(f"{name}: {getattr(self, name)} found, at least 1 expected")
+        if self.clients_per_rank < 0 or self.timeout_s <= 0:
+            raise HeartlmError("clients_per_rank: at least 0 expected, and timeout_s: more than 0")
+        for name in SWEPT:
+            if name in self.study:
+                raise HeartlmError(f"study: {name} found, which the sweep sets itself")
+        try:
+            self.base().check()
+        except HeartlmError as error:
+            raise HeartlmError(f"study: {error}") from error
+
+    def base(self) -> StudyConfig:
+        """The study that all cells share.
+
+        Raises:
+            HeartlmError: a field is unknown or of another type.
+        """
+        return replace(study_of(self.study), rounds=self.rounds, save_every=self.rounds, evaluate_every=0)
+
+    def folder(self) -> Path:
+        """The folder of the sweep."""
+        assert self.out is not None, "it was checked"
+        return self.out

@@ -1,0 +1,176 @@
+"""A sweep: every cell once, a tidy table, figures; what was not run is said."""
+
+from __future__ import annotations
+
+import csv
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heartlm.cli.main import main
+from heartlm.errors import HeartlmError
+from heartlm.federated.sweep import run_sweep
+from heartlm.federated.sweep_cells import Cell, cells_of, why_not
+from heartlm.federated.sweep_file import SweepConfig
+from heartlm.federated.sweep_launch import MPILauncher, mpiexec
+from heartlm.files import read_json
+from heartlm.report.federated_charts import exposed_ms, groups_of, local_ms, share, throughput
+
+STUDY_COLUMNS = [
+    "config",
+    "world_size",
+    "rank",
+    "round_idx",
+    "batch_size",
+    "local_steps",
+    "local_train_ms",
+    "comm_ms",
+    "samples_per_s",
+    "avg_loss",
+]
+
+
+def sweep_of(database: Path, out: Path, **changed: Any) -> SweepConfig:
+    small: dict[str, Any] = {"batch_sizes": [16], "local_steps": [3], "rounds": 2, "repeats": 1, "world_sizes": [1, 2]}
+    return SweepConfig(out=out, study={"databases": [str(database)]}, **{**small, **changed})
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    with (folder / "table.csv").open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.fixture(scope="module")
+def swept(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of two studies, one of them under mpiexec, as the command runs it."""
+    try:
+        mpiexec()
+    except HeartlmError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("sweep")
+    settings = folder / "sweep.yaml"
+    settings.write_text(
+        f"study: {{databases: ['{tiny_database}']}}\nbatch_sizes: [16]\nlocal_steps: [3]\nrounds: 2\nrepeats: 1\n"
+        "world_sizes: [1, 2]\n"
+    )
+    assert main(["federate", "sweep", str(settings), "--out", str(folder / "sweep")]) == 0
+    return folder / "sweep"
+
+
+def test_the_table_has_the_columns_of_the_study_and_a_line_for_every_rank_and_round(swept: Path):
+    lines = table(swept)
+    assert list(lines[0])[: len(STUDY_COLUMNS)] == STUDY_COLUMNS
+    places = [(line["world_size"], line["rank"], line["round_idx"]) for line in lines]
+    assert sorted(places) == sorted(
+        [("1", "0", round_idx) for round_idx in "01"] + [("2", rank, round_idx) for rank in "01" for round_idx in "01"]
+    )
+    for line in lines:
+        assert line["config"] == "G0"
+        assert float(line["local_train_ms"]) > 0
+        assert float(line["comm_ms"]) > 0
+        assert float(line["avg_loss"]) > 0
+        busy_s = (float(line["local_train_ms"]) + float(line["comm_ms"])) / 1000
+        assert float(line["samples_per_s"]) == pytest.approx(16 * 3 / busy_s, rel=1e-4)
+
+
+def test_a_second_call_runs_nothing(swept: Path, tiny_database: Path):
+    before = {path: path.stat().st_mtime_ns for path in swept.glob("studies/*/metrics.jsonl")}
+    outcome = run_sweep(sweep_of(tiny_database, swept), MPILauncher(1.0))
+    assert (outcome.num_run, outcome.num_before) == (0, 2)
+    assert before == {path: path.stat().st_mtime_ns for path in swept.glob("studies/*/metrics.jsonl")}
+
+
+def test_amp_on_a_cpu_is_marked_not_run(swept: Path):
+    skipped = read_json(swept / "skipped.json")
+    assert [name.partition("-")[0] for name, _ in skipped] == ["G1", "G1"]
+    assert all("bf16 gains nothing on a CPU" in reason for _, reason in skipped)
+    assert "bf16 gains nothing on a CPU" in (swept / "report.html").read_text()
+
+
+def test_figures_are_drawn_and_the_page_asks_nothing_of_any_network(swept: Path):
+    for name in ("throughput", "local-and-communication", "communication-share"):
+        head = (swept / f"{name}.png").read_bytes()[:24]
+        assert head[:8] == b"\x89PNG\r\n\x1a\n"
+        assert min(struct.unpack(">II", head[16:24])) > 300
+    page = (swept / "report.html").read_text()
+    assert page.count("<svg") == 3
+    assert "https://" not in page
+    assert 'src="' not in page
+
+
+def test_a_sweep_with_other_settings_wants_another_folder(swept: Path, tiny_database: Path):
+    with pytest.raises(HeartlmError, match=r"rounds: 3 found, but .* was begun with 2"):
+        run_sweep(sweep_of(tiny_database, swept, rounds=3), MPILauncher(1.0))
+
+
+def test_a_study_that_fails_is_told_of_and_the_others_go_on(tmp_path: Path):
+    sweep = sweep_of(tmp_path / "nowhere", tmp_path / "sweep", world_sizes=[1])
+    said = list[str]()
+    outcome = run_sweep(sweep, MPILauncher(60.0), said.append)
+    assert outcome.num_run == 0
+    assert [name for name, _ in outcome.failed] == ["G0-ranks-1-batch-16-steps-3-0"]
+    assert "nowhere" in outcome.failed[0][1]
+    assert "FAILED" in said[0]
+
+
+def test_the_grid_has_every_cell_once_and_repeats_last():
+    sweep = SweepConfig(world_sizes=[1, 2], batch_sizes=[64, 128], local_steps=[5], repeats=3)
+    cells = list(cells_of(sweep))
+    assert len(set(cells)) == len(cells) == 2 * 2 * 2 * 3
+    assert [cell.repeat for cell in cells] == sorted(cell.repeat for cell in cells)
+    assert len({cell.name for cell in cells}) == len(cells)
+
+
+def test_amp_is_run_on_a_cpu_where_it_is_asked_for():
+    cell = Cell("G1", 1, 64, 5, 0)
+    sweep = SweepConfig(study={"databases": ["x"], "device": "cpu"})
+    assert why_not(cell, sweep) is not None
+    assert why_not(replace(cell, config="G0"), sweep) is None
+    assert why_not(cell, replace(sweep, amp_on_cpu=True)) is None
+    assert why_not(cell, replace(sweep, study={"databases": ["x"], "device": "cuda"})) is None
+    assert cell.study(sweep, Path("y")).precision == "bf16"
+
+
+def test_a_rank_has_its_own_clients():
+    sweep = SweepConfig(study={"databases": ["x"], "partition": "patient"}, clients_per_rank=2)
+    study = Cell("G0", 4, 64, 5, 0).study(sweep, Path("y"))
+    assert (study.partition, study.clients) == ("iid", 8)
+    assert Cell("G0", 4, 64, 5, 0).study(replace(sweep, clients_per_rank=0), Path("y")).partition == "patient"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"world_sizes": []}, r"world_sizes: \[\] found"),
+        ({"batch_sizes": [64, 64]}, r"batch_sizes: \[64, 64\] found, different"),
+        ({"local_steps": [0]}, r"local_steps: \[0\] found, at least 1"),
+        ({"repeats": 0}, "repeats: 0 found"),
+        ({"study": {"databases": ["x"], "rounds": 7}}, "study: rounds found, which the sweep sets"),
+        ({"study": {}}, "study: databases: nothing found"),
+        ({"study": {"database": ["x"]}}, "study: database: found, but there is no such field"),
+        ({"out": None}, "out: nothing found"),
+    ],
+)
+def test_impossible_settings_are_refused(changed: dict[str, Any], words: str):
+    with pytest.raises(HeartlmError, match=f"^{words}"):
+        replace(SweepConfig(out=Path("x"), study={"databases": ["x"]}), **changed).check()
+
+
+def line(ranks: int, rank: int, round_idx: int, repeat: int, local: float, comm: float, rate: float) -> dict[str, str]:
+    names = ("world_size", "rank", "round_idx", "repeat", "local_train_ms", "comm_ms", "samples_per_s")
+    values = (ranks, rank, round_idx, repeat, local, comm, rate)
+    return {"config": "G0", "batch_size": "8", "local_steps": "5", **dict(zip(names, map(str, values), strict=True))}
+
+
+def test_figures_leave_the_first_round_out_and_add_up_ranks():
+    lines = [line(2, rank, 0, 0, 999.0, 999.0, 1.0) for rank in (0, 1)]
+    lines += [line(2, rank, idx, 0, 30.0, 10.0, 100.0 + rank) for rank in (0, 1) for idx in (1, 2)]
+    (group,) = groups_of(lines)
+    assert group.name == "G0, 8 × 5"
+    assert group.over(throughput)[2].value == pytest.approx(201.0)
+    assert group.over(local_ms)[2].value == pytest.approx(30.0)
+    assert group.over(exposed_ms)[2].value == pytest.approx(10.0)
+    assert group.over(share)[2].value == pytest.approx(25.0)
