@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from heartlm.bench.feeds import OURS, made_up, own, take
-from heartlm.bench.loader import Options, check_windows, run
+from heartlm.bench.loader import Options, run
+from heartlm.bench.loader_table import check_windows
 from heartlm.bench.peers import backings, nanogpt, sliding, torch_loaders
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import open_corpus

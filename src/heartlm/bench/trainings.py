@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from heartlm.bench.measure import cores
+from heartlm.bench.train import Options
 from heartlm.corpus.corpus import open_corpus
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
@@ -21,9 +22,6 @@ from heartlm.scaling.collect import measured, read_ranks
 from heartlm.scaling.local import Nursery, Rank, ranks_of
 from heartlm.training.device import device_and_precision
 from heartlm.training.utilization import peak_flops
-
-if TYPE_CHECKING:
-    from heartlm.bench.train import Options
 
 PLAINLY = "heartlm.bench.plain_training:train_plainly"
 TIMEOUT_S = 600.0

@@ -1,0 +1,111 @@
+"""The table of `heartlm bench loader`: loaders over widths of windows."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heartlm.bench.feeds import OURS, into_memory, made_up, own, timed_supplies
+from heartlm.bench.loader import Options
+from heartlm.bench.measure import BenchTable, Chart, cores, pin
+from heartlm.bench.peers import Batches, backings, nanogpt, sliding, torch_loaders
+from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.errors import HeartlmError
+
+ITEM_TOKENS = 1 << 22
+CHECKED_WINDOWS, CHECKED_BYTES = 4, 256 << 20
+"""Windows of each way that are looked for in the corpus, unless it is larger than that: it is searched for them."""
+
+
+def measured(options: Options) -> BenchTable:
+    """Let every way hand over batches in turns, one width after the other, this process on one core.
+
+    Raises:
+        HeartlmError: no corpus, or too short a one.
+    """
+    allowed = cores()
+    columns = ("way", "width", "M tokens/s", "spread %", "heartlm is times faster")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        given = open_corpus(options.corpus) if options.corpus else made_up(folder / "codes.bin", options.tokens, 1)
+        _check_corpus(given, options)
+        corpus = into_memory(given)
+        table = BenchTable(f"Batches of {options.batch_tokens:,} tokens (median of {options.rounds})", columns)
+        table.chart = Chart("lines", ("width",), ("M tokens/s",), "M tokens a second", by="way", log=True)
+        try:
+            pin(0)
+            for width in options.widths:
+                rivals = _rivals(corpus, width, options, folder / str(width))
+                if corpus.codes.nbytes <= CHECKED_BYTES:
+                    check_windows(corpus, rivals)
+                batch_tokens = options.batch_tokens // width * width
+                found = timed_supplies(rivals, options.rounds, options.turn_s, batch_tokens)
+                for name, timed in found.items():
+                    faster = found[OURS].times_faster_than(timed)
+                    table.add(name, width, timed.rate / 1e6, 100 * timed.spread, faster)
+                del rivals  # the worker processes of some
+        finally:
+            os.sched_setaffinity(0, allowed)
+    table.notes += _notes(corpus, options)
+    return table.close()
+
+
+def _check_corpus(corpus: Corpus, options: Options) -> None:
+    if len(corpus.codes) < 2 * max(options.widths):
+        raise HeartlmError(
+            f"{options.corpus}: {len(corpus.codes)} tokens found, two windows of {max(options.widths)} expected: "
+            "give smaller --widths"
+        )
+
+
+def _rivals(corpus: Corpus, width: int, options: Options, folder: Path) -> dict[str, Batches]:
+    batch_size, num_facets = options.batch_tokens // width, corpus.codes.shape[1]
+    path = corpus.folder / "codes.bin"
+    num_items = min(ITEM_TOKENS // num_facets, len(corpus.codes)) // width
+    items = np.array(corpus.codes[: num_items * width]).reshape(num_items, width, num_facets)
+    rivals = own(corpus, width, batch_size)
+    rivals["nanoGPT get_batch"] = nanogpt(path, width, batch_size, num_facets)
+    rivals["NumPy sliding windows"] = sliding(path, width, batch_size, num_facets)
+    return rivals | torch_loaders(backings(path, items, folder), batch_size, options.workers)
+
+
+def check_windows(corpus: Corpus, rivals: dict[str, Batches]) -> None:
+    """See that what every rival hands over first are windows of the corpus, before anything is timed.
+
+    Raises:
+        HeartlmError: one hands over something else.
+    """
+    with (corpus.folder / "codes.bin").open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as held:
+        for name, batches in rivals.items():
+            for window in _windows(next(batches)):
+                if held.find(window) < 0:
+                    raise HeartlmError(f"{name}: a window that is not in the corpus: a defect of heartlm, report it")
+
+
+def _windows(batch: Any) -> list[bytes]:
+    """Some windows of a batch, however its maker hands it over, as the corpus holds them."""
+    num_valid = None
+    if hasattr(batch, "micro_batches"):
+        made = batch.micro_batches[0]
+        codes, num_valid = made.target.numpy(), made.num_valid - 1  # the last may have nothing to predict
+    else:
+        codes = np.asarray(batch[0] if isinstance(batch, tuple) else batch)
+    stops = num_valid if num_valid is not None else [codes.shape[1]] * len(codes)
+    pairs = list(zip(codes, stops, strict=True))[:CHECKED_WINDOWS]
+    return [window[:stop].astype(np.uint16).tobytes() for window, stop in pairs]
+
+
+def _notes(corpus: Corpus, options: Options) -> list[str]:
+    num_tokens, num_facets = corpus.codes.shape
+    source = options.corpus.name if options.corpus else "random tokens"
+    return [
+        f"{num_tokens:,} tokens of {num_facets} facet(s) ({source}), in the page cache; this process on one core, "
+        "worker processes on all.",
+        "Every way handed over int64 batches (the gather alone: uint16)"
+        + (" of windows that lie in the corpus." if corpus.codes.nbytes <= CHECKED_BYTES else "."),
+    ]
