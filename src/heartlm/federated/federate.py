@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregators import aggregator_of, owed_by, take_up
+from heartlm.federated.aggregators import aggregator_of, catch_up, owed_by, take_up, write_promise
 from heartlm.federated.client import Between, Client
 from heartlm.federated.communicator import Communicator
 from heartlm.federated.communicators import agreed, communicator_of
@@ -66,7 +66,7 @@ def federate(study: StudyConfig, changed: Sequence[str] = ()) -> Outcome:
     torch.set_flush_denormal(True)  # denormal gradients slow a CPU down tenfold
     communicator = communicator_of(study)
     try:
-        rounds, evaluation = agreed(communicator, lambda: _ready(study, folder, communicator))
+        rounds, evaluation = agreed(communicator, lambda: ready(study, folder, communicator))
         scores = run_rounds(rounds, evaluation, folder, communicator)
     except ToldElsewhere:
         raise
@@ -114,8 +114,8 @@ def clients_of_rank(num_clients: int, rank: int, size: int) -> range:
     return range(rank, num_clients, size)
 
 
-def _ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Evaluation]:
-    """Everything this rank needs, where the study stands."""
+def ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Evaluation]:
+    """Everything this rank needs, where the study stands; writes what is known before the first round."""
     rank, size = communicator.rank, communicator.size
     patients = TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
     members = partition(patients.patients(), study)
@@ -135,6 +135,7 @@ def _ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) 
         folder.start(study, {"clients": [vars(member) for member in members], "left_out": patients.left_out})
     if study.resume is not None and (first := folder.last_round()):
         folder.load_server(server, first)
+        catch_up(aggregator, study, members, first)
         for number, client in clients.items():
             client.load_state(take_up(aggregator, number, folder.load_client(first, number)))
     evaluation = Evaluation(learning, communicator)
@@ -152,6 +153,7 @@ def run_rounds(
     if communicator.rank != 0:
         return {}
     evaluation.learning.save(folder.model)
+    write_promise(rounds.aggregator, folder.path)
     folder.finish(scores)
     return summary(scores)
 

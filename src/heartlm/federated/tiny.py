@@ -22,7 +22,7 @@ from heartlm.federated.local import LocalClient
 from heartlm.federated.partition import Member, Patient
 from heartlm.federated.scores import Scores, summary
 from heartlm.federated.study_file import StudyConfig
-from heartlm.federated.waveforms import WINDOW, BeatSet, Labelled, beat_set, labelled_records
+from heartlm.federated.waveforms import WINDOW, BeatSet, Labelled, beat_set, labelled_record, labelled_records
 from heartlm.files import atomic_folder, write_json
 from heartlm.kernels.draws import Stream, draws, uniform
 from heartlm.models.tiny_ecg import TinyECG
@@ -84,8 +84,9 @@ class TinyPatients:
 
     def maker(self, members: Sequence[Member], number: int) -> MakeTinyClient:
         """What makes client `number` in a process of its own, where its beats are read."""
-        records = [each for each in self.train if each.patient_id in members[number].patients]
-        return MakeTinyClient(self.study, number, members[number], records, self.class_weight(self.study.class_balance))
+        patients, weight = members[number].patients, self.class_weight(self.study.class_balance)
+        places = [(each.database.folder, each.record_id) for each in self.train if each.patient_id in patients]
+        return MakeTinyClient(self.study, number, members[number], places, weight)
 
     def test_part(self, part: int, of: int) -> BeatSet:
         """Part `part` of `of` of the beats to test on, by recordings."""
@@ -105,20 +106,21 @@ class MakeTinyClient:
         study: settings.
         number: of the client.
         member: the client.
-        records: its recordings.
+        places: folder and name of each of its recordings.
         class_weight: of the loss.
     """
 
     study: StudyConfig
     number: int
     member: Member
-    records: list[Labelled]
+    places: list[tuple[Path, str]]
     class_weight: Tensor
 
     def __call__(self) -> LocalClient:
         """Read its beats."""
         torch.set_num_threads(self.study.threads)
-        samples = {self.number: scored(beat_set(self.records))}
+        records = [labelled_record(folder, record_id) for folder, record_id in self.places]
+        samples = {self.number: scored(beat_set(records))}
         learning = TinyLearning(self.study, samples, beat_set(()), self.class_weight)
         return LocalClient(self.number, self.member.name, self.member.num_samples, learning, self.study, {})
 

@@ -86,22 +86,32 @@ def labelled_records(folders: Sequence[Path]) -> tuple[list[Labelled], list[str]
     for folder in folders:
         database = open_database(Path(folder))
         for record_id in database.record_ids:
-            recording = database.recording(record_id)
-            annotations = database.annotations(record_id, recording)
-            labels = np.zeros(0, np.int8) if annotations is None else annotations.beat_classes()
-            labels = labels[labels != UNLABELLED]
-            split = database.split_of(record_id)
-            if len(labels) == 0 or not recording.has_signal or split == "excluded":
-                why = "excluded" if split == "excluded" else "no signal" if len(labels) else "no labelled beats"
-                left_out.append(f"{database.name}/{record_id}: {why}")
+            each, has_signal = _labelled(database, record_id)
+            if each.split != "excluded" and each.num_beats and has_signal:
+                found.append(each)
                 continue
-            counts = np.bincount(labels, minlength=len(BEAT_CLASSES))
-            found.append(Labelled(database, record_id, database.patient_of(record_id), split, counts))
+            why = "excluded" if each.split == "excluded" else "no signal" if each.num_beats else "no labelled beats"
+            left_out.append(f"{database.name}/{record_id}: {why}")
     if not found:
         raise HeartlmError(
             f"{', '.join(map(str, folders))}: no recording with a signal and classified beats; TinyECG learns from such"
         )
     return found, left_out
+
+
+def labelled_record(folder: Path, record_id: str) -> Labelled:
+    """One recording of those that `labelled_records` finds."""
+    return _labelled(open_database(folder), record_id)[0]
+
+
+def _labelled(database: Database, record_id: str) -> tuple[Labelled, bool]:
+    """A recording, and whether it has a signal."""
+    recording = database.recording(record_id)
+    annotations = database.annotations(record_id, recording)
+    labels = np.zeros(0, np.int8) if annotations is None else annotations.beat_classes()
+    counts = np.bincount(labels[labels != UNLABELLED], minlength=len(BEAT_CLASSES))
+    split, patient = database.split_of(record_id), database.patient_of(record_id)
+    return Labelled(database, record_id, patient, split, counts), recording.has_signal
 
 
 def beat_set(records: Iterable[Labelled], window: BeatWindow = WINDOW) -> BeatSet:

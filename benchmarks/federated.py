@@ -1,0 +1,178 @@
+"""Federated training by patient on the MIT-BIH Arrhythmia Database, on 2, 4 and 8 ranks of MPI.
+
+    python benchmarks/federated.py --data FOLDER/mitdb --work FOLDER
+
+Three tables. What it learns: TinyECG trained on all of DS1 in one place, and over clients that are one patient each,
+both scored on DS2; the models of all numbers of ranks must be the same to the last bit. What communication costs:
+rounds as the published study has them (a blocking all-reduce for every parameter), ours waited for, and ours with
+overlap, in turns in one run. What a killed client costs: the process of one client is killed in the middle of a round.
+
+Ranks beyond the number of cores share them; then a collective takes as long as the scheduler needs to let every rank
+run, and fewer collectives count for more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from steps import Steps
+from timing import Table, write
+
+from heartlm.federated.sweep_launch import mpiexec
+
+HERE = Path(__file__).parent
+LEARNING = {
+    "rounds": 60,
+    "local-steps": 10,
+    "batch-size": 64,
+    "learning-rate": 0.01,
+    "evaluate-every": 20,
+    "save-every": 20,
+}
+"""Of all studies; chosen on patients of DS1 held out from the others."""
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the MIT-BIH Arrhythmia Database")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--rounds", type=int, default=LEARNING["rounds"], help="of the studies that learn")
+    parser.add_argument("--repeats", type=int, default=9, help="of each way to communicate")
+    return parser.parse_args()
+
+
+def on_ranks(num_ranks: int, *words: object) -> None:
+    """Run this Python on so many ranks."""
+    flags = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+    command = [mpiexec(), *flags, "-n", str(num_ranks), sys.executable, *map(str, words)]
+    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+
+
+def learnt(chosen: argparse.Namespace, name: str, num_ranks: int, **settings: object) -> dict[str, Any]:
+    """Run a study anew; its scores, its model's name, and its rounds."""
+    out = chosen.work / name
+    shutil.rmtree(out, ignore_errors=True)
+    values = {**LEARNING, "rounds": chosen.rounds, "device": "cpu", "databases": f"[{chosen.data}]", **settings}
+    words = [f"--{key}={value}" for key, value in values.items()]
+    on_ranks(num_ranks, "-m", "heartlm", "federate", *words, "--out", out)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rounds = [line for line in lines if line["kind"] == "round"]
+    model = (out / "models" / "last" / "model.safetensors").read_bytes()
+    return {
+        "scores": json.loads((out / "scores.json").read_text()),
+        "model": hashlib.sha256(model).hexdigest()[:12],
+        "lines": lines,
+        "round_s": sum(line["round_s"] for line in rounds if line["rank"] == 0) / chosen.rounds,
+    }
+
+
+def what_it_learns(chosen: argparse.Namespace) -> Table:
+    columns = ("training", "ranks", "V F1 on DS2", "95 %", "less than central", "macro F1", "model", "s a round")
+    table = Table("what TinyECG learns", columns)
+    # As many steps in one place as every client takes, on batches of as many beats as all clients see in a step.
+    central = learnt(chosen, "central", 1, partition="central", **{"batch-size": 22 * int(LEARNING["batch-size"])})
+    reference = central["scores"]["per_class"]["V"]["f1"]["value"]
+    told = [("all patients in one place", 1, central)]
+    told += [
+        (f"a client each patient, {strategy}", ranks, learnt(chosen, f"{strategy}-{ranks}", ranks, strategy=strategy))
+        for strategy, counts in STRATEGIES(chosen)
+        for ranks in counts
+    ]
+    for name, ranks, result in told:
+        f1 = result["scores"]["per_class"]["V"]["f1"]
+        low, high = f1["ci"]
+        table.add(
+            name,
+            ranks,
+            f"{f1['value']:.4f}",
+            f"{low:.2f}–{high:.2f}",
+            f"{reference - f1['value']:+.4f}",
+            f"{result['scores']['macro_f1']['value']:.3f}",
+            result["model"],
+            f"{result['round_s']:.2f}",
+        )
+    table.close()
+    return table
+
+
+def STRATEGIES(chosen: argparse.Namespace) -> list[tuple[str, list[int]]]:  # noqa: N802
+    return [("diloco", chosen.ranks), ("fedavg", chosen.ranks[:1])]
+
+
+def what_communication_costs(chosen: argparse.Namespace, corpus: Path) -> Table:
+    columns = (
+        "model",
+        "ranks",
+        "way",
+        "exposed ms a round",
+        "study's over it",
+        "hidden share",
+        "waited less",
+        "kB a rank",
+    )
+    table = Table("what a round leaves to wait for", columns)
+    cases = {
+        "TinyECG": ("tiny_ecg", chosen.data, ("--local-steps", 20, "--batch-size", 64)),
+        "heart language model, depth 4": ("pretrain", corpus, ("--local-steps", 5, "--batch-size", 4)),
+    }
+    for model, (kind, source, words) in cases.items():
+        for ranks in chosen.ranks:
+            out = chosen.work / f"rounds-{kind}-{ranks}.json"
+            on_ranks(ranks, HERE / "federated_rounds.py", kind, source, out, "--repeats", chosen.repeats, *words)
+            told = json.loads(out.read_text())
+            ways, tensors = told["ways"], told["num_tensors"]
+            for way, cost in ways.items():
+                both = cost["exposed_s"] + cost["hidden_s"]
+                table.add(
+                    f"{model} ({told['num_parameters']} parameters, {tensors} tensors)",
+                    ranks,
+                    way,
+                    f"{1e3 * cost['exposed_s']:.2f}",
+                    f"{ways['study']['exposed_s'] / cost['exposed_s']:.1f}x",
+                    f"{cost['hidden_s'] / both:.2f}",
+                    f"{1 - cost['exposed_s'] / ways['blocking']['exposed_s']:.2f}" if way == "overlapped" else "",
+                    f"{cost['bytes'] / 1e3:.0f}",
+                )
+    table.close()
+    return table
+
+
+def what_a_killed_client_costs(chosen: argparse.Namespace) -> Table:
+    columns = ("clients, ranks", "rounds", "killed in round", "client rounds lost", "rounds it took part in", "V F1")
+    table = Table("what a killed client costs", columns)
+    for killed in (None, 3):
+        out = chosen.work / f"killed-{killed}"
+        shutil.rmtree(out, ignore_errors=True)
+        on_ranks(2, HERE / "federated_kill.py", chosen.data, out, "none" if killed is None else killed)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        clients = [line for line in lines if line["kind"] == "client"]
+        lost = [line for line in clients if "lost" in line]
+        told = [f"{line['client']} in round {line['round'] + 1} ({line['lost']})" for line in lost]
+        victim = [str(line["round"] + 1) for line in clients if line["client"] == "client-1" and "lost" not in line]
+        f1 = json.loads((out / "scores.json").read_text())["per_class"]["V"]["f1"]["value"]
+        table.add("4, 2", 8, killed or "none", "; ".join(told) or "none", ", ".join(victim), f"{f1:.4f}")
+    table.close()
+    return table
+
+
+def main() -> None:
+    chosen = options()
+    steps, corpus = Steps(chosen.work), chosen.work / "corpus"
+    steps.run("tokenize", corpus, "tokenize", chosen.data, "--out", corpus)
+    tables = [what_it_learns(chosen), what_communication_costs(chosen, corpus), what_a_killed_client_costs(chosen)]
+    write("federated", "Federated training by patient on mitdb", tables, LEARNING | {"rounds": chosen.rounds})
+
+
+if __name__ == "__main__":
+    main()
