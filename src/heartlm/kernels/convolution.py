@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -36,8 +37,11 @@ class Conv1d(nn.Conv1d):
         else:
             left, right = self._reversed_padding_repeated_twice
             x, amount = (x, left) if left == right else (F.pad(x, (left, right)), 0)
-        arguments = self.weight, self.bias, self.stride[0], amount, self.dilation[0], self.groups, self.relu
-        return conv1d(x, *arguments)
+        # Half a microsecond sooner than as attributes; weights that a hook computes are attributes only.
+        held: dict[str, Any] = self._parameters
+        both = "weight" in held and "bias" in held
+        weight, bias = (held["weight"], held["bias"]) if both else (self.weight, self.bias)
+        return conv1d(x, weight, bias, self.stride[0], amount, self.dilation[0], self.groups, self.relu)
 
     def extra_repr(self) -> str:
         """What torch says of the module, and whether it ends in a ReLU."""

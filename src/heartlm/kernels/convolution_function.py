@@ -54,22 +54,20 @@ def conv1d(
     if torch.compiler.is_compiling():
         y: Tensor = convolution_operator.conv1d(x, weight, bias, stride, padding, dilation, groups, relu)
         return y
-    if not _plain(x, weight, bias):
-        return torch_conv1d(x, weight, bias, stride, padding, dilation, groups, relu)
-    bias_shape = None if bias is None else bias.shape
-    work = plan(x.shape, weight.shape, bias_shape, stride, padding, dilation, groups)
-    if work is None and x.dim() == 2:
-        return conv1d(x.unsqueeze(0), weight, bias, stride, padding, dilation, groups, relu).squeeze(0)
-    if work is None:
-        return torch_conv1d(x, weight, bias, stride, padding, dilation, groups, relu)
-    if torch.is_grad_enabled() and (
-        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    ):
-        if not work.trains_by_kernel:
-            return torch_conv1d(x, weight, bias, stride, padding, dilation, groups, relu)
-        y = _Conv1d.apply(x, weight, bias, work, relu)  # type: ignore[no-untyped-call]
-        return y
-    return forward(work, x, weight, bias, relu)
+    # Of a small convolution every microsecond counts: shapes that are torch's are sent there before all other checks.
+    if type(x) is Tensor:
+        bias_shape = None if bias is None else bias.shape
+        work = plan(x.shape, weight.shape, bias_shape, stride, padding, dilation, groups)
+        if work is None and x.dim() == 2:
+            return conv1d(x.unsqueeze(0), weight, bias, stride, padding, dilation, groups, relu).squeeze(0)
+        if work is not None:
+            learns = torch.is_grad_enabled() and _learns(x, weight, bias)
+            if (work.trains_by_kernel if learns else work.choice.forward) and _plain(x, weight, bias):
+                if not learns:
+                    return forward(work, x, weight, bias, relu)
+                y = _Conv1d.apply(x, weight, bias, work, relu)  # type: ignore[no-untyped-call]
+                return y
+    return torch_conv1d(x, weight, bias, stride, padding, dilation, groups, relu)
 
 
 class _Conv1d(torch.autograd.Function):
@@ -96,11 +94,14 @@ class _Conv1d(torch.autograd.Function):
         return *found, None, None
 
 
+def _learns(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+
+
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether nothing but memory stands behind the tensors, so that a kernel may read it."""
+    """Whether nothing but memory stands behind the tensors, of which x is no subclass, so that a kernel may read it."""
     return (
-        type(x) is Tensor
-        and type(weight) in _PLAIN_TYPES
+        type(weight) in _PLAIN_TYPES
         and x.dtype is weight.dtype is torch.float32
         and x.is_cpu
         and weight.is_cpu

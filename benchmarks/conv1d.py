@@ -1,0 +1,132 @@
+"""Our convolution against torch's ways and against the CrossScale study's kernel.
+
+    python benchmarks/conv1d.py               # one thread and two, about five minutes
+    python benchmarks/conv1d.py --quick
+
+Tables, for each number of threads: the study's own grid, where its kernel, written anew, competes too; layers of ECG
+networks in inference and in training, against eager `conv1d`, `conv2d` with channels last, `torch.compile` and packed
+oneDNN; TinyECG as a whole. All but the study's kernel are called as layers and allocate their results, from memory that
+the process keeps. Between ours and the study's kernel both ways are measured: as called by a user, and the bare kernels
+writing into the same array. The peak is measured with multiplications and additions on registers alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+from timing import seconds, write
+from torch.nn import functional as F  # noqa: N812
+
+from heartlm.bench.conv1d import shapes_table, tiny_ecg_table
+from heartlm.bench.convolutions import STUDY_GRID, case_of, described, ecg_grid, medians
+from heartlm.bench.measure import BenchTable, cores, geometric_mean
+from heartlm.kernels import conv1d as kernels
+from heartlm.kernels.conv1d import ConvShape
+from heartlm.kernels.convolution_function import conv1d
+from heartlm.memory import keep_memory
+
+HERE = Path(__file__).parent
+NUM_LAYERS, MOST_FLOPS = 60, 2e8
+
+
+def compiled(name: str, folder: Path, *flags: str) -> ctypes.CDLL:
+    """`name`.c beside this file as a library, by the system's compiler."""
+    out = folder / f"lib{name}.so"
+    command = ["cc", "-O3", "-shared", "-fPIC", "-fopenmp", *flags, "-o", str(out), str(HERE / f"{name}.c")]
+    subprocess.run(command, check=True)
+    return ctypes.CDLL(str(out))
+
+
+def pin_each(where: list[int]) -> None:
+    """Put this thread, and each of those that OpenMP starts for it, on a core of its own of `where`.
+
+    Left alone, the kernel of a virtual machine may let two threads share a core.
+    """
+    os.sched_setaffinity(0, where)
+    before = {path.name for path in Path("/proc/self/task").iterdir()}
+    torch.ones(1 << 20).exp_()
+    started = sorted(int(path.name) for path in Path("/proc/self/task").iterdir() if path.name not in before)
+    for thread, core in zip((0, *started), where, strict=False):
+        os.sched_setaffinity(thread, {core})
+
+
+def fma_peak(library: ctypes.CDLL, threads: int) -> float:
+    """Multiplications and additions a second on registers alone, at best."""
+    library.fma_work.restype = ctypes.c_double
+    library.fma_work.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p)
+    sink, rounds = ctypes.c_float(), 2_000_000
+    work = library.fma_work(rounds, threads, ctypes.addressof(sink))
+    return work / min(seconds(lambda: library.fma_work(rounds, threads, ctypes.addressof(sink))) for _ in range(7))
+
+
+def study_table(study: ctypes.CDLL, threads: int, rounds: int) -> BenchTable:
+    """The study's grid: one channel to one, without padding and bias."""
+    study.crossscale_conv1d.argtypes = (*[ctypes.c_void_p] * 3, *[ctypes.c_int] * 4)
+    study.crossscale_conv1d.restype = None
+    columns = "shape", "heartlm µs", "F.conv1d µs", "bare kernel µs", "study's kernel µs", "over F.conv1d"
+    table = BenchTable(
+        f"The study's grid, one channel to one: {threads} thread{'s'[: threads - 1]}",
+        (*columns, "bare over the study's", "as called over the study's"),
+    )
+    for shape in STUDY_GRID:
+        times = study_times(study, shape, threads, rounds)
+        ours, theirs, bare, crossscale = times.values()
+        micros = (1e6 * taken for taken in times.values())
+        table.add(described(shape), *micros, theirs / ours, crossscale / bare, crossscale / ours)
+    for name in columns[-1:] + table.columns[-2:]:
+        table.notes.append(f"{name}: {geometric_mean([float(cell) for cell in table.column(name)]):.2f} times.")
+    return table.close()
+
+
+def study_times(study: ctypes.CDLL, shape: ConvShape, threads: int, rounds: int) -> dict[str, float]:
+    """Seconds of ours and torch's as called, and of our kernel and the study's into an array that is there."""
+    case = case_of(shape, bias=False)
+    x, weight, out = case.x, case.layer.weight.detach(), torch.empty_like(case.dy)
+    addresses = x.data_ptr(), weight.data_ptr(), out.data_ptr()
+    sizes = shape.batch, shape.length, shape.kernel_size, threads
+    study.crossscale_conv1d(*addresses, *sizes)
+    assert torch.allclose(out, F.conv1d(x, weight), atol=1e-5)
+    assert torch.allclose(conv1d(x, weight), F.conv1d(x, weight), atol=1e-5)
+    turns = {
+        "heartlm": lambda: conv1d(x, weight),
+        "F.conv1d": lambda: F.conv1d(x, weight),
+        "bare": lambda: kernels.forward(shape, *addresses[:2], 0, addresses[2], False, threads),
+        "study": lambda: study.crossscale_conv1d(*addresses, *sizes),
+    }
+    return medians(turns, rounds)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--core", type=int, default=0, help="the first to run on")
+    parser.add_argument("--quick", action="store_true", help="few shapes, few rounds, without torch.compile")
+    chosen = parser.parse_args()
+    keep_memory()
+    allowed, tables = cores(), []
+    with tempfile.TemporaryDirectory() as scratch:
+        study = compiled("crossscale_conv1d", Path(scratch), "-mavx2", "-mfma")
+        peaks = compiled("fma_peak", Path(scratch), "-march=native")
+        for threads in chosen.threads:
+            torch.set_num_threads(threads)
+            pin_each([allowed[(chosen.core + place) % len(allowed)] for place in range(threads)])
+            peak = fma_peak(peaks, threads)
+            tables.append(study_table(study, threads, 3 if chosen.quick else 9))
+            rounds, with_compile = (3, False) if chosen.quick else (5, threads == 1)
+            grid = ecg_grid(16 if chosen.quick else NUM_LAYERS, MOST_FLOPS)
+            for mode in ("inference", "training"):
+                tables.append(shapes_table("Layers of ECG networks", grid, rounds, with_compile, mode, peak))
+            tables.append(tiny_ecg_table(3 * rounds))
+            for table in tables[-4:]:
+                print(table.markdown(), flush=True)
+    write("conv1d", "Convolution on CPUs", tables, {"torch": torch.__version__, "shapes": NUM_LAYERS})  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""`heartlm bench conv1d`: our convolution against torch's ways, over shapes that ECG networks have.
+
+    shapes ─► rivals, which must agree first ─► turns ─► times faster, share of the machine's peak
+
+The tables: the grid of the CrossScale study (one channel to one), layers of ECG networks in inference and in training,
+and TinyECG as a whole. What counts are the ratios over torch's `conv1d`, which a user would have called, and over the
+best that torch can do: its two-dimensional convolution with channels last, `torch.compile`, or oneDNN with packed
+weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from heartlm.bench.measure import BenchTable, Chart, geometric_mean
+from heartlm.bench.options import BenchOptions, at_least, each_at_least
+
+if TYPE_CHECKING:
+    from heartlm.kernels.conv1d import ConvShape
+
+EXAMPLES = (
+    "heartlm bench conv1d",
+    "heartlm bench conv1d --threads '[1, 2, 4]' --shapes 48",
+    "heartlm bench conv1d --compile true",
+)
+
+
+@dataclass(frozen=True)
+class Options(BenchOptions):
+    """How many shapes, and against whom.
+
+    Attributes:
+        threads: of all rivals, one table after the other.
+        shapes: how many layers of ECG networks: their corners first, the others drawn between them, always the same.
+        most_gflops: work of a forward pass; bigger layers get a smaller batch.
+        compile: let `torch.compile` compete, which takes a few seconds a shape.
+    """
+
+    threads: tuple[int, ...] = (1,)
+    shapes: int = 12
+    most_gflops: float = 0.2
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values.
+
+        Raises:
+            HeartlmError: the text names the field, what was found and what is expected.
+        """
+        super().__post_init__()
+        each_at_least("threads", self.threads, 1)
+        at_least("shapes", self.shapes, 1)
+        at_least("most_gflops", self.most_gflops, 0.01)
+
+
+def run(options: Options) -> list[BenchTable]:
+    """Measure all tables, for each number of threads."""
+    import torch
+
+    from heartlm.bench.convolutions import STUDY_GRID, ecg_grid
+    from heartlm.memory import keep_memory
+
+    keep_memory()
+    before, tables = torch.get_num_threads(), list[BenchTable]()
+    try:
+        for threads in options.threads:
+            torch.set_num_threads(threads)
+            grid = ecg_grid(options.shapes, 1e9 * options.most_gflops)
+            study = shapes_table(
+                "the grid of the CrossScale study", STUDY_GRID, options.rounds, options.compile, "inference"
+            )
+            layers = shapes_table("layers of ECG networks", grid, options.rounds, options.compile, "inference")
+            training = shapes_table("layers of ECG networks", grid, options.rounds, options.compile, "training")
+            tables += [study, layers, training, tiny_ecg_table(options.rounds)]
+    finally:
+        torch.set_num_threads(before)
+    return tables
+
+
+@dataclass
+class Ratios:
+    """Times that ours is faster, shape by shape."""
+
+    eager: list[float] = field(default_factory=list)
+    best: list[float] = field(default_factory=list)
+
+    def add(self, times: Mapping[str, float]) -> None:
+        """Take in the seconds of all rivals at a shape."""
+        self.eager.append(times["eager"] / times["heartlm"])
+        self.best.append(min(taken for name, taken in times.items() if name != "heartlm") / times["heartlm"])
+
+    def __str__(self) -> str:
+        return (
+            f"{geometric_mean(self.eager):.2f} times as fast as torch's conv1d ({min(self.eager):.2f} to "
+            f"{max(self.eager):.1f}), {geometric_mean(self.best):.2f} times as fast as the best of torch "
+            f"({min(self.best):.2f} to {max(self.best):.1f}), by geometric means over {len(self.eager)} shapes"
+        )
+
+
+def shapes_table(
+    title: str, shapes: Sequence[ConvShape], rounds: int, compiled: bool, mode: str, peak: float | None = None
+) -> BenchTable:
+    """Race all rivals over `shapes`, in inference or training.
+
+    Args:
+        title: of what the shapes are.
+        shapes: to convolve.
+        rounds: in which every rival has its turn.
+        compiled: whether `torch.compile` competes.
+        mode: `inference`, or `training`: forward and backward, with all gradients.
+        peak: multiplications and additions a second at most; by default those of a large matrix product.
+    """
+    import torch
+
+    from heartlm.bench.convolutions import described, flops, peak_flops, race, shape_class
+
+    threads = torch.get_num_threads()
+    peak = peak or peak_flops(threads)
+    trains = mode == "training"
+    names = ["eager", "channels_last", *(["compiled"] if compiled else []), *([] if trains else ["packed"])]
+    columns = "shape", "heartlm µs", *(f"{name} µs" for name in names), "over eager", "over best", "% of peak"
+    table = BenchTable(f"{title}: {mode}, {threads} thread{'s'[: threads - 1]}", columns)
+    table.chart = Chart("bars", ("shape",), ("over eager", "over best"), "times as fast as torch")
+    classes: dict[str, tuple[Ratios, list[float]]] = {}
+    overall = Ratios()
+    for shape in shapes:
+        times = race(shape, rounds, compiled, trains)
+        work = flops(shape) * (3 if trains else 1)
+        share = work / times["heartlm"] / peak
+        ratios, shares = classes.setdefault(shape_class(shape), (Ratios(), []))
+        for each in (overall, ratios):
+            each.add(times)
+        shares.append(share)
+        micros = (1e6 * times[name] for name in ("heartlm", *names))
+        table.add(described(shape), *micros, overall.eager[-1], overall.best[-1], 100 * share)
+    table.notes += [f"{overall}.", f"Peak: {peak / 1e9:.0f} GFLOP/s."]
+    table.notes += [
+        f"{name}: {ratios}; median {100 * sorted(shares)[len(shares) // 2]:.0f} % of peak."
+        for name, (ratios, shares) in sorted(classes.items())
+    ]
+    return table.close()
+
+
+def tiny_ecg_table(rounds: int) -> BenchTable:
+    """TinyECG with torch's layers and with ours, in inference and for a step of training."""
+    import torch
+
+    from heartlm.bench.convolutions import medians, tiny_ecg_turns
+
+    threads = torch.get_num_threads()
+    columns = "what", "heartlm µs", "eager µs", "over eager"
+    table = BenchTable(f"TinyECG: {threads} thread{'s'[: threads - 1]}", columns)
+    ratios = []
+    for mode in ("inference", "training"):
+        for batch, length in ((1, 500), (64, 36), (64, 360), (256, 500)):
+            times = medians(tiny_ecg_turns(batch, length, mode == "training"), rounds)
+            ratios.append(times["eager"] / times["heartlm"])
+            micros = 1e6 * times["heartlm"], 1e6 * times["eager"]
+            table.add(f"{mode}, {batch} × 1, L {length}", *micros, ratios[-1])
+    table.notes.append(f"Geometric mean {geometric_mean(ratios):.2f}. Training is a step of SGD.")
+    return table.close()
