@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
 from torch import Tensor
 
 from heartlm.federated.aggregate import Aggregator, ExactMean
 from heartlm.federated.communicator import Communicator
 from heartlm.federated.compressed_mean import CompressedMean
+from heartlm.federated.errands import errands
 from heartlm.federated.masked_mean import MaskedMean
 from heartlm.federated.meter import CommunicationMeter
+from heartlm.federated.partition import Member
 from heartlm.federated.privacy import Ledger, Privacy
 from heartlm.federated.private_mean import PrivateMean
 from heartlm.federated.study_file import StudyConfig
+from heartlm.files import write_json
 
 
 def aggregator_of(
@@ -48,3 +56,22 @@ def take_up(aggregator: Aggregator, client: int, kept: dict[str, Tensor]) -> dic
     if isinstance(inner, CompressedMean) and len(own) < len(kept):
         inner.load_kept(client, kept)
     return own
+
+
+def catch_up(aggregator: Aggregator, study: StudyConfig, members: Sequence[Member], num_rounds: int) -> None:
+    """Count the rounds before a study was resumed: all who were asked are taken to have taken part."""
+    if isinstance(aggregator, PrivateMean):
+        for round_index in range(num_rounds):
+            aggregator.ledger.took_part(errands(study, members, round_index))
+
+
+def write_promise(aggregator: Aggregator, folder: Path) -> None:
+    """Write `privacy.json` into the folder of a study, and tell of it; nothing where nothing was promised.
+
+    Raises:
+        HeartlmError: Opacus is not installed, or the file cannot be written.
+    """
+    if not isinstance(aggregator, PrivateMean) or (statement := aggregator.ledger.statement()) is None:
+        return
+    write_json(folder / "privacy.json", {**asdict(aggregator.ledger.privacy), **asdict(statement)})
+    print(f"privacy: {statement.words}", file=sys.stderr, flush=True)

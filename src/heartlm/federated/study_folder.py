@@ -8,6 +8,7 @@ metrics.jsonl    a line for each round of a rank, each client of a round, each e
 state/round-N/   what the study resumes from: server.safetensors, and a file for each client that keeps something
 models/last/     the final model
 scores.json      its scores on the test patients
+privacy.json     what was promised to clients, where something was
 
 Every client's state is written by the rank it is on. A state is complete once its server.safetensors is there, which
 the first rank writes last and renames into place.

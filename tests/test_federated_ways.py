@@ -1,0 +1,121 @@
+"""Whole studies whose updates are compressed, masked or bounded, on simulated recordings."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from heartlm.errors import HeartlmError
+from heartlm.federated.federate import federate
+from heartlm.federated.privacy import epsilon_of
+from heartlm.federated.study_file import StudyConfig
+from heartlm.files import read_json
+
+SMALL: dict[str, Any] = {
+    "partition": "iid",
+    "clients": 4,
+    "rounds": 4,
+    "local_steps": 3,
+    "batch_size": 16,
+    "evaluate_every": 0,
+    "save_every": 2,
+    "device": "cpu",
+}
+
+
+def study_of(database: Path, out: Path, **changed: Any) -> StudyConfig:
+    return StudyConfig(databases=[str(database)], out=out, **{**SMALL, **changed})
+
+
+def model(folder: Path) -> bytes:
+    return (folder / "models" / "last" / "model.safetensors").read_bytes()
+
+
+def sent_bytes(folder: Path) -> int:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return sum(line["bytes"] for line in lines if line["kind"] == "round")
+
+
+def test_a_study_of_masked_sums_ends_with_the_same_model_to_the_last_bit(tiny_database: Path, tmp_path: Path):
+    pytest.importorskip("cryptography")
+    plain = federate(study_of(tiny_database, tmp_path / "plain", failures=0.2)).folder
+    masked = federate(study_of(tiny_database, tmp_path / "masked", failures=0.2, secure_sum=True)).folder
+    assert model(plain) == model(masked)
+
+
+def test_compression_sends_less_and_says_how_much(tiny_database: Path, tmp_path: Path):
+    """One client a rank: exact sums merge the clients of a rank before they are sent, compressed ones cannot."""
+    settings = {"partition": "central", "rounds": 2}
+    sent = {
+        name: sent_bytes(federate(study_of(tiny_database, tmp_path / name, compression=name, **settings)).folder)
+        for name in ("none", "bf16", "int8", "top-k")
+    }
+    assert sent["none"] > sent["bf16"] > sent["int8"] > sent["top-k"] > 0
+
+
+def test_a_compressed_study_goes_on_where_it_stopped(tiny_database: Path, tmp_path: Path):
+    """What clients owe is saved: killed after two rounds of four, the study ends with the model of one that was not."""
+    settings = {"compression": "top-k", "top_k": 0.05}
+    whole = federate(study_of(tiny_database, tmp_path / "whole", **settings)).folder
+    study = study_of(tiny_database, tmp_path / "cut", **settings)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study.to_yaml()))
+    stopping = (
+        "import sys, os, heartlm.federated.federate as f\n"
+        "from heartlm.federated.study_file import load_study\n"
+        "save = f._save\n"
+        "def saved(*a): save(*a); os._exit(9)\n"
+        "f._save = saved\n"
+        "f.federate(load_study(sys.argv[1]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", stopping, str(tmp_path / "study.yaml")], timeout=120)
+    assert done.returncode == 9
+    federate(replace(study, out=None, resume=tmp_path / "cut"))
+    assert model(whole) == model(tmp_path / "cut")
+
+
+def test_a_private_study_states_what_it_promises(
+    tiny_database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("opacus")
+    promise = {"clip_norm": 0.5, "noise_multiplier": 1.0, "privacy_delta": 0.01, "participation": 0.5}
+    folder = federate(study_of(tiny_database, tmp_path / "private", **promise)).folder
+    said = read_json(folder / "privacy.json")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    clients = [line["client"] for line in lines if line["kind"] == "client"]
+    most = max(clients.count(name) for name in clients)
+    assert said["num_rounds"] == most < 2 * SMALL["rounds"]
+    assert said["epsilon"] == pytest.approx(epsilon_of(1.0, most, 0.01))
+    assert said["epsilon_per_round"] == pytest.approx(epsilon_of(1.0, 1, 0.01))
+    assert re.search(
+        r"privacy: each client, with all its patients: epsilon [\d.]+ at delta 0.01", capsys.readouterr().err
+    )
+
+
+def test_noise_does_not_follow_from_the_seed(tiny_database: Path, tmp_path: Path):
+    pytest.importorskip("opacus")
+    promise = {"clip_norm": 0.5, "noise_multiplier": 1.0, "privacy_delta": 0.01, "rounds": 1}
+    one, other = (federate(study_of(tiny_database, tmp_path / name, **promise)).folder for name in ("one", "other"))
+    assert model(one) != model(other)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"clip_norm": 1.0}, "noise_multiplier: nothing found"),
+        ({"clip_norm": 1.0, "noise_multiplier": 0.0, "privacy_delta": 0.01}, "noise_multiplier: 0 found"),
+        ({"clip_norm": 1.0, "noise_multiplier": 1.0, "privacy_delta": 0.5}, "privacy_delta: 0.5 found"),
+        ({"secure_sum": True, "compression": "int8"}, "secure_sum: true found with compression int8"),
+        ({"compression": "top-k", "top_k": 0.0}, "top_k: 0.0 found"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tiny_database: Path, tmp_path: Path, changed: dict[str, Any], words: str):
+    with pytest.raises(HeartlmError, match=f"^{words}"):
+        federate(study_of(tiny_database, tmp_path / "study", **changed))
