@@ -1,0 +1,241 @@
+"""The parts of a federated study: partitions, strategies, fixed point, the meter, flat models, waveforms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heartlm.ecg.beats import BEAT_CLASSES
+from heartlm.ecg.splits import DS1
+from heartlm.errors import HeartlmError
+from heartlm.federated.aggregate import ExactMean, Share
+from heartlm.federated.client import Errand, Update
+from heartlm.federated.communicator import LocalCommunicator
+from heartlm.federated.fixed_point import LARGEST, from_fixed_point, to_fixed_point
+from heartlm.federated.flat import FlatModel
+from heartlm.federated.local import LocalClient, remembered, restore
+from heartlm.federated.meter import CommunicationMeter
+from heartlm.federated.partition import Patient, partition
+from heartlm.federated.strategy import Adaptive, OuterSGD
+from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.tiny import TinyPatients
+from heartlm.federated.waveforms import WINDOW, beat_set, labelled_records
+from heartlm.models.tiny_ecg import TinyECG
+from tests.conftest import shared_data
+from tests.federated import SIZES, STUDY, learning_of
+
+# --- partitions ------------------------------------------------------------------------------------------------------
+
+
+def patients_of(sizes: list[int], databases: int = 2) -> list[Patient]:
+    generator = np.random.default_rng(len(sizes))
+    return [
+        Patient(
+            f"db{n % databases}/p{n}", f"db{n % databases}", size, generator.multinomial(size, [0.7, 0.1, 0.15, 0.05])
+        )
+        for n, size in enumerate(sizes)
+    ]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 500), min_size=6, max_size=20),
+    kind=st.sampled_from(["patient", "iid", "label_skew", "database", "central"]),
+    clients=st.integers(1, 6),
+    alpha=st.floats(0.05, 10),
+    seed=st.integers(0, 5),
+)
+def test_every_patient_is_on_one_client_and_every_client_has_one(sizes, kind, clients, alpha, seed):
+    study = StudyConfig(partition=kind, clients=clients, alpha=alpha, seed=seed)
+    patients = patients_of(sizes)
+    made = partition(patients, study)
+    names = [name for member in made for name in member.patients]
+    assert sorted(names) == sorted(patient.name for patient in patients)
+    assert all(member.patients for member in made) and len({member.name for member in made}) == len(made)
+    assert sum(member.num_samples for member in made) == sum(sizes)
+    assert len(made) == {"patient": len(sizes), "database": 2, "central": 1}.get(kind, clients)
+    assert made == partition(patients[::-1], study)
+
+
+def test_label_skew_grows_as_alpha_falls():
+    patients = patients_of([100] * 60)
+
+    def skew(alpha: float) -> float:
+        made = partition(patients, StudyConfig(partition="label_skew", clients=4, alpha=alpha))
+        of = {patient.name: patient.class_counts for patient in patients}
+        shares = [sum(of[name] for name in member.patients) / member.num_samples for member in made]
+        return float(np.std(shares, axis=0).sum())
+
+    assert skew(0.05) > skew(100.0)
+
+
+def test_a_patient_in_two_databases_cannot_be_apart():
+    one, other = (
+        Patient("mitdb/100", "mitdb", 5, np.ones(4, np.int64)),
+        Patient("mitdb/100", "qtdb", 5, np.ones(4, np.int64)),
+    )
+    with pytest.raises(HeartlmError, match="is in mitdb and in qtdb"):
+        partition([one, other], StudyConfig(partition="database"))
+
+
+# --- the server ------------------------------------------------------------------------------------------------------
+
+
+def test_fedavg_moves_by_the_mean_and_diloco_by_nesterov_momentum():
+    vector, means = torch.tensor([1.0, -2.0]), [torch.tensor([0.5, 0.25], dtype=torch.float64)] * 3
+    assert OuterSGD().step(vector, means[0]).tolist() == [1.5, -1.75]
+    diloco, weights, velocity = OuterSGD(0.7, 0.9, nesterov=True), np.array([1.0, -2.0]), np.zeros(2)
+    for mean in means:
+        vector = diloco.step(vector, mean)
+        velocity = 0.9 * velocity + mean.numpy()
+        weights = np.float32(weights + 0.7 * (mean.numpy() + 0.9 * velocity)).astype(np.float64)
+    np.testing.assert_array_equal(vector.numpy(), weights.astype(np.float32))
+
+
+@pytest.mark.parametrize("yogi", [False, True])
+def test_adaptive_servers_follow_algorithm_2_of_reddi(yogi: bool):
+    rate, beta1, beta2, tau = 0.1, 0.9, 0.95, 0.01
+    server, vector = Adaptive(rate, beta1, beta2, tau, yogi), torch.zeros(2)
+    x, m, v = np.zeros(2), np.zeros(2), np.full(2, tau**2)
+    for delta in ([0.2, -0.1], [0.1, 0.0], [-0.3, 0.4]):
+        d = np.array(delta)
+        m = beta1 * m + (1 - beta1) * d
+        v = v - (1 - beta2) * d**2 * np.sign(v - d**2) if yogi else beta2 * v + (1 - beta2) * d**2
+        x = x + rate * m / (np.sqrt(v) + tau)
+        vector = server.step(vector, torch.from_numpy(d))
+    np.testing.assert_allclose(vector.numpy(), x, rtol=1e-6)
+    again = Adaptive(rate, beta1, beta2, tau, yogi)
+    again.load_state(server.state())
+    mean = torch.tensor([0.1, 0.1], dtype=torch.float64)
+    assert torch.equal(again.step(vector, mean), server.step(vector, mean))
+
+
+def test_fedprox_keeps_clients_closer():
+    def moved(**settings: object) -> float:
+        study = replace(STUDY, optimizer="sgd", learning_rate=0.1, **settings)  # type: ignore[arg-type]
+        learning = learning_of(study, range(1))
+        client = LocalClient(0, "client-0", SIZES[0], learning, study, {})
+        return float(client.train(learning.flat.on_host(), Errand(0, 20)).delta.norm())
+
+    assert moved(strategy="fedprox", proximal=0.0) == moved()
+    assert moved(strategy="fedprox", proximal=2.0) < 0.9 * moved()
+
+
+def test_the_mean_weighs_by_samples_whoever_is_missing():
+    mean = ExactMean(LocalCommunicator(), 3, 16, CommunicationMeter())
+    updates = [
+        Update(torch.full((3,), value, dtype=torch.float64), num, 1, 0.0, 0.0) for value, num in ((1.0, 10), (4.0, 20))
+    ]
+    shares = [Share(n, update.num_samples / 40, update) for n, update in enumerate(updates)]
+    arrived = mean.start(0, shares, asked_samples=40).wait()  # a third client, of 10 samples, died
+    assert arrived.num_samples == 30
+    assert arrived.delta is not None
+    torch.testing.assert_close(arrived.delta, torch.full((3,), 3.0, dtype=torch.float64), rtol=0, atol=1e-13)
+    assert mean.start(0, [], asked_samples=40).wait().delta is None
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(2**-25, 1000, width=32), min_size=1, max_size=20))
+def test_weights_survive_fixed_point_to_the_last_bit(values: list[float]):
+    numbers = torch.tensor(values + [-value for value in values] + [0.0], dtype=torch.float64)
+    assert torch.equal(from_fixed_point(to_fixed_point(numbers)), numbers)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), LARGEST])
+def test_updates_that_are_no_numbers_or_too_large_end_the_study(value: float):
+    with pytest.raises(HeartlmError, match="diverged"):
+        to_fixed_point(torch.tensor([0.0, value], dtype=torch.float64))
+
+
+def test_the_meter_adds_up():
+    now = iter(float(second) for second in range(100))
+    meter = CommunicationMeter(lambda: next(now))
+    with meter.exposed():  # 0 …
+        with meter.call():  # 1, 2
+            pass
+        meter.sent(80)  # a flight from 3
+    # … 4: exposed 4 in all, 1 of it in flight
+    for _ in range(3):
+        next(now)  # 5, 6, 7: computing
+    with meter.exposed():  # 8 …
+        meter.landed()  # 9: a flight of 6, 2 of them exposed
+    # … 10
+    cost = meter.take()
+    assert (cost.exposed_s, cost.calls_s, cost.hidden_s, cost.num_bytes) == (6.0, 1.0, 4.0, 80)
+    assert cost.hidden_share == pytest.approx(0.4)
+    assert meter.take().hidden_share is None
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_flat_model_is_its_vector():
+    torch.manual_seed(0)
+    model = TinyECG()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    flat = FlatModel(model)
+    assert len(flat) == sum(parameter.numel() for parameter in model.parameters()) == 1509
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+    flat.load(torch.zeros(1509))
+    assert all(not parameter.any() for parameter in model.parameters())
+    model.classifier.bias.data.fill_(2.0)
+    assert flat.vector[-5:].tolist() == [2.0] * 5
+
+
+def test_frozen_parameters_are_not_sent_and_batch_norms_are_refused():
+    model = TinyECG()
+    model.classifier.requires_grad_(False)
+    assert len(FlatModel(model)) == 1509 - 17 * 5
+    with pytest.raises(ValueError, match="running statistics"):
+        FlatModel(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_what_an_optimizer_remembers_comes_back(kind):
+    torch.manual_seed(0)
+    settings = {"lr": 0.1, "momentum": 0.9} if kind is torch.optim.SGD else {"lr": 0.1}
+
+    def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        model(torch.ones(1, 1, 20)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return model.classifier.weight.detach().clone()
+
+    one, other = TinyECG(), TinyECG()
+    of_one, of_other = kind(one.parameters(), **settings), kind(other.parameters(), **settings)
+    step(one, of_one)
+    other.load_state_dict(one.state_dict())
+    restore(of_other, remembered(of_one))
+    assert torch.equal(step(one, of_one), step(other, of_other))
+
+
+# --- waveforms -------------------------------------------------------------------------------------------------------
+
+
+def test_waveforms_of_a_simulated_database(tiny_database: Path):
+    found, left_out = labelled_records([tiny_database])
+    beats = beat_set(found)
+    assert not left_out and len(beats) == sum(each.num_beats for each in found) > 500
+    assert beats.waveform.shape == (len(beats), 1, len(WINDOW.times_s)) and beats.waveform.dtype == np.float32
+    assert np.isfinite(beats.waveform).all() and np.abs(beats.waveform).max() <= WINDOW.clip
+    counts = np.sum([each.counts for each in found], axis=0)
+    assert np.bincount(beats.label, minlength=len(BEAT_CLASSES)).tolist() == counts.tolist()
+    alone = beat_set(found[3:4])  # a recording's waveforms do not depend on the others
+    assert np.array_equal(alone.waveform, beats.waveform[beats.record == 3])
+    assert alone.patients[0] == found[3].patient_id
+
+
+def test_clients_of_mitdb_are_the_patients_of_ds1():
+    patients = TinyPatients(StudyConfig(databases=[str(shared_data("mitdb"))]))
+    made = partition(patients.patients(), StudyConfig())
+    assert len(made) == len(DS1) and sum(member.num_samples for member in made) == 51_013
+    # The one documented exception of de Chazal's split: 201 (DS1) and 202 (DS2) are one patient.
+    trained = {name for member in made for name in member.patients}
+    assert {each.patient_id for each in patients.test} & trained == {"mitdb/201"}
