@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from heartlm.bench.feeds import OURS, into_memory, made_up, own, timed_supplies
 from heartlm.bench.loader import Options
-from heartlm.bench.measure import BenchTable, Chart, cores, pin
+from heartlm.bench.measure import BenchTable, Chart, on_one_core
 from heartlm.bench.peers import Batches, backings, nanogpt, sliding, torch_loaders
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.errors import HeartlmError
@@ -28,7 +31,6 @@ def measured(options: Options) -> BenchTable:
     Raises:
         HeartlmError: no corpus, or too short a one.
     """
-    allowed = cores()
     columns = ("way", "width", "M tokens/s", "spread %", "heartlm is times faster")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -37,8 +39,8 @@ def measured(options: Options) -> BenchTable:
         corpus = into_memory(given)
         table = BenchTable(f"Batches of {options.batch_tokens:,} tokens (median of {options.rounds})", columns)
         table.chart = Chart("lines", ("width",), ("M tokens/s",), "M tokens a second", by="way", log=True)
-        try:
-            pin(0)
+        with on_one_core(), _one_thread(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This DataLoader will create")
             for width in options.widths:
                 rivals = _rivals(corpus, width, options, folder / str(width))
                 if corpus.codes.nbytes <= CHECKED_BYTES:
@@ -49,10 +51,17 @@ def measured(options: Options) -> BenchTable:
                     faster = found[OURS].times_faster_than(timed)
                     table.add(name, width, timed.rate / 1e6, 100 * timed.spread, faster)
                 del rivals  # the worker processes of some
-        finally:
-            os.sched_setaffinity(0, allowed)
     table.notes += _notes(corpus, options)
     return table.close()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch computes in one thread: more would take turns on the one core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def _check_corpus(corpus: Corpus, options: Options) -> None:

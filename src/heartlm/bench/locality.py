@@ -35,7 +35,7 @@ class Options(BenchOptions):
         batch_sizes: windows of a batch.
         turn_windows: windows that a turn trains on; by default 2048 on a CPU, 65536 on a GPU.
         device: where the network computes; auto takes a GPU if there is one.
-        precision: of the network; auto is fp32 on a CPU, and fp32 and bf16 (AMP), one after the other, on a GPU.
+        precision: of the network; auto is fp32, and on a GPU that has it bf16 (AMP), too.
         convolution: of the network on a CPU: torch's or heartlm's.
         threads: of the network on a CPU.
         workers: processes of the DataLoader in A0 to A3.

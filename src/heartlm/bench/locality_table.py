@@ -30,13 +30,14 @@ def measured(options: Options) -> BenchTable:
         HeartlmError: no such folder or device, or too few windows with a classified beat.
     """
     keep_memory()
-    device, _ = device_and_precision(options.device, "fp32")
+    device, kind = device_and_precision(options.device, options.precision)
+    precisions = _precisions(options, kind == torch.bfloat16)
     before = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as scratch:
         shards = _written(options, options.work or Path(scratch))
         try:
             torch.set_num_threads(options.threads)
-            return _raced(options, shards, study_and_ours(shards, device, options.workers), device)
+            return _raced(options, shards, study_and_ours(shards, device, options.workers), device, precisions)
         finally:
             torch.set_num_threads(before)
 
@@ -52,13 +53,19 @@ def _written(options: Options, folder: Path) -> Shards:
     return shards
 
 
-def _raced(options: Options, shards: Shards, ways: Mapping[str, Way | None], device: torch.device) -> BenchTable:
+def _raced(
+    options: Options,
+    shards: Shards,
+    ways: Mapping[str, Way | None],
+    device: torch.device,
+    precisions: Sequence[str],
+) -> BenchTable:
     present = {name: way for name, way in ways.items() if way is not None}
     check_same_windows(shards, present, max(options.batch_sizes))
     table = _empty_table(options, shards, device)
     turn_windows = options.turn_windows or TURN_WINDOWS[device.type]
     forget = partial(_forget, shards) if options.cold else None
-    for precision, batch_size in product(_precisions(options, device), options.batch_sizes):
+    for precision, batch_size in product(precisions, options.batch_sizes):
         setting = Setting(batch_size, max(1, turn_windows // batch_size), precision, options.convolution)
         found = timed_ways(present, setting, options.rounds, forget)
         for name in ways:
@@ -83,10 +90,10 @@ def _leads(options: Options) -> Iterator[Lead]:
     return leads_of(options.recordings, options.windows, options.length, options.stride)
 
 
-def _precisions(options: Options, device: torch.device) -> Sequence[str]:
+def _precisions(options: Options, has_bf16: bool) -> Sequence[str]:
     if options.precision != "auto":
         return (options.precision,)
-    return ("fp32", "bf16") if device.type == "cuda" else ("fp32",)
+    return ("fp32", "bf16") if has_bf16 else ("fp32",)
 
 
 def _empty_table(options: Options, shards: Shards, device: torch.device) -> BenchTable:

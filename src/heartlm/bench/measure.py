@@ -14,7 +14,8 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -38,6 +39,17 @@ def pin(*places: int) -> None:
     """Keep this thread, and the processes it starts, on `places` in the list of cores it may use."""
     allowed = cores()
     os.sched_setaffinity(0, {allowed[place % len(allowed)] for place in places})
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Keep this thread, and the processes it starts meanwhile, on the first of its cores."""
+    allowed = cores()
+    pin(0)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def probe() -> float:

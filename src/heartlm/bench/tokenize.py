@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heartlm.bench.measure import BenchTable, Chart, Rival, cores, pin, race
+from heartlm.bench.measure import BenchTable, Chart, Rival, cores, on_one_core, race
 from heartlm.bench.options import BenchOptions, at_least, each_at_least
 from heartlm.errors import HeartlmError
 
@@ -79,7 +78,7 @@ def run(options: Options) -> list[BenchTable]:
         folder = Path(scratch)
         recordings = options.recordings or _simulated(folder / "recordings", options)
         tokenizer = _fitted(recordings, folder)
-        with _on_first_core():
+        with on_one_core():
             stages = _stages(recordings, tokenizer, options.rounds)
         return [stages, _builds(options, recordings, tokenizer, folder)]
 
@@ -103,16 +102,6 @@ def _fitted(recordings: Path, folder: Path) -> BeatTokenizer:
     tokenizer = load_tokenizer(folder / "fitted" / "tokenizer")
     assert isinstance(tokenizer, BeatTokenizer)
     return tokenizer
-
-
-@contextlib.contextmanager
-def _on_first_core() -> Iterator[None]:
-    allowed = cores()
-    pin(0)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 def _stages(recordings: Path, tokenizer: BeatTokenizer, rounds: int) -> BenchTable:
@@ -185,7 +174,7 @@ def _build(recordings: Path, tokenizer: BeatTokenizer, out: Path, processes: int
     from heartlm.corpus.build import build_corpus
 
     shutil.rmtree(out, ignore_errors=True)
-    where = _on_first_core() if processes == 1 else contextlib.nullcontext()
+    where = on_one_core() if processes == 1 else contextlib.nullcontext()
     with where, contextlib.redirect_stderr(io.StringIO()):
         build_corpus([recordings], tokenizer, out, beats="detected", fit=False, processes=processes)
 
