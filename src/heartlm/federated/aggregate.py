@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heartlm.federated.client import Update
 from heartlm.federated.communicator import Communicator, Pending
-from heartlm.federated.fixed_point import from_fixed_point, to_fixed_point
+from heartlm.federated.fixed_point import add_in_fixed_point, from_fixed_point
 from heartlm.federated.meter import CommunicationMeter
 
 
@@ -125,7 +125,7 @@ class ExactMean:
         bucket.zero_()
         num = min(len(bucket), len(self._totals) - 1 - begin)
         for share in shares:
-            bucket[:num] += to_fixed_point(share.update.delta[begin : begin + num] * share.weight)
+            add_in_fixed_point(bucket[:num], share.update.delta[begin : begin + num], share.weight)
         if num < len(bucket):
             bucket[num] = sum(share.update.num_samples for share in shares)
 
@@ -157,4 +157,4 @@ class _Pending:
             if num_samples == 0:
                 return Mean(None, 0)
             delta = from_fixed_point(self._totals[:-1])
-            return Mean(delta * (self._asked / num_samples), num_samples)
+            return Mean(delta.mul_(self._asked / num_samples), num_samples)

@@ -6,8 +6,6 @@ whole multiple of 2**-48, so it survives to the last bit; smaller ones are round
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -19,21 +17,40 @@ LARGEST = 2.0 ** (62 - FRACTION_BITS)
 """Sums of all clients must stay below twice this; their weights add up to one, so each delta may be as large."""
 
 
+PIECE = 1 << 16
+"""Numbers brought into fixed point together: so many, in double precision, stay in a core's cache."""
+
+
 def to_fixed_point(numbers: Tensor) -> Tensor:
-    """Bring float64 `numbers` into fixed point, int64.
+    """Bring float64 `numbers` `[n]` into fixed point, int64.
 
     Raises:
         HeartlmError: a number is not finite or too large: training has diverged.
     """
-    largest = float(numbers.abs().max()) if numbers.numel() else 0.0
-    if not math.isfinite(largest) or largest >= LARGEST:
-        raise HeartlmError(
-            f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
-            "lower learning_rate or server_learning_rate"
-        )
-    return (numbers * _UNIT).round_().to(torch.int64)
+    total = torch.zeros(numbers.shape, dtype=torch.int64)
+    add_in_fixed_point(total, numbers, 1.0)
+    return total
+
+
+def add_in_fixed_point(total: Tensor, numbers: Tensor, factor: float) -> None:
+    """Add float64 `numbers` `[n]`, times `factor`, to the fixed-point numbers `total`, int64 `[n]`.
+
+    Raises:
+        HeartlmError: a number is not finite or too large: training has diverged.
+    """
+    spare = torch.empty(min(PIECE, len(numbers)), dtype=torch.float64)
+    for begin in range(0, len(numbers), PIECE):
+        piece = numbers[begin : begin + PIECE]
+        scaled = torch.mul(piece, factor * _UNIT, out=spare[: len(piece)])
+        largest = max(abs(float(bound)) for bound in torch.aminmax(scaled)) / _UNIT
+        if not largest < LARGEST:
+            raise HeartlmError(
+                f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
+                "lower learning_rate or server_learning_rate"
+            )
+        total[begin : begin + PIECE] += scaled.round_().to(torch.int64)
 
 
 def from_fixed_point(numbers: Tensor) -> Tensor:
     """The float64 numbers that int64 `numbers` stand for."""
-    return numbers.to(torch.float64) / _UNIT
+    return numbers.to(torch.float64).mul_(1 / _UNIT)

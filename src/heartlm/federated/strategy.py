@@ -56,7 +56,7 @@ class OuterSGD:
             before = torch.zeros_like(mean) if self._velocity is None else self._velocity
             self._velocity = self.momentum * before + mean
             movement = mean + self.momentum * self._velocity if self.nesterov else self._velocity
-        return (vector.double() + self.learning_rate * movement).float()
+        return vector.double().add_(self.learning_rate * movement).float()
 
     def state(self) -> dict[str, Tensor]:
         """The velocity, where there is one."""
