@@ -10,7 +10,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,12 @@ from heartlm.kernels.library import int32, int64, kernel, library, pointer
 
 Doubles = NDArray[np.float64]
 
-_FORWARD, _INPUT_GRADIENT, _WEIGHT_GRADIENT = range(3)
+_CALLS: dict[str, tuple[int, tuple[Any, ...]]] = {
+    "conv1d_forward": (0, (*(pointer,) * 5, int32, int64, pointer)),
+    "conv1d_input_gradient": (1, (*(pointer,) * 4, int64, pointer)),
+    "conv1d_weight_gradient": (2, (*(pointer,) * 5, int64, pointer)),
+}
+"""What `conv1d_scratch` calls each kernel, and the types of its arguments."""
 _LINE = 64
 """Bytes of a cache line; scratch begins at one."""
 
@@ -43,6 +48,11 @@ class ConvShape:
     def out_length(self) -> int:
         """How many outputs a row has."""
         return (self.length + 2 * self.padding - self.dilation * (self.kernel_size - 1) - 1) // self.stride + 1
+
+    @cached_property
+    def prepared(self) -> dict[tuple[str, int, str | None], tuple[Callable[..., Any], int]]:
+        """Kernel and bytes of scratch of each call of this shape before, by kernel, threads and variant."""
+        return {}
 
     @cached_property
     def fields(self) -> ctypes.Array[ctypes.c_int64]:
@@ -77,8 +87,7 @@ def forward(
         num_threads: how many threads may work; small work wakes none.
         variant: of the kernel; by default the best.
     """
-    run = _function("conv1d_forward", (pointer,) * 5 + (int32, int64, pointer), variant)
-    scratch = _scratch(shape, _FORWARD, num_threads, variant)
+    run, scratch = _prepared(shape, "conv1d_forward", num_threads, variant)
     run(shape.fields, x, weight, bias or None, out, relu, num_threads, scratch)
 
 
@@ -86,46 +95,46 @@ def input_gradient(
     shape: ConvShape, dy: int, weight: int, dx: int, num_threads: int, variant: str | None = None
 ) -> None:
     """Gradient of the input, `[batch, in_channels, length]` at `dx`, from that of the output at `dy`."""
-    run = _function("conv1d_input_gradient", (pointer,) * 4 + (int64, pointer), variant)
-    run(shape.fields, dy, weight, dx, num_threads, _scratch(shape, _INPUT_GRADIENT, num_threads, variant))
+    run, scratch = _prepared(shape, "conv1d_input_gradient", num_threads, variant)
+    run(shape.fields, dy, weight, dx, num_threads, scratch)
 
 
 def weight_gradient(
     shape: ConvShape, x: int, dy: int, dweight: int, dbias: int, num_threads: int, variant: str | None = None
 ) -> None:
     """Gradients of the weights and, unless `dbias` is 0, of the bias, from the input and the output's gradient."""
-    run = _function("conv1d_weight_gradient", (pointer,) * 5 + (int64, pointer), variant)
-    scratch = _scratch(shape, _WEIGHT_GRADIENT, num_threads, variant)
+    run, scratch = _prepared(shape, "conv1d_weight_gradient", num_threads, variant)
     run(shape.fields, x, dy, dweight, dbias or None, num_threads, scratch)
-
-
-@cache
-def _function(name: str, arguments: tuple[Any, ...], variant: str | None) -> Callable[..., Any]:
-    function = kernel(name, *arguments, variant=variant)
-    assert function is not None, "no compiled kernels: ask available() before"
-    return function
 
 
 _of_thread = threading.local()
 
 
-def _scratch(shape: ConvShape, call: int, num_threads: int, variant: str | None) -> int:
-    """Address of memory to work in, kept and grown for each thread that calls: fresh memory costs page faults."""
-    size = _scratch_bytes(shape, call, num_threads, variant)
+def _prepared(shape: ConvShape, name: str, num_threads: int, variant: str | None) -> tuple[Callable[..., Any], int]:
+    """A kernel, and the address of memory for it to work in, kept by each thread that calls: fresh memory is slow."""
+    call = (name, num_threads, variant)
+    found = shape.prepared.get(call)
+    if found is None:
+        found = shape.prepared[call] = (_function(name, variant), _scratch_bytes(shape, *call))
+    run, size = found
     if getattr(_of_thread, "size", -1) < size:
         _of_thread.memory = np.empty(size + _LINE, np.uint8)
         _of_thread.address = -(-_of_thread.memory.ctypes.data // _LINE) * _LINE
         _of_thread.size = size
-    address: int = _of_thread.address
-    return address
+    return run, _of_thread.address
 
 
-@cache
-def _scratch_bytes(shape: ConvShape, call: int, num_threads: int, variant: str | None) -> int:
+def _function(name: str, variant: str | None) -> Callable[..., Any]:
+    function = kernel(name, *_CALLS[name][1], variant=variant)
+    assert function is not None, "no compiled kernels: ask available() before"
+    return function
+
+
+def _scratch_bytes(shape: ConvShape, name: str, num_threads: int, variant: str | None) -> int:
     lists = (ctypes.c_int64 * (2 * shape.kernel_size))()
     measure = kernel("conv1d_scratch", pointer, int64, int64, pointer, returns=int64, variant=variant)
     assert measure is not None
-    return 4 * int(measure(shape.fields, call, num_threads, lists))
+    return 4 * int(measure(shape.fields, _CALLS[name][0], num_threads, lists))
 
 
 def reference_forward(shape: ConvShape, x: Doubles, weight: Doubles, bias: Doubles | None, relu: bool) -> Doubles:

@@ -57,7 +57,7 @@ ALWAYS void tile_of(const tile *restrict of, int channels, int vectors) {
 #pragma GCC unroll 8
     for (int c = 0; c < channels; c++)
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; v++) sum[c][v] = (vfloat){0} + (of->bias == NULL ? 0.0f : of->bias[c]);
+        for (int v = 0; v < vectors; v++) sum[c][v] = (of->bias == NULL ? 0.0f : of->bias[c]) - (vfloat){0};
     const float *in_x = of->x, *in_weight = of->weight;
     int64_t weight_out = of->weight_out;
     for (int64_t i = 0; i < of->num_in; i++, in_x += of->x_in, in_weight += of->weight_in)
@@ -73,17 +73,18 @@ ALWAYS void tile_of(const tile *restrict of, int channels, int vectors) {
                 for (int v = 0; v < vectors; v++) sum[c][v] += row * column[v];
             }
         }
+    if (of->relu)
 #pragma GCC unroll 8
-    for (int c = 0; c < channels; c++) {
-        float *out = of->out + c * of->out_row;
+        for (int c = 0; c < channels; c++)
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; v++) {
-            vfloat value = of->relu ? larger(sum[c][v], (vfloat){0}) : sum[c][v];
-            if (v < vectors - 1)
-                store(out + v * LANES, value);
-            else
-                store_first(out + v * LANES, value, of->last);
-        }
+            for (int v = 0; v < vectors; v++) sum[c][v] = larger(sum[c][v], (vfloat){0});
+    float *out = of->out;
+    int64_t out_row = of->out_row, last = of->last;
+#pragma GCC unroll 8
+    for (int c = 0; c < channels; c++, out += out_row) {
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors - 1; v++) store(out + v * LANES, sum[c][v]);
+        store_first(out + (vectors - 1) * LANES, sum[c][vectors - 1], last);
     }
 }
 

@@ -17,7 +17,7 @@
 #include "transpose.h"
 
 #define MOST_VALUES (1 << 18) /* floats */
-#define MOST_SIZE 96
+#define MOST_SIZE 60
 
 typedef struct {
     int64_t num_points, most_taps, num_chunks; /* taps of the last chunk, at most */

@@ -30,16 +30,14 @@ static inline vfloat load(const float *from) {
 
 static inline void store(float *to, vfloat value) { memcpy(to, &value, sizeof value); }
 
-/* The first `count` of LANES floats, or fewer; what lies beyond is neither read, and zero, nor written. */
-static inline vfloat load_first(const float *from, int64_t count) {
-#if defined(__AVX512F__)
-    return (vfloat)_mm512_maskz_loadu_ps(count < LANES ? (__mmask16)((1u << count) - 1) : 0xFFFF, from);
-#else
-    vfloat value = {0};
-    memcpy(&value, from, (size_t)(count < LANES ? count : LANES) * sizeof *from);
-    return value;
-#endif
+#if defined(__AVX2__) && !defined(__AVX512F__)
+/* All bits of lanes `begin` to `end`. */
+static inline __m256i lanes_between(int64_t begin, int64_t end) {
+    __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256i before_end = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)end), lane);
+    return _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)begin), lane), before_end);
 }
+#endif
 
 /* Lanes `begin` to `end`, of which either may lie outside; the others are not read, and zero. */
 static inline vfloat load_between(const float *from, int64_t begin, int64_t end) {
@@ -49,18 +47,25 @@ static inline vfloat load_between(const float *from, int64_t begin, int64_t end)
     end = end < begin ? begin : end < LANES ? end : LANES;
 #if defined(__AVX512F__)
     return (vfloat)_mm512_maskz_loadu_ps((__mmask16)((1u << end) - (1u << begin)), from);
+#elif defined(__AVX2__)
+    return (vfloat)_mm256_maskload_ps(from, lanes_between(begin, end));
 #else
     vfloat value = {0};
-    memcpy((float *)&value + begin, from + begin, (size_t)(end - begin) * sizeof *from);
+    for (int64_t lane = begin; lane < end; lane++) value[lane] = from[lane];
     return value;
 #endif
 }
 
+/* The first `count` of LANES floats, or all; what lies beyond is neither read, and zero, nor written. */
+static inline vfloat load_first(const float *from, int64_t count) { return load_between(from, 0, count); }
+
 static inline void store_first(float *to, vfloat value, int64_t count) {
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(to, count < LANES ? (__mmask16)((1u << count) - 1) : 0xFFFF, (__m512)value);
+#elif defined(__AVX2__)
+    _mm256_maskstore_ps(to, lanes_between(0, count), (__m256)value);
 #else
-    memcpy(to, &value, (size_t)(count < LANES ? count : LANES) * sizeof *to);
+    for (int64_t lane = 0; lane < count; lane++) to[lane] = value[lane];
 #endif
 }
 
