@@ -12,25 +12,29 @@ portable, SSE41 and default.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import torch
 from steps import RESULTS
 
 from heartlm.bench.convolutions import Case, case_of, ecg_grid
-from heartlm.bench.measure import pin, seconds
+from heartlm.bench.measure import geometric_mean, pin, seconds
 from heartlm.kernels.conv1d import ConvShape
 from heartlm.kernels.convolution_function import conv1d
 from heartlm.kernels.convolution_passes import gradients, plan
-from heartlm.kernels.convolution_rule import PASSES, Choice, imposed
+from heartlm.kernels.convolution_rule import ALL_BY_KERNEL, ALL_BY_TORCH, PASSES, Box, imposed, inside, sizes
 from heartlm.memory import keep_memory
 
 TURN_S, ROUNDS = 4e-4, 9
-KERNEL, TORCH = Choice(True, True, True), Choice(False, False, False)
+LEAST_GAIN, LARGEST_GAIN, MOST_BOXES = 0.08, 0.5, 4
+PATH = RESULTS / "conv1d_rule.json"
 
 
 def shapes(num: int, most_flops: float) -> list[ConvShape]:
@@ -53,6 +57,7 @@ def turns(case: Case) -> dict[str, Callable[[], object]]:
     weight, bias = case.layer.weight.detach(), case.layer.bias
     assert bias is not None
     bias = bias.detach()
+    learning = [tensor.detach().requires_grad_() for tensor in (x, weight, bias)]
     rest = shape.stride, shape.padding, shape.dilation, shape.groups
     work = plan(x.shape, weight.shape, bias.shape, *rest)
     assert work is not None
@@ -60,6 +65,7 @@ def turns(case: Case) -> dict[str, Callable[[], object]]:
         "forward": lambda: conv1d(x, weight, bias, *rest),
         "input_gradient": lambda: gradients(work, x, weight, dy, (True, False, False)),
         "weight_gradient": lambda: gradients(work, x, weight, dy, (False, True, True)),
+        "training": lambda: torch.autograd.grad(conv1d(*learning, *rest), learning, dy),
     }
 
 
@@ -67,7 +73,7 @@ def fastest(case: Case) -> dict[str, tuple[float, float]]:
     """Seconds of the kernel and of torch in each pass."""
     found: dict[str, list[list[float]]] = {name: [[], []] for name in PASSES}
     for number in range(ROUNDS + 1):
-        for who, choice in enumerate((KERNEL, TORCH)):
+        for who, choice in enumerate((ALL_BY_KERNEL, ALL_BY_TORCH)):
             with imposed(choice):
                 for name, turn in turns(case).items():
                     once = min(seconds(turn), seconds(turn))
@@ -78,16 +84,92 @@ def fastest(case: Case) -> dict[str, tuple[float, float]]:
     return {name: (min(kernel), min(theirs)) for name, (kernel, theirs) in found.items()}
 
 
+Entry = dict[str, Any]
+"""A shape, and seconds of the kernel and of torch in each pass."""
+
+
+def fitted(entries: list[Entry]) -> dict[str, list[Box]]:
+    """For each pass the boxes in which torch is faster.
+
+    Shapes in which torch does a pass are not counted against training as a whole: there torch's time is no alternative
+    to ours alone.
+    """
+    found = [sizes(ConvShape(**entry["shape"])) for entry in entries]
+    gains = {name: np.array([np.log(entry[name][0] / entry[name][1]) for entry in entries]) for name in PASSES}
+    boxes = {name: boxes_around(found, gains[name]) for name in PASSES if name != "training"}
+    mixed = [any(inside(each, box) for group in boxes.values() for box in group) for each in found]
+    return boxes | {
+        "training": boxes_around(found, np.where(mixed, np.minimum(gains["training"], 0), gains["training"]))
+    }
+
+
+def boxes_around(found: list[dict[str, float]], gain: np.ndarray) -> list[Box]:
+    """Boxes that hold the most of what torch gains (the logarithm of its ratio) and the least of what it loses.
+
+    Greedy: the best box of at most three bounds, until the next gains next to nothing.
+    """
+    bounds: dict[tuple[str, float, float], np.ndarray] = {}
+    for name in found[0]:
+        values = np.array([each[name] for each in found])
+        for edge in np.unique(np.quantile(values, np.linspace(0, 1, 13), method="nearest")).tolist():
+            bounds[name, 0.0, edge] = values <= edge
+            bounds[name, edge, math.inf] = values >= edge
+    gain, boxes = np.minimum(gain, LARGEST_GAIN), list[Box]()
+    while len(boxes) < MOST_BOXES:
+        scored = (
+            (float(gain[np.logical_and.reduce([bounds[bound] for bound in chosen])].sum()), chosen)
+            for size in (1, 2, 3)
+            for chosen in itertools.combinations(bounds, size)
+            if len({(name, high == math.inf) for name, _, high in chosen}) == size
+        )
+        best, chosen = max(scored, key=lambda each: each[0])
+        if best < LEAST_GAIN:
+            break
+        box: dict[str, tuple[float, float]] = {}
+        for name, low, high in chosen:
+            before = box.get(name, (0.0, math.inf))
+            box[name] = (max(low, before[0]), min(high, before[1]))
+        boxes.append(box)
+        gain = np.where(np.logical_and.reduce([bounds[bound] for bound in chosen]), 0, gain)
+    return boxes
+
+
+def told(entries: list[Entry], boxes: dict[str, list[Box]]) -> None:
+    """Print the boxes as they stand in the package, and what they leave."""
+    found = [sizes(ConvShape(**entry["shape"])) for entry in entries]
+    for name, group in boxes.items():
+        print(f'        "{name}": (')
+        for box in group:
+            limits = (f'"{size}": ({low:g}, {high:g})' for size, (low, high) in box.items())
+            print(f"            {{{', '.join(limits)}}},")
+        print("        ),")
+    for name, group in boxes.items():
+        by_torch = [any(inside(each, box) for box in group) for each in found]
+        ratios = [entry[name][1] / entry[name][0] for entry in entries]
+        ruled = [1.0 if torch_does else ratio for torch_does, ratio in zip(by_torch, ratios, strict=True)]
+        print(
+            f"{name}: {geometric_mean(ratios):.2f} times torch by the kernel, {geometric_mean(ruled):.2f} by the rule; "
+            f"{sum(by_torch)} of {len(ratios)} shapes are torch's; below 0.95 {sum(each < 0.95 for each in ratios)} "
+            f"without the rule, {sum(each < 0.95 for each in ruled)} with it, least {min(ruled):.2f}"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--shapes", type=int, default=160)
     parser.add_argument("--most-gflops", type=float, default=0.1)
+    parser.add_argument("--fit-only", action="store_true", help="fit again to the times that are there")
     chosen = parser.parse_args()
     pin(*range(chosen.core, chosen.core + chosen.threads))
     torch.set_num_threads(chosen.threads)
     keep_memory()
+    if chosen.fit_only:
+        for title, entries in json.loads(PATH.read_text()).items():
+            print(title)
+            told(entries, fitted(entries))
+        return
     variant = os.environ.get("HEARTLM_KERNELS", "best")
     entries = []
     for shape in shapes(chosen.shapes, 1e9 * chosen.most_gflops):
@@ -95,10 +177,10 @@ def main() -> None:
         entries.append({"shape": asdict(shape), **times})
         ratios = "  ".join(f"{name} {theirs / kernel:5.2f}" for name, (kernel, theirs) in times.items())
         print(f"{ratios}  {shape}", flush=True)
-    path = RESULTS / "conv1d_rule.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
+    kept = json.loads(PATH.read_text()) if PATH.exists() else {}
     kept[f"{variant}, {chosen.threads}"] = entries
-    path.write_text(json.dumps(kept) + "\n")
+    PATH.write_text(json.dumps(kept) + "\n")
+    told(entries, fitted(entries))
 
 
 if __name__ == "__main__":

@@ -22,11 +22,12 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.kernels import Conv1d, replace_conv1d
 from heartlm.kernels import conv1d as kernels
+from heartlm.kernels import convolution_passes as passes
+from heartlm.kernels import convolution_rule as rule
 from heartlm.kernels.convolution_function import conv1d
-from heartlm.kernels.convolution_rule import PASSES, Choice, fastest, imposed
+from heartlm.kernels.convolution_rule import ALL_BY_KERNEL, ALL_BY_TORCH, imposed
 from heartlm.models.tiny_ecg import TinyECG
 
-KERNEL, TORCH = Choice(True, True, True), Choice(False, False, False)
 CLOSE = 1e-5
 """Largest error, as a share of the largest value, against float64."""
 
@@ -54,7 +55,7 @@ def who(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "rule":
         yield request.param
         return
-    with imposed(KERNEL if request.param == "kernel" else TORCH):
+    with imposed(ALL_BY_KERNEL if request.param == "kernel" else ALL_BY_TORCH):
         yield request.param
 
 
@@ -101,7 +102,7 @@ def test_result_and_gradients_are_those_of_double_precision(case: dict[str, int]
         y = F.conv1d(*arguments)
         return F.relu(y) if relu else y
 
-    with imposed(KERNEL if by_kernel else TORCH):
+    with imposed(ALL_BY_KERNEL if by_kernel else ALL_BY_TORCH):
         found = with_gradients(lambda *arguments: conv1d(*arguments, relu), tensors(case), rest)
     wanted = with_gradients(exact, tuple(tensor.double() for tensor in tensors(case)), rest)
     # A sum near 0 may fall on either side of the ReLU's edge: there the gradients differ by right.
@@ -363,10 +364,46 @@ def test_exported_programs_hold_the_operator(strict: bool) -> None:
     assert torch.allclose(program.module()(longer), model(longer), atol=1e-5)
 
 
-def test_the_rule_knows_every_pass_of_every_variant() -> None:
-    shape = kernels.ConvShape(8, 16, 500, 16, 5, padding=2)
-    choice = fastest(shape)
-    assert all(isinstance(getattr(choice, name), bool) for name in PASSES)
+def test_the_rule_sends_its_boxes_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a box no kernel of that pass is called; outside, all are."""
+    called: list[str] = []
+    for name in ("forward", "input_gradient", "weight_gradient"):
+        genuine = getattr(kernels, name)
+        monkeypatch.setattr(kernels, name, lambda *a, name=name, genuine=genuine: (called.append(name), genuine(*a)))
+    boxes = {"forward": ({"batch": (0, 2), "mflops": (0, 1)},), "weight_gradient": ({"filters": (6, 6)},)}
+    best = kernels.library() and rule.variants()[-1]
+    monkeypatch.setattr(rule, "TORCH_IS_FASTER", {best: boxes, **dict.fromkeys(rule.VARIANTS, boxes)})
+    for batch, filters, expected in (
+        (2, 5, ["input_gradient", "weight_gradient"]),
+        (3, 6, ["forward", "input_gradient"]),
+    ):
+        passes.plan.cache_clear()
+        called.clear()
+        x, weight = drawn(batch, 4, 20).requires_grad_(), drawn(filters, 4, 3).requires_grad_()
+        found = torch.autograd.grad(conv1d(x, weight).sum(), (x, weight))
+        exact = torch.autograd.grad(F.conv1d(x, weight).sum(), (x, weight))
+        assert called == expected
+        assert all(torch.allclose(one, other, atol=1e-4) for one, other in zip(found, exact, strict=True))
+    monkeypatch.setattr(rule, "TORCH_IS_FASTER", {name: {"training": ({},)} for name in rule.VARIANTS})
+    passes.plan.cache_clear()
+    called.clear()
+    conv1d(x, weight).sum().backward()
+    assert called == []
+    with torch.no_grad():
+        conv1d(x, weight)
+    assert called == ["forward"]
+    passes.plan.cache_clear()
+
+
+def test_the_boxes_of_the_rule_are_of_sizes_that_shapes_have() -> None:
+    known = rule.sizes(kernels.ConvShape(8, 16, 500, 32, 5, stride=2, padding=2, groups=4))
+    assert (known["channels"], known["filters"], known["out_length"]) == (4, 8, 250)
+    assert known["mflops"] == pytest.approx(2e-6 * 8 * 32 * 250 * 4 * 5)
+    for boxes_of_passes in rule.TORCH_IS_FASTER.values():
+        assert set(boxes_of_passes) <= set(rule.PASSES)
+        for box in itertools.chain.from_iterable(boxes_of_passes.values()):
+            assert box and set(box) <= set(known)
+            assert all(low <= high for low, high in box.values())
 
 
 def test_without_compiled_kernels_torch_convolves_and_that_is_said_once() -> None:

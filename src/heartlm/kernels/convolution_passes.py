@@ -43,13 +43,11 @@ class Plan:
         shape: of the convolution.
         out: shape of the result, `[N, O, M]`.
         choice: which passes the kernel does.
-        trains_by_kernel: whether it does any.
     """
 
     shape: ConvShape
     out: tuple[int, int, int]
     choice: Choice
-    trains_by_kernel: bool
 
 
 @functools.lru_cache(maxsize=4096)
@@ -73,9 +71,7 @@ def plan(
     if channels != channels_of_group * groups or length + 2 * padding < dilation * (size - 1) + 1:
         return None
     shape = ConvShape(batch, channels, length, out_channels, size, stride, padding, dilation, groups)
-    choice = fastest(shape)
-    any_pass = choice.forward or choice.input_gradient or choice.weight_gradient
-    return Plan(shape, (batch, out_channels, shape.out_length), choice, any_pass)
+    return Plan(shape, (batch, out_channels, shape.out_length), fastest(shape))
 
 
 def forward(work: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:

@@ -1,36 +1,92 @@
 """Who convolves a shape, the kernel or torch: a rule taken from measurements.
 
-`fastest` is asked once for each shape and the answer kept, so a call pays nothing for it.
+The kernels are faster nearly everywhere. `TORCH_IS_FASTER` lists where they are not, as boxes in the sizes that decide:
+for each kind of processor, forwards, for each gradient, and for a step of training as a whole, where small shapes pay
+for the way through autograd. The boxes were fitted to the times of 225 layers on one core, as few and as simple as take
+in what is slower. On a machine of another kind, derive them anew, and paste what is printed here:
+
+    python benchmarks/conv1d_rule.py
+
+`fastest` is asked once for each shape and the answer kept (`convolution_passes.plan`), so a call pays nothing for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 from heartlm.kernels.conv1d import ConvShape
+from heartlm.kernels.library import VARIANTS, variants
 
-Pass = Literal["forward", "input_gradient", "weight_gradient"]
-PASSES: tuple[Pass, ...] = ("forward", "input_gradient", "weight_gradient")
+Pass = Literal["forward", "input_gradient", "weight_gradient", "training"]
+PASSES: tuple[Pass, ...] = ("forward", "input_gradient", "weight_gradient", "training")
+
+Box = Mapping[str, tuple[float, float]]
+"""Bounds, both inclusive, of some of the `sizes` of a shape."""
+
+TORCH_IS_FASTER: dict[str, dict[Pass, tuple[Box, ...]]] = {}
+"""By variant of the kernels and pass; a shape in any of the boxes goes to torch."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which passes over a shape the kernel does; torch does the others."""
+    """What the kernels do for a shape; torch does the rest.
+
+    Attributes:
+        forward: the result.
+        input_gradient: in training, the gradient of the input.
+        weight_gradient: in training, the gradients of weights and bias.
+        training: whether there is anything left for them in training; if not, autograd is torch's altogether.
+    """
 
     forward: bool
     input_gradient: bool
     weight_gradient: bool
+    training: bool
 
+
+ALL_BY_KERNEL, ALL_BY_TORCH = Choice(True, True, True, True), Choice(False, False, False, False)
 
 _imposed: Choice | None = None
 
 
 def fastest(shape: ConvShape) -> Choice:
     """The measured choice for `shape`."""
-    return _imposed or Choice(True, True, True)
+    if _imposed is not None:
+        return _imposed
+    boxes = TORCH_IS_FASTER.get(_variant(), {})
+    found = sizes(shape)
+    by_kernel = [not any(inside(found, box) for box in boxes.get(name, ())) for name in PASSES]
+    return Choice(*by_kernel)
+
+
+def _variant() -> str:
+    """The variant of the kernels that `library.kernel` takes."""
+    wanted, possible = os.environ.get("HEARTLM_KERNELS", ""), variants()
+    return wanted if wanted in VARIANTS else possible[-1] if possible else ""
+
+
+def sizes(shape: ConvShape) -> dict[str, float]:
+    """What decides who is faster: channels and filters of a group, and the work of a pass among it."""
+    channels, filters = shape.in_channels // shape.groups, shape.out_channels // shape.groups
+    work = 2e-6 * shape.batch * shape.out_channels * shape.out_length * channels * shape.kernel_size
+    return {
+        "batch": shape.batch,
+        "channels": channels,
+        "filters": filters,
+        "kernel_size": shape.kernel_size,
+        "stride": shape.stride,
+        "out_length": shape.out_length,
+        "mflops": work,
+    }
+
+
+def inside(found: Mapping[str, float], box: Box) -> bool:
+    """Whether sizes lie within every bound of a box."""
+    return all(low <= found[name] <= high for name, (low, high) in box.items())
 
 
 @contextmanager

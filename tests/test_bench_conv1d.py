@@ -1,0 +1,88 @@
+"""`heartlm bench conv1d`: the shapes it takes, what it refuses, and a table made in earnest of two shapes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heartlm.bench.conv1d import Options, Ratios, shapes_table, tiny_ecg_table
+from heartlm.bench.convolutions import CHOICES, STUDY_GRID, case_of, check, ecg_grid, flops, rivals_of
+from heartlm.errors import HeartlmError
+from heartlm.kernels.conv1d import ConvShape
+
+
+@given(st.integers(1, 80), st.sampled_from([2e7, 1e9]))
+def test_the_layers_are_always_the_same_and_bounded(num: int, most_flops: float) -> None:
+    grid = ecg_grid(num, most_flops)
+    assert grid == ecg_grid(num, most_flops)
+    assert len(set(grid)) == num
+    assert all(flops(shape) <= most_flops and shape.batch >= 1 for shape in grid)
+    assert all(shape.in_channels in CHOICES[0] and shape.kernel_size in CHOICES[3] for shape in grid)
+
+
+def test_many_layers_hold_all_corners() -> None:
+    found = {(shape.in_channels, shape.out_channels, shape.length, shape.kernel_size) for shape in ecg_grid(64, 2e8)}
+    corners = set(itertools.product((1, 64), (8, 128), (128, 3600), (3, 31)))
+    assert corners - found == {(64, 128, 3600, 31)}, "one recording alone is more work than allowed"
+
+
+def test_the_studys_grid_is_the_studys() -> None:
+    assert {shape.batch for shape in STUDY_GRID} == {64, 128, 256, 512}
+    assert {(shape.length, shape.kernel_size, shape.out_length) for shape in STUDY_GRID} == {
+        (500, 3, 498),
+        (500, 5, 496),
+        (500, 7, 494),
+        (500, 32, 469),
+    }
+
+
+def test_a_rival_that_computes_something_else_is_found_out() -> None:
+    case = case_of(ConvShape(2, 3, 40, 4, 5, padding=2))
+    rivals = rivals_of(case, compiled=False, training=False)
+    assert set(rivals) == {"heartlm", "eager", "channels_last", "packed"}
+    check(case, rivals.values())
+    layer, x, dy = rivals["eager"]
+    with pytest.raises(AssertionError):
+        check(case, [(lambda x: layer(x) * 1.001, x, dy)])
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_a_table_has_a_row_for_every_shape(mode: str) -> None:
+    shapes = [ConvShape(2, 1, 60, 8, 3, padding=1), ConvShape(1, 16, 60, 8, 9, padding=4)]
+    table = shapes_table("Two", shapes, 1, False, mode)
+    assert table.column("shape") == ["2 × 1→8, L 60, K 3", "1 × 16→8, L 60, K 9"]
+    assert all(isinstance(cell, float) and cell > 0 for cells in table.rows for cell in cells[1:])
+    assert "by geometric means over 2 shapes" in table.notes[0]
+    over, ours, theirs = (table.column(name)[0] for name in ("over eager", "heartlm µs", "eager µs"))
+    assert over == pytest.approx(theirs / ours)  # type: ignore[operator]
+
+
+def test_tiny_ecg_is_timed_in_both_modes() -> None:
+    assert [str(name).split(",")[0] for name in tiny_ecg_table(1).column("what")] == ["inference"] * 4 + [
+        "training"
+    ] * 4
+
+
+def test_the_best_of_torch_is_its_fastest_way() -> None:
+    ratios = Ratios()
+    ratios.add({"heartlm": 1.0, "eager": 4.0, "packed": 2.0})
+    ratios.add({"heartlm": 1.0, "eager": 1.0, "packed": 8.0})
+    assert (ratios.eager, ratios.best) == ([4.0, 1.0], [2.0, 1.0])
+    assert str(ratios).startswith("2.00 times as fast as torch's conv1d (1.00 to 4.0), 1.41 times")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"threads": (0,)}, "threads: 0 found"),
+        ({"threads": ()}, "threads: nothing found"),
+        ({"shapes": 0}, "shapes: 0 found"),
+        ({"most_gflops": 0.0}, "most_gflops: 0 found"),
+    ],
+)
+def test_impossible_options_are_refused(wrong: dict[str, object], told: str) -> None:
+    with pytest.raises(HeartlmError, match=told):
+        Options(**wrong)  # type: ignore[arg-type]
