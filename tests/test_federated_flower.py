@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +17,17 @@ import torch
 pytest.importorskip("flwr")
 pytest.importorskip("cryptography")
 
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import load_file
+
 from heartlm.errors import HeartlmError
 from heartlm.federated.client import Errand, Update
 from heartlm.federated.federate import federate
 from heartlm.federated.flower_app import run_with_flower, write_app
 from heartlm.federated.flower_certificates import make_certificates
-from heartlm.federated.flower_fleet import homes
+from heartlm.federated.flower_client import app as client_app
+from heartlm.federated.flower_fleet import Fleet, homes
 from heartlm.federated.flower_messages import (
     errands_of,
     errands_told,
@@ -33,6 +39,7 @@ from heartlm.federated.flower_messages import (
     update_of,
     update_told,
 )
+from heartlm.federated.flower_server import run_study
 from heartlm.federated.partition import Member, Patient
 from heartlm.federated.study_file import StudyConfig, study_of
 from heartlm.files import read_json
@@ -87,6 +94,75 @@ def test_the_same_clients_learnt_and_died(studies: dict[str, Path]):
     assert any(not lost for *_, lost in told)
 
 
+# --- the same without processes -------------------------------------------------------------------------------------
+
+
+class Nodes:
+    """A grid whose nodes are this process: they get what SuperNodes would, and keep what those would keep."""
+
+    def __init__(self, num_nodes: int, silent: int | None = None) -> None:
+        self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in range(100, 100 + num_nodes)}
+        self.silent, self.replies = silent, list[Message]()
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        names = []
+        for number, sent in enumerate(messages):
+            names.append(f"{sent.metadata.group_id}-{number}")
+            sent.metadata.__dict__["_message_id"] = names[-1]
+            if (sent.metadata.message_type, sent.metadata.dst_node_id) != ("train", self.silent):
+                self.replies.append(client_app(sent, self.contexts[sent.metadata.dst_node_id]))
+        return names
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        found, self.replies = self.replies, []
+        return found
+
+
+@pytest.fixture
+def in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process of a server app knows of itself."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def language_study(corpus: Path, **changed: object) -> StudyConfig:
+    settings = {"model": "pretrain", "corpus": str(corpus), "training": {"depth": 1, "window": 32}, "device": "cpu"}
+    small = {"partition": "iid", "clients": 3, "rounds": 2, "local_steps": 2, "batch_size": 4, "learning_rate": 1e-3}
+    return study_of({**settings, **small, **changed})
+
+
+@pytest.mark.usefixtures("in_a_run")
+def test_a_language_model_ends_with_the_weights_of_the_local_engine(tiny_corpus: Path, tmp_path: Path):
+    study = language_study(tiny_corpus, strategy="diloco")
+    local = federate(replace(study, out=tmp_path / "local")).folder
+    torch.set_flush_denormal(True)
+    here = replace(study, out=tmp_path / "flower", engine="flower")
+    run_study(here, Fleet(Nodes(2), here, 2))
+    torch.set_flush_denormal(False)
+    weights = [load_file(folder / "models" / "last" / "model.safetensors") for folder in (local, tmp_path / "flower")]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.usefixtures("in_a_run")
+def test_a_node_that_does_not_answer_loses_its_clients_of_the_round(tiny_database: Path, tmp_path: Path):
+    settings = {"partition": "iid", "clients": 3, "rounds": 1, "local_steps": 2, "batch_size": 8, "timeout_s": 3.0}
+    study = StudyConfig(databases=[str(tiny_database)], out=tmp_path / "study", engine="flower", **settings)
+    run_study(study, Fleet(Nodes(2, silent=101), study, 2))
+    lines = [json.loads(line) for line in (tmp_path / "study" / "metrics.jsonl").read_text().splitlines()]
+    lost = {line["client"]: line.get("lost") for line in lines if line["kind"] == "client"}
+    assert lost == {"client-0": None, "client-1": "its node did not answer", "client-2": None}
+
+
+def test_too_few_nodes_are_told_of(tiny_database: Path):
+    study = StudyConfig(databases=[str(tiny_database)], engine="flower", timeout_s=0.5)
+    with pytest.raises(HeartlmError, match=r"1 nodes came within 0\.5 s, 2 expected"):
+        Fleet(Nodes(1), study, 2)
+
+
 # --- parts --------------------------------------------------------------------------------------------------------
 
 
@@ -122,7 +198,7 @@ def test_certificates_are_good_for_this_machine_only(tmp_path: Path):
 
 def test_messages_come_out_as_they_went_in():
     errands = {3: Errand(2, 5, 1.5, None), 7: Errand(2, 4, None, 1)}
-    members = {3: Member("a", ("p", "q"), 12), 7: Member("b", ("r",), 3)}
+    members = [Member("a", ("p", "q"), 12), Member("b", ("r",), 3)]
     vector = torch.randn(11)
     told, vectors = read(message(errands_told(errands, members), {"global": vector}))
     assert errands_of(told) == errands

@@ -3,13 +3,14 @@
 `flower-supernode` starts this app in a process of its own for every message, so what clients keep between rounds (the
 moments of their optimisers, what compression still owes) is in the node's context, which never leaves the node. Which
 recordings are the node's own is said where it is started, with  --node-config 'databases="/data/mitdb"' (several are
-separated by colons); nodes of one machine that were not told share those of the study.
+separated by colons), or  corpus="/data/corpus" ; nodes that were not told look where the study says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,7 +30,8 @@ from heartlm.federated.flower_messages import (
     update_told,
     vectors_of,
 )
-from heartlm.federated.local import LocalClient
+from heartlm.federated.language import CorpusPatients
+from heartlm.federated.local import Learning, LocalClient
 from heartlm.federated.partition import Member
 from heartlm.federated.study_file import StudyConfig, study_of
 from heartlm.federated.tiny import TinyLearning, TinyPatients
@@ -44,20 +46,20 @@ app = ClientApp()
 def who(asked: Message, context: Context) -> Message:
     """Tell of the patients of this node."""
     told, _ = read(asked.content)
-    patients = TinyPatients(_study(told, context)).patients()
-    return Message(message(patients_told(patients)), reply_to=asked)
+    patients = patients_of(_study(told, context))
+    return Message(message(patients_told(patients.patients())), reply_to=asked)
 
 
 @app.train()
 def train(asked: Message, context: Context) -> Message:
     """Let the clients of this node take their local steps."""
     told, vectors = read(asked.content)
-    study, members = _study(told, context), members_of(told)
+    study, members, errands = _study(told, context), members_of(told), errands_of(told)
     torch.set_num_threads(study.threads)
     torch.set_flush_denormal(True)
-    learning = _learning(study, members, told["class_counts"])
+    learning = _learning(study, members, list(errands), told["class_counts"])
     answers, deltas = dict[str, object](), dict[str, Tensor]()
-    for number, errand in errands_of(told).items():
+    for number, errand in errands.items():
         member, kept = members[number], _kept(context, f"client-{number}")
         client = LocalClient(number, member.name, member.num_samples, learning, study, kept)
         try:
@@ -88,13 +90,27 @@ def _study(told: Mapping[str, object], context: Context) -> StudyConfig:
     settings = told["study"]
     assert isinstance(settings, dict)
     study = study_of(settings)
-    own = context.node_config.get("databases")
-    return study if own is None else replace(study, databases=str(own).split(":"))
+    databases, corpus = (context.node_config.get(name) for name in ("databases", "corpus"))
+    if databases is not None:
+        study = replace(study, databases=str(databases).split(":"))
+    return study if corpus is None else replace(study, corpus=Path(str(corpus)))
 
 
-def _learning(study: StudyConfig, members: Mapping[int, Member], class_counts: list[int]) -> TinyLearning:
-    patients = TinyPatients(study)
-    samples = {number: patients.samples_of(member) for number, member in members.items()}
+def patients_of(study: StudyConfig) -> TinyPatients | CorpusPatients:
+    """The patients that can be read here.
+
+    Raises:
+        HeartlmError: there are none, or what they are in is unusable.
+    """
+    return TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
+
+
+def _learning(study: StudyConfig, members: list[Member], mine: list[int], class_counts: list[int]) -> Learning:
+    """What the clients `mine` of this node learn from; beats of TinyECG weigh as they do in all nodes together."""
+    patients = patients_of(study)
+    if isinstance(patients, CorpusPatients):
+        return patients.learning(members, mine, 0, 1)
+    samples = {number: patients.samples_of(members[number]) for number in mine}
     labels = np.repeat(np.arange(len(class_counts)), class_counts)
     weight = class_weights(labels, len(class_counts), study.class_balance)
     return TinyLearning(study, samples, beat_set([]), weight)

@@ -92,8 +92,7 @@ class Fleet:
         contents = dict[int, RecordDict]()
         for node in sorted({self.home[number] for number in asked}):
             there = {number: errand for number, errand in asked.items() if self.home[number] == node}
-            members = {number: self.members[number] for number in there}
-            told = {"study": self._settings, "class_counts": counts, **errands_told(there, members)}
+            told = {"study": self._settings, "class_counts": counts, **errands_told(there, self.members)}
             contents[node] = message(told, {"global": global_vector})
         round_index = next(iter(asked.values())).round_index
         found = dict[int, Update | str]()

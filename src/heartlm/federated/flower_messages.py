@@ -59,11 +59,11 @@ def patients_of(told: Told) -> list[Patient]:
     ]
 
 
-def errands_told(errands: Mapping[int, Errand], members: Mapping[int, Member]) -> Told:
-    """What clients of a node are asked to do, with who they are."""
+def errands_told(errands: Mapping[int, Errand], members: Sequence[Member]) -> Told:
+    """What clients of a node are asked to do, and who all clients are."""
     return {
         "errands": {str(number): asdict(errand) for number, errand in errands.items()},
-        "members": {str(number): vars(member) for number, member in members.items()},
+        "members": [vars(member) for member in members],
     }
 
 
@@ -72,12 +72,9 @@ def errands_of(told: Told) -> dict[int, Errand]:
     return {int(number): Errand(**errand) for number, errand in told["errands"].items()}
 
 
-def members_of(told: Told) -> dict[int, Member]:
-    """Who the clients of a node are, by number."""
-    return {
-        int(number): Member(each["name"], tuple(each["patients"]), each["num_samples"])
-        for number, each in told["members"].items()
-    }
+def members_of(told: Told) -> list[Member]:
+    """Who all clients are."""
+    return [Member(each["name"], tuple(each["patients"]), each["num_samples"]) for each in told["members"]]
 
 
 def vectors_of(record: ArrayRecord) -> dict[str, Tensor]:

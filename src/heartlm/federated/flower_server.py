@@ -19,12 +19,12 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.aggregators import aggregator_of
 from heartlm.federated.communicator import LocalCommunicator
 from heartlm.federated.federate import Evaluation, run_rounds, strategy_of
+from heartlm.federated.flower_client import patients_of
 from heartlm.federated.flower_fleet import Fleet
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.rounds import Rounds, Server
 from heartlm.federated.study_file import StudyConfig, study_of
 from heartlm.federated.study_folder import StudyFolder
-from heartlm.federated.tiny import TinyPatients, tiny_learning
 from heartlm.files import write_json
 
 app = ServerApp()
@@ -54,9 +54,9 @@ def run_study(study: StudyConfig, fleet: Fleet) -> None:
     """
     assert study.out is not None
     folder, communicator, meter = StudyFolder(study.out), LocalCommunicator(), CommunicationMeter()
-    patients = TinyPatients(study)
+    patients = patients_of(study)
     folder.start(study, {"clients": [vars(member) for member in fleet.members], "left_out": patients.left_out})
-    learning = tiny_learning(study, patients, fleet.members, [], 0, 1)
+    learning = patients.learning(fleet.members, [], 0, 1)
     server = Server(learning.flat.on_host(), strategy_of(study))
     gathered = replace(study, compression="none")  # nodes compress, and the fleet has read what they sent
     aggregator = aggregator_of(gathered, len(fleet.members), communicator, len(learning.flat), meter)

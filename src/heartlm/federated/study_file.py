@@ -167,7 +167,6 @@ class StudyConfig:
         if self.engine == "flower":
             unfit = {
                 "secure_sum": self.secure_sum,
-                "model": self.model != "tiny_ecg",
                 "resume": self.resume is not None,
             }
             for name in (name for name, is_unfit in unfit.items() if is_unfit):
