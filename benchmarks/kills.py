@@ -100,8 +100,8 @@ class Run:
         assert self.process is not None
         self.process.wait()
         lines = self.log.read_text(errors="replace").splitlines()
-        said = [line for line in lines if line.startswith("heartlm pretrain:")]
-        return said[-1] if said else f"status {self.process.returncode}"
+        said = [line for line in lines if line.startswith(("heartlm pretrain: ", "heartlm: "))]
+        return said[-1] if said else f"said: nothing, status={self.process.returncode}"
 
     def weights(self) -> bytes:
         """What it ended with."""
@@ -134,9 +134,7 @@ class Found:
 
 def without_places(line: str, run: Run) -> str:
     """The line, its numbers and folders left out, so that equal ends are said once."""
-    words = (
-        line.removeprefix("heartlm pretrain: ").replace(str(run.out), "RUN").replace(str(run.corpus), "CORPUS").split()
-    )
+    words = line.replace(str(run.out), "RUN").replace(str(run.corpus), "CORPUS").partition(": ")[2].split()
     return " ".join("N" if word.strip("(),:;").isdecimal() else word for word in words)
 
 
