@@ -124,8 +124,6 @@ def test_what_is_missing_is_named_before_anything_is_measured(
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_every_bench_explains_itself(name: str, capsys: pytest.CaptureFixture[str]):
-    if name == "conv1d":
-        pytest.importorskip("heartlm.bench.conv1d")
     with pytest.raises(SystemExit):
         main(["bench", name, "--help"])
     told = capsys.readouterr().out
