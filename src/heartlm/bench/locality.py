@@ -2,9 +2,10 @@
 
     windows of ECG ─► ways of fetching a batch ─► TinyECG: forward, backward, SGD ─► ms of each part, windows a second
 
-After Module 1 of the CrossScale study: its shards, window, batch sizes and network. Its labels were all zero, one option
-set the order of all four ways, so that A0 and A1 were the same, and its clock waited for every copy, so that nothing
-could overlap; here the labels are those of the beats, A0 is random, and steps follow each other as in training.
+After Module 1 of the CrossScale study: its shards, window, batch sizes and network. Its shards have no labels, and its
+trainings took zeros; one option set the order of all four ways, so that A0 and A1 were the same; and its clock waited
+for every copy, so that nothing could overlap. Here the labels are those of the beats, A0 is random, and steps follow
+each other as in training.
 """
 
 from __future__ import annotations
