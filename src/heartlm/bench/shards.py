@@ -4,8 +4,8 @@
                     ├─► shard-0000.bin …   int64 N, int64 L, float32 [N · L]: where windows overlap, samples lie twice
                     └─► signal.bin         float32 [num_samples], and where each window begins
 
-The study trained on labels that were all zero. Here the label of a window is the AAMI class of the beat nearest to its middle; what
-has no such beat, no labels or invalid samples is left out and counted.
+The study trained on labels that were all zero. Here the label of a window is the AAMI class of the beat nearest to its
+middle; what has no such beat, no labels or invalid samples is left out and counted.
 """
 
 from __future__ import annotations
