@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from heartlm.federated.federate import federate
 from heartlm.federated.flower_app import run_with_flower, write_app
 from heartlm.federated.flower_certificates import make_certificates
 from heartlm.federated.flower_client import app as client_app
+from heartlm.federated.flower_client import patients_of as patients_here
 from heartlm.federated.flower_fleet import Fleet, homes
 from heartlm.federated.flower_messages import (
     errands_of,
@@ -100,7 +102,7 @@ def test_the_same_clients_learnt_and_died(studies: dict[str, Path]):
 class Nodes:
     """A grid whose nodes are this process: they get what SuperNodes would, and keep what those would keep."""
 
-    def __init__(self, num_nodes: int, silent: int | None = None) -> None:
+    def __init__(self, num_nodes: int, silent: tuple[str, int] | None = None) -> None:
         self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in range(100, 100 + num_nodes)}
         self.silent, self.replies = silent, list[Message]()
 
@@ -112,7 +114,7 @@ class Nodes:
         for number, sent in enumerate(messages):
             names.append(f"{sent.metadata.group_id}-{number}")
             sent.metadata.__dict__["_message_id"] = names[-1]
-            if (sent.metadata.message_type, sent.metadata.dst_node_id) != ("train", self.silent):
+            if (sent.metadata.message_type, sent.metadata.dst_node_id) != self.silent:
                 self.replies.append(client_app(sent, self.contexts[sent.metadata.dst_node_id]))
         return names
 
@@ -151,10 +153,53 @@ def test_a_language_model_ends_with_the_weights_of_the_local_engine(tiny_corpus:
 def test_a_node_that_does_not_answer_loses_its_clients_of_the_round(tiny_database: Path, tmp_path: Path):
     settings = {"partition": "iid", "clients": 3, "rounds": 1, "local_steps": 2, "batch_size": 8, "timeout_s": 3.0}
     study = StudyConfig(databases=[str(tiny_database)], out=tmp_path / "study", engine="flower", **settings)
-    run_study(study, Fleet(Nodes(2, silent=101), study, 2))
+    run_study(study, Fleet(Nodes(2, silent=("train", 101)), study, 2))
     lines = [json.loads(line) for line in (tmp_path / "study" / "metrics.jsonl").read_text().splitlines()]
     lost = {line["client"]: line.get("lost") for line in lines if line["kind"] == "client"}
     assert lost == {"client-0": None, "client-1": "its node did not answer", "client-2": None}
+
+
+def small_study(database: Path, out: Path, **changed: Any) -> StudyConfig:
+    settings = {"partition": "iid", "clients": 3, "rounds": 2, "local_steps": 2, "batch_size": 8, "timeout_s": 3.0}
+    return StudyConfig(databases=[str(database)], out=out, device="cpu", **{**settings, **changed})
+
+
+@pytest.mark.usefixtures("in_a_run")
+def test_masked_sums_of_nodes_give_the_model_of_plain_sums_to_the_last_bit(tiny_database: Path, tmp_path: Path):
+    study = small_study(tiny_database, tmp_path / "local", failures=0.3, rounds=3)
+    local = federate(study).folder
+    study = replace(study, out=tmp_path / "flower", engine="flower", secure_sum=True)
+    nodes = Nodes(2)
+    torch.set_flush_denormal(True)
+    run_study(study, Fleet(nodes, study, 2))
+    torch.set_flush_denormal(False)
+    models = [(folder / "models" / "last" / "model.safetensors").read_bytes() for folder in (local, study.out)]
+    assert models[0] == models[1]
+    assert not any(name.startswith("masks-") for context in nodes.contexts.values() for name in context.state)
+
+
+@pytest.mark.usefixtures("in_a_run")
+def test_a_node_that_goes_before_its_masked_sum_costs_the_round(
+    tiny_database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    study = small_study(tiny_database, tmp_path / "study", engine="flower", secure_sum=True, rounds=1)
+    first = patients_here(study).learning([], [], 0, 1).flat.on_host()
+    run_study(study, Fleet(Nodes(2, silent=("train.mask", 101)), study, 2))
+    assert "101 announced a key and sent nothing; the round is abandoned" in capsys.readouterr().err
+    weights = load_file(tmp_path / "study" / "models" / "last" / "model.safetensors")
+    last = torch.cat([tensor.flatten() for tensor in weights.values()])
+    assert torch.equal(last.sort().values, first.sort().values)  # nothing moved, whatever the order of tensors
+
+
+@pytest.mark.usefixtures("in_a_run")
+def test_noise_under_masks_is_stated(tiny_database: Path, tmp_path: Path):
+    pytest.importorskip("opacus")
+    promise = {"clip_norm": 0.5, "noise_multiplier": 1.0, "privacy_delta": 0.01, "secure_sum": True}
+    study = small_study(tiny_database, tmp_path / "study", engine="flower", **promise)
+    run_study(study, Fleet(Nodes(2), study, 2))
+    said = read_json(tmp_path / "study" / "privacy.json")
+    assert (said["num_rounds"], said["delta"]) == (2, 0.01)
+    assert said["epsilon"] > said["epsilon_per_round"] > 0
 
 
 def test_too_few_nodes_are_told_of(tiny_database: Path):
@@ -236,7 +281,7 @@ def test_the_app_holds_the_whole_study(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "named"), [({"secure_sum": True}, "secure_sum"), ({"out": None}, "out"), ({"nodes": 0}, "nodes")]
+    ("changed", "named"), [({"resume": Path("x")}, "resume"), ({"out": None}, "out"), ({"nodes": 0}, "nodes")]
 )
 def test_what_flower_cannot_do_is_refused_at_once(tiny_database: Path, changed: dict[str, object], named: str):
     study = StudyConfig(databases=[str(tiny_database)], out=Path("unused"), engine="flower")

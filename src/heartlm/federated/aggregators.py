@@ -16,7 +16,7 @@ from heartlm.federated.errands import errands
 from heartlm.federated.masked_mean import MaskedMean
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
-from heartlm.federated.privacy import Ledger, Privacy
+from heartlm.federated.privacy import Ledger, privacy_of
 from heartlm.federated.private_mean import PrivateMean
 from heartlm.federated.study_file import StudyConfig
 from heartlm.files import write_json
@@ -37,10 +37,8 @@ def aggregator_of(
         inner = CompressedMean(communicator, num_parameters, meter, study)
     else:
         inner = ExactMean(communicator, num_parameters, round(study.bucket_mib * 2**20), meter)
-    if study.clip_norm is None or study.noise_multiplier is None or study.privacy_delta is None:
-        return inner
-    ledger = Ledger(Privacy(study.clip_norm, study.noise_multiplier, study.privacy_delta), num_clients)
-    return PrivateMean(inner, communicator, ledger)
+    privacy = privacy_of(study)
+    return inner if privacy is None else PrivateMean(inner, communicator, Ledger(privacy, num_clients))
 
 
 def owed_by(aggregator: Aggregator, client: int) -> dict[str, Tensor]:
@@ -71,7 +69,8 @@ def write_promise(aggregator: Aggregator, folder: Path) -> None:
     Raises:
         HeartlmError: Opacus is not installed, or the file cannot be written.
     """
-    if not isinstance(aggregator, PrivateMean) or (statement := aggregator.ledger.statement()) is None:
+    ledger = getattr(aggregator, "ledger", None)
+    if not isinstance(ledger, Ledger) or (statement := ledger.statement()) is None:
         return
-    write_json(folder / "privacy.json", {**asdict(aggregator.ledger.privacy), **asdict(statement)})
+    write_json(folder / "privacy.json", {**asdict(ledger.privacy), **asdict(statement)})
     print(f"privacy: {statement.words}", file=sys.stderr, flush=True)

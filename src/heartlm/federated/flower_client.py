@@ -14,21 +14,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from heartlm.federated.client import ClientLost
 from heartlm.federated.compressed_mean import compressed
 from heartlm.federated.compression import ErrorFeedback
+from heartlm.federated.flower_masks import announce, masked_sum
 from heartlm.federated.flower_messages import (
+    Told,
     errands_of,
+    keep_in,
+    kept_in,
     members_of,
     message,
     patients_told,
     read,
     update_told,
-    vectors_of,
 )
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import Learning, LocalClient
@@ -58,30 +61,42 @@ def train(asked: Message, context: Context) -> Message:
     torch.set_num_threads(study.threads)
     torch.set_flush_denormal(True)
     learning = _learning(study, members, list(errands), told["class_counts"])
-    answers, deltas = dict[str, object](), dict[str, Tensor]()
+    answers, deltas = dict[str, Told](), dict[str, Tensor]()
     for number, errand in errands.items():
-        member, kept = members[number], _kept(context, f"client-{number}")
+        member, kept = members[number], kept_in(context, f"client-{number}")
         client = LocalClient(number, member.name, member.num_samples, learning, study, kept)
         try:
             update = client.train(vectors["global"], errand)
         except ClientLost as error:
             answers[str(number)] = {"lost": str(error)}
             continue
-        _keep(context, f"client-{number}", client.state())
+        keep_in(context, f"client-{number}", client.state())
         answers[str(number)] = update_told(update)
-        deltas[str(number)] = _sent(update.delta, study, number, errand.round_index, context)
+        if study.secure_sum:
+            answers[str(number)] |= {"public_key": announce(number, update.delta, context)}
+        else:
+            deltas[str(number)] = _sent(update.delta, study, number, errand.round_index, context)
     return Message(message({"updates": answers}, deltas), reply_to=asked)
+
+
+@app.train("mask")
+def mask(asked: Message, context: Context) -> Message:
+    """Add up what this node's clients changed, under their masks, and forget the keys."""
+    told, _ = read(asked.content)
+    samples = {int(number): num_samples for number, num_samples in told["num_samples"].items()}
+    total = masked_sum(_study(told, context), told, samples, context)
+    return Message(message({}, {"masked": total}), reply_to=asked)
 
 
 def _sent(delta: Tensor, study: StudyConfig, number: int, round_index: int, context: Context) -> Tensor:
     """A delta as it leaves the node: float64 `[P]`, or the bytes of a compressed message."""
     if study.compression == "none":
         return delta
-    owed = _kept(context, f"owed-{number}").get("owed")
+    owed = kept_in(context, f"owed-{number}").get("owed")
     memory = ErrorFeedback(None if owed is None else owed.numpy())
     message_bytes = compressed(delta, study, number, round_index, memory)
     if memory.residual is not None:
-        _keep(context, f"owed-{number}", {"owed": torch.from_numpy(memory.residual)})
+        keep_in(context, f"owed-{number}", {"owed": torch.from_numpy(memory.residual)})
     return torch.from_numpy(np.frombuffer(message_bytes, np.uint8).copy())
 
 
@@ -114,12 +129,3 @@ def _learning(study: StudyConfig, members: list[Member], mine: list[int], class_
     labels = np.repeat(np.arange(len(class_counts)), class_counts)
     weight = class_weights(labels, len(class_counts), study.class_balance)
     return TinyLearning(study, samples, beat_set([]), weight)
-
-
-def _kept(context: Context, name: str) -> dict[str, Tensor]:
-    """What is kept on this node between rounds under that name."""
-    return vectors_of(context.state.array_records[name]) if name in context.state.array_records else {}
-
-
-def _keep(context: Context, name: str, kept: dict[str, Tensor]) -> None:
-    context.state[name] = ArrayRecord({key: Array(value.numpy()) for key, value in kept.items()})

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -32,6 +33,7 @@ from heartlm.federated.flower_messages import (
     update_of,
 )
 from heartlm.federated.partition import Member, Patient, partition
+from heartlm.federated.secure_sum import unmasked_sum
 from heartlm.federated.study_file import StudyConfig
 
 POLL_S = 0.2
@@ -68,6 +70,7 @@ class Fleet:
         self.members = partition(self.patients, study)
         self.home = homes(self.members, [set(patients[node]) for node in nodes], nodes)
         self._round_index, self._answers = -1, dict[int, Update | str]()
+        self._public_keys = dict[int, str]()
 
     def clients(self) -> dict[int, RemoteClient]:
         """Every client, by number."""
@@ -80,6 +83,7 @@ class Fleet:
             ClientLost: it died, or its node did not answer.
         """
         if errand.round_index != self._round_index:
+            self._public_keys.clear()
             self._answers = self._train(global_vector, errands(self._study, self.members, errand.round_index))
             self._round_index = errand.round_index
         answer = self._answers.get(number, "its node did not answer")
@@ -98,11 +102,36 @@ class Fleet:
         found = dict[int, Update | str]()
         for told, deltas in self._asked("train", contents, group=str(round_index)).values():
             for number, answer in told["updates"].items():
-                found[int(number)] = answer["lost"] if "lost" in answer else self._update(answer, deltas[number])
+                if "public_key" in answer:
+                    self._public_keys[int(number)] = answer.pop("public_key")
+                found[int(number)] = answer["lost"] if "lost" in answer else self._update(answer, deltas.get(number))
         return found
 
-    def _update(self, told: Told, sent: Tensor) -> Update:
+    def _update(self, told: Told, sent: Tensor | None) -> Update:
+        if sent is None:  # it stays on its node until there are masks
+            return update_of(told, torch.zeros(0, dtype=torch.float64))
         return update_of(told, sent if self._study.compression == "none" else decompressed(sent.numpy().tobytes()))
+
+    def masked_sum(self, round_index: int, weights: Mapping[int, float]) -> Tensor:
+        """The sum over clients of weighted delta and samples, int64 `[P + 1]`, none of which is seen here.
+
+        Args:
+            round_index: from 0.
+            weights: of the clients that are in the sum, by number.
+
+        Raises:
+            RoundAbandoned: a node did not send its part, so masks do not cancel.
+        """
+        keys = {str(number): self._public_keys[number] for number in weights}
+        contents = dict[int, RecordDict]()
+        for node in sorted({self.home[number] for number in weights}):
+            mine = {str(number): weight for number, weight in weights.items() if self.home[number] == node}
+            samples = {number: self.members[int(number)].num_samples for number in mine}
+            told = {"round": round_index, "public_keys": keys, "weights": mine, "num_samples": samples}
+            contents[node] = message({"study": self._settings, **told})
+        answers = self._asked("train.mask", contents, group=f"{round_index}-mask")
+        sent = {str(node): vectors["masked"].numpy() for node, (_, vectors) in answers.items()}
+        return torch.from_numpy(unmasked_sum(sent, [str(node) for node in contents]))
 
     def _gathered(self, num_nodes: int) -> list[int]:
         give_up_s = time.monotonic() + self._study.timeout_s

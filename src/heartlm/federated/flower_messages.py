@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
@@ -80,6 +80,16 @@ def members_of(told: Told) -> list[Member]:
 def vectors_of(record: ArrayRecord) -> dict[str, Tensor]:
     """The vectors in a record, copied."""
     return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+
+
+def kept_in(context: Context, name: str) -> dict[str, Tensor]:
+    """What is kept on a node between messages under that name; it never leaves the node."""
+    return vectors_of(context.state.array_records[name]) if name in context.state.array_records else {}
+
+
+def keep_in(context: Context, name: str, kept: Mapping[str, Tensor]) -> None:
+    """Keep vectors on a node until the next message."""
+    context.state[name] = ArrayRecord({key: Array(value.numpy()) for key, value in kept.items()})
 
 
 def update_told(update: Update) -> Told:

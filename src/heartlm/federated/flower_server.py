@@ -16,11 +16,13 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from heartlm.errors import HeartlmError
+from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.aggregators import aggregator_of
 from heartlm.federated.communicator import LocalCommunicator
 from heartlm.federated.federate import Evaluation, run_rounds, strategy_of
 from heartlm.federated.flower_client import patients_of
 from heartlm.federated.flower_fleet import Fleet
+from heartlm.federated.flower_masks import RemoteMaskedMean
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.rounds import Rounds, Server
 from heartlm.federated.study_file import StudyConfig, study_of
@@ -58,8 +60,16 @@ def run_study(study: StudyConfig, fleet: Fleet) -> None:
     folder.start(study, {"clients": [vars(member) for member in fleet.members], "left_out": patients.left_out})
     learning = patients.learning(fleet.members, [], 0, 1)
     server = Server(learning.flat.on_host(), strategy_of(study))
-    gathered = replace(study, compression="none")  # nodes compress, and the fleet has read what they sent
-    aggregator = aggregator_of(gathered, len(fleet.members), communicator, len(learning.flat), meter)
+    aggregator = _aggregator(study, fleet, communicator, len(learning.flat), meter)
     evaluation = Evaluation(learning, communicator)
     rounds = Rounds(study, fleet.members, fleet.clients(), server, aggregator, meter, evaluation)
     run_rounds(rounds, evaluation, folder, communicator)
+
+
+def _aggregator(
+    study: StudyConfig, fleet: Fleet, communicator: LocalCommunicator, num_parameters: int, meter: CommunicationMeter
+) -> Aggregator:
+    """What is left to the server of compressing, masking and privacy: nodes compress and mask themselves."""
+    if study.secure_sum:
+        return RemoteMaskedMean(fleet, study)
+    return aggregator_of(replace(study, compression="none"), len(fleet.members), communicator, num_parameters, meter)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from heartlm.errors import HeartlmError, needs
+from heartlm.federated.study_file import StudyConfig
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,13 @@ class Privacy:
                 f"privacy_delta: {self.delta:g} found, less than 1 over {num_clients} clients expected: a promise that "
                 "may fail for one of them is none"
             )
+
+
+def privacy_of(study: StudyConfig) -> Privacy | None:
+    """What a study promises; None where nothing."""
+    if study.clip_norm is None or study.noise_multiplier is None or study.privacy_delta is None:
+        return None
+    return Privacy(study.clip_norm, study.noise_multiplier, study.privacy_delta)
 
 
 def clipped(delta: Tensor, norm: float) -> Tensor:

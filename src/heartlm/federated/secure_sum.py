@@ -35,16 +35,22 @@ class MaskingClient:
 
     Args:
         name: unique in the round.
+        private_key: 32 bytes that `private_bytes` gave, for a client that was put aside; by default a new key.
 
     Attributes:
         name: of the client.
         public_key: 32 bytes, for everybody.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._private_key = _x25519().X25519PrivateKey.generate()
+    def __init__(self, name: str, private_key: bytes | None = None) -> None:
+        self.name, kind = name, _x25519().X25519PrivateKey
+        self._private_key = kind.generate() if private_key is None else kind.from_private_bytes(private_key)
         self.public_key: bytes = self._private_key.public_key().public_bytes_raw()
+
+    def private_bytes(self) -> bytes:
+        """The private key, for nobody but this client itself."""
+        key: bytes = self._private_key.private_bytes_raw()
+        return key
 
     def masked(self, numbers: Ring, public_keys: Mapping[str, bytes], context: bytes) -> Ring:
         """`numbers` under the masks that this client has in common with every other.

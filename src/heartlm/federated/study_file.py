@@ -164,13 +164,8 @@ class StudyConfig:
             raise HeartlmError(f"{missing[0]}: nothing found, but {', '.join(privacy)} make a promise only together")
         if self.secure_sum and self.compression != "none":
             raise HeartlmError(f"secure_sum: true found with compression {self.compression}: masks hide all 64 bits")
-        if self.engine == "flower":
-            unfit = {
-                "secure_sum": self.secure_sum,
-                "resume": self.resume is not None,
-            }
-            for name in (name for name, is_unfit in unfit.items() if is_unfit):
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, which engine 'ranks' can, 'flower' cannot")
+        if self.engine == "flower" and self.resume is not None:
+            raise HeartlmError(f"resume: {self.resume} found, which engine 'ranks' can and 'flower' cannot")
 
     def _check_sources(self) -> None:
         tiny = self.model == "tiny_ecg"
