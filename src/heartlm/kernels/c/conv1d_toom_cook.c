@@ -18,6 +18,7 @@
 
 #define MOST_VALUES (1 << 18) /* floats */
 #define MOST_SIZE 60
+#define LINE 16 /* floats of a cache line */
 
 typedef struct {
     int64_t num_points, most_taps, num_chunks; /* taps of the last chunk, at most */
@@ -159,7 +160,8 @@ static stretches stretches_of(const correlation *what, const plan *plan, int64_t
     return made;
 }
 
-/* Reads and evaluates all input channels of a unit. */
+/* Reads and evaluates all input channels of a unit. The rows of the next channel are fetched meanwhile, since the
+ * processor does not see so many streams coming. */
 ALWAYS void evaluate_unit(const correlation *what, const plan *plan, const stretches *at, int64_t group,
                           float *windows, float *turned, float *values, int num_points) {
     const float *rows[LANES], *from[LANES];
@@ -176,7 +178,11 @@ ALWAYS void evaluate_unit(const correlation *what, const plan *plan, const stret
             copy_window(from[lane], what->source_length, begin[lane], 1, plan->width, windows + lane * plan->width);
             rows[lane] = windows + lane * plan->width;
         }
-        for (int64_t t = 0; t < plan->width; t += 4) load_turned(rows, t, turned + t * LANES);
+        for (int64_t t = 0; t < plan->width; t += 4) {
+            if (t % LINE == 0)
+                for (int64_t lane = 0; lane < LANES; lane++) __builtin_prefetch(from[lane] + begin[lane] + t);
+            load_turned(rows, t, turned + t * LANES);
+        }
         float *to = values + i * plan->in_tiles * LANES;
         for (int64_t p = 0; p < plan->in_tiles; p++)
             evaluate(turned + p * OUTPUTS * LANES, to + p * LANES, plan->values, num_points);
@@ -209,9 +215,9 @@ static void multiply(const correlation *what, const plan *plan, const int64_t *l
     }
 }
 
-/* Interpolates and writes one output channel of a unit. */
+/* Interpolates and writes one output channel of a unit; that of the next, `next` floats on, is fetched. */
 ALWAYS void interpolate_row(const plan *plan, const stretches *at, const float *products, float bias, int32_t relu,
-                            float *const *rows, int num_points) {
+                            float *const *rows, int64_t next, int num_points) {
     for (int64_t p = 0; p < plan->tiles; p++) {
         vfloat y[OUTPUTS];
         interpolate(products + p * LANES, plan->products, num_points, y);
@@ -221,6 +227,8 @@ ALWAYS void interpolate_row(const plan *plan, const stretches *at, const float *
             y[j] = relu ? larger(y[j], (vfloat){0}) : y[j];
         }
         int64_t t = p * OUTPUTS;
+        if (t % LINE == 0)
+            for (int64_t lane = 0; lane < LANES; lane++) __builtin_prefetch(rows[lane] + next + t, 1);
         if (t + OUTPUTS <= at->least) {
             store_turned(y, rows, t);
             continue;
@@ -248,7 +256,8 @@ ALWAYS void run_unit(const correlation *what, const plan *plan, const int64_t *l
                 rows[lane] = what->out + at.first[lane] + what->out_length *
                              ((at.sample[lane] * what->groups + group) * what->num_out + o + c);
             float bias = what->bias == NULL ? 0.0f : what->bias[group * what->num_out + o + c];
-            interpolate_row(plan, &at, products + c * plan->tiles * LANES, bias, what->relu, rows, num_points);
+            interpolate_row(plan, &at, products + c * plan->tiles * LANES, bias, what->relu, rows,
+                            what->out_length, num_points);
         }
     }
 }
