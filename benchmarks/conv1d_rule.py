@@ -12,10 +12,8 @@ portable, SSE41 and default.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -29,11 +27,11 @@ from heartlm.bench.measure import geometric_mean, pin, seconds
 from heartlm.kernels.conv1d import ConvShape
 from heartlm.kernels.convolution_function import conv1d
 from heartlm.kernels.convolution_passes import gradients, plan
-from heartlm.kernels.convolution_rule import ALL_BY_KERNEL, ALL_BY_TORCH, PASSES, Box, imposed, inside, sizes
+from heartlm.kernels.convolution_rule import ALL_BY_KERNEL, ALL_BY_TORCH, PASSES, Box, imposed, inside, sizes, variant
 from heartlm.memory import keep_memory
 
 TURN_S, ROUNDS = 4e-4, 9
-LEAST_GAIN, LARGEST_GAIN, MOST_BOXES = 0.08, 0.5, 4
+LEAST_GAIN, LARGEST_GAIN, MOST_BOXES, SIMPLICITY = 0.2, 0.25, 4, 0.02
 PATH = RESULTS / "conv1d_rule.json"
 
 
@@ -106,32 +104,37 @@ def fitted(entries: list[Entry]) -> dict[str, list[Box]]:
 def boxes_around(found: list[dict[str, float]], gain: np.ndarray) -> list[Box]:
     """Boxes that hold the most of what torch gains (the logarithm of its ratio) and the least of what it loses.
 
-    Greedy: the best box of at most three bounds, until the next gains next to nothing.
+    Greedy: the best box of at most three bounds on as many sizes, until the next would gain little. What one
+    shape gains is capped, so that a slip of the clock makes no box of its own.
     """
-    bounds: dict[tuple[str, float, float], np.ndarray] = {}
-    for name in found[0]:
-        values = np.array([each[name] for each in found])
-        for edge in np.unique(np.quantile(values, np.linspace(0, 1, 13), method="nearest")).tolist():
-            bounds[name, 0.0, edge] = values <= edge
-            bounds[name, edge, math.inf] = values >= edge
+    bounds, within = bounds_of(found)
+    names = [name for name, _, _ in bounds]
+    pairs = [(i, j) for i in range(len(bounds)) for j in range(i + 1) if not names[i] or names[i] != names[j]]
+    both = np.stack([within[i] & within[j] for i, j in pairs])
+    # A third bound on a size that the pair bounds already is out of the question; the empty bound is not.
+    barred = np.array([[name != "" and name in (names[i], names[j]) for name in names] for i, j in pairs])
+    num_bounds = np.array([[sum(names[k] != "" for k in pair) for pair in pairs]]).T + (np.array(names) != "")
     gain, boxes = np.minimum(gain, LARGEST_GAIN), list[Box]()
     while len(boxes) < MOST_BOXES:
-        scored = (
-            (float(gain[np.logical_and.reduce([bounds[bound] for bound in chosen])].sum()), chosen)
-            for size in (1, 2, 3)
-            for chosen in itertools.combinations(bounds, size)
-            if len({(name, high == math.inf) for name, _, high in chosen}) == size
-        )
-        best, chosen = max(scored, key=lambda each: each[0])
-        if best < LEAST_GAIN:
+        scores = np.where(barred, -math.inf, (both * gain) @ within.T.astype(float) - SIMPLICITY * num_bounds)
+        pair, third = np.unravel_index(np.argmax(scores), scores.shape)
+        if scores[pair, third] < LEAST_GAIN:
             break
-        box: dict[str, tuple[float, float]] = {}
-        for name, low, high in chosen:
-            before = box.get(name, (0.0, math.inf))
-            box[name] = (max(low, before[0]), min(high, before[1]))
-        boxes.append(box)
-        gain = np.where(np.logical_and.reduce([bounds[bound] for bound in chosen]), 0, gain)
+        chosen = (*pairs[pair], int(third))
+        boxes.append({name: (low, high) for name, low, high in (bounds[k] for k in chosen) if name})
+        gain = np.where(both[pair] & within[third], 0, gain)
     return boxes
+
+
+def bounds_of(found: list[dict[str, float]]) -> tuple[list[tuple[str, float, float]], np.ndarray]:
+    """Bounds to choose from, the first of them none at all, and which shapes lie within each."""
+    bounds, within = [("", 0.0, math.inf)], [np.ones(len(found), bool)]
+    for name in found[0]:
+        values = np.array([each[name] for each in found])
+        for edge in np.unique(np.quantile(values, np.linspace(0, 1, 11), method="nearest")).tolist():
+            bounds += [(name, 0.0, edge), (name, edge, math.inf)]
+            within += [values <= edge, values >= edge]
+    return bounds, np.stack(within)
 
 
 def told(entries: list[Entry], boxes: dict[str, list[Box]]) -> None:
@@ -170,7 +173,6 @@ def main() -> None:
             print(title)
             told(entries, fitted(entries))
         return
-    variant = os.environ.get("HEARTLM_KERNELS", "best")
     entries = []
     for shape in shapes(chosen.shapes, 1e9 * chosen.most_gflops):
         times = fastest(case_of(shape))
@@ -178,7 +180,7 @@ def main() -> None:
         ratios = "  ".join(f"{name} {theirs / kernel:5.2f}" for name, (kernel, theirs) in times.items())
         print(f"{ratios}  {shape}", flush=True)
     kept = json.loads(PATH.read_text()) if PATH.exists() else {}
-    kept[f"{variant}, {chosen.threads}"] = entries
+    kept[f"{variant()}, {chosen.threads}"] = entries
     PATH.write_text(json.dumps(kept) + "\n")
     told(entries, fitted(entries))
 

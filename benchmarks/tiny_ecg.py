@@ -35,10 +35,12 @@ STUDY_WINDOW = BeatWindow(before_s=250 / 360, after_s=249 / 360, rate_hz=360.0)
 
 
 class Training:
-    """One network being trained, and what its epochs took."""
+    """One network being trained, and what its epochs took; rare classes weigh more, by the root of their rarity."""
 
     def __init__(self, model: nn.Module, beats: BeatSet, seed: int, num_epochs: int) -> None:
         self.model, self.seed = model, seed
+        counts = np.bincount(beats.label, minlength=len(BEAT_CLASSES)).clip(min=1)
+        self.weight = torch.from_numpy((counts.max() / counts) ** 0.5).float()
         self.x, self.label = torch.from_numpy(beats.waveform), torch.from_numpy(beats.label).long()
         self.optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE)
         num_steps = num_epochs * (-(-len(beats) // BATCH))
@@ -52,7 +54,7 @@ class Training:
     def _epoch(self) -> None:
         self.model.train()
         for x, label in self._batches():
-            loss = F.cross_entropy(self.model(x), label)
+            loss = F.cross_entropy(self.model(x), label, self.weight)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             self.optimizer.step()

@@ -2,8 +2,9 @@
 
 The kernels are faster nearly everywhere. `TORCH_IS_FASTER` lists where they are not, as boxes in the sizes that decide:
 for each kind of processor, forwards, for each gradient, and for a step of training as a whole, where small shapes pay
-for the way through autograd. The boxes were fitted to the times of 225 layers on one core, as few and as simple as take
-in what is slower. On a machine of another kind, derive them anew, and paste what is printed here:
+for the way through autograd. The boxes were fitted to the times of 225 layers on one core (105 with AVX2, 75 portably),
+as few and as simple as take in what is slower. On a machine of another kind, derive them anew, and paste what is
+printed here:
 
     python benchmarks/conv1d_rule.py
 
@@ -16,6 +17,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from heartlm.kernels.conv1d import ConvShape
@@ -27,7 +29,39 @@ PASSES: tuple[Pass, ...] = ("forward", "input_gradient", "weight_gradient", "tra
 Box = Mapping[str, tuple[float, float]]
 """Bounds, both inclusive, of some of the `sizes` of a shape."""
 
-TORCH_IS_FASTER: dict[str, dict[Pass, tuple[Box, ...]]] = {}
+TORCH_IS_FASTER: dict[str, dict[Pass, tuple[Box, ...]]] = {
+    "avx512": {
+        "input_gradient": (
+            {"filters": (16, inf), "channels": (0, 1), "kernel_size": (31, inf)},
+            {"filters": (128, inf), "batch": (76, inf), "kernel_size": (5, inf)},
+            {"filters": (64, inf), "batch": (0, 7), "out_length": (3600, inf)},
+        ),
+        "training": (
+            {"filters": (8, inf), "batch": (0, 1), "mflops": (0, 0.393216)},
+            {"filters": (128, inf), "batch": (0, 1), "kernel_size": (0, 3)},
+        ),
+    },
+    "avx2": {
+        "input_gradient": (
+            {"filters": (128, inf), "batch": (0, 1), "mflops": (0.27648, inf)},
+            {"filters": (16, inf), "channels": (0, 1), "kernel_size": (25, inf)},
+        ),
+        "weight_gradient": ({"filters": (128, inf), "batch": (0, 1), "kernel_size": (15, inf)},),
+        "training": (
+            {"kernel_size": (0, 3), "batch": (0, 1), "out_length": (0, 128)},
+            {"kernel_size": (25, inf), "mflops": (0, 1.68)},
+        ),
+    },
+    "portable": {
+        "forward": (
+            {"channels": (0, 4), "batch": (0, 1), "filters": (8, inf)},
+            {"kernel_size": (0, 3), "batch": (0, 1), "out_length": (0, 128)},
+            {"filters": (16, inf), "out_length": (3600, inf)},
+        ),
+        "input_gradient": ({"filters": (128, inf), "batch": (0, 1), "mflops": (0.352, inf)},),
+        "weight_gradient": ({"filters": (128, inf), "batch": (0, 1), "mflops": (0.352, inf)},),
+    },
+}
 """By variant of the kernels and pass; a shape in any of the boxes goes to torch."""
 
 
@@ -57,13 +91,15 @@ def fastest(shape: ConvShape) -> Choice:
     """The measured choice for `shape`."""
     if _imposed is not None:
         return _imposed
-    boxes = TORCH_IS_FASTER.get(_variant(), {})
+    boxes = TORCH_IS_FASTER.get(variant(), {})
     found = sizes(shape)
-    by_kernel = [not any(inside(found, box) for box in boxes.get(name, ())) for name in PASSES]
-    return Choice(*by_kernel)
+    forward, of_input, of_weight, training = (
+        not any(inside(found, box) for box in boxes.get(name, ())) for name in PASSES
+    )
+    return Choice(forward, of_input, of_weight, training and (forward or of_input or of_weight))
 
 
-def _variant() -> str:
+def variant() -> str:
     """The variant of the kernels that `library.kernel` takes."""
     wanted, possible = os.environ.get("HEARTLM_KERNELS", ""), variants()
     return wanted if wanted in VARIANTS else possible[-1] if possible else ""
