@@ -74,7 +74,7 @@ static plan plan_of(const correlation *what) {
 
 int64_t LOCAL(toom_cook_scratch)(const correlation *what, int64_t threads) {
     const plan plan = plan_of(what);
-    return what->groups * plan.num_points * plan.weights + in_lines(4 * plan.num_chunks) +
+    return what->groups * plan.num_points * plan.weights + in_lines(2 * plan.num_chunks) +
            threads * greater(plan.scratch, (OUTPUTS * plan.num_chunks + 1) * LANES);
 }
 
@@ -99,24 +99,28 @@ static void read_taps(const correlation *what, const plan *plan, const float *fr
     memset(taps + num * LANES, 0, (size_t)((OUTPUTS * plan->num_chunks + 1 - num) * LANES) * sizeof *taps);
 }
 
-/* Values of the weights of a group, [point][block of output channels][in][chunk][channel of the block]. */
-static void evaluate_weights(const correlation *what, const plan *plan, const float *weight, float *taps, float *to) {
+/* Values of the weights of a group, [point][LANES output channels][in][chunk][channel]. */
+ALWAYS void evaluate_weights(const correlation *what, const plan *plan, const float *weight, float *taps, float *to,
+                             int num_points) {
     float matrix[MOST_POINTS][MOST_TAPS];
-    int64_t block = what->num_in * plan->num_chunks * MOST_CHANNELS;
     const float *end = what->weight + what->groups * what->weight_group;
-    filter_matrix(plan->num_points, matrix);
+    filter_matrix(num_points, matrix);
     for (int64_t o = 0; o < what->num_out; o += LANES)
         for (int64_t i = 0; i < what->num_in; i++) {
             read_taps(what, plan, weight + o * what->weight_out + i * what->weight_in, what->num_out - o, end, taps);
-            for (int64_t chunk = 0; chunk < plan->num_chunks; chunk++) {
-                int64_t num = chunk == plan->num_chunks - 1 ? plan->most_taps : smaller(OUTPUTS, plan->most_taps);
-                float *at = to + o / MOST_CHANNELS * block + (i * plan->num_chunks + chunk) * MOST_CHANNELS;
-                for (int64_t point = 0; point < plan->num_points; point++, at += plan->weights) {
-                    vfloat sum = {0};
-                    for (int64_t k = 0; k < num; k++)
-                        sum += matrix[point][k] * load(taps + (chunk * OUTPUTS + k) * LANES);
-                    for (int64_t half = 0; half < LANES / MOST_CHANNELS; half++)
-                        memcpy(at + half * block, (const float *)&sum + half * MOST_CHANNELS, MOST_CHANNELS * sizeof *at);
+            for (int64_t chunk = 0; chunk < plan->num_chunks; chunk++, to += LANES) {
+                vfloat tap[MOST_TAPS] = {0};
+                int is_last = chunk == plan->num_chunks - 1;
+#pragma GCC unroll 5
+                for (int k = 0; k < num_points - OUTPUTS + 1; k++)
+                    if (k < OUTPUTS || is_last)
+                        tap[k] = load(taps + (chunk * OUTPUTS + k) * LANES);
+#pragma GCC unroll 8
+                for (int point = 0; point < num_points; point++) {
+                    vfloat sum = matrix[point][0] * tap[0];
+#pragma GCC unroll 5
+                    for (int k = 1; k < num_points - OUTPUTS + 1; k++) sum += matrix[point][k] * tap[k];
+                    store(to + point * plan->weights, sum);
                 }
             }
         }
@@ -189,23 +193,15 @@ ALWAYS void evaluate_unit(const correlation *what, const plan *plan, const stret
     }
 }
 
-/* Places of the chunks in values and in weights, a list each. */
-static void list_chunks(const plan *plan, int64_t *lists) {
-    for (int64_t chunk = 0; chunk < plan->num_chunks; chunk++) {
-        lists[chunk] = chunk * LANES;
-        lists[plan->num_chunks + chunk] = chunk * MOST_CHANNELS;
-    }
-}
-
 /* Products at one point of a block of output channels from `o` on. */
-static void multiply(const correlation *what, const plan *plan, const int64_t *lists, const float *values,
+static void multiply(const correlation *what, const plan *plan, const int64_t *chunks, const float *values,
                      const float *weights, int64_t o, int64_t channels, int64_t point, float *products) {
     int64_t most = vectors_beside(channels), first, end;
     chunks_at(point, what->num_taps, plan->num_points, &first, &end);
-    int64_t block = o / MOST_CHANNELS * plan->num_chunks * what->num_in * MOST_CHANNELS + o % MOST_CHANNELS;
+    int64_t block = o / LANES * plan->num_chunks * what->num_in * LANES + o % LANES;
     tile of = {.x_in = plan->in_tiles * LANES, .weight = weights + point * plan->weights + block, .weight_out = 1,
-               .weight_in = plan->num_chunks * MOST_CHANNELS, .x_tap = lists + first,
-               .weight_tap = lists + plan->num_chunks + first, .num_in = what->num_in, .num_taps = end - first,
+               .weight_in = plan->num_chunks * LANES, .x_tap = chunks + first, .weight_tap = chunks + first,
+               .num_in = what->num_in, .num_taps = end - first,
                .out_row = plan->tiles * LANES, .last = LANES};
     for (int64_t p = 0, vectors; p < plan->tiles; p += vectors) {
         vectors = smaller(most, plan->tiles - p);
@@ -238,7 +234,7 @@ ALWAYS void interpolate_row(const plan *plan, const stretches *at, const float *
     }
 }
 
-ALWAYS void run_unit(const correlation *what, const plan *plan, const int64_t *lists, const float *weights,
+ALWAYS void run_unit(const correlation *what, const plan *plan, const int64_t *chunks, const float *weights,
                      int64_t unit, float *scratch, int num_points) {
     int64_t group = unit / plan->num_units;
     const stretches at = stretches_of(what, plan, unit % plan->num_units);
@@ -249,7 +245,7 @@ ALWAYS void run_unit(const correlation *what, const plan *plan, const int64_t *l
     for (int64_t o = 0, channels; o < what->num_out; o += channels) {
         channels = channels_at_once(what->num_out - o);
         for (int64_t point = 0; point < num_points; point++)
-            multiply(what, plan, lists, values, weights, o, channels, point, products);
+            multiply(what, plan, chunks, values, weights, o, channels, point, products);
         for (int64_t c = 0; c < channels; c++) {
             float *rows[LANES];
             for (int64_t lane = 0; lane < LANES; lane++)
@@ -262,15 +258,15 @@ ALWAYS void run_unit(const correlation *what, const plan *plan, const int64_t *l
     }
 }
 
-static void run_units(const correlation *what, const plan *plan, const int64_t *lists, const float *weights,
+static void run_units(const correlation *what, const plan *plan, const int64_t *chunks, const float *weights,
                       int64_t begin, int64_t end, float *scratch) {
     for (int64_t unit = begin; unit < end; unit++)
         if (plan->num_points == 6)
-            run_unit(what, plan, lists, weights, unit, scratch, 6);
+            run_unit(what, plan, chunks, weights, unit, scratch, 6);
         else if (plan->num_points == 7)
-            run_unit(what, plan, lists, weights, unit, scratch, 7);
+            run_unit(what, plan, chunks, weights, unit, scratch, 7);
         else
-            run_unit(what, plan, lists, weights, unit, scratch, 8);
+            run_unit(what, plan, chunks, weights, unit, scratch, 8);
 }
 
 /* Taps follow each other and outputs lie side by side, and there is enough of both for the detour: in multiply-adds of an
@@ -290,21 +286,28 @@ int32_t LOCAL(toom_cook_is_faster)(const correlation *what) {
 
 void LOCAL(toom_cook)(const correlation *what, int64_t threads, float *scratch) {
     const plan plan = plan_of(what);
-    int64_t *lists = (int64_t *)scratch, units = what->groups * plan.num_units;
-    float *weights = scratch + in_lines(4 * plan.num_chunks);
+    int64_t *chunks = (int64_t *)scratch, units = what->groups * plan.num_units; /* where chunks lie, in floats */
+    float *weights = scratch + in_lines(2 * plan.num_chunks);
     scratch = weights + what->groups * plan.num_points * plan.weights;
-    list_chunks(&plan, lists);
-    for (int64_t group = 0; group < what->groups; group++)
-        evaluate_weights(what, &plan, what->weight + group * what->weight_group, scratch,
-                         weights + group * plan.num_points * plan.weights);
+    for (int64_t chunk = 0; chunk < plan.num_chunks; chunk++) chunks[chunk] = chunk * LANES;
+    for (int64_t group = 0; group < what->groups; group++) {
+        const float *from = what->weight + group * what->weight_group;
+        float *to = weights + group * plan.num_points * plan.weights;
+        if (plan.num_points == 6)
+            evaluate_weights(what, &plan, from, scratch, to, 6);
+        else if (plan.num_points == 7)
+            evaluate_weights(what, &plan, from, scratch, to, 7);
+        else
+            evaluate_weights(what, &plan, from, scratch, to, 8);
+    }
     double work = (double)units * plan.num_points * plan.num_chunks * plan.tiles * LANES * what->num_in * what->num_out;
     threads = threads_for(work, units, threads);
     if (threads == 1) {
-        run_units(what, &plan, lists, weights, 0, units, scratch);
+        run_units(what, &plan, chunks, weights, 0, units, scratch);
         return;
     }
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t thread = 0; thread < threads; thread++)
-        run_units(what, &plan, lists, weights, units * thread / threads, units * (thread + 1) / threads,
+        run_units(what, &plan, chunks, weights, units * thread / threads, units * (thread + 1) / threads,
                   scratch + thread * plan.scratch);
 }
