@@ -17,6 +17,7 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.privacy import epsilon_of
 from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.sweep_launch import MPILauncher, mpiexec
 from heartlm.files import read_json
 
 SMALL: dict[str, Any] = {
@@ -49,6 +50,24 @@ def test_a_study_of_masked_sums_ends_with_the_same_model_to_the_last_bit(tiny_da
     plain = federate(study_of(tiny_database, tmp_path / "plain", failures=0.2)).folder
     masked = federate(study_of(tiny_database, tmp_path / "masked", failures=0.2, secure_sum=True)).folder
     assert model(plain) == model(masked)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"compression": "int8-by-chance"}, {"compression": "top-k"}, {"secure_sum": True}]
+)
+def test_ranks_of_mpiexec_end_with_the_model_of_one_process(
+    tiny_database: Path, tmp_path: Path, settings: dict[str, Any]
+):
+    try:
+        mpiexec()
+    except HeartlmError as error:
+        pytest.skip(str(error))
+    alone = federate(study_of(tiny_database, tmp_path / "alone", rounds=2, **settings)).folder
+    (tmp_path / "study.yaml").write_text(
+        yaml.safe_dump(study_of(tiny_database, tmp_path / "ranks", rounds=2, **settings).to_yaml())
+    )
+    assert MPILauncher(120.0).run(tmp_path / "study.yaml", 2, tmp_path / "log") is None
+    assert model(alone) == model(tmp_path / "ranks")
 
 
 def test_compression_sends_less_and_says_how_much(tiny_database: Path, tmp_path: Path):
