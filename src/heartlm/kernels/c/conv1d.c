@@ -25,7 +25,8 @@ static correlation forward_of(const conv1d_shape *shape, int64_t *lists) {
     int64_t *place = lists, *tap = lists + taps, out_length = out_length_of(shape);
     for (int64_t k = 0; k < taps; k++) place[k] = k * shape->dilation, tap[k] = k;
     return with_places((correlation){
-        .batch = shape->batch, .groups = shape->groups, .num_in = num_in, .num_out = shape->out_channels / shape->groups,
+        .batch = shape->batch, .groups = shape->groups,
+        .num_in = num_in, .num_out = shape->out_channels / shape->groups,
         .source_length = shape->length, .origin = -shape->padding, .step = shape->stride,
         .weight_group = shape->out_channels / shape->groups * num_in * taps, .weight_out = num_in * taps,
         .weight_in = taps, .num_taps = taps, .place = place, .tap = tap,
@@ -44,7 +45,8 @@ static correlation input_gradient_of(const conv1d_shape *shape, int64_t residue,
         }
     int64_t first = (residue - shape->padding % stride + stride) % stride;
     return with_places((correlation){
-        .batch = shape->batch, .groups = shape->groups, .num_in = shape->out_channels / shape->groups, .num_out = num_in,
+        .batch = shape->batch, .groups = shape->groups,
+        .num_in = shape->out_channels / shape->groups, .num_out = num_in,
         .source_length = out_length_of(shape), .origin = (first + shape->padding) / stride, .step = 1,
         .weight_group = shape->out_channels / shape->groups * num_in * shape->kernel_size,
         .weight_out = shape->kernel_size, .weight_in = num_in * shape->kernel_size,

@@ -22,7 +22,8 @@ typedef struct {
 } conv1d_shape;
 
 /* Output t of row o of a group is
- *     bias[o] + sum over i, k of source[i][origin + t * step + place[k]] * weight[o * weight_out + i * weight_in + tap[k]]
+ *     bias[o] + sum over i, k of
+ *         source[i][origin + t * step + place[k]] * weight[o * weight_out + i * weight_in + tap[k]]
  * with zeros around the source, and goes to place out_first + t * out_step of its row. */
 typedef struct {
     int64_t batch, groups, num_in, num_out;
@@ -65,7 +66,8 @@ static inline void copy_window(const float *from, int64_t length, int64_t first,
                                float *to) {
     if (step == 1) {
         int64_t i = 0;
-        for (; i + LANES <= size; i += LANES) store(to + i, load_between(from + first + i, -first - i, length - first - i));
+        for (; i + LANES <= size; i += LANES)
+            store(to + i, load_between(from + first + i, -first - i, length - first - i));
         if (i < size)
             store_first(to + i, load_between(from + first + i, -first - i, length - first - i), size - i);
         return;

@@ -4,11 +4,11 @@
  *                   [ window of a tile    ]
  *     output      |tile|tile|tile|tile|til|        a tile is some vectors of positions, of all output channels
  *
- * Some tiles, a stretch, are computed one after the other for as many output channels as a block has, then for the next
- * ones, so that few rows are written at a time. A stretch that lies well inside reads the source where it stands; at the
- * edges, and where the source is read in steps, its window is copied first, for all input channels at once: some
- * kilobytes that stay in the first cache. Source places a step apart lie side by side in the copy, so that strides cost
- * no more than that. */
+ * Some tiles, a stretch, are computed one after the other for as many output channels as a block has, then for the
+ * next ones, so that few rows are written at a time. A stretch that lies well inside reads the source where it stands;
+ * at the edges, and where the source is read in steps, its window is copied first, for all input channels at once:
+ * some kilobytes that stay in the first cache. Source places a step apart lie side by side in the copy, so that strides
+ * cost no more than that. */
 #include "conv1d_tile.h"
 
 #define WINDOW 4096 /* floats that the window of a stretch may take if it has more than one tile */

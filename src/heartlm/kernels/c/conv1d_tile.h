@@ -3,8 +3,8 @@
  *
  *     positions t0 ...            +LANES          +2 LANES
  *     channel 0   [ sum 0,0 ]     [ sum 0,1 ]     [ sum 0,2 ]     each tap: load as many vectors of the input as there
- *     channel 1   [ sum 1,0 ]     [ sum 1,1 ]     [ sum 1,2 ]     are columns, shifted by the tap, and one weight a row,
- *     ...                                                         spread over the lanes; multiply and add all pairs
+ *     channel 1   [ sum 1,0 ]     [ sum 1,1 ]     [ sum 1,2 ]     are columns, shifted by the tap, and one weight a
+ *     ...                                                         row, spread over the lanes; add products of all pairs
  *
  * A tall block loads little for each multiply-add; how tall it can be is a matter of registers: 32 of them with
  * AVX-512, 16 otherwise. */

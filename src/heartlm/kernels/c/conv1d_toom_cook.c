@@ -269,9 +269,9 @@ static void run_units(const correlation *what, const plan *plan, const int64_t *
             run_unit(what, plan, chunks, weights, unit, scratch, 8);
 }
 
-/* Taps follow each other and outputs lie side by side, and there is enough of both for the detour: in multiply-adds of an
- * output, what is spared is more than evaluating costs, which the output channels share, interpolating, which the input
- * channels share, and evaluating the weights, which all outputs share. The factors are measured. */
+/* Taps follow each other and outputs lie side by side, and there is enough of both for the detour: in multiply-adds of
+ * an output, what is spared is more than evaluating costs, which the output channels share, interpolating, which the
+ * input channels share, and evaluating the weights, which all outputs share. The factors are measured. */
 int32_t LOCAL(toom_cook_is_faster)(const correlation *what) {
     int64_t num_points = points_for(what->num_taps), outputs = what->batch * what->num_outputs;
     if (what->step != 1 || what->out_step != 1 || what->num_taps < 3 || outputs < OUTPUTS * 2 * LANES)

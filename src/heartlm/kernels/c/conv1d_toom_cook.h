@@ -1,9 +1,9 @@
 /* Points, and the values of polynomials there: what both passes of Toom and Cook's way to convolve share.
  *
- * Four outputs of r taps are products of polynomials and known from r + 3 points. These are 0, 1, -1, 2, -2 and infinity,
- * which serve three taps; 1/2 makes four, -1/2 five. Pairs of opposite points share their even and odd parts. With them
- * the largest error, relative to the largest output, stays about 1e-6; more points cost digits quickly (Barabasz et al.
- * 2020, arXiv 1803.10986).
+ * Four outputs of r taps are products of polynomials and known from r + 3 points. These are 0, 1, -1, 2, -2 and
+ * infinity, which serve three taps; 1/2 makes four, -1/2 five. Pairs of opposite points share their even and odd parts.
+ * With them the largest error, relative to the largest output, stays about 1e-6; more points cost digits quickly
+ * (Barabasz et al. 2020, arXiv 1803.10986). An input that is not finite spoils all outputs of its tiles.
  *
  * More taps are cut into chunks of four, whose values are those of the following tiles; the last may have five. */
 #ifndef HEARTLM_CONV1D_TOOM_COOK_H

@@ -6,11 +6,11 @@
  *     dy 1 |====|     a block of rows times columns has one register of sums for each pair, while positions pass by;
  *     ...             its lanes are added up when a chunk is through
  *
- * A chunk is a piece of the positions of one sample, or several short samples, as much as stays in the second cache. Its
- * rows of x are copied before, with zeros around, so that places a stride apart lie side by side; dy is read where it
- * stands. All columns pass by the same rows of dy before the next rows come. The bias is the weight of a row of ones, the
- * last column. Threads share out the pieces; each has sums of its own, added up at the end in their order,
- * so that a result depends on the number of threads but not on which was faster. */
+ * A chunk is a piece of the positions of one sample, or several short samples, as much as stays in the second cache.
+ * Its rows of x are copied before, with zeros around, so that places a stride apart lie side by side; dy is read where
+ * it stands. All columns pass by the same rows of dy before the next rows come. The bias is the weight of a row of
+ * ones, the last column. Threads share out the pieces; each has sums of its own, added up at the end in their order, so
+ * that a result depends on the number of threads but not on which was faster. */
 #include "conv1d.h"
 
 #if defined(__AVX512F__)
@@ -96,11 +96,12 @@ ALWAYS void block_of(const block *restrict of, int rows, int columns) {
 #define BLOCKS(rows) BLOCK(rows, 1) BLOCK(rows, 2) BLOCK(rows, 3) BLOCK(rows, 4)
 #if COLUMNS == 6
 #define MORE_BLOCKS(rows) BLOCKS(rows) BLOCK(rows, 5) BLOCK(rows, 6)
-#define NAMES(rows) {block_##rows##_1, block_##rows##_2, block_##rows##_3, block_##rows##_4, block_##rows##_5, block_##rows##_6}
+#define MORE_NAMES(rows) , block_##rows##_5, block_##rows##_6
 #else
 #define MORE_BLOCKS(rows) BLOCKS(rows)
-#define NAMES(rows) {block_##rows##_1, block_##rows##_2, block_##rows##_3, block_##rows##_4}
+#define MORE_NAMES(rows)
 #endif
+#define NAMES(rows) {block_##rows##_1, block_##rows##_2, block_##rows##_3, block_##rows##_4 MORE_NAMES(rows)}
 MORE_BLOCKS(1)
 MORE_BLOCKS(2)
 #if ROWS > 2

@@ -24,10 +24,15 @@
 #define LOW_PAIRS(a, b) ((vfloat)_mm256_unpacklo_pd((__m256d)(a), (__m256d)(b)))
 #define HIGH_PAIRS(a, b) ((vfloat)_mm256_unpackhi_pd((__m256d)(a), (__m256d)(b)))
 #else
-#define LOW(a, b) __builtin_shuffle(a, b, (vint){0, 4, 1, 5})
-#define HIGH(a, b) __builtin_shuffle(a, b, (vint){2, 6, 3, 7})
-#define LOW_PAIRS(a, b) __builtin_shuffle(a, b, (vint){0, 1, 4, 5})
-#define HIGH_PAIRS(a, b) __builtin_shuffle(a, b, (vint){2, 3, 6, 7})
+#if defined(__clang__)
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (vint){__VA_ARGS__})
+#endif
+#define LOW(a, b) PICK(a, b, 0, 4, 1, 5)
+#define HIGH(a, b) PICK(a, b, 2, 6, 3, 7)
+#define LOW_PAIRS(a, b) PICK(a, b, 0, 1, 4, 5)
+#define HIGH_PAIRS(a, b) PICK(a, b, 2, 3, 6, 7)
 #endif
 
 /* Turns the squares of four by four that lie in four vectors. */
