@@ -6,12 +6,14 @@
 - blocking: the flat vector in fixed point, waited for at once.
 - overlapped: the same, on its way while the next local steps are taken (staleness 1), tested between steps.
 
-Every way begins with all ranks at a barrier, so that nobody's slower local steps count as communication.
+Ranks begin their local steps together. What a rank waits for after them, others that are slower included, is what the
+published study calls its communication: "as it comes". With a barrier behind the local steps only the sums are left.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -29,6 +31,7 @@ from heartlm.federated.local import LocalClient
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.mpi import MPICommunicator
 from heartlm.federated.partition import partition
+from heartlm.federated.rounds import test_every
 from heartlm.federated.strategy import OuterSGD
 from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.tiny import TinyPatients
@@ -59,16 +62,17 @@ class Rank:
     def share(self, update: Update) -> list[Share]:
         return [Share(self.client.number, self.client.num_samples / self.samples, update)]
 
-    def barrier(self) -> float:
-        self.communicator.gather_objects(None)
+    def clock(self, barrier: bool) -> float:
+        if barrier:
+            self.communicator.gather_objects(None)
         return time.perf_counter()
 
-    def by_study(self) -> dict[str, float]:
+    def by_study(self, barrier: bool) -> dict[str, float]:
         """The study's `comm_ms`: parameter after parameter, unweighted."""
-        self.steps()
         from mpi4py import MPI
 
-        begin_s = self.barrier()
+        self.steps()
+        begin_s = self.clock(barrier)
         for parameter in self.flat.parameters:
             numbers = parameter.detach().cpu().numpy().copy()
             total = np.empty_like(numbers)
@@ -77,20 +81,21 @@ class Rank:
         exposed_s = time.perf_counter() - begin_s
         return {"exposed_s": exposed_s, "hidden_s": 0.0, "bytes": float(self.flat.vector.nbytes)}
 
-    def blocking(self) -> dict[str, float]:
+    def blocking(self, barrier: bool) -> dict[str, float]:
         update = self.steps()
-        begin_s = self.barrier()
+        begin_s = self.clock(barrier)
         mean = self.mean.start(0, self.share(update), self.samples).wait().delta
         assert mean is not None
         self.strategy.step(self.vector, mean)
         exposed_s, cost = time.perf_counter() - begin_s, self.meter.take()
         return {"exposed_s": exposed_s, "hidden_s": 0.0, "bytes": float(cost.num_bytes)}
 
-    def overlapped(self) -> dict[str, float]:
+    def overlapped(self, barrier: bool) -> dict[str, float]:
         update = self.steps()
-        self.barrier()
+        self.clock(barrier)
         pending = self.mean.start(0, self.share(update), self.samples)
-        self.steps(lambda: (pending.test(), None)[1])
+        every, calls = test_every(self.study.local_steps), itertools.count(1)
+        self.steps(lambda: next(calls) % every == 0 and pending.test())
         mean = pending.wait().delta
         assert mean is not None
         begin_s = time.perf_counter()
@@ -101,17 +106,23 @@ class Rank:
     def run(self, repeats: int) -> dict[str, dict[str, float]]:
         """Medians over repeats, means over ranks; the first repeat does not count."""
         works = dict(zip(WAYS, (self.by_study, self.blocking, self.overlapped), strict=True))
-        taken: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        cases = [(way, barrier) for barrier in (False, True) for way in WAYS]
+        taken: dict[str, list[dict[str, float]]] = {_name(*case): [] for case in cases}
         for repeat in range(repeats + 1):
-            for way, work in works.items():
-                costs = self.communicator.gather_objects(work())
+            for way, barrier in cases:
+                self.clock(barrier=True)
+                costs = self.communicator.gather_objects(works[way](barrier))
                 if repeat:
                     mean = {name: statistics.mean(cost[name] for cost in costs) for name in costs[0]}
-                    taken[way].append(mean)
+                    taken[_name(way, barrier)].append(mean)
         return {
             way: {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
             for way, rounds in taken.items()
         }
+
+
+def _name(way: str, barrier: bool) -> str:
+    return f"{way}, barrier" if barrier else way
 
 
 def main() -> None:

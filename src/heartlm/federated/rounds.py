@@ -29,8 +29,17 @@ from heartlm.federated.partition import Member
 from heartlm.federated.strategy import Strategy
 from heartlm.federated.study_file import StudyConfig
 
+TESTS = 6
+"""How often in a round somebody looks whether sums that are on their way are there, about: where MPI has no thread to
+get on with them, a look gives the core to other ranks that share it."""
+
 Line = dict[str, Any]
 """A line of metrics: what it is about under `kind`, and numbers."""
+
+
+def test_every(local_steps: int) -> int:
+    """Local steps between two tests."""
+    return max(1, local_steps // TESTS)
 
 
 @dataclass
@@ -79,6 +88,7 @@ class Rounds:
     _pending: PendingMean | None = None
     _to_evaluate: tuple[int, Tensor] | None = None
     _evaluation_s: float = 0.0
+    _num_calls: int = 0
 
     def run(self, save: Callable[[], None]) -> None:
         """Run the rounds that are left; call `save` when nothing is on its way and the study asks for it."""
@@ -135,7 +145,8 @@ class Rounds:
         return sum(self.members[number].num_samples for number in asked)
 
     def _get_on(self) -> None:
-        if self._pending is not None:
+        self._num_calls += 1
+        if self._pending is not None and self._num_calls % test_every(self.study.local_steps) == 0:
             self._pending.test()
 
     def _finish(self) -> None:
