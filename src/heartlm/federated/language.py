@@ -24,14 +24,14 @@ from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
+from heartlm.federated.language_task import task_of, training_config
 from heartlm.federated.local import LocalClient
 from heartlm.federated.partition import Member, Patient
 from heartlm.federated.scores import Scores, summary
-from heartlm.federated.study_file import StudyConfig, fields_of
+from heartlm.federated.study_file import StudyConfig
 from heartlm.kernels.draws import Stream, draws
-from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
-from heartlm.models.store import ModelInfo, build_model, load_foundation, save_model
+from heartlm.models.store import save_model
 from heartlm.training.batches import (
     BEAT_TASK_CLASSES,
     CausalBatches,
@@ -42,39 +42,13 @@ from heartlm.training.batches import (
 )
 from heartlm.training.config import FinetuneConfig, PretrainConfig
 from heartlm.training.device import device_and_precision
-from heartlm.training.finetune import check_tokenizer, labelled_rows
+from heartlm.training.finetune import labelled_rows
 from heartlm.training.learner import Learner
-from heartlm.training.objectives import FacetLoss, LabelLoss, LossSum, class_weights
 from heartlm.training.pretrain import training_windows, validation_windows
 from heartlm.training.ranks import Ranks
-from heartlm.training.run_folder import RunFolder
 from heartlm.training.wrapping import gradient_norm
 
 CLIENT_STREAM = 16
-OF_STUDY = (
-    *("corpus", "run", "out", "resume", "batch_size", "accumulation", "steps", "learning_rate", "final_learning_rate"),
-    *("warmup_steps", "weight_decay", "seed", "device", "precision", "threads", "class_balance", "weights", "order"),
-)
-"""Settings of training that a study says itself, or that mean nothing to its clients."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a language model learns.
-
-    Attributes:
-        model: with its first weights.
-        info: how it describes itself.
-        loss: what it is asked.
-        rows: of the corpus to learn from.
-        labels: of every token of the corpus, −1 unlabelled, int64 `[num_tokens]`; None where codes are predicted.
-    """
-
-    model: HeartModel
-    info: ModelInfo
-    loss: LossSum
-    rows: NDArray[np.int64]
-    labels: NDArray[np.int64] | None
 
 
 class CorpusPatients:
@@ -93,8 +67,7 @@ class CorpusPatients:
     def __init__(self, study: StudyConfig) -> None:
         assert study.corpus is not None, "the study was checked"
         self.study, self.corpus, self.config = study, open_corpus(study.corpus), training_config(study)
-        torch.manual_seed(study.seed)
-        self.task = _finetuning(self) if study.model == "finetune" else _pretraining(self)
+        self.task = task_of(self.config, self.corpus)
         kinds = {"validation", "test"} if study.model == "pretrain" else {"validation"}
         records, unused = self.corpus.records, kinds - {self.scored_split}
         self.left_out = [
@@ -156,78 +129,6 @@ class MakeLanguageClient:
         learning = CorpusPatients(self.study).learning(self.members, [self.number], 0, 1)
         member = self.members[self.number]
         return LocalClient(self.number, member.name, member.num_samples, learning, self.study, {})
-
-
-def training_config(study: StudyConfig) -> PretrainConfig | FinetuneConfig:
-    """The settings of training that a study gives its clients.
-
-    Raises:
-        HeartlmError: one of `training` is unknown, impossible, or not for clients to say.
-    """
-    for name in study.training:
-        if name in OF_STUDY:
-            raise HeartlmError(f"training: {name} found, which is not for training to say: see heartlm federate --help")
-    shared: dict[str, Any] = {
-        "batch_size": study.batch_size,
-        "steps": study.rounds * study.local_steps,
-        "learning_rate": study.learning_rate,
-        "weight_decay": study.weight_decay,
-        "warmup_steps": 0,
-        "seed": study.seed,
-        "device": study.device,
-        "precision": study.precision,
-        "threads": study.threads,
-        "corpus": study.corpus,
-    }
-    config: PretrainConfig | FinetuneConfig
-    try:
-        if study.model == "finetune":
-            shared |= {"run": study.foundation, "class_balance": study.class_balance}
-            config = FinetuneConfig(**shared, **fields_of(FinetuneConfig, study.training))
-        else:
-            config = PretrainConfig(**shared, **fields_of(PretrainConfig, study.training))
-        config.check()
-    except HeartlmError as error:
-        raise HeartlmError(f"training: {error}") from error
-    if isinstance(config, FinetuneConfig) and (config.task, config.head) != ("beats", "token"):
-        raise HeartlmError(f"training: task {config.task}, head {config.head} found, beats and token expected")
-    return config
-
-
-def _pretraining(patients: CorpusPatients) -> Task:
-    config, corpus = patients.config, patients.corpus
-    assert isinstance(config, PretrainConfig)
-    facets = corpus.manifest["tokenizer"]["facets"]
-    sizes, causal = tuple(facet["size"] for facet in facets), config.objective == "causal"
-    shape = ModelConfig(
-        sizes, config.depth, config.width, config.heads, causal=causal, dropout=config.dropout
-    ).resolve()
-    model = build_model(shape, [torch.from_numpy(places) for places in corpus.tokenizer().geometry()])
-    kind = corpus.manifest["tokenizer"]["kind"]
-    info = ModelInfo(shape, corpus.tokenizer_hash, kind, config.objective, config.window)
-    loss = FacetLoss(tuple(facet["name"] for facet in facets))
-    return Task(model, info, loss, corpus.records.select("train"), None)
-
-
-def _finetuning(patients: CorpusPatients) -> Task:
-    config, corpus = patients.config, patients.corpus
-    assert isinstance(config, FinetuneConfig)
-    model, foundation = load_foundation(
-        RunFolder(config.run).model("best"),
-        num_classes=len(BEAT_TASK_CLASSES),
-        pooled=False,
-        dropout=config.dropout,
-        keep_weights=not config.from_scratch,
-    )
-    check_tokenizer(corpus, foundation, config.run)
-    labels = beat_labels(corpus.beat_class)
-    rows = labelled_rows(corpus, labels, "train")
-    if len(rows) == 0:
-        raise HeartlmError(f"{corpus.folder}: no beat of the training split has a label")
-    training = np.concatenate([labels[corpus.tokens_of(int(row))] for row in rows])
-    weight = class_weights(training, len(BEAT_TASK_CLASSES), config.class_balance)
-    info = replace(foundation, window=config.window, task="beats", classes=BEAT_TASK_CLASSES)
-    return Task(model, info, LabelLoss(weight), rows, labels)
 
 
 def _counts(labels: NDArray[np.int64]) -> NDArray[np.int64]:
