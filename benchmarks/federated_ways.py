@@ -25,7 +25,7 @@ from heartlm.federated.compression import compressor
 from heartlm.federated.federate import federate
 from heartlm.federated.study_file import StudyConfig
 
-LEARNING = {"rounds": 60, "local_steps": 10, "batch_size": 64, "learning_rate": 0.01}
+LEARNING = {"rounds": 40, "local_steps": 10, "batch_size": 64, "learning_rate": 0.01}
 COMPRESSION = (
     ("fedavg", "none", {}),
     ("fedavg", "bf16", {}),

@@ -44,7 +44,7 @@ from heartlm.federated.flower_messages import (
 from heartlm.federated.flower_server import run_study
 from heartlm.federated.partition import Member, Patient
 from heartlm.federated.study_file import StudyConfig, study_of
-from heartlm.files import read_json
+from heartlm.files import read_json, write_json
 
 # --- the whole ----------------------------------------------------------------------------------------------------
 
@@ -202,6 +202,16 @@ def test_noise_under_masks_is_stated(tiny_database: Path, tmp_path: Path):
     assert said["epsilon"] > said["epsilon_per_round"] > 0
 
 
+@pytest.mark.usefixtures("in_a_run")
+def test_what_nodes_kept_is_gone_so_flower_studies_are_not_resumed(tiny_database: Path, tmp_path: Path):
+    study = small_study(tiny_database, tmp_path / "study", engine="flower", rounds=1)
+    run_study(study, Fleet(Nodes(2), study, 2))
+    about = read_json(tmp_path / "study" / "run.json")
+    write_json(tmp_path / "study" / "run.json", {**about, "finished": None})
+    with pytest.raises(HeartlmError, match=r"resume: .* found, nothing expected by engine flower"):
+        federate(StudyConfig(resume=tmp_path / "study"))
+
+
 def test_too_few_nodes_are_told_of(tiny_database: Path):
     study = StudyConfig(databases=[str(tiny_database)], engine="flower", timeout_s=0.5)
     with pytest.raises(HeartlmError, match=r"1 nodes came within 0\.5 s, 2 expected"):
@@ -281,7 +291,13 @@ def test_the_app_holds_the_whole_study(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "named"), [({"resume": Path("x")}, "resume"), ({"out": None}, "out"), ({"nodes": 0}, "nodes")]
+    ("changed", "named"),
+    [
+        ({"resume": Path("x")}, "resume"),
+        ({"isolated": True}, "isolated"),
+        ({"out": None}, "out"),
+        ({"nodes": 0}, "nodes"),
+    ],
 )
 def test_what_flower_cannot_do_is_refused_at_once(tiny_database: Path, changed: dict[str, object], named: str):
     study = StudyConfig(databases=[str(tiny_database)], out=Path("unused"), engine="flower")

@@ -98,7 +98,9 @@ def _settings(study: StudyConfig, changed: Sequence[str]) -> tuple[StudyConfig, 
         return study, StudyFolder(study.out)
     folder = StudyFolder(study.resume)
     values = {name: getattr(study, name) for name in changed}
-    return replace(folder.resumable(), resume=study.resume, **values), folder
+    resumed = replace(folder.resumable(), resume=study.resume, **values)
+    resumed.check()
+    return resumed, folder
 
 
 def strategy_of(study: StudyConfig) -> Strategy:

@@ -164,8 +164,11 @@ class StudyConfig:
             raise HeartlmError(f"{missing[0]}: nothing found, but {', '.join(privacy)} make a promise only together")
         if self.secure_sum and self.compression != "none":
             raise HeartlmError(f"secure_sum: true found with compression {self.compression}: masks hide all 64 bits")
-        if self.engine == "flower" and self.resume is not None:
-            raise HeartlmError(f"resume: {self.resume} found, which engine 'ranks' can and 'flower' cannot")
+        flower = self.engine == "flower"
+        unfit = {"resume": flower and self.resume, "isolated": flower and self.isolated}
+        unfit |= {"superlink": not flower and self.superlink}
+        for name in (name for name, found in unfit.items() if found):
+            raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by engine {self.engine}")
 
     def _check_sources(self) -> None:
         tiny = self.model == "tiny_ecg"
