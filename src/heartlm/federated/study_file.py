@@ -165,8 +165,11 @@ class StudyConfig:
         if self.secure_sum and self.compression != "none":
             raise HeartlmError(f"secure_sum: true found with compression {self.compression}: masks hide all 64 bits")
         flower = self.engine == "flower"
-        unfit = {"resume": flower and self.resume, "isolated": flower and self.isolated}
-        unfit |= {"superlink": not flower and self.superlink}
+        unfit = {
+            "resume": flower and self.resume is not None,
+            "isolated": flower and self.isolated,
+            "superlink": not flower and self.superlink is not None,
+        }
         for name in (name for name, found in unfit.items() if found):
             raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by engine {self.engine}")
 
