@@ -21,7 +21,7 @@ from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.local import LocalClient
 from heartlm.federated.rounds import Rounds
 from heartlm.federated.study_file import StudyConfig, load_study
-from tests.federated import SIZES, STUDY, final_vector, learning_of, members, rounds_of
+from tests.federated import SIZES, STUDY, final_vector, learning_of, members, mpiexec, rounds_of
 
 
 def lines_of(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -287,3 +287,22 @@ def test_no_out_no_database_and_a_taken_folder_are_refused(
     assert "no run.json" in told("--resume", str(tmp_path / "taken"))
     clients = ["--partition", "iid", "--clients", "99"]
     assert "clients: 99 found" in told("--databases", f"[{tiny_database}]", "--out", str(tmp_path / "o"), *clients)
+
+
+def test_ranks_that_agree_on_a_mistake_tell_of_it_once(tmp_path: Path):
+    words = ["federate", "--databases", f"[{tmp_path / 'nowhere'}]", "--out", str(tmp_path / "out")]
+    done = mpiexec(2, "-m", "heartlm", *words)
+    assert done.returncode == 2
+    assert done.stderr.count("no such folder") == 1 and "MPI_ABORT" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_study_gives_the_same_model_on_any_number_of_mpi_ranks(tiny_database: Path, tmp_path: Path):
+    words = [f"--databases=[{tiny_database}]", "--partition=iid", "--clients=3", "--local-steps=2", "--batch-size=16"]
+    words += ["--rounds=4", "--save-every=2", "--evaluate-every=2", "--device=cpu"]
+    for name, num_ranks in (("two", 2), ("three", 3)):
+        done = mpiexec(num_ranks, "-m", "heartlm", "federate", *words, "--out", str(tmp_path / name))
+        assert done.returncode == 0, done.stderr
+    model = "models/last/model.safetensors"
+    assert (tmp_path / "two" / model).read_bytes() == (tmp_path / "three" / model).read_bytes()
+    assert {line["rank"] for line in lines_of(tmp_path / "three", "round")} == {0, 1, 2}

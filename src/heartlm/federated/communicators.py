@@ -50,11 +50,16 @@ def _found() -> str:
     return "torch" if "WORLD_SIZE" in os.environ else "local"
 
 
+class KnownToAll(HeartlmError):  # noqa: N818
+    """An error that every rank has heard of, so that none waits for another; the first tells the user."""
+
+
 def agreed(communicator: Communicator, act: Callable[[], Result]) -> Result:
     """Call `act` on every rank; where it fails on one, it fails on all, and one of them tells.
 
     Raises:
-        HeartlmError: `act` failed on some rank.
+        KnownToAll: `act` failed on some rank, and this is the first.
+        ToldElsewhere: the same on the others.
     """
     results, told = list[Result](), None
     try:
@@ -63,5 +68,5 @@ def agreed(communicator: Communicator, act: Callable[[], Result]) -> Result:
         told = str(error)
     first = next((each for each in communicator.gather_objects(told) if each is not None), None)
     if first is not None:
-        raise HeartlmError(first) if communicator.rank == 0 else ToldElsewhere(first)
+        raise KnownToAll(first) if communicator.rank == 0 else ToldElsewhere(first)
     return results[0]

@@ -15,7 +15,7 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.aggregators import aggregator_of, catch_up, owed_by, take_up, write_promise
 from heartlm.federated.client import Between, Client
 from heartlm.federated.communicator import Communicator
-from heartlm.federated.communicators import agreed, communicator_of
+from heartlm.federated.communicators import KnownToAll, agreed, communicator_of
 from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import Learning, LocalClient
@@ -68,7 +68,7 @@ def federate(study: StudyConfig, changed: Sequence[str] = ()) -> Outcome:
     try:
         rounds, evaluation = agreed(communicator, lambda: ready(study, folder, communicator))
         scores = run_rounds(rounds, evaluation, folder, communicator)
-    except ToldElsewhere:
+    except (KnownToAll, ToldElsewhere):
         raise
     except Exception as error:
         raise _told(error, folder, communicator) from error
