@@ -40,7 +40,7 @@ COMPRESSION = (
 """Strategy of the server, compressor, its settings."""
 
 PROMISES = ((0.5, 0.5), (0.5, 1.0), (0.5, 4.0))
-"""Length that updates may have, noise over it. The server has momentum: without, updates so short move it too slowly."""
+"""Length that updates may have, noise over it; without momentum of the server, updates so short move it too slowly."""
 
 DELTA = 1e-3
 
