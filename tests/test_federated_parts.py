@@ -17,6 +17,7 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import ExactMean, Share
 from heartlm.federated.client import Errand, Update
 from heartlm.federated.communicator import LocalCommunicator
+from heartlm.federated.communicators import local_rank
 from heartlm.federated.fixed_point import LARGEST, from_fixed_point, to_fixed_point
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.local import LocalClient, remembered, restore
@@ -239,3 +240,21 @@ def test_clients_of_mitdb_are_the_patients_of_ds1():
     # The one documented exception of de Chazal's split: 201 (DS1) and 202 (DS2) are one patient.
     trained = {name for member in made for name in member.patients}
     assert {each.patient_id for each in patients.test} & trained == {"mitdb/201"}
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"])
+def test_every_rank_of_a_machine_has_a_gpu_of_its_own(name: str, monkeypatch: pytest.MonkeyPatch):
+    asked = list[int]()
+
+    def device_and_precision(device: str, precision: str, number: int = 0) -> tuple[torch.device, torch.dtype]:
+        asked.append(number)
+        return torch.device("cpu"), torch.float32
+
+    monkeypatch.setattr("heartlm.federated.tiny.device_and_precision", device_and_precision)
+    monkeypatch.setenv(name, "3")
+    learning_of(STUDY, range(1))
+    assert asked == [3]
+    assert local_rank({}) == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch
@@ -13,6 +13,9 @@ from heartlm.federated.communicator import Communicator, LocalCommunicator
 from heartlm.federated.study_file import StudyConfig
 from heartlm.training.parallel import take_cores
 from heartlm.training.ranks import Ranks, ToldElsewhere
+
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+"""Where torchrun, Open MPI, MPICH and SLURM say which process of its machine this is."""
 
 Result = TypeVar("Result")
 
@@ -48,6 +51,11 @@ def _found() -> str:
     if any(name in os.environ for name in MPI_VARIABLES):
         return "mpi"
     return "torch" if "WORLD_SIZE" in os.environ else "local"
+
+
+def local_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """Place of this process among those of its machine, which says which GPU is its own; 0 alone."""
+    return next((int(environment[name]) for name in LOCAL_RANKS if name in environment), 0)
 
 
 class KnownToAll(HeartlmError):  # noqa: N818

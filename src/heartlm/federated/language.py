@@ -23,6 +23,7 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.federated.client import Between
+from heartlm.federated.communicators import local_rank
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.language_task import task_of, training_config
 from heartlm.federated.local import LocalClient
@@ -152,7 +153,7 @@ class LanguageLearning:
     def __init__(self, patients: CorpusPatients, rows: Mapping[int, NDArray[np.int64]], part: int, of: int) -> None:
         self._patients, self._corpus, config = patients, patients.corpus, patients.config
         self._task = patients.task
-        device, precision = device_and_precision(config.device, config.precision)
+        device, precision = device_and_precision(config.device, config.precision, local_rank())
         model = self._task.model
         self._learner = Learner(model, self._task.loss, config, device=device, precision=precision, ranks=Ranks())
         self.flat = FlatModel(model)

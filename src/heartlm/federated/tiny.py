@@ -17,6 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.federated.client import Between
+from heartlm.federated.communicators import local_rank
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.local import LocalClient
 from heartlm.federated.partition import Member, Patient
@@ -147,7 +148,7 @@ class TinyLearning:
 
     def __init__(self, study: StudyConfig, samples: Mapping[int, BeatSet], test: BeatSet, class_weight: Tensor) -> None:
         self.study, self.test = study, test
-        self.device, self.precision = device_and_precision(study.device, study.precision)
+        self.device, self.precision = device_and_precision(study.device, study.precision, local_rank())
         torch.manual_seed(study.seed)
         self.flat = FlatModel(TinyECG(NUM_CLASSES).to(self.device))
         self.optimizer = _optimizer(study, self.flat)
