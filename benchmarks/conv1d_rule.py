@@ -31,7 +31,8 @@ from heartlm.kernels.convolution_rule import ALL_BY_KERNEL, ALL_BY_TORCH, PASSES
 from heartlm.memory import keep_memory
 
 TURN_S, ROUNDS = 4e-4, 9
-LEAST_GAIN, LARGEST_GAIN, MOST_BOXES, SIMPLICITY = 0.2, 0.25, 4, 0.02
+LEAST_GAIN, LARGEST_GAIN, MOST_BOXES = 0.8, 0.25, 4
+SLOWER_WEIGHS, SIMPLICITY = 3.0, 0.02
 PATH = RESULTS / "conv1d_rule.json"
 
 
@@ -87,25 +88,26 @@ Entry = dict[str, Any]
 
 
 def fitted(entries: list[Entry]) -> dict[str, list[Box]]:
-    """For each pass the boxes in which torch is faster.
-
-    Shapes in which torch does a pass are not counted against training as a whole: there torch's time is no alternative
-    to ours alone.
-    """
+    """For each pass, and for training as a whole, the boxes in which torch is faster."""
     found = [sizes(ConvShape(**entry["shape"])) for entry in entries]
     gains = {name: np.array([np.log(entry[name][0] / entry[name][1]) for entry in entries]) for name in PASSES}
-    boxes = {name: boxes_around(found, gains[name]) for name in PASSES if name != "training"}
-    mixed = [any(inside(each, box) for group in boxes.values() for box in group) for each in found]
-    return boxes | {
-        "training": boxes_around(found, np.where(mixed, np.minimum(gains["training"], 0), gains["training"]))
-    }
+    slipped = np.array([disturbed(entry) for entry in entries])
+    gains["training"] = np.where(slipped, np.minimum(gains["training"], 0), gains["training"])
+    return {name: boxes_around(found, gain) for name, gain in gains.items()}
+
+
+def disturbed(entry: Entry) -> bool:
+    """Whether a step took far longer than its passes, of either: then something else ran in every round."""
+    sums = np.sum([entry[name] for name in PASSES if name != "training"], axis=0)
+    return bool(np.any(np.array(entry["training"]) > 1.5 * sums + 1e-4))
 
 
 def boxes_around(found: list[dict[str, float]], gain: np.ndarray) -> list[Box]:
     """Boxes that hold the most of what torch gains (the logarithm of its ratio) and the least of what it loses.
 
-    Greedy: the best box of at most three bounds on as many sizes, until the next would gain little. What one
-    shape gains is capped, so that a slip of the clock makes no box of its own.
+    Greedy: the best box of at most three bounds on as many sizes, until the next would gain little. What a
+    shape gains weighs thrice, since nothing should be slower than it was, but is capped, so that a slip of the clock
+    makes no box: it takes two shapes.
     """
     bounds, within = bounds_of(found)
     names = [name for name, _, _ in bounds]
@@ -114,7 +116,7 @@ def boxes_around(found: list[dict[str, float]], gain: np.ndarray) -> list[Box]:
     # A third bound on a size that the pair bounds already is out of the question; the empty bound is not.
     barred = np.array([[name != "" and name in (names[i], names[j]) for name in names] for i, j in pairs])
     num_bounds = np.array([[sum(names[k] != "" for k in pair) for pair in pairs]]).T + (np.array(names) != "")
-    gain, boxes = np.minimum(gain, LARGEST_GAIN), list[Box]()
+    gain, boxes = np.where(gain > 0, SLOWER_WEIGHS * np.minimum(gain, LARGEST_GAIN), gain), list[Box]()
     while len(boxes) < MOST_BOXES:
         scores = np.where(barred, -math.inf, (both * gain) @ within.T.astype(float) - SIMPLICITY * num_bounds)
         pair, third = np.unravel_index(np.argmax(scores), scores.shape)
@@ -131,7 +133,7 @@ def bounds_of(found: list[dict[str, float]]) -> tuple[list[tuple[str, float, flo
     bounds, within = [("", 0.0, math.inf)], [np.ones(len(found), bool)]
     for name in found[0]:
         values = np.array([each[name] for each in found])
-        for edge in np.unique(np.quantile(values, np.linspace(0, 1, 11), method="nearest")).tolist():
+        for edge in np.unique(np.quantile(values, np.linspace(0, 1, 21), method="nearest")).tolist():
             bounds += [(name, 0.0, edge), (name, edge, math.inf)]
             within += [values <= edge, values >= edge]
     return bounds, np.stack(within)

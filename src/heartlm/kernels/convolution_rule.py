@@ -32,34 +32,34 @@ Box = Mapping[str, tuple[float, float]]
 TORCH_IS_FASTER: dict[str, dict[Pass, tuple[Box, ...]]] = {
     "avx512": {
         "input_gradient": (
-            {"filters": (16, inf), "channels": (0, 1), "kernel_size": (31, inf)},
-            {"filters": (128, inf), "batch": (76, inf), "kernel_size": (5, inf)},
+            {"filters": (16, inf), "channels": (0, 1), "kernel_size": (25, inf)},
+            {"filters": (128, inf), "batch": (45, inf), "stride": (2, inf)},
             {"filters": (64, inf), "batch": (0, 7), "out_length": (3600, inf)},
         ),
-        "training": (
-            {"filters": (8, inf), "batch": (0, 1), "mflops": (0, 0.393216)},
-            {"filters": (128, inf), "batch": (0, 1), "kernel_size": (0, 3)},
-        ),
+        "training": ({"filters": (8, inf), "batch": (0, 1), "mflops": (0, 1.2672)},),
     },
     "avx2": {
         "input_gradient": (
             {"filters": (128, inf), "batch": (0, 1), "mflops": (0.27648, inf)},
             {"filters": (16, inf), "channels": (0, 1), "kernel_size": (25, inf)},
         ),
-        "weight_gradient": ({"filters": (128, inf), "batch": (0, 1), "kernel_size": (15, inf)},),
+        "weight_gradient": ({"filters": (128, inf), "batch": (0, 1), "mflops": (0.27648, inf)},),
         "training": (
-            {"kernel_size": (0, 3), "batch": (0, 1), "out_length": (0, 128)},
-            {"kernel_size": (25, inf), "mflops": (0, 1.68)},
+            {"filters": (64, inf), "batch": (0, 1), "mflops": (0, 14.6801)},
+            {"out_length": (0, 128), "stride": (0, 1), "mflops": (0, 0.96)},
         ),
     },
     "portable": {
         "forward": (
             {"channels": (0, 4), "batch": (0, 1), "filters": (8, inf)},
             {"kernel_size": (0, 3), "batch": (0, 1), "out_length": (0, 128)},
-            {"filters": (16, inf), "out_length": (3600, inf)},
         ),
-        "input_gradient": ({"filters": (128, inf), "batch": (0, 1), "mflops": (0.352, inf)},),
+        "input_gradient": ({"filters": (32, inf), "batch": (0, 1), "stride": (0, 2)},),
         "weight_gradient": ({"filters": (128, inf), "batch": (0, 1), "mflops": (0.352, inf)},),
+        "training": (
+            {"channels": (0, 4), "batch": (0, 1), "filters": (8, inf)},
+            {"kernel_size": (0, 3), "batch": (0, 1), "out_length": (0, 128)},
+        ),
     },
 }
 """By variant of the kernels and pass; a shape in any of the boxes goes to torch."""
