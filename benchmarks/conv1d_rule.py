@@ -37,7 +37,7 @@ PATH = RESULTS / "conv1d_rule.json"
 
 
 def shapes(num: int, most_flops: float) -> list[ConvShape]:
-    """Plain layers, and as many again with strides, dilation and groups."""
+    """Plain layers; others with strides, dilation and groups; and single recordings, where calls cost the most."""
     plain = ecg_grid(num, most_flops, seed=1)
     draws = np.random.default_rng(2)
     varied = []
@@ -47,7 +47,8 @@ def shapes(num: int, most_flops: float) -> list[ConvShape]:
         stride, dilation = int(draws.choice([1, 2, 4])), int(draws.choice([1, 2, 4]))
         padding = dilation * (shape.kernel_size // 2)
         varied.append(replace(shape, stride=stride, dilation=dilation, padding=padding, groups=groups if fits else 1))
-    return [*plain, *varied]
+    single = dict.fromkeys(replace(shape, batch=1) for shape in plain[num // 2 :])
+    return [*plain, *varied, *(shape for shape in single if shape not in plain)]
 
 
 def turns(case: Case) -> dict[str, Callable[[], object]]:
