@@ -39,9 +39,9 @@ LEARNING = {
     "evaluate-every": 20,
     "save-every": 20,
 }
-"""Of all studies. Window, rates and batches were chosen on patients of DS1 held out from the others. Strategy and rounds
-were not: on them DiLoCo was a little ahead of FedAvg (mean V F1 0.71 and 0.69 after 60 rounds), and on DS2 60 rounds of
-DiLoCo ended at 0.62, of FedAvg at 0.82; 30 rounds were then taken for time, and both strategies are in the table."""
+"""Of all studies. Window, rates and batches were chosen on patients of DS1 held out from the others. Strategy and
+rounds were not: on them DiLoCo was a little ahead of FedAvg (mean V F1 0.71 and 0.69 after 60 rounds), and on DS2 60
+rounds of DiLoCo ended at 0.62, of FedAvg at 0.82; 30 rounds were then taken for time, and both are in the table."""
 CENTRAL = {"rounds": 40, "local-steps": 50, "batch-size": 128}
 """Of the training in one place: the best on the same held-out patients, of 1200 steps of 64 or 512 beats and these."""
 CLIENTS = 8
