@@ -6,7 +6,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,10 +124,12 @@ class Nodes:
 
 
 @pytest.fixture
-def in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the process of a server app knows of itself."""
+def in_a_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What the process of a server app knows of itself; what apps set for a process of their own is set back."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
+    yield
+    torch.set_flush_denormal(False)
 
 
 def language_study(corpus: Path, **changed: object) -> StudyConfig:
