@@ -45,9 +45,9 @@ class StepBatches:
     num_tokens: int
 
 
-TOGETHER, TOGETHER_BYTES = 8, 1 << 20
+TOGETHER, TOGETHER_BYTES = 16, 4 << 20
 """Steps prepared together where there is no thread: after a training step the processor's caches have forgotten how,
-and the first of them costs as much as several others. Not more than the caches hold."""
+and the first of them costs as much as several others. Not many more, as a short measurement has to see some."""
 
 
 class _Closed(Exception):  # noqa: N818
