@@ -181,13 +181,15 @@ def training(layer: Layer, x: Tensor, dy: Tensor) -> Callable[[], object]:
 def medians(turns: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Seconds of a call of each, in the middle of `rounds` in which all take turns.
 
-    A turn repeats short work `TURN_S` long, as often for all; all are warmed up before.
+    A turn repeats short work `TURN_S` long, as often for all, after doing it once for the caches, which hold what the
+    rival before has left.
     """
     slowest = max(min(seconds(turn) for _ in range(3)) for turn in turns.values())
     repeats = max(1, round(TURN_S / slowest))
     times: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(rounds):
         for name, turn in turns.items():
+            turn()
             times[name].append(seconds(lambda turn=turn: _repeat(turn, repeats)) / repeats)  # type: ignore[misc]
     return {name: statistics.median(taken) for name, taken in times.items()}
 

@@ -11,6 +11,7 @@
  * cost no more than that. */
 #include "conv1d_tile.h"
 
+#define LINE 16     /* floats of a cache line */
 #define WINDOW 4096 /* floats that the window of a stretch may take if it has more than one tile */
 
 typedef struct {
@@ -21,10 +22,11 @@ typedef struct {
     int64_t taps;             /* floats that the places of the taps take in a window */
 } plan;
 
-static plan plan_of(const correlation *what) {
+static plan plan_of(const correlation *what, int64_t threads) {
     plan made = {.width = vectors_beside(channels_at_once(what->num_out)) * LANES, .phases = what->step};
     int64_t num_tiles = greater(1, quotient_up(what->num_outputs, made.width));
     int64_t tiles = what->num_out > MOST_CHANNELS ? WINDOW / (what->num_in * what->step * made.width) : 1;
+    tiles = smaller(tiles, quotient_up(num_tiles * what->batch * what->groups, threads));
     made.in_row = quotient_up(num_tiles, greater(1, tiles));
     made.stretch = quotient_up(num_tiles, made.in_row) * made.width;
     made.in_row = quotient_up(what->num_outputs, made.stretch);
@@ -36,17 +38,21 @@ static plan plan_of(const correlation *what) {
 }
 
 int64_t LOCAL(direct_scratch)(const correlation *what, int64_t threads) {
-    const plan plan = plan_of(what);
+    const plan plan = plan_of(what, threads);
     return 2 * plan.taps + threads * (plan.window + plan.staged);
 }
 
-/* Writes one tile of `channels` output channels, spread out where they are to lie apart. */
+/* Writes one tile of `channels` output channels, spread out where they are to lie apart. Few products are over before
+ * the lines that they go to have come, so with one input channel these are asked for first. */
 static void run_block(const correlation *what, const plan *plan, tile *block, int64_t channels, int64_t first,
                       int64_t size, float *row, float *staged) {
     int64_t vectors = quotient_up(size, LANES);
     block->last = size - (vectors - 1) * LANES;
     block->out = what->out_step == 1 ? row + what->out_first + first : staged;
     block->out_row = what->out_step == 1 ? what->out_length : plan->width;
+    if (what->out_step == 1 && what->num_in == 1)
+        for (int64_t c = 0; c < channels; c++)
+            for (int64_t t = 0; t < size; t += LINE) __builtin_prefetch(block->out + c * block->out_row + t, 1);
     run_tile(block, channels, vectors);
     if (what->out_step == 1)
         return;
@@ -89,7 +95,7 @@ static void run_unit(const correlation *what, const plan *plan, const int64_t *i
 }
 
 void LOCAL(direct)(const correlation *what, int64_t threads, float *scratch) {
-    const plan plan = plan_of(what);
+    const plan plan = plan_of(what, threads);
     int64_t *in_place = (int64_t *)scratch, *in_window = (int64_t *)(scratch + plan.taps);
     for (int64_t k = 0; k < what->num_taps; k++) {
         in_place[k] = what->place[k] - what->least_place;

@@ -2,80 +2,92 @@
  * polynomials is known from its values at r + 3 points (Toom 1963, Cook 1966; Winograd 1980 for filters). So each input
  * row is evaluated at the points, the weights too, and what was a sum of 4 r products is one of r + 3.
  *
- *     lanes        LANES stretches of outputs, each of `size` places, of one sample or of several; a vector holds one
- *                  place of all, so that neighbours in time are neighbouring vectors and no lane ever talks to another
- *     read         rows of the source are turned into such vectors, zeros around them
- *     evaluate     tile p, the vectors 4 p to 4 p + r + 2, becomes its values at the points:   values[point][in][p]
+ *     lanes        neighbouring tiles, of four outputs each, in the order of time
+ *     read         4 LANES places of the source are dealt out: vector i holds place i of LANES tiles
+ *     evaluate     places 4 p to 4 p + r + 2 of tile p become its values at the points:        values[point][in][p]
  *     multiply     at each point, weights times values, summed over input channels:            product[point][out][p]
  *     interpolate  the values of four outputs from products at the points, plus bias, positive part
- *     write        vectors are turned back into rows
+ *     write        four vectors of outputs are collected into 4 LANES places of the row
  *
  * More than r taps are cut into chunks of four, so that a chunk's values are those of the next tile:
- * product[p] = sum over chunks s of weights[s] * values[p + s]. The last chunk may have five taps. */
+ * product[p] = sum over chunks s of weights[s] * values[p + s]. The last chunk may have five taps.
+ *
+ * A unit is a part of a row, or the rows of several samples side by side, as many tiles as keep the second cache. Where
+ * there are fewer units than threads, each is done by several, which share out its output channels. */
 #include "conv1d_tile.h"
 #include "conv1d_toom_cook.h"
 #include "transpose.h"
 
 #define MOST_VALUES (1 << 18) /* floats */
-#define MOST_SIZE 60
-#define LINE 16 /* floats of a cache line */
+#define MOST_TILES 256
+#define LEAST_TILES (4 * LANES)
 
 typedef struct {
-    int64_t num_points, most_taps, num_chunks; /* taps of the last chunk, at most */
-    int64_t size, in_row, num_stretches;       /* places of a stretch; stretches of a row, and in all */
-    int64_t num_units;                         /* of LANES stretches of one group */
-    int64_t tiles, in_tiles, width;            /* of a stretch: tiles of outputs and of values, places read */
-    int64_t values, products, weights;         /* floats of one point */
-    int64_t scratch;                           /* floats of a thread */
+    int64_t num_points, num_chunks;
+    int64_t tiles, parts;              /* tiles of a part of a row; parts of a row */
+    int64_t rows, num_units;           /* rows of a unit, of more than one sample if parts is 1; units of a group */
+    int64_t row;                       /* tiles of values from one row of a unit to the next */
+    int64_t width;                     /* places of the source that are read for a row of a unit */
+    int64_t values, products;          /* floats of one channel at one point */
+    int64_t values_point, products_point, weights_point; /* floats of one point */
+    int64_t scratch;                   /* floats of a thread */
 } plan;
 
-static void set_size(plan *made, const correlation *what, int64_t size) {
-    made->size = size;
-    made->tiles = size / OUTPUTS;
-    made->in_tiles = made->tiles + made->num_chunks - 1;
-    made->width = OUTPUTS * quotient_up(OUTPUTS * (made->in_tiles - 1) + made->num_points, OUTPUTS);
-    made->in_row = quotient_up(what->num_outputs, size);
-    made->num_stretches = what->batch * made->in_row;
-    made->num_units = quotient_up(made->num_stretches, LANES);
-    made->values = (what->num_in * made->in_tiles + 1) * LANES;
-    made->products = (MOST_CHANNELS * made->tiles + 1) * LANES;
+static void set_size(plan *made, const correlation *what, int64_t tiles, int64_t rows) {
+    made->tiles = tiles, made->rows = rows;
+    made->parts = quotient_up(what->num_outputs, OUTPUTS * tiles);
+    made->num_units = quotient_up(what->batch, rows) * made->parts;
+    made->row = tiles + made->num_chunks - 1;
+    made->width = OUTPUTS * LANES * (quotient_up(made->row, LANES) + 1);
+    made->values = in_lines(rows * made->row + LANES);
+    made->products = in_lines(rows * made->row);
+    made->values_point = what->num_in * made->values + LANES;
+    made->products_point = MOST_CHANNELS * made->products + LANES;
 }
 
 /* About how many cycles a plan takes, as measured with AVX-512: reading and evaluating, interpolating and writing, and
  * products of blocks of output channels and vectors of tiles, of which narrow ones keep the processor less busy. */
 static double cost_of(const plan *made, const correlation *what) {
-    int64_t most = vectors_beside(channels_at_once(what->num_out)), rest = made->tiles % most;
-    double reads = (double)what->num_in * (made->width * 4.0 + made->in_tiles * made->num_points * 2.5);
-    double writes = (double)what->num_out * made->tiles * (16.0 + made->num_points * 2.0);
+    int64_t most = vectors_beside(channels_at_once(what->num_out));
+    int64_t vectors = quotient_up((made->rows - 1) * made->row + made->tiles, LANES);
+    double reads = (double)what->num_in * made->rows * quotient_up(made->row, LANES) * (30.0 + made->num_points * 2.5);
+    double writes = (double)what->num_out * made->rows * quotient_up(made->tiles, LANES) * (16.0 + made->num_points * 2.0);
     double blocks = (double)quotient_up(what->num_out, MOST_CHANNELS) * made->num_points;
-    double columns = (double)(made->tiles / most * most) + (rest > 0 ? rest + 0.7 : 0);
+    double columns = (double)vectors + 0.35 * (quotient_up(vectors, most) * most - vectors);
     double products = blocks * columns * (what->num_in * made->num_chunks * 4.4 + 10.0);
-    return made->num_units * (reads + writes + products);
+    return (reads + writes + products) * made->parts / made->rows;
 }
 
-/* The stretches that cost least: short ones fit rows of any length, long ones read little twice. */
+static int32_t fits(const plan *made) { return made->num_points * made->values_point <= MOST_VALUES; }
+
+/* Whole rows of as many samples as cost least, or parts of one. */
 static plan plan_of(const correlation *what) {
-    plan made = {.num_points = points_for(what->num_taps)}, best = {0};
-    made.most_taps = taps_of(made.num_points);
-    made.num_chunks = chunks_for(what->num_taps, made.num_points);
-    double least = 0;
-    for (int64_t size = OUTPUTS; size <= MOST_SIZE; size += OUTPUTS) {
-        set_size(&made, what, size);
-        double cost = cost_of(&made, what);
-        if (best.size > 0 && (cost >= least || made.num_points * made.values > MOST_VALUES))
-            continue;
-        least = cost;
-        best = made;
+    plan best = {.num_points = points_for(what->num_taps)};
+    int64_t in_row = quotient_up(what->num_outputs, OUTPUTS), parts = quotient_up(in_row, MOST_TILES), tiles = in_row;
+    best.num_chunks = chunks_for(what->num_taps, best.num_points);
+    for (;; parts++) {
+        tiles = parts > 1 ? quotient_up(quotient_up(in_row, parts), LANES) * LANES : in_row;
+        set_size(&best, what, tiles, 1);
+        if (fits(&best) || tiles <= LEAST_TILES)
+            break;
     }
-    best.weights = in_lines(quotient_up(what->num_out, LANES) * LANES * what->num_in * best.num_chunks);
-    best.scratch = 2 * LANES * best.width + best.num_points * (best.values + best.products);
+    plan made = best;
+    for (int64_t rows = 2; parts == 1 && rows <= what->batch && rows * best.row <= MOST_TILES && fits(&made); rows++) {
+        set_size(&made, what, tiles, rows);
+        if (fits(&made) && cost_of(&made, what) < cost_of(&best, what))
+            best = made;
+    }
+    best.weights_point = in_lines(quotient_up(what->num_out, LANES) * LANES * what->num_in * best.num_chunks);
+    best.scratch = in_lines(best.width + best.num_points * (best.values_point + best.products_point));
     return best;
 }
 
+static int64_t taps_size(const plan *plan) { return (OUTPUTS * plan->num_chunks + 1) * LANES; }
+
 int64_t LOCAL(toom_cook_scratch)(const correlation *what, int64_t threads) {
     const plan plan = plan_of(what);
-    return what->groups * plan.num_points * plan.weights + in_lines(2 * plan.num_chunks) +
-           threads * greater(plan.scratch, (OUTPUTS * plan.num_chunks + 1) * LANES);
+    return what->groups * plan.num_points * plan.weights_point + in_lines(4 * plan.num_chunks) +
+           threads * greater(plan.scratch, taps_size(&plan));
 }
 
 /* The weights of up to LANES output channels for one input channel, turned: taps[k] is a vector of channels, from the
@@ -96,34 +108,50 @@ static void read_taps(const correlation *what, const plan *plan, const float *fr
         for (int64_t j = 0; j < smaller(4, num - k); j++)
             store(taps + (descends ? num - 1 - k - j : k + j) * LANES, fours[j]);
     }
-    memset(taps + num * LANES, 0, (size_t)((OUTPUTS * plan->num_chunks + 1 - num) * LANES) * sizeof *taps);
+    memset(taps + num * LANES, 0, (size_t)(taps_size(plan) - num * LANES) * sizeof *taps);
 }
 
-/* Values of the weights of a group, [point][LANES output channels][in][chunk][channel]. */
-ALWAYS void evaluate_weights(const correlation *what, const plan *plan, const float *weight, float *taps, float *to,
-                             int num_points) {
+/* Values of the weights of LANES output channels of a group, from `o` on: [point][in][chunk][channel]. */
+ALWAYS void evaluate_weights(const correlation *what, const plan *plan, int64_t group, int64_t o, float *taps,
+                             float *to, int num_points) {
     float matrix[MOST_POINTS][MOST_TAPS];
     const float *end = what->weight + what->groups * what->weight_group;
+    const float *from = what->weight + group * what->weight_group + o * what->weight_out;
     filter_matrix(num_points, matrix);
-    for (int64_t o = 0; o < what->num_out; o += LANES)
-        for (int64_t i = 0; i < what->num_in; i++) {
-            read_taps(what, plan, weight + o * what->weight_out + i * what->weight_in, what->num_out - o, end, taps);
-            for (int64_t chunk = 0; chunk < plan->num_chunks; chunk++, to += LANES) {
-                vfloat tap[MOST_TAPS] = {0};
-                int is_last = chunk == plan->num_chunks - 1;
+    for (int64_t i = 0; i < what->num_in; i++) {
+        read_taps(what, plan, from + i * what->weight_in, what->num_out - o, end, taps);
+        for (int64_t chunk = 0; chunk < plan->num_chunks; chunk++, to += LANES) {
+            vfloat tap[MOST_TAPS] = {0};
+            int is_last = chunk == plan->num_chunks - 1;
 #pragma GCC unroll 5
-                for (int k = 0; k < num_points - OUTPUTS + 1; k++)
-                    if (k < OUTPUTS || is_last)
-                        tap[k] = load(taps + (chunk * OUTPUTS + k) * LANES);
+            for (int k = 0; k < num_points - OUTPUTS + 1; k++)
+                if (k < OUTPUTS || is_last)
+                    tap[k] = load(taps + (chunk * OUTPUTS + k) * LANES);
 #pragma GCC unroll 8
-                for (int point = 0; point < num_points; point++) {
-                    vfloat sum = matrix[point][0] * tap[0];
+            for (int point = 0; point < num_points; point++) {
+                vfloat sum = matrix[point][0] * tap[0];
 #pragma GCC unroll 5
-                    for (int k = 1; k < num_points - OUTPUTS + 1; k++) sum += matrix[point][k] * tap[k];
-                    store(to + point * plan->weights, sum);
-                }
+                for (int k = 1; k < num_points - OUTPUTS + 1; k++) sum += matrix[point][k] * tap[k];
+                store(to + point * plan->weights_point, sum);
             }
         }
+    }
+}
+
+/* A share of the blocks of LANES output channels of all groups; those of a group follow each other. */
+static void evaluate_blocks(const correlation *what, const plan *plan, int64_t begin, int64_t end, float *weights,
+                            float *taps) {
+    int64_t in_group = quotient_up(what->num_out, LANES);
+    for (int64_t block = begin; block < end; block++) {
+        int64_t group = block / in_group, o = block % in_group * LANES;
+        float *to = weights + group * plan->num_points * plan->weights_point + o * what->num_in * plan->num_chunks;
+        if (plan->num_points == 6)
+            evaluate_weights(what, plan, group, o, taps, to, 6);
+        else if (plan->num_points == 7)
+            evaluate_weights(what, plan, group, o, taps, to, 7);
+        else
+            evaluate_weights(what, plan, group, o, taps, to, 8);
+    }
 }
 
 /* Four outputs from their products, `point` floats apart. */
@@ -146,127 +174,136 @@ ALWAYS void interpolate(const float *from, int64_t point, int num_points, vfloat
     y[0] += even, y[1] += 0.5f * odd, y[2] += 0.25f * even, y[3] += 0.125f * odd;
 }
 
-/* Where the stretches of a unit lie: their samples, the first of their outputs, how many of these there are. */
+/* What is computed at a time: part of the rows of some samples, of one group, and some of its output channels. */
 typedef struct {
-    int64_t sample[LANES], first[LANES], num[LANES], least;
-} stretches;
+    int64_t group, sample, rows; /* the first of the samples, and how many */
+    int64_t first, num;          /* outputs of each row */
+    int64_t tiles, vectors;      /* tiles of these outputs, and vectors of tiles of all rows */
+    int64_t begin, end;          /* output channels */
+} unit;
 
-static stretches stretches_of(const correlation *what, const plan *plan, int64_t unit) {
-    stretches made = {.least = plan->size};
-    for (int64_t lane = 0; lane < LANES; lane++) {
-        int64_t stretch = unit * LANES + lane, exists = stretch < plan->num_stretches;
-        stretch = exists ? stretch : plan->num_stretches - 1;
-        made.sample[lane] = stretch / plan->in_row;
-        made.first[lane] = stretch % plan->in_row * plan->size;
-        made.num[lane] = exists ? smaller(plan->size, what->num_outputs - made.first[lane]) : 0;
-        made.least = smaller(made.least, made.num[lane]);
-    }
+static unit unit_of(const correlation *what, const plan *plan, int64_t number, int64_t splits) {
+    int64_t split = number % splits, place = number / splits % plan->num_units;
+    int64_t blocks = quotient_up(what->num_out, MOST_CHANNELS);
+    unit made = {.group = number / splits / plan->num_units, .sample = place / plan->parts * plan->rows,
+                 .first = place % plan->parts * plan->tiles * OUTPUTS,
+                 .begin = blocks * split / splits * MOST_CHANNELS,
+                 .end = smaller(what->num_out, blocks * (split + 1) / splits * MOST_CHANNELS)};
+    made.rows = smaller(plan->rows, what->batch - made.sample);
+    made.num = smaller(plan->tiles * OUTPUTS, what->num_outputs - made.first);
+    made.tiles = quotient_up(made.num, OUTPUTS);
+    made.vectors = quotient_up((made.rows - 1) * plan->row + made.tiles, LANES);
     return made;
 }
 
-/* Reads and evaluates all input channels of a unit. The rows of the next channel are fetched meanwhile, since the
- * processor does not see so many streams coming. */
-ALWAYS void evaluate_unit(const correlation *what, const plan *plan, const stretches *at, int64_t group,
-                          float *windows, float *turned, float *values, int num_points) {
-    const float *rows[LANES], *from[LANES];
-    int64_t begin[LANES];
-    for (int64_t lane = 0; lane < LANES; lane++) {
-        begin[lane] = what->origin + what->least_place + at->first[lane];
-        from[lane] = what->source + (at->sample[lane] * what->groups + group) * what->num_in * what->source_length;
+/* The values of so many tiles of a row; some more are written, up to a whole vector. */
+ALWAYS void evaluate_row(const float *from, int64_t tiles, float *to, int64_t point, int num_points) {
+    vfloat places[MOST_POINTS];
+    load_dealt(from, places);
+    for (int64_t p = 0; p < tiles; p += LANES) {
+        vfloat next[OUTPUTS];
+        from += OUTPUTS * LANES;
+        load_dealt(from, next);
+#pragma GCC unroll 4
+        for (int i = 0; i < MOST_POINTS - OUTPUTS; i++) places[OUTPUTS + i] = NEXT(places[i], next[i]);
+        evaluate(places, to + p, point, num_points);
+#pragma GCC unroll 4
+        for (int i = 0; i < OUTPUTS; i++) places[i] = next[i];
     }
-    for (int64_t i = 0; i < what->num_in; i++) {
-        for (int64_t lane = 0; lane < LANES; lane++, from[lane - 1] += what->source_length) {
-            rows[lane] = from[lane] + begin[lane];
-            if (begin[lane] >= 0 && begin[lane] + plan->width <= what->source_length)
-                continue;
-            copy_window(from[lane], what->source_length, begin[lane], 1, plan->width, windows + lane * plan->width);
-            rows[lane] = windows + lane * plan->width;
+}
+
+/* Reads and evaluates all input channels of a unit. Behind the last values of each come zeros, since products are
+ * computed for whole vectors. */
+ALWAYS void evaluate_unit(const correlation *what, const plan *plan, const unit *at, float *window, float *values,
+                          int num_points) {
+    int64_t begin = what->origin + what->least_place + at->first, tiles = at->tiles + plan->num_chunks - 1;
+    int64_t inside = begin >= 0 && begin + plan->width <= what->source_length;
+    for (int64_t i = 0; i < what->num_in; i++, values += plan->values) {
+        for (int64_t point = 0; point < num_points; point++)
+            store(values + point * plan->values_point + (at->rows - 1) * plan->row + tiles, (vfloat){0});
+        for (int64_t row = 0; row < at->rows; row++) {
+            int64_t channel = ((at->sample + row) * what->groups + at->group) * what->num_in + i;
+            const float *from = what->source + channel * what->source_length;
+            if (!inside)
+                copy_window(from, what->source_length, begin, 1, plan->width, window);
+            evaluate_row(inside ? from + begin : window, tiles, values + row * plan->row, plan->values_point,
+                         num_points);
         }
-        for (int64_t t = 0; t < plan->width; t += 4) {
-            if (t % LINE == 0)
-                for (int64_t lane = 0; lane < LANES; lane++) __builtin_prefetch(from[lane] + begin[lane] + t);
-            load_turned(rows, t, turned + t * LANES);
-        }
-        float *to = values + i * plan->in_tiles * LANES;
-        for (int64_t p = 0; p < plan->in_tiles; p++)
-            evaluate(turned + p * OUTPUTS * LANES, to + p * LANES, plan->values, num_points);
     }
 }
 
 /* Products at one point of a block of output channels from `o` on. */
-static void multiply(const correlation *what, const plan *plan, const int64_t *chunks, const float *values,
-                     const float *weights, int64_t o, int64_t channels, int64_t point, float *products) {
+static void multiply(const correlation *what, const plan *plan, const int64_t *lists, const float *values,
+                     const float *weights, int64_t o, int64_t channels, int64_t vectors, int64_t point,
+                     float *products) {
     int64_t most = vectors_beside(channels), first, end;
     chunks_at(point, what->num_taps, plan->num_points, &first, &end);
     int64_t block = o / LANES * plan->num_chunks * what->num_in * LANES + o % LANES;
-    tile of = {.x_in = plan->in_tiles * LANES, .weight = weights + point * plan->weights + block, .weight_out = 1,
-               .weight_in = plan->num_chunks * LANES, .x_tap = chunks + first, .weight_tap = chunks + first,
-               .num_in = what->num_in, .num_taps = end - first,
-               .out_row = plan->tiles * LANES, .last = LANES};
-    for (int64_t p = 0, vectors; p < plan->tiles; p += vectors) {
-        vectors = smaller(most, plan->tiles - p);
-        of.x = values + point * plan->values + p * LANES;
-        of.out = products + point * plan->products + p * LANES;
-        run_tile(&of, channels, vectors);
+    tile of = {.x_in = plan->values, .weight = weights + point * plan->weights_point + block, .weight_out = 1,
+               .weight_in = plan->num_chunks * LANES, .x_tap = lists + first,
+               .weight_tap = lists + plan->num_chunks + first, .num_in = what->num_in, .num_taps = end - first,
+               .out_row = plan->products, .last = LANES};
+    int64_t blocks = quotient_up(vectors, most);
+    for (int64_t v = 0, width; v < vectors; v += width, blocks--) {
+        width = quotient_up(vectors - v, blocks);
+        of.x = values + point * plan->values_point + v * LANES;
+        of.out = products + point * plan->products_point + v * LANES;
+        run_tile(&of, channels, width);
     }
 }
 
-/* Interpolates and writes one output channel of a unit; that of the next, `next` floats on, is fetched. */
-ALWAYS void interpolate_row(const plan *plan, const stretches *at, const float *products, float bias, int32_t relu,
-                            float *const *rows, int64_t next, int num_points) {
-    for (int64_t p = 0; p < plan->tiles; p++) {
+/* Interpolates and writes `num` outputs of a row. */
+ALWAYS void interpolate_row(const plan *plan, const float *products, float bias, int32_t relu, float *row, int64_t num,
+                            int num_points) {
+    for (int64_t t = 0; t < num; t += OUTPUTS * LANES, products += LANES) {
         vfloat y[OUTPUTS];
-        interpolate(products + p * LANES, plan->products, num_points, y);
+        interpolate(products, plan->products_point, num_points, y);
 #pragma GCC unroll 4
         for (int j = 0; j < OUTPUTS; j++) {
             y[j] += bias;
             y[j] = relu ? larger(y[j], (vfloat){0}) : y[j];
         }
-        int64_t t = p * OUTPUTS;
-        if (t % LINE == 0)
-            for (int64_t lane = 0; lane < LANES; lane++) __builtin_prefetch(rows[lane] + next + t, 1);
-        if (t + OUTPUTS <= at->least) {
-            store_turned(y, rows, t);
-            continue;
-        }
-        for (int64_t lane = 0; lane < LANES; lane++)
-            for (int64_t j = 0; j < smaller(OUTPUTS, at->num[lane] - t); j++) rows[lane][t + j] = y[j][lane];
+        collect(y);
+#pragma GCC unroll 4
+        for (int j = 0; j < OUTPUTS; j++)
+            if (t + (j + 1) * LANES <= num)
+                store(row + t + j * LANES, y[j]);
+            else if (t + j * LANES < num)
+                store_first(row + t + j * LANES, y[j], num - t - j * LANES);
     }
 }
 
-ALWAYS void run_unit(const correlation *what, const plan *plan, const int64_t *chunks, const float *weights,
-                     int64_t unit, float *scratch, int num_points) {
-    int64_t group = unit / plan->num_units;
-    const stretches at = stretches_of(what, plan, unit % plan->num_units);
-    float *windows = scratch, *turned = windows + LANES * plan->width, *values = turned + LANES * plan->width;
-    float *products = values + num_points * plan->values;
-    evaluate_unit(what, plan, &at, group, windows, turned, values, num_points);
-    weights += group * num_points * plan->weights;
-    for (int64_t o = 0, channels; o < what->num_out; o += channels) {
-        channels = channels_at_once(what->num_out - o);
+ALWAYS void run_unit(const correlation *what, const plan *plan, const int64_t *lists, const float *weights,
+                     const unit *at, float *scratch, int num_points) {
+    float *values = scratch + plan->width, *products = values + num_points * plan->values_point;
+    evaluate_unit(what, plan, at, scratch, values, num_points);
+    weights += at->group * num_points * plan->weights_point;
+    for (int64_t o = at->begin, channels; o < at->end; o += channels) {
+        channels = channels_at_once(at->end - o);
         for (int64_t point = 0; point < num_points; point++)
-            multiply(what, plan, chunks, values, weights, o, channels, point, products);
+            multiply(what, plan, lists, values, weights, o, channels, at->vectors, point, products);
         for (int64_t c = 0; c < channels; c++) {
-            float *rows[LANES];
-            for (int64_t lane = 0; lane < LANES; lane++)
-                rows[lane] = what->out + at.first[lane] + what->out_length *
-                             ((at.sample[lane] * what->groups + group) * what->num_out + o + c);
-            float bias = what->bias == NULL ? 0.0f : what->bias[group * what->num_out + o + c];
-            interpolate_row(plan, &at, products + c * plan->tiles * LANES, bias, what->relu, rows,
-                            what->out_length, num_points);
+            int64_t channel = (at->sample * what->groups + at->group) * what->num_out + o + c;
+            float bias = what->bias == NULL ? 0.0f : what->bias[at->group * what->num_out + o + c];
+            float *row = what->out + channel * what->out_length + at->first;
+            for (int64_t r = 0; r < at->rows; r++, row += what->groups * what->num_out * what->out_length)
+                interpolate_row(plan, products + c * plan->products + r * plan->row, bias, what->relu, row, at->num,
+                                num_points);
         }
     }
 }
 
-static void run_units(const correlation *what, const plan *plan, const int64_t *chunks, const float *weights,
-                      int64_t begin, int64_t end, float *scratch) {
-    for (int64_t unit = begin; unit < end; unit++)
+static void run_units(const correlation *what, const plan *plan, const int64_t *lists, const float *weights,
+                      int64_t begin, int64_t end, int64_t splits, float *scratch) {
+    for (int64_t number = begin; number < end; number++) {
+        const unit at = unit_of(what, plan, number, splits);
         if (plan->num_points == 6)
-            run_unit(what, plan, chunks, weights, unit, scratch, 6);
+            run_unit(what, plan, lists, weights, &at, scratch, 6);
         else if (plan->num_points == 7)
-            run_unit(what, plan, chunks, weights, unit, scratch, 7);
+            run_unit(what, plan, lists, weights, &at, scratch, 7);
         else
-            run_unit(what, plan, chunks, weights, unit, scratch, 8);
+            run_unit(what, plan, lists, weights, &at, scratch, 8);
+    }
 }
 
 /* Taps follow each other and outputs lie side by side, and there is enough of both for the detour: in multiply-adds of
@@ -286,28 +323,32 @@ int32_t LOCAL(toom_cook_is_faster)(const correlation *what) {
 
 void LOCAL(toom_cook)(const correlation *what, int64_t threads, float *scratch) {
     const plan plan = plan_of(what);
-    int64_t *chunks = (int64_t *)scratch, units = what->groups * plan.num_units; /* where chunks lie, in floats */
-    float *weights = scratch + in_lines(2 * plan.num_chunks);
-    scratch = weights + what->groups * plan.num_points * plan.weights;
-    for (int64_t chunk = 0; chunk < plan.num_chunks; chunk++) chunks[chunk] = chunk * LANES;
-    for (int64_t group = 0; group < what->groups; group++) {
-        const float *from = what->weight + group * what->weight_group;
-        float *to = weights + group * plan.num_points * plan.weights;
-        if (plan.num_points == 6)
-            evaluate_weights(what, &plan, from, scratch, to, 6);
-        else if (plan.num_points == 7)
-            evaluate_weights(what, &plan, from, scratch, to, 7);
-        else
-            evaluate_weights(what, &plan, from, scratch, to, 8);
-    }
-    double work = (double)units * plan.num_points * plan.num_chunks * plan.tiles * LANES * what->num_in * what->num_out;
-    threads = threads_for(work, units, threads);
+    int64_t *lists = (int64_t *)scratch; /* where chunks lie, in floats: of values, and of weights */
+    int64_t units = what->groups * plan.num_units, blocks = what->groups * quotient_up(what->num_out, LANES);
+    float *weights = scratch + in_lines(4 * plan.num_chunks);
+    scratch = weights + what->groups * plan.num_points * plan.weights_point;
+    for (int64_t chunk = 0; chunk < plan.num_chunks; chunk++)
+        lists[chunk] = chunk, lists[plan.num_chunks + chunk] = chunk * LANES;
+    int64_t splits = smaller(quotient_up(what->num_out, MOST_CHANNELS), quotient_up(threads, units));
+    double tiles = (double)what->batch * plan.parts * plan.tiles * what->groups;
+    double work = tiles * plan.num_points * plan.num_chunks * what->num_in * what->num_out;
+    threads = threads_for(work, units * splits, threads);
     if (threads == 1) {
-        run_units(what, &plan, chunks, weights, 0, units, scratch);
+        evaluate_blocks(what, &plan, 0, blocks, weights, scratch);
+        run_units(what, &plan, lists, weights, 0, units, 1, scratch);
         return;
     }
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t thread = 0; thread < threads; thread++)
-        run_units(what, &plan, chunks, weights, units * thread / threads, units * (thread + 1) / threads,
-                  scratch + thread * plan.scratch);
+    int64_t each = greater(plan.scratch, taps_size(&plan));
+    units *= splits;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t thread = 0; thread < threads; thread++)
+            evaluate_blocks(what, &plan, blocks * thread / threads, blocks * (thread + 1) / threads, weights,
+                            scratch + thread * each);
+#pragma omp for schedule(static)
+        for (int64_t thread = 0; thread < threads; thread++)
+            run_units(what, &plan, lists, weights, units * thread / threads, units * (thread + 1) / threads, splits,
+                      scratch + thread * each);
+    }
 }

@@ -60,12 +60,10 @@ ALWAYS void evaluate_six(const vfloat *d, float *to, int64_t point, int64_t infi
     store(to + infinity * point, 4 * d[1] - 5 * d[3] + d[5]);
 }
 
-/* The values of one tile at all points, `point` floats apart. Factors x - 1/2 and x^2 - 1/4 of the polynomials of the
+/* The values of the tile d at all points, `point` floats apart. Factors x - 1/2 and x^2 - 1/4 of the polynomials of the
  * six points come first. */
-ALWAYS void evaluate(const float *from, float *to, int64_t point, int num_points) {
-    vfloat d[MOST_POINTS], rest[6];
-#pragma GCC unroll 8
-    for (int i = 0; i < num_points; i++) d[i] = load(from + i * LANES);
+ALWAYS void evaluate(const vfloat *d, float *to, int64_t point, int num_points) {
+    vfloat rest[6];
     if (num_points == 6) {
         evaluate_six(d, to, point, 5);
         return;

@@ -137,8 +137,12 @@ ALWAYS void add_piece(const conv1d_shape *shape, const plan *plan, const float *
         const float *from = x + (sample * shape->in_channels + group * plan->num_in + in) * shape->length;
         read_block(from, shape->length, plan->num_in - in, first - shape->padding, plan->width, windows, turned);
         float *to = x_values + block * plan->in_tiles * LANES;
-        for (int64_t tile = 0; tile < plan->in_tiles; tile++)
-            evaluate(turned + tile * OUTPUTS * LANES, to + tile * LANES, plan->x_values, num_points);
+        for (int64_t tile = 0; tile < plan->in_tiles; tile++) {
+            vfloat places[MOST_POINTS];
+#pragma GCC unroll 8
+            for (int i = 0; i < num_points; i++) places[i] = load(turned + (tile * OUTPUTS + i) * LANES);
+            evaluate(places, to + tile * LANES, plan->x_values, num_points);
+        }
     }
     for (int64_t block = 0, out = 0; block < plan->out_blocks; block++, out += LANES) {
         int64_t channel = group * plan->num_out + out, channels = smaller(LANES, plan->num_out - out);
