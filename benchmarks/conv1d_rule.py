@@ -59,7 +59,7 @@ def turns(case: Case) -> dict[str, Callable[[], object]]:
     bias = bias.detach()
     learning = [tensor.detach().requires_grad_() for tensor in (x, weight, bias)]
     rest = shape.stride, shape.padding, shape.dilation, shape.groups
-    work = plan(x.shape, weight.shape, bias.shape, *rest)
+    work = plan(x.shape, weight.shape, bias.shape, *rest, torch.get_num_threads())
     assert work is not None
     return {
         "forward": lambda: conv1d(x, weight, bias, *rest),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import subprocess
 import sys
 
@@ -103,8 +104,15 @@ def dy_of(shape: ConvShape) -> Floats:
     return numbers((shape.batch, shape.out_channels, shape.out_length), 3)
 
 
-def at(array: Floats) -> int:
-    return address(array, np.float32)
+def gates_of(shape: ConvShape) -> tuple[tuple[Floats | None, Floats], ...]:
+    """No gate and one, and the output's gradient behind each."""
+    dy = dy_of(shape)
+    gate = numbers(dy.shape, 5).clip(min=0)
+    return (None, dy), (gate, np.where(gate > 0, dy, np.float32(0)))
+
+
+def at(array: Floats | None) -> int:
+    return 0 if array is None else address(array, np.float32)
 
 
 def empty(like: tuple[int, ...]) -> tuple[Floats, Floats]:
@@ -144,27 +152,28 @@ def test_forward(shape: ConvShape) -> None:
 @every_kind_of_shape
 def test_input_gradient(shape: ConvShape) -> None:
     dy, weight = dy_of(shape), weight_of(shape)
-    expected = conv1d.reference_input_gradient(shape, dy.astype(float), weight.astype(float))
-    for variant in variants():
-        for threads in (1, 2):
+    for gate, behind in gates_of(shape):
+        expected = conv1d.reference_input_gradient(shape, behind.astype(float), weight.astype(float))
+        for variant, threads in itertools.product(variants(), (1, 2)):
             around, dx = empty((shape.batch, shape.in_channels, shape.length))
-            conv1d.input_gradient(shape, at(dy), at(weight), dx.ctypes.data, threads, variant)
-            assert_close(dx, around, expected, f"{variant}, {threads} threads")
+            conv1d.input_gradient(shape, at(dy), at(weight), dx.ctypes.data, threads, variant, at(gate))
+            assert_close(dx, around, expected, f"{variant}, {threads} threads, gate {gate is not None}")
 
 
 @every_kind_of_shape
 def test_weight_gradient(shape: ConvShape) -> None:
     x, dy = x_of(shape), dy_of(shape)
-    expected, expected_bias = conv1d.reference_weight_gradient(shape, x.astype(float), dy.astype(float))
-    for variant in variants():
-        for threads in (1, 2):
+    for gate, behind in gates_of(shape):
+        expected, expected_bias = conv1d.reference_weight_gradient(shape, x.astype(float), behind.astype(float))
+        for variant, threads in itertools.product(variants(), (1, 2)):
             around, dweight = empty(weight_of(shape).shape)
             around_bias, dbias = empty((shape.out_channels,))
             bias_at = dbias.ctypes.data if shape.batch % 3 else 0
-            conv1d.weight_gradient(shape, at(x), at(dy), dweight.ctypes.data, bias_at, threads, variant)
-            assert_close(dweight, around, expected, f"{variant}, {threads} threads")
+            conv1d.weight_gradient(shape, at(x), at(dy), dweight.ctypes.data, bias_at, threads, variant, at(gate))
+            what = f"{variant}, {threads} threads, gate {gate is not None}"
+            assert_close(dweight, around, expected, what)
             if bias_at:
-                assert_close(dbias, around_bias, expected_bias, f"{variant}, {threads} threads, bias")
+                assert_close(dbias, around_bias, expected_bias, f"{what}, bias")
 
 
 def test_the_references_are_derivatives_of_each_other() -> None:

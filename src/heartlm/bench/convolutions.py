@@ -182,13 +182,13 @@ def medians(turns: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
     """Seconds of a call of each, in the middle of `rounds` in which all take turns.
 
     A turn repeats short work `TURN_S` long, as often for all, after doing it once for the caches, which hold what the
-    rival before has left.
+    rival before has left; every other round goes through the rivals backwards.
     """
     slowest = max(min(seconds(turn) for _ in range(3)) for turn in turns.values())
     repeats = max(1, round(TURN_S / slowest))
     times: dict[str, list[float]] = {name: [] for name in turns}
-    for _ in range(rounds):
-        for name, turn in turns.items():
+    for number in range(rounds):
+        for name, turn in (turns.items(), reversed(turns.items()))[number % 2]:
             turn()
             times[name].append(seconds(lambda turn=turn: _repeat(turn, repeats)) / repeats)  # type: ignore[misc]
     return {name: statistics.median(taken) for name, taken in times.items()}

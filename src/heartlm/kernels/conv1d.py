@@ -22,8 +22,8 @@ Doubles = NDArray[np.float64]
 
 _CALLS: dict[str, tuple[int, tuple[Any, ...]]] = {
     "conv1d_forward": (0, (*(pointer,) * 5, int32, int64, pointer)),
-    "conv1d_input_gradient": (1, (*(pointer,) * 4, int64, pointer)),
-    "conv1d_weight_gradient": (2, (*(pointer,) * 5, int64, pointer)),
+    "conv1d_input_gradient": (1, (*(pointer,) * 5, int64, pointer)),
+    "conv1d_weight_gradient": (2, (*(pointer,) * 6, int64, pointer)),
 }
 """What `conv1d_scratch` calls each kernel, and the types of its arguments."""
 _LINE = 64
@@ -92,36 +92,59 @@ def forward(
 
 
 def input_gradient(
-    shape: ConvShape, dy: int, weight: int, dx: int, num_threads: int, variant: str | None = None
+    shape: ConvShape, dy: int, weight: int, dx: int, num_threads: int, variant: str | None = None, gate: int = 0
 ) -> None:
-    """Gradient of the input, `[batch, in_channels, length]` at `dx`, from that of the output at `dy`."""
+    """Gradient of the input, `[batch, in_channels, length]` at `dx`, from that of the output at `dy`.
+
+    Unless `gate` is 0, it is the address of a forward pass's result with `relu`: where that is not positive, `dy` counts
+    as zero.
+    """
     run, scratch = _prepared(shape, "conv1d_input_gradient", num_threads, variant)
-    run(shape.fields, dy, weight, dx, num_threads, scratch)
+    run(shape.fields, dy, gate or None, weight, dx, num_threads, scratch)
 
 
 def weight_gradient(
-    shape: ConvShape, x: int, dy: int, dweight: int, dbias: int, num_threads: int, variant: str | None = None
+    shape: ConvShape,
+    x: int,
+    dy: int,
+    dweight: int,
+    dbias: int,
+    num_threads: int,
+    variant: str | None = None,
+    gate: int = 0,
 ) -> None:
-    """Gradients of the weights and, unless `dbias` is 0, of the bias, from the input and the output's gradient."""
+    """Gradients of the weights and, unless `dbias` is 0, of the bias, from the input and the output's gradient.
+
+    `gate` is as of `input_gradient`.
+    """
     run, scratch = _prepared(shape, "conv1d_weight_gradient", num_threads, variant)
-    run(shape.fields, x, dy, dweight, dbias or None, num_threads, scratch)
-
-
-_of_thread = threading.local()
+    run(shape.fields, x, dy, gate or None, dweight, dbias or None, num_threads, scratch)
 
 
 def _prepared(shape: ConvShape, name: str, num_threads: int, variant: str | None) -> tuple[Callable[..., Any], int]:
     """A kernel, and the address of memory for it to work in, kept by each thread that calls: fresh memory is slow."""
     call = (name, num_threads, variant)
-    found = shape.prepared.get(call)
-    if found is None:
-        found = shape.prepared[call] = (_function(name, variant), _scratch_bytes(shape, *call))
-    run, size = found
-    if getattr(_of_thread, "size", -1) < size:
-        _of_thread.memory = np.empty(size + _LINE, np.uint8)
-        _of_thread.address = -(-_of_thread.memory.ctypes.data // _LINE) * _LINE
-        _of_thread.size = size
-    return run, _of_thread.address
+    try:
+        run, size = shape.prepared[call]
+    except KeyError:
+        run, size = shape.prepared[call] = (_function(name, variant), _scratch_bytes(shape, *call))
+    if _scratch.size < size:
+        _scratch.grow(size)
+    return run, _scratch.address
+
+
+class _Scratch(threading.local):
+    """Memory of each thread that calls, at the start of a cache line."""
+
+    size, address = -1, 0
+
+    def grow(self, size: int) -> None:
+        self.memory = np.empty(size + _LINE, np.uint8)
+        self.address = -(-self.memory.ctypes.data // _LINE) * _LINE
+        self.size = size
+
+
+_scratch = _Scratch()
 
 
 def _function(name: str, variant: str | None) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from heartlm.kernels import convolution_operator
 from heartlm.kernels.convolution_passes import (
@@ -57,7 +58,7 @@ def conv1d(
     # Of a small convolution every microsecond counts: shapes that are torch's are sent there before all other checks.
     if type(x) is Tensor:
         bias_shape = None if bias is None else bias.shape
-        work = plan(x.shape, weight.shape, bias_shape, stride, padding, dilation, groups)
+        work = plan(x.shape, weight.shape, bias_shape, stride, padding, dilation, groups, _num_threads())
         if work is None and x.dim() == 2:
             return conv1d(x.unsqueeze(0), weight, bias, stride, padding, dilation, groups, relu).squeeze(0)
         if work is not None:
@@ -84,13 +85,13 @@ class _Conv1d(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients by the kernels; by torch, which can be differentiated again, where a graph of them is made."""
         x, weight, y = ctx.saved_tensors
-        if y is not None:
-            dy = torch.ops.aten.threshold_backward.default(dy, y, 0)
         shape, wanted = ctx.work.shape, ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
+            if y is not None:
+                dy = torch.ops.aten.threshold_backward.default(dy, y, 0)
             found = torch_gradients(dy, x, weight, shape.stride, shape.padding, shape.dilation, shape.groups, wanted)
         else:
-            found = gradients(ctx.work, x, weight, dy, wanted)
+            found = gradients(ctx.work, x, weight, dy, wanted, y)
         return *found, None, None
 
 
@@ -102,18 +103,23 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether nothing but memory stands behind the tensors, of which x is no subclass, so that a kernel may read it."""
     return (
         type(weight) in _PLAIN_TYPES
-        and x.dtype is weight.dtype is torch.float32
+        and x.dtype is weight.dtype is _FLOAT
         and x.is_cpu
         and weight.is_cpu
-        and (bias is None or (type(bias) in _PLAIN_TYPES and bias.dtype is torch.float32 and bias.is_cpu))
-        and x.layout is weight.layout is torch.strided
-        and not torch._C._len_torch_dispatch_stack()
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch._C._get_tracing_state() is None
-        and torch.autograd.forward_ad._current_level < 0
-        and not torch.is_autocast_enabled("cpu")
+        and (bias is None or (type(bias) in _PLAIN_TYPES and bias.dtype is _FLOAT and bias.is_cpu))
+        and x.layout is weight.layout is _STRIDED
+        and not _dispatch_modes()
+        and _function_transforms() is None
+        and _tracing_state() is None
+        and forward_ad._current_level < 0
+        and not _is_autocast_enabled("cpu")
         and compiled()
     )
 
 
 _PLAIN_TYPES = (torch.nn.Parameter, Tensor)
+_FLOAT, _STRIDED = torch.float32, torch.strided
+# Looked up once: of a small convolution, each attribute of a module on the way counts.
+_dispatch_modes, _tracing_state = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
+_num_threads = torch.get_num_threads
+_function_transforms, _is_autocast_enabled = torch._C._functorch.peek_interpreter_stack, torch.is_autocast_enabled

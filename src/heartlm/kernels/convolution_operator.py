@@ -92,7 +92,8 @@ def _plan(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: int) -> passes.
     tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
     if any(not tensor.is_cpu or tensor.dtype is not torch.float32 for tensor in tensors) or not passes.compiled():
         return None
-    return passes.plan(x.shape, weight.shape, None if bias is None else bias.shape, *rest)
+    bias_shape = None if bias is None else bias.shape
+    return passes.plan(x.shape, weight.shape, bias_shape, *rest, torch.get_num_threads())
 
 
 def _set_up(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

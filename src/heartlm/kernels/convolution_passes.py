@@ -42,11 +42,13 @@ class Plan:
     Attributes:
         shape: of the convolution.
         out: shape of the result, `[N, O, M]`.
+        num_threads: that may work.
         choice: which passes the kernel does.
     """
 
     shape: ConvShape
     out: tuple[int, int, int]
+    num_threads: int
     choice: Choice
 
 
@@ -59,6 +61,7 @@ def plan(
     padding: int,
     dilation: int,
     groups: int,
+    num_threads: int,
 ) -> Plan | None:
     """The plan of a shape, or None where torch has to say what is wrong with it, or there is nothing to compute."""
     if len(x) != 3 or len(weight) != 3 or 0 in (*x, *weight):
@@ -71,7 +74,7 @@ def plan(
     if channels != channels_of_group * groups or length + 2 * padding < dilation * (size - 1) + 1:
         return None
     shape = ConvShape(batch, channels, length, out_channels, size, stride, padding, dilation, groups)
-    return Plan(shape, (batch, out_channels, shape.out_length), fastest(shape))
+    return Plan(shape, (batch, out_channels, shape.out_length), num_threads, fastest(shape, num_threads))
 
 
 def forward(work: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
@@ -81,15 +84,17 @@ def forward(work: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bo
         y = F.conv1d(x, weight, bias, shape.stride, shape.padding, shape.dilation, shape.groups)
         return y.relu_() if relu else y
     x, weight = x.contiguous(), weight.contiguous()
-    y = torch.empty(work.out)
+    y = torch.empty(*work.out)  # a third of a microsecond sooner than from the tuple
     address = 0 if bias is None else bias.contiguous().data_ptr()
-    kernels.forward(shape, x.data_ptr(), weight.data_ptr(), address, y.data_ptr(), relu, torch.get_num_threads())
+    kernels.forward(shape, x.data_ptr(), weight.data_ptr(), address, y.data_ptr(), relu, work.num_threads)
     return y
 
 
-def gradients(work: Plan, x: Tensor, weight: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool]) -> Gradients:
-    """Gradients of plain x, weight and bias, None where they are not `wanted`."""
-    shape, choice, threads = work.shape, work.choice, torch.get_num_threads()
+def gradients(
+    work: Plan, x: Tensor, weight: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool], y: Tensor | None = None
+) -> Gradients:
+    """Gradients of plain x, weight and bias, None where they are not `wanted`; `y` is the result if a ReLU ended it."""
+    shape, choice, threads = work.shape, work.choice, work.num_threads
     dx, dweight, dbias = None, None, None
     dy = dy.contiguous()
     by_torch = (
@@ -98,19 +103,22 @@ def gradients(work: Plan, x: Tensor, weight: Tensor, dy: Tensor, wanted: tuple[b
         wanted[2] and not (wanted[1] and choice.weight_gradient),
     )
     if any(by_torch):
+        if y is not None:
+            dy, y = torch.ops.aten.threshold_backward.default(dy, y, 0), None
         dx, dweight, dbias = torch_gradients(
             dy, x, weight, shape.stride, shape.padding, shape.dilation, shape.groups, by_torch
         )
+    gate = 0 if y is None else y.data_ptr()
     if wanted[0] and choice.input_gradient:
         weight = weight.contiguous()
         dx = torch.empty(x.shape)
-        kernels.input_gradient(shape, dy.data_ptr(), weight.data_ptr(), dx.data_ptr(), threads)
+        kernels.input_gradient(shape, dy.data_ptr(), weight.data_ptr(), dx.data_ptr(), threads, gate=gate)
     if wanted[1] and choice.weight_gradient:
         x = x.contiguous()
         dweight = torch.empty(weight.shape)
         dbias = torch.empty(weight.shape[0]) if wanted[2] else None
         address = 0 if dbias is None else dbias.data_ptr()
-        kernels.weight_gradient(shape, x.data_ptr(), dy.data_ptr(), dweight.data_ptr(), address, threads)
+        kernels.weight_gradient(shape, x.data_ptr(), dy.data_ptr(), dweight.data_ptr(), address, threads, gate=gate)
     return dx, dweight, dbias
 
 

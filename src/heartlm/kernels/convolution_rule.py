@@ -1,14 +1,15 @@
 """Who convolves a shape, the kernel or torch: a rule taken from measurements.
 
 The kernels are faster nearly everywhere. `TORCH_IS_FASTER` lists where they are not, as boxes in the sizes that decide:
-for each kind of processor, forwards, for each gradient, and for a step of training as a whole, where small shapes pay
-for the way through autograd. The boxes were fitted to the times of 309 layers on one core (105 with AVX2, 75 portably),
-as few and as simple as take in what is slower. On a machine of another kind, derive them anew, and paste what is
+for each kind of processor, on one thread and on several, forwards, for each gradient, and for a step of training as a
+whole, where small shapes pay for the way through autograd. The boxes were fitted to the times of 309 layers on one core
+and on two (105 with AVX2, 75 portably, on one), as few and as simple as take in what is slower. On a machine of another kind, derive them anew, and paste what is
 printed here:
 
     python benchmarks/conv1d_rule.py
 
-`fastest` is asked once for each shape and the answer kept (`convolution_passes.plan`), so a call pays nothing for it.
+`fastest` is asked once for each shape and number of threads and the answer kept (`convolution_passes.plan`), so a call
+pays nothing for it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,19 @@ TORCH_IS_FASTER: dict[str, dict[Pass, tuple[Box, ...]]] = {
             {"kernel_size": (5, inf), "filters": (128, inf), "stride": (2, inf)},
         ),
         "training": (
-            {"channels": (0, 2), "batch": (0, 1), "stride": (0, 1)},
-            {"kernel_size": (0, 3), "batch": (0, 1), "mflops": (0, 3.84)},
-            {"kernel_size": (15, inf), "filters": (64, inf), "mflops": (0, 6.248)},
+            {"filters": (8, inf), "batch": (0, 1), "mflops": (0, 0.432)},
+            {"filters": (64, inf), "batch": (0, 1), "mflops": (0, 6.248)},
+        ),
+    },
+    "avx512, threads": {
+        "input_gradient": (
+            {"filters": (128, inf), "channels": (0, 1), "kernel_size": (11, inf)},
+            {"channels": (0, 1), "batch": (0, 1), "mflops": (2.16269, inf)},
+        ),
+        "weight_gradient": ({"out_length": (0, 360), "batch": (0, 1), "mflops": (28.5696, inf)},),
+        "training": (
+            {"filters": (64, inf), "batch": (0, 1), "out_length": (0, 180)},
+            {"filters": (8, inf), "batch": (0, 1), "mflops": (0, 0.12672)},
         ),
     },
     "avx2": {
@@ -67,7 +78,8 @@ TORCH_IS_FASTER: dict[str, dict[Pass, tuple[Box, ...]]] = {
         ),
     },
 }
-"""By variant of the kernels and pass; a shape in any of the boxes goes to torch."""
+"""By variant of the kernels and pass; a shape in any of the boxes goes to torch. With several threads the boxes of
+"variant, threads" hold where there are any."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +104,13 @@ ALL_BY_KERNEL, ALL_BY_TORCH = Choice(True, True, True, True), Choice(False, Fals
 _imposed: Choice | None = None
 
 
-def fastest(shape: ConvShape) -> Choice:
+def fastest(shape: ConvShape, num_threads: int) -> Choice:
     """The measured choice for `shape`."""
     if _imposed is not None:
         return _imposed
     boxes = TORCH_IS_FASTER.get(variant(), {})
+    if num_threads > 1:
+        boxes = TORCH_IS_FASTER.get(f"{variant()}, threads", boxes)
     found = sizes(shape)
     forward, of_input, of_weight, training = (
         not any(inside(found, box) for box in boxes.get(name, ())) for name in PASSES

@@ -92,22 +92,23 @@ void HEARTLM(conv1d_forward)(const conv1d_shape *shape, const float *x, const fl
     correlate(&what, threads, scratch + lists_size(shape));
 }
 
-/* dx `[N, C_in, L]` from dy `[N, C_out, out_length]`. */
-void HEARTLM(conv1d_input_gradient)(const conv1d_shape *shape, const float *dy, const float *weight, float *dx,
-                                    int64_t threads, float *scratch) {
+/* dx `[N, C_in, L]` from dy `[N, C_out, out_length]`, which is zero where there is a gate of its shape that is not
+ * positive: the result of a ReLU. */
+void HEARTLM(conv1d_input_gradient)(const conv1d_shape *shape, const float *dy, const float *gate, const float *weight,
+                                    float *dx, int64_t threads, float *scratch) {
     for (int64_t residue = 0; residue < shape->stride; residue++) {
         correlation what = input_gradient_of(shape, residue, (int64_t *)scratch);
-        what.source = dy, what.weight = weight, what.out = dx;
+        what.source = dy, what.gate = gate, what.weight = weight, what.out = dx;
         if (what.num_outputs > 0)
             correlate(&what, threads, scratch + lists_size(shape));
     }
 }
 
-/* dweight and, unless that is null, dbias `[C_out]`. */
-void HEARTLM(conv1d_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight,
-                                     float *dbias, int64_t threads, float *scratch) {
+/* dweight and, unless that is null, dbias `[C_out]`; the gate is as above. */
+void HEARTLM(conv1d_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, const float *gate,
+                                     float *dweight, float *dbias, int64_t threads, float *scratch) {
     if (LOCAL(toom_cook_weight_gradient_is_faster)(shape))
-        LOCAL(toom_cook_weight_gradient)(shape, x, dy, dweight, dbias, threads, scratch);
+        LOCAL(toom_cook_weight_gradient)(shape, x, dy, gate, dweight, dbias, threads, scratch);
     else
-        LOCAL(weight_gradient)(shape, x, dy, dweight, dbias, threads, scratch);
+        LOCAL(weight_gradient)(shape, x, dy, gate, dweight, dbias, threads, scratch);
 }

@@ -24,10 +24,11 @@ typedef struct {
 /* Output t of row o of a group is
  *     bias[o] + sum over i, k of
  *         source[i][origin + t * step + place[k]] * weight[o * weight_out + i * weight_in + tap[k]]
- * with zeros around the source, and goes to place out_first + t * out_step of its row. */
+ * with zeros around the source, and goes to place out_first + t * out_step of its row. Unless `gate` is null, which has
+ * the source's layout, the source counts as zero where that is not positive. */
 typedef struct {
     int64_t batch, groups, num_in, num_out;
-    const float *source;
+    const float *source, *gate;
     int64_t source_length, origin, step;
     const float *weight;
     int64_t weight_group, weight_out, weight_in;
@@ -61,9 +62,18 @@ static inline int64_t threads_for(double multiply_adds, int64_t units, int64_t t
     return greater(1, smaller(threads, (int64_t)(multiply_adds / LEAST_WORK)));
 }
 
-/* to[i] = from[first + i * step], zero outside of `from`, for i < size. */
-static inline void copy_window(const float *from, int64_t length, int64_t first, int64_t step, int64_t size,
-                               float *to) {
+/* to[i] = from[first + i * step], zero outside of `from`, for i < size; zero also where there is a gate that is not
+ * positive. */
+static inline void copy_window(const float *from, const float *gate, int64_t length, int64_t first, int64_t step,
+                               int64_t size, float *to) {
+    if (gate != NULL) {
+        for (int64_t i = 0; i < size; i += LANES) {
+            int64_t begin = -first - i, end = length - first - i;
+            vfloat value = load_between(from + first + i, begin, end);
+            store_first(to + i, gated(value, load_between(gate + first + i, begin, end)), size - i);
+        }
+        return;
+    }
     if (step == 1) {
         int64_t i = 0;
         for (; i + LANES <= size; i += LANES)
@@ -90,13 +100,13 @@ void LOCAL(toom_cook)(const correlation *what, int64_t threads, float *scratch);
 
 /* conv1d_weight_gradient.c */
 int64_t LOCAL(weight_gradient_scratch)(const conv1d_shape *shape, int64_t threads);
-void LOCAL(weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight, float *dbias,
-                            int64_t threads, float *scratch);
+void LOCAL(weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, const float *gate,
+                            float *dweight, float *dbias, int64_t threads, float *scratch);
 
 /* conv1d_toom_cook_weights.c, the same for the gradient of the weights. */
 int32_t LOCAL(toom_cook_weight_gradient_is_faster)(const conv1d_shape *shape);
 int64_t LOCAL(toom_cook_weight_gradient_scratch)(const conv1d_shape *shape, int64_t threads);
-void LOCAL(toom_cook_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight,
-                                      float *dbias, int64_t threads, float *scratch);
+void LOCAL(toom_cook_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, const float *gate,
+                                      float *dweight, float *dbias, int64_t threads, float *scratch);
 
 #endif

@@ -6,8 +6,8 @@
  *
  * Some tiles, a stretch, are computed one after the other for as many output channels as a block has, then for the
  * next ones, so that few rows are written at a time. A stretch that lies well inside reads the source where it stands;
- * at the edges, and where the source is read in steps, its window is copied first, for all input channels at once:
- * some kilobytes that stay in the first cache. Source places a step apart lie side by side in the copy, so that strides
+ * at the edges, and where the source is read in steps or through a gate, its window is copied first, for all input
+ * channels at once: some kilobytes that stay in the first cache. Source places a step apart lie side by side in the copy, so that strides
  * cost no more than that. */
 #include "conv1d_tile.h"
 
@@ -68,18 +68,20 @@ static void run_unit(const correlation *what, const plan *plan, const int64_t *i
     int64_t part = unit / plan->in_row, group = part % what->groups;
     int64_t first = unit % plan->in_row * plan->stretch, end = smaller(first + plan->stretch, what->num_outputs);
     const float *source = what->source + part * what->num_in * what->source_length;
+    const float *gate = what->gate == NULL ? NULL : what->gate + part * what->num_in * what->source_length;
     int64_t begin = what->origin + first * what->step + what->least_place;
     int64_t reach = quotient_up(end - first, LANES) * LANES + what->most_place - what->least_place;
     tile block = {.num_in = what->num_in, .num_taps = what->num_taps, .weight_out = what->weight_out,
                   .weight_in = what->weight_in, .weight_tap = what->tap, .relu = what->relu};
     const float *x = scratch;
-    if (what->step == 1 && begin >= 0 && begin + reach <= what->source_length) {
+    if (what->step == 1 && gate == NULL && begin >= 0 && begin + reach <= what->source_length) {
         x = source + begin, block.x_in = what->source_length, block.x_tap = in_place;
     } else {
         for (int64_t i = 0; i < what->num_in; i++)
             for (int64_t phase = 0; phase < plan->phases; phase++)
-                copy_window(source + i * what->source_length, what->source_length, begin + phase, what->step,
-                            plan->row, scratch + (i * plan->phases + phase) * plan->row);
+                copy_window(source + i * what->source_length, gate == NULL ? NULL : gate + i * what->source_length,
+                            what->source_length, begin + phase, what->step, plan->row,
+                            scratch + (i * plan->phases + phase) * plan->row);
         block.x_in = plan->phases * plan->row, block.x_tap = in_window;
     }
     for (int64_t o = 0, channels; o < what->num_out; o += channels) {

@@ -51,11 +51,11 @@ static double cost_of(const plan *made, const correlation *what) {
     int64_t most = vectors_beside(channels_at_once(what->num_out));
     int64_t vectors = quotient_up((made->rows - 1) * made->row + made->tiles, LANES);
     double reads = (double)what->num_in * made->rows * quotient_up(made->row, LANES) * (30.0 + made->num_points * 2.5);
-    double writes = (double)what->num_out * made->rows * quotient_up(made->tiles, LANES) * (16.0 + made->num_points * 2.0);
+    double writes = (double)what->num_out * made->rows * quotient_up(made->tiles, LANES);
     double blocks = (double)quotient_up(what->num_out, MOST_CHANNELS) * made->num_points;
     double columns = (double)vectors + 0.35 * (quotient_up(vectors, most) * most - vectors);
     double products = blocks * columns * (what->num_in * made->num_chunks * 4.4 + 10.0);
-    return (reads + writes + products) * made->parts / made->rows;
+    return (reads + writes * (16.0 + made->num_points * 2.0) + products) * made->parts / made->rows;
 }
 
 static int32_t fits(const plan *made) { return made->num_points * made->values_point <= MOST_VALUES; }
@@ -217,15 +217,16 @@ ALWAYS void evaluate_row(const float *from, int64_t tiles, float *to, int64_t po
 ALWAYS void evaluate_unit(const correlation *what, const plan *plan, const unit *at, float *window, float *values,
                           int num_points) {
     int64_t begin = what->origin + what->least_place + at->first, tiles = at->tiles + plan->num_chunks - 1;
-    int64_t inside = begin >= 0 && begin + plan->width <= what->source_length;
+    int64_t inside = what->gate == NULL && begin >= 0 && begin + plan->width <= what->source_length;
     for (int64_t i = 0; i < what->num_in; i++, values += plan->values) {
         for (int64_t point = 0; point < num_points; point++)
             store(values + point * plan->values_point + (at->rows - 1) * plan->row + tiles, (vfloat){0});
         for (int64_t row = 0; row < at->rows; row++) {
             int64_t channel = ((at->sample + row) * what->groups + at->group) * what->num_in + i;
             const float *from = what->source + channel * what->source_length;
+            const float *gate = what->gate == NULL ? NULL : what->gate + channel * what->source_length;
             if (!inside)
-                copy_window(from, what->source_length, begin, 1, plan->width, window);
+                copy_window(from, gate, what->source_length, begin, 1, plan->width, window);
             evaluate_row(inside ? from + begin : window, tiles, values + row * plan->row, plan->values_point,
                          num_points);
         }

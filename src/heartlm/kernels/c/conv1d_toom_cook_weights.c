@@ -53,15 +53,16 @@ static plan plan_of(const conv1d_shape *shape) {
 }
 
 /* Turns LANES rows, `row` floats apart and zero around, from place `first` on; of fewer, the last is repeated. */
-static void read_block(const float *from, int64_t row, int64_t num_rows, int64_t first, int64_t width, float *windows,
-                       float *turned) {
+static void read_block(const float *from, const float *gate, int64_t row, int64_t num_rows, int64_t first,
+                       int64_t width, float *windows, float *turned) {
     const float *rows[LANES];
-    int64_t inside = first >= 0 && first + width <= row;
+    int64_t inside = gate == NULL && first >= 0 && first + width <= row;
     for (int64_t lane = 0; lane < LANES; lane++) {
-        const float *at = from + smaller(lane, num_rows - 1) * row;
-        rows[lane] = inside ? at + first : windows + lane * width;
+        int64_t place = smaller(lane, num_rows - 1) * row;
+        rows[lane] = inside ? from + place + first : windows + lane * width;
         if (!inside)
-            copy_window(at, row, first, 1, width, windows + lane * width);
+            copy_window(from + place, gate == NULL ? NULL : gate + place, row, first, 1, width,
+                        windows + lane * width);
     }
     for (int64_t t = 0; t < width; t += 4) load_turned(rows, t, turned + t * LANES);
 }
@@ -127,15 +128,15 @@ static void multiply(const conv1d_shape *shape, const plan *plan, int64_t point,
 }
 
 /* Adds one piece of one group. */
-ALWAYS void add_piece(const conv1d_shape *shape, const plan *plan, const float *x, const float *dy, int64_t group,
-                      int64_t piece, float *scratch, float *sums, float *dbias, int num_points) {
+ALWAYS void add_piece(const conv1d_shape *shape, const plan *plan, const float *x, const float *dy, const float *gate,
+                      int64_t group, int64_t piece, float *scratch, float *sums, float *dbias, int num_points) {
     float *windows = scratch, *turned = windows + LANES * plan->width;
     float *x_values = turned + LANES * plan->width, *dy_values = x_values + num_points * plan->x_values;
     int64_t sample = piece / plan->in_sample, first = piece % plan->in_sample * plan->tiles * OUTPUTS;
     int64_t out_length = out_length_of(shape);
     for (int64_t block = 0, in = 0; block < plan->in_blocks; block++, in += LANES) {
         const float *from = x + (sample * shape->in_channels + group * plan->num_in + in) * shape->length;
-        read_block(from, shape->length, plan->num_in - in, first - shape->padding, plan->width, windows, turned);
+        read_block(from, NULL, shape->length, plan->num_in - in, first - shape->padding, plan->width, windows, turned);
         float *to = x_values + block * plan->in_tiles * LANES;
         for (int64_t tile = 0; tile < plan->in_tiles; tile++) {
             vfloat places[MOST_POINTS];
@@ -146,8 +147,9 @@ ALWAYS void add_piece(const conv1d_shape *shape, const plan *plan, const float *
     }
     for (int64_t block = 0, out = 0; block < plan->out_blocks; block++, out += LANES) {
         int64_t channel = group * plan->num_out + out, channels = smaller(LANES, plan->num_out - out);
-        const float *from = dy + (sample * shape->out_channels + channel) * out_length;
-        read_block(from, out_length, channels, first, plan->tiles * OUTPUTS, windows, turned);
+        int64_t place = (sample * shape->out_channels + channel) * out_length;
+        read_block(dy + place, gate == NULL ? NULL : gate + place, out_length, channels, first, plan->tiles * OUTPUTS,
+                   windows, turned);
         float *to = dy_values + block * plan->tiles * LANES;
         for (int64_t tile = 0; tile < plan->tiles; tile++)
             evaluate_outputs(turned + tile * OUTPUTS * LANES, to + tile * LANES, plan->dy_values, num_points);
@@ -161,18 +163,18 @@ ALWAYS void add_piece(const conv1d_shape *shape, const plan *plan, const float *
 }
 
 /* Sums at the points, and dbias behind them, of a share of the pieces. */
-static void sum_pieces(const conv1d_shape *shape, const plan *plan, const float *x, const float *dy, int64_t begin,
-                       int64_t end, float *scratch, float *sums) {
+static void sum_pieces(const conv1d_shape *shape, const plan *plan, const float *x, const float *dy, const float *gate,
+                       int64_t begin, int64_t end, float *scratch, float *sums) {
     float *dbias = sums + shape->groups * plan->num_points * plan->point_sums;
     memset(sums, 0, (size_t)plan->sums * sizeof *sums);
     for (int64_t piece = begin; piece < end; piece++)
         for (int64_t group = 0; group < shape->groups; group++)
             if (plan->num_points == 6)
-                add_piece(shape, plan, x, dy, group, piece, scratch, sums, dbias, 6);
+                add_piece(shape, plan, x, dy, gate, group, piece, scratch, sums, dbias, 6);
             else if (plan->num_points == 7)
-                add_piece(shape, plan, x, dy, group, piece, scratch, sums, dbias, 7);
+                add_piece(shape, plan, x, dy, gate, group, piece, scratch, sums, dbias, 7);
             else
-                add_piece(shape, plan, x, dy, group, piece, scratch, sums, dbias, 8);
+                add_piece(shape, plan, x, dy, gate, group, piece, scratch, sums, dbias, 8);
 }
 
 /* The taps of one group from its sums, LANES output channels at once. */
@@ -215,18 +217,18 @@ int64_t LOCAL(toom_cook_weight_gradient_scratch)(const conv1d_shape *shape, int6
     return threads * (plan.scratch + plan.sums);
 }
 
-void LOCAL(toom_cook_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight,
-                                      float *dbias, int64_t threads, float *scratch) {
+void LOCAL(toom_cook_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, const float *gate,
+                                      float *dweight, float *dbias, int64_t threads, float *scratch) {
     const plan plan = plan_of(shape);
     int64_t pieces = shape->batch * plan.in_sample, of_group = plan.num_points * plan.point_sums;
     threads = threads_for((double)pieces * plan.tiles * shape->groups * of_group, pieces, threads);
     float *sums = scratch, *copies = scratch + threads * plan.sums;
     if (threads == 1)
-        sum_pieces(shape, &plan, x, dy, 0, pieces, copies, sums);
+        sum_pieces(shape, &plan, x, dy, gate, 0, pieces, copies, sums);
     else {
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int64_t thread = 0; thread < threads; thread++)
-            sum_pieces(shape, &plan, x, dy, pieces * thread / threads, pieces * (thread + 1) / threads,
+            sum_pieces(shape, &plan, x, dy, gate, pieces * thread / threads, pieces * (thread + 1) / threads,
                        copies + thread * plan.scratch, sums + thread * plan.sums);
     }
     for (int64_t thread = 1; thread < threads; thread++)

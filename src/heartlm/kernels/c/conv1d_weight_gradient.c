@@ -8,7 +8,7 @@
  *
  * A chunk is a piece of the positions of one sample, or several short samples, as much as stays in the second cache.
  * Its rows of x are copied before, with zeros around, so that places a stride apart lie side by side; dy is read where
- * it stands. All columns pass by the same rows of dy before the next rows come. The bias is the weight of a row of
+ * it stands, or copied through the gate. All columns pass by the same rows of dy before the next rows come. The bias is the weight of a row of
  * ones, the last column. Threads share out the pieces; each has sums of its own, added up at the end in their order, so
  * that a result depends on the number of threads but not on which was faster. */
 #include "conv1d.h"
@@ -32,6 +32,7 @@ typedef struct {
     int64_t num_in, num_out, columns; /* channels of a group; columns, one for the bias */
     int64_t size, in_sample;          /* positions of a piece, whole vectors; pieces of a sample */
     int64_t x_row, x_piece;           /* floats */
+    int64_t dy_row, dy_piece;         /* of copies through the gate */
     int64_t at_once;                  /* pieces of a chunk, of as many samples */
     int64_t scratch;                  /* floats of a thread, without its sums */
     int64_t sums;                     /* floats of dweight and dbias */
@@ -49,7 +50,8 @@ static plan plan_of(const conv1d_shape *shape) {
     made.x_piece = made.num_in * shape->stride * made.x_row;
     made.at_once = made.in_sample > 1 ? 1 : smaller(MOST_PIECES, CHUNK / (made.x_piece + made.num_out * made.size));
     made.at_once = greater(1, made.at_once);
-    made.scratch = in_lines(made.at_once * made.x_piece + made.size);
+    made.dy_row = in_lines(made.size), made.dy_piece = made.num_out * made.dy_row;
+    made.scratch = in_lines(made.at_once * made.x_piece + made.size) + made.at_once * made.dy_piece;
     made.sums = in_lines(shape->out_channels * made.columns);
     return made;
 }
@@ -127,20 +129,20 @@ static void copy_piece(const conv1d_shape *shape, const plan *plan, const float 
     int64_t stride = shape->stride, begin = first * stride - shape->padding;
     for (int64_t i = 0; i < plan->num_in; i++)
         for (int64_t phase = 0; phase < stride; phase++)
-            copy_window(x + i * shape->length, shape->length, begin + phase, stride, plan->x_row,
+            copy_window(x + i * shape->length, NULL, shape->length, begin + phase, stride, plan->x_row,
                         to + (i * stride + phase) * plan->x_row);
 }
 
-/* All blocks of one group over a chunk: copies of x with a row of ones behind, and dy where it stands, `size` positions
- * of each piece. */
+/* All blocks of one group over a chunk: copies of x with a row of ones behind, and rows of dy, `size` positions of each
+ * piece. */
 static void add_chunk(const conv1d_shape *shape, const plan *plan, int64_t num_pieces, int64_t size, const float *x,
-                      const float *dy, float *sums) {
-    int64_t out_length = out_length_of(shape), taps = shape->kernel_size;
+                      const float *dy, int64_t dy_row, int64_t dy_piece, float *sums) {
+    int64_t taps = shape->kernel_size;
     int64_t at_once = quotient_up(plan->columns, quotient_up(plan->columns, COLUMNS));
-    block of = {.dy_piece = shape->out_channels * out_length, .num_pieces = num_pieces, .size = size};
+    block of = {.dy_piece = dy_piece, .num_pieces = num_pieces, .size = size};
     for (int64_t o = 0, rows; o < plan->num_out; o += rows) {
         rows = smaller(ROWS, plan->num_out - o);
-        for (int64_t r = 0; r < rows; r++) of.dy[r] = dy + (o + r) * out_length;
+        for (int64_t r = 0; r < rows; r++) of.dy[r] = dy + (o + r) * dy_row;
         for (int64_t column = 0, columns; column < plan->columns; column += columns) {
             columns = smaller(at_once, plan->columns - column);
             for (int64_t c = 0; c < columns; c++) {
@@ -157,10 +159,10 @@ static void add_chunk(const conv1d_shape *shape, const plan *plan, int64_t num_p
 }
 
 /* Sums of all channels and columns of a share of the pieces. */
-static void sum_pieces(const conv1d_shape *shape, const plan *plan, const float *x, const float *dy, int64_t begin,
-                       int64_t end, float *scratch, float *sums) {
-    int64_t out_length = out_length_of(shape);
-    float *ones = scratch + plan->at_once * plan->x_piece;
+static void sum_pieces(const conv1d_shape *shape, const plan *plan, const float *x, const float *dy, const float *gate,
+                       int64_t begin, int64_t end, float *scratch, float *sums) {
+    int64_t out_length = out_length_of(shape), dy_piece = shape->out_channels * out_length;
+    float *ones = scratch + plan->at_once * plan->x_piece, *gated_dy = ones + in_lines(plan->size);
     memset(sums, 0, (size_t)(shape->out_channels * plan->columns) * sizeof *sums);
     for (int64_t t = 0; t < plan->size; t++) ones[t] = 1.0f;
     for (int64_t chunk = begin, num; chunk < end; chunk += num) {
@@ -168,12 +170,23 @@ static void sum_pieces(const conv1d_shape *shape, const plan *plan, const float 
         int64_t sample = chunk / plan->in_sample, first = chunk % plan->in_sample * plan->size;
         for (int64_t group = 0; group < shape->groups; group++) {
             const float *from = x + (sample * shape->in_channels + group * plan->num_in) * shape->length;
-            const float *slopes = dy + (sample * shape->out_channels + group * plan->num_out) * out_length + first;
+            int64_t place = (sample * shape->out_channels + group * plan->num_out) * out_length;
+            int64_t size = smaller(plan->size, out_length - first);
+            float *of_group = sums + group * plan->num_out * plan->columns;
             for (int64_t piece = 0; piece < num; piece++)
                 copy_piece(shape, plan, from + piece * shape->in_channels * shape->length, first,
                            scratch + piece * plan->x_piece);
-            add_chunk(shape, plan, num, smaller(plan->size, out_length - first), scratch, slopes,
-                      sums + group * plan->num_out * plan->columns);
+            if (gate == NULL) {
+                add_chunk(shape, plan, num, size, scratch, dy + place + first, out_length, dy_piece, of_group);
+                continue;
+            }
+            for (int64_t piece = 0; piece < num; piece++)
+                for (int64_t o = 0; o < plan->num_out; o++) {
+                    int64_t row = place + piece * dy_piece + o * out_length;
+                    copy_window(dy + row, gate + row, out_length, first, 1, size,
+                                gated_dy + piece * plan->dy_piece + o * plan->dy_row);
+                }
+            add_chunk(shape, plan, num, size, scratch, gated_dy, plan->dy_row, plan->dy_piece, of_group);
         }
     }
 }
@@ -183,18 +196,18 @@ int64_t LOCAL(weight_gradient_scratch)(const conv1d_shape *shape, int64_t thread
     return threads * (plan.scratch + plan.sums);
 }
 
-void LOCAL(weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, float *dweight, float *dbias,
-                            int64_t threads, float *scratch) {
+void LOCAL(weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, const float *gate,
+                            float *dweight, float *dbias, int64_t threads, float *scratch) {
     const plan plan = plan_of(shape);
     int64_t pieces = shape->batch * plan.in_sample, num = shape->out_channels * plan.columns;
     threads = threads_for((double)pieces * plan.size * num, pieces, threads);
     float *sums = scratch, *copies = scratch + threads * plan.sums;
     if (threads == 1)
-        sum_pieces(shape, &plan, x, dy, 0, pieces, copies, sums);
+        sum_pieces(shape, &plan, x, dy, gate, 0, pieces, copies, sums);
     else {
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int64_t thread = 0; thread < threads; thread++)
-            sum_pieces(shape, &plan, x, dy, pieces * thread / threads, pieces * (thread + 1) / threads,
+            sum_pieces(shape, &plan, x, dy, gate, pieces * thread / threads, pieces * (thread + 1) / threads,
                        copies + thread * plan.scratch, sums + thread * plan.sums);
     }
     for (int64_t thread = 1; thread < threads; thread++)

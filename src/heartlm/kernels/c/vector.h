@@ -112,6 +112,9 @@ static inline vfloat larger(vfloat a, vfloat b) {
 #endif
 }
 
+/* Lanes of a where `gate` is positive (or not a number), elsewhere zero. */
+static inline vfloat gated(vfloat a, vfloat gate) { return (vfloat)((vint)a & ~(gate <= (vfloat){0})); }
+
 #if defined(__AVX2__)
 static inline float sum_of_four(__m128 a) {
     a = _mm_add_ps(a, _mm_movehl_ps(a, a));
