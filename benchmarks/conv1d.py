@@ -117,12 +117,12 @@ def main() -> None:
             torch.set_num_threads(threads)
             pin_each([allowed[(chosen.core + place) % len(allowed)] for place in range(threads)])
             peak = fma_peak(peaks, threads)
-            tables.append(study_table(study, threads, 3 if chosen.quick else 9))
-            rounds, with_compile = (3, False) if chosen.quick else (5, threads == 1)
+            tables.append(study_table(study, threads, 3 if chosen.quick else 15))
+            rounds, with_compile = (3, False) if chosen.quick else (15, threads == 1)
             grid = ecg_grid(16 if chosen.quick else NUM_LAYERS, MOST_FLOPS)
             for mode in ("inference", "training"):
                 tables.append(shapes_table("Layers of ECG networks", grid, rounds, with_compile, mode, peak))
-            tables.append(tiny_ecg_table(3 * rounds))
+            tables.append(tiny_ecg_table(2 * rounds))
             for table in tables[-4:]:
                 print(table.markdown(), flush=True)
     write("conv1d", "Convolution on CPUs", tables, {"torch": torch.__version__, "shapes": NUM_LAYERS})  # type: ignore[arg-type]

@@ -369,7 +369,9 @@ def test_the_rule_sends_its_boxes_to_torch(monkeypatch: pytest.MonkeyPatch) -> N
     called: list[str] = []
     for name in ("forward", "input_gradient", "weight_gradient"):
         genuine = getattr(kernels, name)
-        monkeypatch.setattr(kernels, name, lambda *a, name=name, genuine=genuine, **k: (called.append(name), genuine(*a, **k)))
+        monkeypatch.setattr(
+            kernels, name, lambda *a, name=name, genuine=genuine, **k: (called.append(name), genuine(*a, **k))
+        )
     boxes = {"forward": ({"batch": (0, 2), "mflops": (0, 1)},), "weight_gradient": ({"filters": (6, 6)},)}
     best = kernels.library() and rule.variants()[-1]
     monkeypatch.setattr(rule, "TORCH_IS_FASTER", {best: boxes, **dict.fromkeys(rule.VARIANTS, boxes)})
