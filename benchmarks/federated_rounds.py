@@ -35,6 +35,7 @@ from heartlm.federated.rounds import test_every
 from heartlm.federated.strategy import OuterSGD
 from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.tiny import TinyPatients
+from heartlm.memory import keep_memory
 
 WAYS = ("study", "blocking", "overlapped")
 
@@ -144,6 +145,7 @@ def main() -> None:
         study = StudyConfig(
             model="pretrain", corpus=Path(chosen.source), training=training, learning_rate=1e-3, **shared
         )
+    keep_memory()
     torch.set_flush_denormal(True)
     rank = Rank(study, communicator)
     result = rank.run(chosen.repeats)

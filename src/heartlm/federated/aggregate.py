@@ -156,5 +156,4 @@ class _Pending:
             num_samples = int(self._totals[-1])
             if num_samples == 0:
                 return Mean(None, 0)
-            delta = from_fixed_point(self._totals[:-1])
-            return Mean(delta.mul_(self._asked / num_samples), num_samples)
+            return Mean(from_fixed_point(self._totals[:-1], self._asked / num_samples), num_samples)

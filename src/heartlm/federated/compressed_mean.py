@@ -94,7 +94,7 @@ class CompressedMean:
                 num_samples += samples
         if num_samples == 0:
             return Mean(None, 0)
-        return Mean(from_fixed_point(total) * (asked_samples / num_samples), num_samples)
+        return Mean(from_fixed_point(total, asked_samples / num_samples), num_samples)
 
     @property
     def meter(self) -> CommunicationMeter:

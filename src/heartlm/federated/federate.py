@@ -27,6 +27,7 @@ from heartlm.federated.strategy import Adaptive, OuterSGD, Strategy
 from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.federated.tiny import TinyPatients
+from heartlm.memory import keep_memory
 from heartlm.training.parallel import has_gone, reason_of
 from heartlm.training.ranks import ToldElsewhere
 
@@ -63,6 +64,7 @@ def federate(study: StudyConfig, changed: Sequence[str] = ()) -> Outcome:
             meet, or training that diverged.
     """
     study, folder = _settings(study, changed)
+    keep_memory()
     torch.set_flush_denormal(True)  # denormal gradients slow a CPU down tenfold
     communicator = communicator_of(study)
     try:

@@ -10,15 +10,12 @@ import torch
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
+from heartlm.kernels import fixed_point as kernels
 
 FRACTION_BITS = 48
 _UNIT = 2.0**FRACTION_BITS
 LARGEST = 2.0 ** (62 - FRACTION_BITS)
 """Sums of all clients must stay below twice this; their weights add up to one, so each delta may be as large."""
-
-
-PIECE = 1 << 16
-"""Numbers brought into fixed point together: so many, in double precision, stay in a core's cache."""
 
 
 def to_fixed_point(numbers: Tensor) -> Tensor:
@@ -33,24 +30,30 @@ def to_fixed_point(numbers: Tensor) -> Tensor:
 
 
 def add_in_fixed_point(total: Tensor, numbers: Tensor, factor: float) -> None:
-    """Add float64 `numbers` `[n]`, times `factor`, to the fixed-point numbers `total`, int64 `[n]`.
+    """Add float64 `numbers` `[n]`, times `factor`, to the fixed-point numbers `total`, int64 `[n]`, contiguous.
 
     Raises:
-        HeartlmError: a number is not finite or too large: training has diverged.
+        HeartlmError: a number is not finite or too large: training has diverged; `total` is worth nothing then.
     """
-    spare = torch.empty(min(PIECE, len(numbers)), dtype=torch.float64)
-    for begin in range(0, len(numbers), PIECE):
-        piece = numbers[begin : begin + PIECE]
-        scaled = torch.mul(piece, factor * _UNIT, out=spare[: len(piece)])
-        largest = max(abs(float(bound)) for bound in torch.aminmax(scaled)) / _UNIT
-        if not largest < LARGEST:
-            raise HeartlmError(
-                f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
-                "lower learning_rate or server_learning_rate"
-            )
-        total[begin : begin + PIECE] += scaled.round_().to(torch.int64)
+    numbers, add = numbers.contiguous(), kernels.adding()
+    scale = factor * _UNIT, LARGEST * _UNIT
+    if add is None:
+        num_bad = kernels.add_reference(numbers.numpy(), *scale, total.numpy())
+    else:
+        num_bad = add(numbers.data_ptr(), len(numbers), *scale, total.data_ptr())
+    if num_bad:
+        largest = max(abs(float(bound)) for bound in torch.aminmax(numbers * factor))
+        raise HeartlmError(
+            f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
+            "lower learning_rate or server_learning_rate"
+        )
 
 
-def from_fixed_point(numbers: Tensor) -> Tensor:
-    """The float64 numbers that int64 `numbers` stand for."""
-    return numbers.to(torch.float64).mul_(1 / _UNIT)
+def from_fixed_point(numbers: Tensor, factor: float = 1.0) -> Tensor:
+    """What int64 `numbers` `[n]` stand for, times `factor`; float64 `[n]`."""
+    numbers, read = numbers.contiguous(), kernels.reading()
+    if read is None:
+        return torch.from_numpy(kernels.read_reference(numbers.numpy(), 1 / _UNIT, factor))
+    out = torch.empty(numbers.shape, dtype=torch.float64)
+    read(numbers.data_ptr(), len(numbers), 1 / _UNIT, factor, out.data_ptr())
+    return out

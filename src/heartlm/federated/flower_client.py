@@ -39,6 +39,7 @@ from heartlm.federated.partition import Member
 from heartlm.federated.study_file import StudyConfig, study_of
 from heartlm.federated.tiny import TinyLearning, TinyPatients
 from heartlm.federated.waveforms import beat_set
+from heartlm.memory import keep_memory
 from heartlm.training.objectives import class_weights
 
 app = ClientApp()
@@ -59,6 +60,7 @@ def train(asked: Message, context: Context) -> Message:
     told, vectors = read(asked.content)
     study, members, errands = _study(told, context), members_of(told), errands_of(told)
     torch.set_num_threads(study.threads)
+    keep_memory()
     torch.set_flush_denormal(True)
     learning = _learning(study, members, list(errands), told["class_counts"])
     answers, deltas = dict[str, Told](), dict[str, Tensor]()

@@ -99,4 +99,4 @@ class RemoteMaskedMean:
             print(f"round {round_index + 1}: {error}", file=sys.stderr)
             return Here(Mean(None, 0))
         num_samples = int(totals[-1])
-        return Here(Mean(from_fixed_point(totals[:-1]) * (asked_samples / num_samples), num_samples))
+        return Here(Mean(from_fixed_point(totals[:-1], asked_samples / num_samples), num_samples))

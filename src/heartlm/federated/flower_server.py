@@ -28,6 +28,7 @@ from heartlm.federated.rounds import Rounds, Server
 from heartlm.federated.study_file import StudyConfig, study_of
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.files import write_json
+from heartlm.memory import keep_memory
 
 app = ServerApp()
 """What `flower-superlink` runs."""
@@ -39,6 +40,7 @@ def main(grid: Grid, context: Context) -> None:
     study = study_of(json.loads(str(context.run_config["study"])))
     assert study.out is not None
     torch.set_num_threads(study.threads)
+    keep_memory()
     torch.set_flush_denormal(True)
     error = None
     try:

@@ -21,6 +21,7 @@ from torch import Tensor
 from heartlm.errors import HeartlmError
 from heartlm.federated.client import Between, ClientLost, Errand, Update, nothing
 from heartlm.federated.local import LocalClient
+from heartlm.memory import keep_memory
 
 MakeClient = Callable[[], LocalClient]
 """Makes the client inside its process: reads its recordings there, and nowhere else."""
@@ -111,6 +112,7 @@ class IsolatedClient:
 
 def _serve(connection: Connection[Any, Any], make: MakeClient) -> None:
     """The process of a client: answers errands until nobody is there to give any."""
+    keep_memory()
     torch.set_flush_denormal(True)
     client = make()
     while True:

@@ -85,7 +85,7 @@ class _Pending:
                 totals = self._pending.wait()
             self._land()
             num_samples = int(totals[-1])
-            return Mean(from_fixed_point(totals[:-1]) * (self._asked / num_samples), num_samples)
+            return Mean(from_fixed_point(totals[:-1], self._asked / num_samples), num_samples)
 
     def _land(self) -> None:
         if not self._landed:

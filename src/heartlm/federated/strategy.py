@@ -56,7 +56,9 @@ class OuterSGD:
             before = torch.zeros_like(mean) if self._velocity is None else self._velocity
             self._velocity = self.momentum * before + mean
             movement = mean + self.momentum * self._velocity if self.nesterov else self._velocity
-        return vector.double().add_(self.learning_rate * movement).float()
+        if self.learning_rate != 1:
+            movement = self.learning_rate * movement
+        return vector.double().add_(movement).float()
 
     def state(self) -> dict[str, Tensor]:
         """The velocity, where there is one."""

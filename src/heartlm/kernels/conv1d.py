@@ -96,8 +96,8 @@ def input_gradient(
 ) -> None:
     """Gradient of the input, `[batch, in_channels, length]` at `dx`, from that of the output at `dy`.
 
-    Unless `gate` is 0, it is the address of a forward pass's result with `relu`; where that is not positive, `dy` counts
-    as zero.
+    Unless `gate` is 0, it is the address of a forward pass's result with `relu`: where that is not positive, `dy`
+    counts as zero.
     """
     run, scratch = _prepared(shape, "conv1d_input_gradient", num_threads, variant)
     run(shape.fields, dy, gate or None, weight, dx, num_threads, scratch)

@@ -1,0 +1,44 @@
+"""Numbers in fixed point, int64, and back; see `heartlm.federated.fixed_point`, which says what they are for.
+
+Functions take addresses of contiguous arrays, so that tensors and NumPy arrays are computed on where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import float64, int64, kernel, pointer
+
+
+def adding(variant: str | None = None) -> Callable[..., int] | None:
+    """The kernel that adds numbers to totals in fixed point, or None where NumPy has to.
+
+    It takes the address of float64 `[n]`, n, what to multiply each number by, a limit, and the address of the totals,
+    int64 `[n]`. It returns how many products were not below the limit in magnitude; their totals are worth nothing.
+    """
+    return kernel("add_in_fixed_point", pointer, int64, float64, float64, pointer, returns=int64, variant=variant)
+
+
+def reading(variant: str | None = None) -> Callable[..., None] | None:
+    """The kernel that reads numbers in fixed point, or None where NumPy has to.
+
+    It takes the address of int64 `[n]`, n, what the lowest bit is worth, what to multiply each number by, and the
+    address of what to write, float64 `[n]`.
+    """
+    return kernel("from_fixed_point", pointer, int64, float64, float64, pointer, variant=variant)
+
+
+def add_reference(numbers: NDArray[np.float64], factor: float, limit: float, total: NDArray[np.int64]) -> int:
+    """`adding` in NumPy, in place of `total`."""
+    scaled = numbers * factor
+    good = np.abs(scaled) < limit
+    total += np.rint(np.where(good, scaled, 0.0)).astype(np.int64)
+    return int(np.count_nonzero(~good))
+
+
+def read_reference(numbers: NDArray[np.int64], unit: float, factor: float) -> NDArray[np.float64]:
+    """`reading` in NumPy."""
+    return numbers.astype(np.float64) * unit * factor
