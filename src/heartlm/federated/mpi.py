@@ -1,14 +1,16 @@
 """Ranks that `mpiexec` started: buffer collectives of mpi4py on flat tensors, nothing pickled but small objects.
 
-Most MPI libraries get on with a non-blocking collective only inside calls of the library. A thread of this process
-makes them, now and then: tests between local steps would, where ranks share cores, give the core away in the middle of
-computing. Where the MPI is not made for threads, the tests between local steps are all there is.
+Most MPI libraries get on with a non-blocking collective only inside calls of the library, and where ranks share cores a
+call gives the core away, for milliseconds, in the middle of computing. So a thread of this process makes the calls: it
+begins what was asked for, in order, and looks after it now and then, over a communicator of its own, so that the calls
+of the main thread do not get in between. Where the MPI is not made for threads, the calls are made between local steps.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
@@ -23,6 +25,9 @@ Value = TypeVar("Value")
 
 PROGRESS_EVERY_S = 0.002
 """Between two looks of the thread at what is on its way."""
+IDLE_S = 0.005
+"""The same while nothing is. The thread is not woken up: on a shared core that would take it from the main thread, and
+give it to another rank."""
 
 
 class MPICommunicator:
@@ -43,7 +48,7 @@ class MPICommunicator:
             from mpi4py import MPI
         except ModuleNotFoundError as error:
             raise needs("mpi", error.name or "mpi4py") from None
-        self._mpi, self._comm = MPI, MPI.COMM_WORLD.Dup()
+        self._mpi, self._comm, self._background = MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self._progress = _Progress() if MPI.Query_thread() == MPI.THREAD_MULTIPLE else None
         here = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -52,17 +57,20 @@ class MPICommunicator:
 
     def start_sum(self, numbers: Tensor) -> Pending:
         """Begin to add up."""
-        return self._under_way(self._comm.Iallreduce(self._mpi.IN_PLACE, numbers.numpy(), self._mpi.SUM), numbers)
+        comm, mpi = self._background, self._mpi
+        return self._under_way(lambda: comm.Iallreduce(mpi.IN_PLACE, numbers.numpy(), mpi.SUM), numbers)
 
     def start_gather(self, payload: Tensor) -> Pending:
         """Begin to gather."""
-        gathered = payload.new_empty((self.size, len(payload)))
-        return self._under_way(self._comm.Iallgather(payload.numpy(), gathered.numpy()), gathered, payload)
+        comm, gathered = self._background, payload.new_empty((self.size, len(payload)))
+        return self._under_way(lambda: comm.Iallgather(payload.numpy(), gathered.numpy()), gathered)
 
-    def _under_way(self, request: Request, result: Tensor, *kept: Tensor) -> Pending:
-        if self._progress is None:
-            return _Tested(request, result, *kept)
-        return self._progress.add(_Pending(request, result, *kept))
+    def _under_way(self, begin: Callable[[], Request], result: Tensor) -> Pending:
+        if self._progress is not None:
+            return self._progress.add(begin, result)
+        pending = _Tested(begin, result, lambda: None)
+        pending.begin()
+        return pending
 
     def broadcast(self, numbers: Tensor, root: int = 0) -> None:
         """Take the numbers of rank `root`."""
@@ -75,6 +83,7 @@ class MPICommunicator:
     def close(self) -> None:
         """Take leave; MPI itself ends with the process."""
         self._comm.Free()
+        self._background.Free()
 
     def abort(self) -> None:
         """End all ranks."""
@@ -82,15 +91,30 @@ class MPICommunicator:
 
 
 class _Pending:
-    """A request, the tensor its result is in, and what must live until it is there."""
+    """Something to begin and to wait for.
 
-    def __init__(self, request: Request, result: Tensor, *kept: Tensor) -> None:
-        self._request, self._result, self._kept = request, result, kept
+    Args:
+        begin: makes the request.
+        result: what it is in when it is there.
+        begin_all: begins whatever was asked for until now, in order.
+    """
+
+    def __init__(self, begin: Callable[[], Request], result: Tensor, begin_all: Callable[[], None]) -> None:
+        self._begin, self._result, self._begin_all = begin, result, begin_all
+        self._request: Request | None = None
+        self._error: Exception | None = None
         self._lock, self.is_done = threading.Lock(), False
+
+    def begin(self) -> None:
+        """Make the request; if that fails, whoever waits is told."""
+        try:
+            self._request = self._begin()
+        except Exception as error:
+            self._error, self.is_done = error, True
 
     def get_on(self) -> None:
         """Look whether it is there, unless somebody waits for it already."""
-        if self._lock.acquire(blocking=False):
+        if self._request is not None and self._lock.acquire(blocking=False):
             try:
                 self.is_done = self.is_done or self._request.Test()
             finally:
@@ -100,10 +124,15 @@ class _Pending:
         return self.is_done
 
     def wait(self) -> Tensor:
+        if self._request is None:
+            self._begin_all()
         with self._lock:
             if not self.is_done:
+                assert self._request is not None
                 self._request.Wait()
                 self.is_done = True
+        if self._error is not None:
+            raise self._error
         return self._result
 
 
@@ -116,26 +145,36 @@ class _Tested(_Pending):
 
 
 class _Progress:
-    """A thread that gets on with what is on its way."""
+    """A thread that looks now and then whether something is asked for, begins it, and gets on with it."""
 
     def __init__(self) -> None:
-        self._pending, self._more = list[_Pending](), threading.Condition()
+        self._asked, self._under_way = list[_Pending](), list[_Pending]()
+        self._lock, self._beginning = threading.Lock(), threading.Lock()
         threading.Thread(target=self._run, name="progress of MPI", daemon=True).start()
 
-    def add(self, pending: _Pending) -> Pending:
-        """Get on with `pending`, too."""
-        with self._more:
-            self._pending.append(pending)
-            self._more.notify()
+    def add(self, begin: Callable[[], Request], result: Tensor) -> Pending:
+        """Begin this, too, and get on with it."""
+        pending = _Pending(begin, result, self._begin_all)
+        with self._lock:
+            self._asked.append(pending)
         return pending
+
+    def _begin_all(self) -> None:
+        """Begin what was asked for, in order: the main thread, where it cannot wait, or this one."""
+        with self._beginning:
+            with self._lock:
+                asked, self._asked = self._asked, []
+            for pending in asked:
+                pending.begin()
+            with self._lock:
+                self._under_way += asked
 
     def _run(self) -> None:
         while True:
-            with self._more:
-                self._more.wait_for(lambda: self._pending)
-                under_way = list(self._pending)
-            time.sleep(PROGRESS_EVERY_S)
-            for each in under_way:
+            time.sleep(PROGRESS_EVERY_S if self._under_way else IDLE_S)
+            if self._asked:
+                self._begin_all()
+            for each in list(self._under_way):
                 each.get_on()
-            with self._more:
-                self._pending = [each for each in self._pending if not each.is_done]
+            with self._lock:
+                self._under_way = [each for each in self._under_way if not each.is_done]

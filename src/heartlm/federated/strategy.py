@@ -14,6 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+PIECE = 1 << 15
+"""Weights moved together: in double precision so many stay in a core's cache."""
+
 
 class Strategy(Protocol):
     """An optimiser of the server."""
@@ -58,7 +61,11 @@ class OuterSGD:
             movement = mean + self.momentum * self._velocity if self.nesterov else self._velocity
         if self.learning_rate != 1:
             movement = self.learning_rate * movement
-        return vector.double().add_(movement).float()
+        moved = torch.empty_like(vector)
+        for begin in range(0, len(vector), PIECE):
+            piece = slice(begin, begin + PIECE)
+            moved[piece] = vector[piece].double().add_(movement[piece])
+        return moved
 
     def state(self) -> dict[str, Tensor]:
         """The velocity, where there is one."""
