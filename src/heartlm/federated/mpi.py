@@ -8,8 +8,8 @@ of the main thread do not get in between. Where the MPI is not made for threads,
 
 from __future__ import annotations
 
+import atexit
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -82,6 +82,8 @@ class MPICommunicator:
 
     def close(self) -> None:
         """Take leave; MPI itself ends with the process."""
+        if self._progress is not None:
+            self._progress.stop()
         self._comm.Free()
         self._background.Free()
 
@@ -149,8 +151,15 @@ class _Progress:
 
     def __init__(self) -> None:
         self._asked, self._under_way = list[_Pending](), list[_Pending]()
-        self._lock, self._beginning = threading.Lock(), threading.Lock()
-        threading.Thread(target=self._run, name="progress of MPI", daemon=True).start()
+        self._lock, self._beginning, self._over = threading.Lock(), threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress of MPI", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)  # a thread that frees a tensor while Python ends takes the process with it
+
+    def stop(self) -> None:
+        """Let the thread end; nothing is on its way any more."""
+        self._over.set()
+        self._thread.join()
 
     def add(self, begin: Callable[[], Request], result: Tensor) -> Pending:
         """Begin this, too, and get on with it."""
@@ -170,8 +179,7 @@ class _Progress:
                 self._under_way += asked
 
     def _run(self) -> None:
-        while True:
-            time.sleep(PROGRESS_EVERY_S if self._under_way else IDLE_S)
+        while not self._over.wait(PROGRESS_EVERY_S if self._under_way else IDLE_S):
             if self._asked:
                 self._begin_all()
             for each in list(self._under_way):

@@ -60,8 +60,8 @@ static double cost_of(const plan *made, const correlation *what) {
 
 static int32_t fits(const plan *made) { return made->num_points * made->values_point <= MOST_VALUES; }
 
-/* Whole rows of as many samples as cost least, or parts of one. */
-static plan plan_of(const correlation *what) {
+/* Whole rows of as many samples as cost least, so that every thread gets some, or parts of one. */
+static plan plan_of(const correlation *what, int64_t threads) {
     plan best = {.num_points = points_for(what->num_taps)};
     int64_t in_row = quotient_up(what->num_outputs, OUTPUTS), parts = quotient_up(in_row, MOST_TILES), tiles = in_row;
     best.num_chunks = chunks_for(what->num_taps, best.num_points);
@@ -72,7 +72,8 @@ static plan plan_of(const correlation *what) {
             break;
     }
     plan made = best;
-    for (int64_t rows = 2; parts == 1 && rows <= what->batch && rows * best.row <= MOST_TILES && fits(&made); rows++) {
+    int64_t most = parts > 1 ? 1 : smaller(quotient_up(what->batch, threads), MOST_TILES / made.row);
+    for (int64_t rows = 2; rows <= most && fits(&made); rows++) {
         set_size(&made, what, tiles, rows);
         if (fits(&made) && cost_of(&made, what) < cost_of(&best, what))
             best = made;
@@ -85,7 +86,7 @@ static plan plan_of(const correlation *what) {
 static int64_t taps_size(const plan *plan) { return (OUTPUTS * plan->num_chunks + 1) * LANES; }
 
 int64_t LOCAL(toom_cook_scratch)(const correlation *what, int64_t threads) {
-    const plan plan = plan_of(what);
+    const plan plan = plan_of(what, threads);
     return what->groups * plan.num_points * plan.weights_point + in_lines(4 * plan.num_chunks) +
            threads * greater(plan.scratch, taps_size(&plan));
 }
@@ -323,7 +324,7 @@ int32_t LOCAL(toom_cook_is_faster)(const correlation *what) {
 }
 
 void LOCAL(toom_cook)(const correlation *what, int64_t threads, float *scratch) {
-    const plan plan = plan_of(what);
+    const plan plan = plan_of(what, threads);
     int64_t *lists = (int64_t *)scratch; /* where chunks lie, in floats: of values, and of weights */
     int64_t units = what->groups * plan.num_units, blocks = what->groups * quotient_up(what->num_out, LANES);
     float *weights = scratch + in_lines(4 * plan.num_chunks);
