@@ -62,6 +62,9 @@ static inline int64_t threads_for(double multiply_adds, int64_t units, int64_t t
     return greater(1, smaller(threads, (int64_t)(multiply_adds / LEAST_WORK)));
 }
 
+/* The gate of what lies `place` floats further on, if there is a gate. */
+static inline const float *gate_at(const float *gate, int64_t place) { return gate == NULL ? NULL : gate + place; }
+
 /* to[i] = from[first + i * step], zero outside of `from`, for i < size; zero also where there is a gate that is not
  * positive. */
 static inline void copy_window(const float *from, const float *gate, int64_t length, int64_t first, int64_t step,

@@ -67,8 +67,8 @@ static void run_unit(const correlation *what, const plan *plan, const int64_t *i
                      int64_t unit, float *scratch) {
     int64_t part = unit / plan->in_row, group = part % what->groups;
     int64_t first = unit % plan->in_row * plan->stretch, end = smaller(first + plan->stretch, what->num_outputs);
-    const float *source = what->source + part * what->num_in * what->source_length;
-    const float *gate = what->gate == NULL ? NULL : what->gate + part * what->num_in * what->source_length;
+    int64_t place = part * what->num_in * what->source_length;
+    const float *source = what->source + place, *gate = gate_at(what->gate, place);
     int64_t begin = what->origin + first * what->step + what->least_place;
     int64_t reach = quotient_up(end - first, LANES) * LANES + what->most_place - what->least_place;
     tile block = {.num_in = what->num_in, .num_taps = what->num_taps, .weight_out = what->weight_out,
@@ -79,7 +79,7 @@ static void run_unit(const correlation *what, const plan *plan, const int64_t *i
     } else {
         for (int64_t i = 0; i < what->num_in; i++)
             for (int64_t phase = 0; phase < plan->phases; phase++)
-                copy_window(source + i * what->source_length, gate == NULL ? NULL : gate + i * what->source_length,
+                copy_window(source + i * what->source_length, gate_at(gate, i * what->source_length),
                             what->source_length, begin + phase, what->step, plan->row,
                             scratch + (i * plan->phases + phase) * plan->row);
         block.x_in = plan->phases * plan->row, block.x_tap = in_window;

@@ -63,7 +63,7 @@ static int32_t fits(const plan *made) { return made->num_points * made->values_p
 /* Whole rows of as many samples as cost least, so that every thread gets some, or parts of one. */
 static plan plan_of(const correlation *what, int64_t threads) {
     plan best = {.num_points = points_for(what->num_taps)};
-    int64_t in_row = quotient_up(what->num_outputs, OUTPUTS), parts = quotient_up(in_row, MOST_TILES), tiles = in_row;
+    int64_t in_row = quotient_up(what->num_outputs, OUTPUTS), parts = quotient_up(in_row, MOST_TILES), tiles;
     best.num_chunks = chunks_for(what->num_taps, best.num_points);
     for (;; parts++) {
         tiles = parts > 1 ? quotient_up(quotient_up(in_row, parts), LANES) * LANES : in_row;
@@ -225,9 +225,9 @@ ALWAYS void evaluate_unit(const correlation *what, const plan *plan, const unit 
         for (int64_t row = 0; row < at->rows; row++) {
             int64_t channel = ((at->sample + row) * what->groups + at->group) * what->num_in + i;
             const float *from = what->source + channel * what->source_length;
-            const float *gate = what->gate == NULL ? NULL : what->gate + channel * what->source_length;
             if (!inside)
-                copy_window(from, gate, what->source_length, begin, 1, plan->width, window);
+                copy_window(from, gate_at(what->gate, channel * what->source_length), what->source_length, begin, 1,
+                            plan->width, window);
             evaluate_row(inside ? from + begin : window, tiles, values + row * plan->row, plan->values_point,
                          num_points);
         }

@@ -61,8 +61,7 @@ static void read_block(const float *from, const float *gate, int64_t row, int64_
         int64_t place = smaller(lane, num_rows - 1) * row;
         rows[lane] = inside ? from + place + first : windows + lane * width;
         if (!inside)
-            copy_window(from + place, gate == NULL ? NULL : gate + place, row, first, 1, width,
-                        windows + lane * width);
+            copy_window(from + place, gate_at(gate, place), row, first, 1, width, windows + lane * width);
     }
     for (int64_t t = 0; t < width; t += 4) load_turned(rows, t, turned + t * LANES);
 }
@@ -148,8 +147,8 @@ ALWAYS void add_piece(const conv1d_shape *shape, const plan *plan, const float *
     for (int64_t block = 0, out = 0; block < plan->out_blocks; block++, out += LANES) {
         int64_t channel = group * plan->num_out + out, channels = smaller(LANES, plan->num_out - out);
         int64_t place = (sample * shape->out_channels + channel) * out_length;
-        read_block(dy + place, gate == NULL ? NULL : gate + place, out_length, channels, first, plan->tiles * OUTPUTS,
-                   windows, turned);
+        read_block(dy + place, gate_at(gate, place), out_length, channels, first, plan->tiles * OUTPUTS, windows,
+                   turned);
         float *to = dy_values + block * plan->tiles * LANES;
         for (int64_t tile = 0; tile < plan->tiles; tile++)
             evaluate_outputs(turned + tile * OUTPUTS * LANES, to + tile * LANES, plan->dy_values, num_points);

@@ -10,8 +10,6 @@
 
 #include "vector.h"
 
-#define FOURS (LANES / 4)
-
 /* Lanes of a, and of b behind it, by their numbers. */
 #if defined(__clang__)
 #define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
