@@ -96,7 +96,7 @@ class Rank:
         self.clock(barrier)
         pending = self.mean.start(0, self.share(update), self.samples)
         every, calls = test_every(self.study.local_steps), itertools.count(1)
-        self.steps(lambda: next(calls) % every == 0 and pending.test())
+        self.steps(lambda: pending.wants_tests and next(calls) % every == 0 and pending.test())
         mean = pending.wait().delta
         assert mean is not None
         begin_s = time.perf_counter()

@@ -18,7 +18,7 @@ from heartlm.federated.aggregate import ExactMean, Share
 from heartlm.federated.client import Errand, Update
 from heartlm.federated.communicator import LocalCommunicator
 from heartlm.federated.communicators import local_rank
-from heartlm.federated.fixed_point import LARGEST, from_fixed_point, to_fixed_point
+from heartlm.federated.fixed_point import LARGEST, FixedPoint, to_fixed_point
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.local import LocalClient, remembered, restore
 from heartlm.federated.meter import CommunicationMeter
@@ -87,12 +87,16 @@ def test_a_patient_in_two_databases_cannot_be_apart():
 # --- the server ------------------------------------------------------------------------------------------------------
 
 
+def in_fixed_point(numbers: torch.Tensor) -> FixedPoint:
+    return FixedPoint(to_fixed_point(numbers))
+
+
 def test_fedavg_moves_by_the_mean_and_diloco_by_nesterov_momentum():
     vector, means = torch.tensor([1.0, -2.0]), [torch.tensor([0.5, 0.25], dtype=torch.float64)] * 3
-    assert OuterSGD().step(vector, means[0]).tolist() == [1.5, -1.75]
+    assert OuterSGD().step(vector, in_fixed_point(means[0])).tolist() == [1.5, -1.75]
     diloco, weights, velocity = OuterSGD(0.7, 0.9, nesterov=True), np.array([1.0, -2.0]), np.zeros(2)
     for mean in means:
-        vector = diloco.step(vector, mean)
+        vector = diloco.step(vector, in_fixed_point(mean))
         velocity = 0.9 * velocity + mean.numpy()
         weights = np.float32(weights + 0.7 * (mean.numpy() + 0.9 * velocity)).astype(np.float64)
     np.testing.assert_array_equal(vector.numpy(), weights.astype(np.float32))
@@ -108,11 +112,11 @@ def test_adaptive_servers_follow_algorithm_2_of_reddi(yogi: bool):
         m = beta1 * m + (1 - beta1) * d
         v = v - (1 - beta2) * d**2 * np.sign(v - d**2) if yogi else beta2 * v + (1 - beta2) * d**2
         x = x + rate * m / (np.sqrt(v) + tau)
-        vector = server.step(vector, torch.from_numpy(d))
+        vector = server.step(vector, in_fixed_point(torch.from_numpy(d)))
     np.testing.assert_allclose(vector.numpy(), x, rtol=1e-6)
     again = Adaptive(rate, beta1, beta2, tau, yogi)
     again.load_state(server.state())
-    mean = torch.tensor([0.1, 0.1], dtype=torch.float64)
+    mean = in_fixed_point(torch.tensor([0.1, 0.1], dtype=torch.float64))
     assert torch.equal(again.step(vector, mean), server.step(vector, mean))
 
 
@@ -136,7 +140,7 @@ def test_the_mean_weighs_by_samples_whoever_is_missing():
     arrived = mean.start(0, shares, asked_samples=40).wait()  # a third client, of 10 samples, died
     assert arrived.num_samples == 30
     assert arrived.delta is not None
-    torch.testing.assert_close(arrived.delta, torch.full((3,), 3.0, dtype=torch.float64), rtol=0, atol=1e-13)
+    torch.testing.assert_close(arrived.delta.double(), torch.full((3,), 3.0, dtype=torch.float64), rtol=0, atol=1e-13)
     assert mean.start(0, [], asked_samples=40).wait().delta is None
 
 
@@ -146,7 +150,7 @@ def test_the_mean_weighs_by_samples_whoever_is_missing():
 @given(st.lists(st.floats(2**-25, 1000, width=32), min_size=1, max_size=20))
 def test_weights_survive_fixed_point_to_the_last_bit(values: list[float]):
     numbers = torch.tensor(values + [-value for value in values] + [0.0], dtype=torch.float64)
-    assert torch.equal(from_fixed_point(to_fixed_point(numbers)), numbers)
+    assert torch.equal(in_fixed_point(numbers).double(), numbers)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), LARGEST])
@@ -155,7 +159,8 @@ def test_updates_that_are_no_numbers_or_too_large_end_the_study(value: float):
         to_fixed_point(torch.tensor([0.0, value], dtype=torch.float64))
 
 
-def test_the_meter_adds_up():
+@pytest.mark.parametrize(("there_s", "hidden_s"), [(9.0, 4.0), (6.5, 2.5)])
+def test_the_meter_adds_up(there_s: float, hidden_s: float):
     now = iter(float(second) for second in range(100))
     meter = CommunicationMeter(lambda: next(now))
     with meter.exposed():  # 0 …
@@ -166,11 +171,11 @@ def test_the_meter_adds_up():
     for _ in range(3):
         next(now)  # 5, 6, 7: computing
     with meter.exposed():  # 8 …
-        meter.landed()  # 9: a flight of 6, 2 of them exposed
-    # … 10
+        meter.landed(there_s)  # less 3, and less what was exposed since: 3 to 4, and from 8
+    # … 9
     cost = meter.take()
-    assert (cost.exposed_s, cost.calls_s, cost.hidden_s, cost.num_bytes) == (6.0, 1.0, 4.0, 80)
-    assert cost.hidden_share == pytest.approx(0.4)
+    assert (cost.exposed_s, cost.calls_s, cost.hidden_s, cost.num_bytes) == (5.0, 1.0, hidden_s, 80)
+    assert cost.hidden_share == pytest.approx(hidden_s / (5 + hidden_s))
     assert meter.take().hidden_share is None
 
 

@@ -103,7 +103,7 @@ def test_the_mean_of_masked_updates_is_the_exact_mean():
         assert one.num_samples == other.num_samples
         assert one.delta is not None
         assert other.delta is not None
-        assert torch.equal(one.delta, other.delta)
+        assert torch.equal(one.delta.double(), other.delta.double())
 
 
 def test_a_client_that_is_left_alone_sends_nothing(capsys: pytest.CaptureFixture[str]):

@@ -8,16 +8,15 @@ bucket is on its way while the next is prepared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from heartlm.federated.client import Update
 from heartlm.federated.communicator import Communicator, Pending
-from heartlm.federated.fixed_point import add_in_fixed_point, from_fixed_point
+from heartlm.federated.fixed_point import FixedPoint, FixedPointSum
 from heartlm.federated.meter import CommunicationMeter
 
 
@@ -41,16 +40,21 @@ class Mean:
     """What a round gave.
 
     Attributes:
-        delta: weighted mean of the deltas of clients that took part, float64 `[P]`; None where none did.
+        delta: weighted mean of the deltas of clients that took part, `[P]`; None where none did. It may lie where the
+            next mean will be made.
         num_samples: of clients that took part.
     """
 
-    delta: Tensor | None
+    delta: FixedPoint | None
     num_samples: int
 
 
 class PendingMean(Protocol):
     """A mean on its way."""
+
+    @property
+    def wants_tests(self) -> bool:
+        """Whether it gets on, or its end is noted, when it is tested."""
 
     def test(self) -> bool:
         """Whether it is there; some progress is made."""
@@ -65,9 +69,11 @@ class Here:
 
     Attributes:
         mean: the mean.
+        wants_tests: it does not.
     """
 
     mean: Mean
+    wants_tests: bool = False
 
     def test(self) -> bool:
         """It is there."""
@@ -91,6 +97,57 @@ class Aggregator(Protocol):
         """
 
 
+class Flight:
+    """What the mean of a round is made of, on its way.
+
+    Args:
+        communicator: it is on its way with.
+        pending: what has to be there.
+        meter: told of what is waited for.
+        mean: makes the mean of what `pending` gave.
+
+    Attributes:
+        wants_tests: whether it gets on, or its end is noted, when it is tested.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        pending: Sequence[Pending],
+        meter: CommunicationMeter,
+        mean: Callable[[Sequence[Tensor]], Mean],
+    ) -> None:
+        self.wants_tests = not communicator.gets_on_alone
+        self._pending, self._meter, self._mean = pending, meter, mean
+
+    def test(self) -> bool:
+        """Whether it is there; some progress is made."""
+        with self._meter.exposed(), self._meter.call():
+            there = all(each.test() for each in self._pending)
+        self.wants_tests = self.wants_tests and not there
+        return there
+
+    def wait(self) -> Mean:
+        """Wait for it."""
+        with self._meter.exposed():
+            with self._meter.call():
+                there = [each.wait() for each in self._pending]
+            self._meter.landed(max(each.there_s for each in self._pending))
+            return self._mean(there)
+
+
+class _Bucket(NamedTuple):
+    """Parameters that are sent as one: from `begin` to `end`, their sums, and what these weigh.
+
+    The last bucket has the samples behind its parameters.
+    """
+
+    begin: int
+    end: int
+    sums: Tensor
+    num_bytes: int
+
+
 class ExactMean:
     """Adds up in fixed point, see `heartlm.federated.fixed_point`.
 
@@ -105,55 +162,28 @@ class ExactMean:
         self, communicator: Communicator, num_parameters: int, bucket_bytes: int, meter: CommunicationMeter
     ) -> None:
         self._communicator, self._meter = communicator, meter
-        self._totals = torch.zeros(num_parameters + 1, dtype=torch.int64)
-        size = max(1, bucket_bytes // self._totals.element_size())
-        self._buckets = [self._totals[begin : begin + size] for begin in range(0, len(self._totals), size)]
+        self._sum = FixedPointSum(num_parameters + 1)
+        self._deltas = self._sum.whole[:num_parameters]
+        size, self._buckets = max(1, bucket_bytes // self._sum.whole.element_size()), list[_Bucket]()
+        for begin in range(0, num_parameters + 1, size):
+            sums = self._sum.whole[begin : begin + size]
+            self._buckets.append(_Bucket(begin, min(begin + size, num_parameters), sums, sums.nbytes))
 
     def start(self, round_index: int, shares: Sequence[Share], asked_samples: int) -> PendingMean:
         """Send what this rank's clients changed; the samples of those that took part travel as the last number."""
-        pending, begin = list[Pending](), 0
+        pending = list[Pending]()
         with self._meter.exposed():
+            parts = [(share.update.delta, share.weight) for share in shares]
+            self._sum[-1] = sum(share.update.num_samples for share in shares)
             for bucket in self._buckets:
-                self._fill(bucket, begin, shares)
-                begin += len(bucket)
+                self._sum.fill(bucket.begin, bucket.end, parts)
                 with self._meter.call():
-                    pending.append(self._communicator.start_sum(bucket))
-                self._meter.sent(bucket.nbytes)
-        return _Pending(self._totals, pending, asked_samples, self._meter)
+                    pending.append(self._communicator.start_sum(bucket.sums))
+                self._meter.sent(bucket.num_bytes)
+        return Flight(self._communicator, pending, self._meter, lambda _: self._mean(asked_samples))
 
-    def _fill(self, bucket: Tensor, begin: int, shares: Sequence[Share]) -> None:
-        bucket.zero_()
-        num = min(len(bucket), len(self._totals) - 1 - begin)
-        for share in shares:
-            add_in_fixed_point(bucket[:num], share.update.delta[begin : begin + num], share.weight)
-        if num < len(bucket):
-            bucket[num] = sum(share.update.num_samples for share in shares)
-
-
-class _Pending:
-    def __init__(
-        self, totals: Tensor, pending: Sequence[Pending], asked_samples: int, meter: CommunicationMeter
-    ) -> None:
-        self._totals, self._pending, self._asked = totals, list(pending), asked_samples
-        self._meter = meter
-
-    def test(self) -> bool:
-        if self._pending:
-            with self._meter.exposed(), self._meter.call():
-                self._pending = [each for each in self._pending if not each.test()]
-            if not self._pending:
-                self._meter.landed()
-        return not self._pending
-
-    def wait(self) -> Mean:
-        with self._meter.exposed():
-            with self._meter.call():
-                for each in self._pending:
-                    each.wait()
-            if self._pending:
-                self._pending = []
-                self._meter.landed()
-            num_samples = int(self._totals[-1])
-            if num_samples == 0:
-                return Mean(None, 0)
-            return Mean(from_fixed_point(self._totals[:-1], self._asked / num_samples), num_samples)
+    def _mean(self, asked_samples: int) -> Mean:
+        num_samples = self._sum[-1]
+        if num_samples == 0:
+            return Mean(None, 0)
+        return Mean(FixedPoint(self._deltas, asked_samples / num_samples), num_samples)

@@ -7,6 +7,7 @@ algorithms. What is to be added is brought into fixed point before (`heartlm.fed
 
 from __future__ import annotations
 
+import time
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
@@ -16,6 +17,10 @@ Value = TypeVar("Value")
 
 class Pending(Protocol):
     """Something on its way."""
+
+    @property
+    def there_s(self) -> float:
+        """When it was found to be there, by `time.perf_counter`; 0 before."""
 
     def test(self) -> bool:
         """Whether it is there; where the library makes no progress of its own, some is made now."""
@@ -34,6 +39,10 @@ class Communicator(Protocol):
     @property
     def size(self) -> int:
         """How many ranks there are."""
+
+    @property
+    def gets_on_alone(self) -> bool:
+        """Whether what is on its way gets on, and it is noted when it is there, without anybody who tests it."""
 
     def start_sum(self, numbers: Tensor) -> Pending:
         """Begin to replace `numbers`, int64 `[n]` in main memory, contiguous, by their sums over ranks.
@@ -61,7 +70,7 @@ class Done:
     """Something that is there already."""
 
     def __init__(self, value: Tensor) -> None:
-        self._value = value
+        self._value, self.there_s = value, time.perf_counter()
 
     def test(self) -> bool:
         """It is there."""
@@ -75,7 +84,7 @@ class Done:
 class LocalCommunicator:
     """One process that simulates all clients."""
 
-    rank, size = 0, 1
+    rank, size, gets_on_alone = 0, 1, True
 
     def start_sum(self, numbers: Tensor) -> Pending:
         """There is nobody to add."""

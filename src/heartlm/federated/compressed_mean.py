@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heartlm.federated.aggregate import Mean, PendingMean, Share
-from heartlm.federated.communicator import Communicator, Pending
+from heartlm.federated.aggregate import Flight, Mean, PendingMean, Share
+from heartlm.federated.communicator import Communicator
 from heartlm.federated.compression import NAMES, REMEMBERS, Encoded, ErrorFeedback, compressor
-from heartlm.federated.fixed_point import from_fixed_point, to_fixed_point
+from heartlm.federated.fixed_point import FixedPoint, to_fixed_point
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.study_file import StudyConfig
 
@@ -66,7 +66,7 @@ class CompressedMean:
             with self._meter.call():
                 pending = self._communicator.start_gather(payload)
             self._meter.sent(longest)
-        return _Pending(self, pending, asked_samples)
+        return Flight(self._communicator, [pending], self._meter, lambda there: self._mean(there[0], asked_samples))
 
     def kept(self, client: int) -> dict[str, Tensor]:
         """What a client still owes, float32 `[P]`; empty where it owes nothing."""
@@ -82,7 +82,7 @@ class CompressedMean:
         message = compressed(share.update.delta, self._study, share.client, round_index, memory)
         return _HEAD.pack(len(message), share.weight, share.update.num_samples) + message
 
-    def mean_of(self, gathered: Tensor, asked_samples: int) -> Mean:
+    def _mean(self, gathered: Tensor, asked_samples: int) -> Mean:
         """The mean of all messages in uint8 `[size, n]`."""
         total, num_samples = torch.zeros(self._num_parameters, dtype=torch.int64), 0
         for row in gathered:
@@ -94,34 +94,4 @@ class CompressedMean:
                 num_samples += samples
         if num_samples == 0:
             return Mean(None, 0)
-        return Mean(from_fixed_point(total, asked_samples / num_samples), num_samples)
-
-    @property
-    def meter(self) -> CommunicationMeter:
-        """Told of everything that is sent and waited for."""
-        return self._meter
-
-
-class _Pending:
-    def __init__(self, mean: CompressedMean, pending: Pending, asked_samples: int) -> None:
-        self._mean, self._pending, self._asked, self._landed = mean, pending, asked_samples, False
-
-    def test(self) -> bool:
-        with self._mean.meter.exposed(), self._mean.meter.call():
-            there = self._pending.test()
-        if there:
-            self._land()
-        return there
-
-    def wait(self) -> Mean:
-        meter = self._mean.meter
-        with meter.exposed():
-            with meter.call():
-                gathered = self._pending.wait()
-            self._land()
-            return self._mean.mean_of(gathered, self._asked)
-
-    def _land(self) -> None:
-        if not self._landed:
-            self._landed = True
-            self._mean.meter.landed()
+        return Mean(FixedPoint(total, asked_samples / num_samples), num_samples)

@@ -6,6 +6,8 @@ whole multiple of 2**-48, so it survives to the last bit; smaller ones are round
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,42 +20,98 @@ LARGEST = 2.0 ** (62 - FRACTION_BITS)
 """Sums of all clients must stay below twice this; their weights add up to one, so each delta may be as large."""
 
 
+class FixedPoint:
+    """Numbers in fixed point, times a factor.
+
+    Args:
+        whole: int64 `[n]`, contiguous, in main memory; not copied.
+        factor: what each is multiplied by.
+    """
+
+    def __init__(self, whole: Tensor, factor: float = 1.0) -> None:
+        self.whole, self.factor = whole, factor
+
+    def double(self) -> Tensor:
+        """What they stand for; float64 `[n]`."""
+        read, scale = kernels.reading(), (1 / _UNIT, self.factor)
+        if read is None:
+            return torch.from_numpy(kernels.read_reference(self.whole.numpy(), *scale))
+        out = torch.empty(self.whole.shape, dtype=torch.float64)
+        read(self.whole.data_ptr(), self.whole.numel(), *scale, out.data_ptr())
+        return out
+
+    def added_to(self, vector: Tensor) -> Tensor:
+        """Float32 `vector` `[n]`, contiguous, moved by what they stand for in double precision; float32 `[n]`."""
+        move, scale = kernels.moving(), (1 / _UNIT, self.factor)
+        if move is None:
+            return torch.from_numpy(kernels.move_reference(vector.numpy(), self.whole.numpy(), *scale))
+        out = torch.empty_like(vector)
+        move(vector.data_ptr(), self.whole.data_ptr(), vector.numel(), *scale, out.data_ptr())
+        return out
+
+
+class FixedPointSum:
+    """Sums in fixed point, made where they lie, again and again.
+
+    Args:
+        num: how many.
+
+    Attributes:
+        whole: the sums, int64 `[num]`, which stay in their place.
+    """
+
+    def __init__(self, num: int) -> None:
+        self.whole = torch.zeros(num, dtype=torch.int64)
+        self._array, self._address, self._add = self.whole.numpy(), self.whole.data_ptr(), kernels.adding()
+
+    def fill(self, begin: int, end: int, parts: Sequence[tuple[Tensor, float]]) -> None:
+        """Replace the sums from `begin` to `end`.
+
+        Args:
+            begin: of the sums to replace.
+            end: behind the last of them.
+            parts: what to add up: float64, of which `[begin:end]` is taken, contiguous, and what to multiply it by.
+
+        Raises:
+            HeartlmError: a number is not finite or too large: training has diverged.
+        """
+        if not parts:
+            self._array[begin:end] = 0
+        more = False
+        for numbers, factor in parts:
+            if self._add is None:
+                piece, scale = numbers.numpy()[begin:end], (factor * _UNIT, LARGEST * _UNIT)
+                num_bad = kernels.add_reference(piece, *scale, more, self._array[begin:end])
+            else:
+                first, scale = 8 * begin, (factor * _UNIT, LARGEST * _UNIT)
+                num_bad = self._add(numbers.data_ptr() + first, end - begin, *scale, more, self._address + first)
+            if num_bad:
+                raise _diverged(numbers[begin:end] * factor)
+            more = True
+
+    def __getitem__(self, place: int) -> int:
+        """A sum, as a whole number."""
+        return int(self._array[place])
+
+    def __setitem__(self, place: int, number: int) -> None:
+        """Put a whole number in the place of a sum."""
+        self._array[place] = number
+
+
 def to_fixed_point(numbers: Tensor) -> Tensor:
-    """Bring float64 `numbers` `[n]` into fixed point, int64.
+    """Bring float64 `numbers` `[n]` into fixed point, int64 `[n]`.
 
     Raises:
         HeartlmError: a number is not finite or too large: training has diverged.
     """
-    total = torch.zeros(numbers.shape, dtype=torch.int64)
-    add_in_fixed_point(total, numbers, 1.0)
-    return total
+    total = FixedPointSum(len(numbers))
+    total.fill(0, len(numbers), [(numbers.contiguous(), 1.0)])
+    return total.whole
 
 
-def add_in_fixed_point(total: Tensor, numbers: Tensor, factor: float) -> None:
-    """Add float64 `numbers` `[n]`, times `factor`, to the fixed-point numbers `total`, int64 `[n]`, contiguous.
-
-    Raises:
-        HeartlmError: a number is not finite or too large: training has diverged; `total` is worth nothing then.
-    """
-    numbers, add = numbers.contiguous(), kernels.adding()
-    scale = factor * _UNIT, LARGEST * _UNIT
-    if add is None:
-        num_bad = kernels.add_reference(numbers.numpy(), *scale, total.numpy())
-    else:
-        num_bad = add(numbers.data_ptr(), len(numbers), *scale, total.data_ptr())
-    if num_bad:
-        largest = max(abs(float(bound)) for bound in torch.aminmax(numbers * factor))
-        raise HeartlmError(
-            f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
-            "lower learning_rate or server_learning_rate"
-        )
-
-
-def from_fixed_point(numbers: Tensor, factor: float = 1.0) -> Tensor:
-    """What int64 `numbers` `[n]` stand for, times `factor`; float64 `[n]`."""
-    numbers, read = numbers.contiguous(), kernels.reading()
-    if read is None:
-        return torch.from_numpy(kernels.read_reference(numbers.numpy(), 1 / _UNIT, factor))
-    out = torch.empty(numbers.shape, dtype=torch.float64)
-    read(numbers.data_ptr(), len(numbers), 1 / _UNIT, factor, out.data_ptr())
-    return out
+def _diverged(numbers: Tensor) -> HeartlmError:
+    largest = max(abs(float(bound)) for bound in torch.aminmax(numbers))
+    return HeartlmError(
+        f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
+        "lower learning_rate or server_learning_rate"
+    )

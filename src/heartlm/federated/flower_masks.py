@@ -22,9 +22,8 @@ from torch import Tensor
 
 from heartlm.federated.aggregate import Here, Mean, PendingMean, Share
 from heartlm.federated.client import Update
-from heartlm.federated.fixed_point import from_fixed_point
 from heartlm.federated.flower_messages import Told, keep_in, kept_in
-from heartlm.federated.masked_mean import LEAST_CLIENTS, numbers_of
+from heartlm.federated.masked_mean import LEAST_CLIENTS, numbers_of, summed
 from heartlm.federated.privacy import Ledger, clip_and_noise, privacy_of, secret_generator
 from heartlm.federated.secure_sum import MaskingClient, RoundAbandoned
 from heartlm.federated.study_file import StudyConfig
@@ -98,5 +97,4 @@ class RemoteMaskedMean:
         except RoundAbandoned as error:
             print(f"round {round_index + 1}: {error}", file=sys.stderr)
             return Here(Mean(None, 0))
-        num_samples = int(totals[-1])
-        return Here(Mean(from_fixed_point(totals[:-1], asked_samples / num_samples), num_samples))
+        return Here(summed(totals, asked_samples))

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from heartlm.federated.aggregate import Here, Mean, PendingMean, Share
-from heartlm.federated.communicator import Communicator, Pending
-from heartlm.federated.fixed_point import from_fixed_point, to_fixed_point
+from heartlm.federated.aggregate import Flight, Here, Mean, PendingMean, Share
+from heartlm.federated.communicator import Communicator
+from heartlm.federated.fixed_point import FixedPoint, to_fixed_point
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.secure_sum import MaskingClient
 
@@ -58,7 +58,7 @@ class MaskedMean:
             with self._meter.call():
                 pending = self._communicator.start_sum(self._totals)
             self._meter.sent(self._totals.nbytes)
-        return _Pending(pending, asked_samples, self._meter)
+        return Flight(self._communicator, [pending], self._meter, lambda there: summed(there[0], asked_samples))
 
 
 def numbers_of(share: Share) -> Tensor:
@@ -67,27 +67,7 @@ def numbers_of(share: Share) -> Tensor:
     return torch.cat([to_fixed_point(share.update.delta * share.weight), samples])
 
 
-class _Pending:
-    def __init__(self, pending: Pending, asked_samples: int, meter: CommunicationMeter) -> None:
-        self._pending, self._asked, self._meter = pending, asked_samples, meter
-        self._landed = False
-
-    def test(self) -> bool:
-        with self._meter.exposed(), self._meter.call():
-            there = self._pending.test()
-        if there:
-            self._land()
-        return there
-
-    def wait(self) -> Mean:
-        with self._meter.exposed():
-            with self._meter.call():
-                totals = self._pending.wait()
-            self._land()
-            num_samples = int(totals[-1])
-            return Mean(from_fixed_point(totals[:-1], self._asked / num_samples), num_samples)
-
-    def _land(self) -> None:
-        if not self._landed:
-            self._landed = True
-            self._meter.landed()
+def summed(totals: Tensor, asked_samples: int) -> Mean:
+    """The mean from the sum over clients of what `numbers_of` gave."""
+    num_samples = int(totals[-1])
+    return Mean(FixedPoint(totals[:-1], asked_samples / num_samples), num_samples)

@@ -13,8 +13,8 @@ was there before anybody looked counts as under way until somebody did, so a fli
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 
@@ -41,6 +41,19 @@ class Cost:
         return self.hidden_s / both if both > 0 else None
 
 
+class _Around:
+    """What is called before and after; made once, where a generator would be made each time."""
+
+    def __init__(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        self._before, self._after = before, after
+
+    def __enter__(self) -> None:
+        self._before()
+
+    def __exit__(self, *raised: object) -> None:
+        self._after()
+
+
 class CommunicationMeter:
     """Sums up what communication costs this rank.
 
@@ -55,29 +68,34 @@ class CommunicationMeter:
         self._flight_s: float | None = None
         self._within_s = 0.0
         self._begin_s: float | None = None
+        self._call_s = 0.0
+        self._around = _Around(self._enter, self._leave)
+        self._around_call = _Around(self._enter_call, self._leave_call)
 
-    @contextmanager
-    def exposed(self) -> Iterator[None]:
+    def exposed(self) -> AbstractContextManager[None]:
         """Around what is done for communication alone."""
-        self._begin_s = self._now_s()
-        try:
-            yield
-        finally:
-            now_s, begin_s = self._now_s(), self._begin_s
-            assert begin_s is not None
-            self._exposed_s += now_s - begin_s
-            if self._flight_s is not None:
-                self._within_s += now_s - max(begin_s, self._flight_s)
-            self._begin_s = None
+        return self._around
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
+    def call(self) -> AbstractContextManager[None]:
         """Around a call of the library, inside `exposed`."""
-        begin_s = self._now_s()
-        try:
-            yield
-        finally:
-            self._calls_s += self._now_s() - begin_s
+        return self._around_call
+
+    def _enter(self) -> None:
+        self._begin_s = self._now_s()
+
+    def _leave(self) -> None:
+        now_s, begin_s = self._now_s(), self._begin_s
+        assert begin_s is not None
+        self._exposed_s += now_s - begin_s
+        if self._flight_s is not None:
+            self._within_s += now_s - max(begin_s, self._flight_s)
+        self._begin_s = None
+
+    def _enter_call(self) -> None:
+        self._call_s = self._now_s()
+
+    def _leave_call(self) -> None:
+        self._calls_s += self._now_s() - self._call_s
 
     def sent(self, num_bytes: int) -> None:
         """Bytes were handed over; the first of a round begin a flight."""
@@ -85,15 +103,14 @@ class CommunicationMeter:
         if self._flight_s is None:
             self._flight_s = self._now_s()
 
-    def landed(self) -> None:
-        """Everything that was under way is there."""
+    def landed(self, there_s: float) -> None:
+        """Everything that was under way is there since `there_s`; later than the last `exposed` but this ended."""
         if self._flight_s is None:
             return
-        now_s = self._now_s()
         within_s = self._within_s
         if self._begin_s is not None:
-            within_s += now_s - max(self._begin_s, self._flight_s)
-        self._hidden_s += max(0.0, now_s - self._flight_s - within_s)
+            within_s += max(0.0, there_s - max(self._begin_s, self._flight_s))
+        self._hidden_s += max(0.0, there_s - self._flight_s - within_s)
         self._flight_s, self._within_s = None, 0.0
 
     def inside_s(self) -> float:

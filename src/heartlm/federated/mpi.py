@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,6 +40,7 @@ class MPICommunicator:
     Attributes:
         rank: of this process.
         size: how many there are.
+        gets_on_alone: whether a thread of this process looks after what is on its way.
         local_rank: of this process among those of its machine.
         local_size: of those, how many.
     """
@@ -51,6 +53,7 @@ class MPICommunicator:
         self._mpi, self._comm, self._background = MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self._progress = _Progress() if MPI.Query_thread() == MPI.THREAD_MULTIPLE else None
+        self.gets_on_alone = self._progress is not None
         here = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = here.Get_rank(), here.Get_size()
         here.Free()
@@ -105,34 +108,36 @@ class _Pending:
         self._begin, self._result, self._begin_all = begin, result, begin_all
         self._request: Request | None = None
         self._error: Exception | None = None
-        self._lock, self.is_done = threading.Lock(), False
+        self._lock, self.there_s = threading.Lock(), 0.0
 
     def begin(self) -> None:
         """Make the request; if that fails, whoever waits is told."""
         try:
             self._request = self._begin()
         except Exception as error:
-            self._error, self.is_done = error, True
+            self._error, self.there_s = error, time.perf_counter()
 
     def get_on(self) -> None:
         """Look whether it is there, unless somebody waits for it already."""
         if self._request is not None and self._lock.acquire(blocking=False):
             try:
-                self.is_done = self.is_done or self._request.Test()
+                if not self.there_s and self._request.Test():
+                    self.there_s = time.perf_counter()
             finally:
                 self._lock.release()
 
     def test(self) -> bool:
-        return self.is_done
+        return self.there_s > 0
 
     def wait(self) -> Tensor:
-        if self._request is None:
-            self._begin_all()
-        with self._lock:
-            if not self.is_done:
-                assert self._request is not None
-                self._request.Wait()
-                self.is_done = True
+        if not self.there_s:
+            if self._request is None:
+                self._begin_all()
+            with self._lock:
+                if not self.there_s:
+                    assert self._request is not None
+                    self._request.Wait()
+                    self.there_s = time.perf_counter()
         if self._error is not None:
             raise self._error
         return self._result
@@ -143,7 +148,7 @@ class _Tested(_Pending):
 
     def test(self) -> bool:
         self.get_on()
-        return self.is_done
+        return self.there_s > 0
 
 
 class _Progress:
@@ -185,4 +190,4 @@ class _Progress:
             for each in list(self._under_way):
                 each.get_on()
             with self._lock:
-                self._under_way = [each for each in self._under_way if not each.is_done]
+                self._under_way = [each for each in self._under_way if not each.there_s]

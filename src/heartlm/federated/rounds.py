@@ -145,9 +145,10 @@ class Rounds:
         return sum(self.members[number].num_samples for number in asked)
 
     def _get_on(self) -> None:
-        self._num_calls += 1
-        if self._pending is not None and self._num_calls % test_every(self.study.local_steps) == 0:
-            self._pending.test()
+        if self._pending is not None and self._pending.wants_tests:
+            self._num_calls += 1
+            if self._num_calls % test_every(self.study.local_steps) == 0:
+                self._pending.test()
 
     def _finish(self) -> None:
         """Wait for the mean that is on its way, and move the global weights by it."""

@@ -14,19 +14,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-PIECE = 1 << 15
-"""Weights moved together: in double precision so many stay in a core's cache."""
+from heartlm.federated.fixed_point import FixedPoint
 
 
 class Strategy(Protocol):
     """An optimiser of the server."""
 
-    def step(self, vector: Tensor, mean: Tensor) -> Tensor:
+    def step(self, vector: Tensor, mean: FixedPoint) -> Tensor:
         """The next global weights.
 
         Args:
             vector: global weights, float32 `[P]`; they stay as they are.
-            mean: weighted mean of the clients' deltas, float64 `[P]`.
+            mean: weighted mean of the clients' deltas, `[P]`.
 
         Returns:
             float32 `[P]`.
@@ -52,20 +51,16 @@ class OuterSGD:
         self.learning_rate, self.momentum, self.nesterov = learning_rate, momentum, nesterov
         self._velocity: Tensor | None = None
 
-    def step(self, vector: Tensor, mean: Tensor) -> Tensor:
+    def step(self, vector: Tensor, mean: FixedPoint) -> Tensor:
         """The next global weights."""
-        movement = mean
+        if self.learning_rate == 1 and not self.momentum:
+            return mean.added_to(vector)
+        movement = delta = mean.double()
         if self.momentum:
-            before = torch.zeros_like(mean) if self._velocity is None else self._velocity
-            self._velocity = self.momentum * before + mean
-            movement = mean + self.momentum * self._velocity if self.nesterov else self._velocity
-        if self.learning_rate != 1:
-            movement = self.learning_rate * movement
-        moved = torch.empty_like(vector)
-        for begin in range(0, len(vector), PIECE):
-            piece = slice(begin, begin + PIECE)
-            moved[piece] = vector[piece].double().add_(movement[piece])
-        return moved
+            before = torch.zeros_like(delta) if self._velocity is None else self._velocity
+            self._velocity = self.momentum * before + delta
+            movement = delta + self.momentum * self._velocity if self.nesterov else self._velocity
+        return (vector + self.learning_rate * movement).float()
 
     def state(self) -> dict[str, Tensor]:
         """The velocity, where there is one."""
@@ -94,12 +89,13 @@ class Adaptive:
         self._first: Tensor | None = None
         self._second: Tensor | None = None
 
-    def step(self, vector: Tensor, mean: Tensor) -> Tensor:
+    def step(self, vector: Tensor, mean: FixedPoint) -> Tensor:
         """The next global weights."""
-        first = torch.zeros_like(mean) if self._first is None else self._first
-        second = torch.full_like(mean, self.tau**2) if self._second is None else self._second
-        square = mean * mean
-        self._first = self.beta1 * first + (1 - self.beta1) * mean
+        delta = mean.double()
+        first = torch.zeros_like(delta) if self._first is None else self._first
+        second = torch.full_like(delta, self.tau**2) if self._second is None else self._second
+        square = delta * delta
+        self._first = self.beta1 * first + (1 - self.beta1) * delta
         if self.yogi:
             self._second = second - (1 - self.beta2) * square * torch.sign(second - square)
         else:

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Mean
+from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.rounds import Server
 from heartlm.federated.study_file import StudyConfig, load_study
 from heartlm.files import append_line, atomic_file, read_json, write_json
@@ -152,7 +153,8 @@ class StudyFolder:
         if server.late is not None:
             tensors["late.num_samples"] = torch.tensor(server.late.num_samples)
             if server.late.delta is not None:
-                tensors["late.delta"] = server.late.delta
+                factor = torch.tensor(server.late.delta.factor, dtype=torch.float64)
+                tensors |= {"late.whole": server.late.delta.whole, "late.factor": factor}
         _save(self.state(server.round_index) / "server.safetensors", tensors)
         for folder in self.state(0).parent.glob("round-*"):
             if folder != self.state(server.round_index):
@@ -171,7 +173,9 @@ class StudyFolder:
         kept = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         server.strategy.load_state(kept)
         if "late.num_samples" in tensors:
-            server.late = Mean(tensors.get("late.delta"), int(tensors["late.num_samples"]))
+            whole = tensors.get("late.whole")
+            delta = None if whole is None else FixedPoint(whole, float(tensors["late.factor"]))
+            server.late = Mean(delta, int(tensors["late.num_samples"]))
 
     def load_client(self, round_index: int, number: int) -> dict[str, Tensor]:
         """What a client kept before round `round_index`."""

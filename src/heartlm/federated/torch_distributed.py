@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
@@ -32,12 +33,13 @@ class TorchCommunicator:
     Attributes:
         rank: of this process.
         size: how many there are.
+        gets_on_alone: whether nobody has to test.
     """
 
     def __init__(
         self, device: Literal["auto", "cpu", "cuda"] = "cpu", threads: int | None = None, timeout_s: float = 600.0
     ) -> None:
-        self._exit = ExitStack()
+        self._exit, self.gets_on_alone = ExitStack(), False  # it does, but nobody would note when it is there
         if not dist.is_initialized():
             config = TrainingConfig(device=device, threads=threads, timeout_s=timeout_s)
             self._exit.enter_context(joined(config))
@@ -82,6 +84,7 @@ class _Pending:
 
     def __init__(self, work: Any, there: Tensor, result: Tensor, *kept: Tensor) -> None:
         self._work, self._there, self._result, self._kept = work, there, result, kept
+        self.there_s = 0.0
 
     def test(self) -> bool:
         if self._work is not None and self._work.is_completed():
@@ -94,4 +97,5 @@ class _Pending:
             self._work = None
             if self._there.data_ptr() != self._result.data_ptr():
                 self._result.copy_(self._there)
+            self.there_s = time.perf_counter()
         return self._result
