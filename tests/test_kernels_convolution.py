@@ -367,11 +367,13 @@ def test_exported_programs_hold_the_operator(strict: bool) -> None:
 def test_the_rule_sends_its_boxes_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a box no kernel of that pass is called; outside, all are."""
     called: list[str] = []
-    for name in ("forward", "input_gradient", "weight_gradient"):
-        genuine = getattr(kernels, name)
-        monkeypatch.setattr(
-            kernels, name, lambda *a, name=name, genuine=genuine, **k: (called.append(name), genuine(*a, **k))
-        )
+    genuine = kernels.prepared
+
+    def noted(shape: kernels.ConvShape, name: str, *rest: Any, **named: Any) -> kernels.Pass:
+        act = genuine(shape, name, *rest, **named)
+        return lambda *addresses: (called.append(name.removeprefix("conv1d_")), act(*addresses))
+
+    monkeypatch.setattr(kernels, "prepared", noted)
     boxes = {"forward": ({"batch": (0, 2), "mflops": (0, 1)},), "weight_gradient": ({"filters": (6, 6)},)}
     best = kernels.library() and rule.variants()[-1]
     monkeypatch.setattr(rule, "TORCH_IS_FASTER", {best: boxes, **dict.fromkeys(rule.VARIANTS, boxes)})

@@ -11,21 +11,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import int32, int64, kernel, library, pointer
+from heartlm.kernels.library import int64, kernel, library, pointer
 
 Doubles = NDArray[np.float64]
 
-_CALLS: dict[str, tuple[int, tuple[Any, ...]]] = {
-    "conv1d_forward": (0, (*(pointer,) * 5, int32, int64, pointer)),
-    "conv1d_input_gradient": (1, (*(pointer,) * 5, int64, pointer)),
-    "conv1d_weight_gradient": (2, (*(pointer,) * 6, int64, pointer)),
-}
-"""What `conv1d_scratch` calls each kernel, and the types of its arguments."""
+PASSES = ("conv1d_forward", "conv1d_input_gradient", "conv1d_weight_gradient")
+"""The kernels, in the order in which `conv1d_scratch` counts them."""
 _LINE = 64
 """Bytes of a cache line; scratch begins at one."""
 
@@ -50,14 +45,13 @@ class ConvShape:
         return (self.length + 2 * self.padding - self.dilation * (self.kernel_size - 1) - 1) // self.stride + 1
 
     @cached_property
-    def prepared(self) -> dict[tuple[str, int, str | None], tuple[Callable[..., Any], int]]:
-        """Kernel and bytes of scratch of each call of this shape before, by kernel, threads and variant."""
+    def known(self) -> dict[tuple[str, bool, int, str | None], Pass]:
+        """What `prepared` gave for this shape."""
         return {}
 
-    @cached_property
-    def fields(self) -> ctypes.Array[ctypes.c_int64]:
-        """The sizes as the kernel reads them."""
-        return (ctypes.c_int64 * 9)(*astuple(self))
+
+Pass = Callable[..., None]
+"""A kernel for a shape; it takes addresses, and leaves nothing to look up."""
 
 
 def available() -> bool:
@@ -87,8 +81,7 @@ def forward(
         num_threads: how many threads may work; small work wakes none.
         variant: of the kernel; by default the best.
     """
-    run, scratch = _prepared(shape, "conv1d_forward", num_threads, variant)
-    run(shape.fields, x, weight, bias or None, out, relu, num_threads, scratch)
+    prepared(shape, "conv1d_forward", num_threads, variant, relu)(x, weight, bias, out)
 
 
 def input_gradient(
@@ -99,8 +92,7 @@ def input_gradient(
     Unless `gate` is 0, it is the address of a forward pass's result with `relu`: where that is not positive, `dy`
     counts as zero.
     """
-    run, scratch = _prepared(shape, "conv1d_input_gradient", num_threads, variant)
-    run(shape.fields, dy, gate or None, weight, dx, num_threads, scratch)
+    prepared(shape, "conv1d_input_gradient", num_threads, variant)(dy, gate, weight, dx)
 
 
 def weight_gradient(
@@ -117,20 +109,41 @@ def weight_gradient(
 
     `gate` is as of `input_gradient`.
     """
-    run, scratch = _prepared(shape, "conv1d_weight_gradient", num_threads, variant)
-    run(shape.fields, x, dy, gate or None, dweight, dbias or None, num_threads, scratch)
+    prepared(shape, "conv1d_weight_gradient", num_threads, variant)(x, dy, gate, dweight, dbias)
 
 
-def _prepared(shape: ConvShape, name: str, num_threads: int, variant: str | None) -> tuple[Callable[..., Any], int]:
-    """A kernel, and the address of memory for it to work in, kept by each thread that calls: fresh memory is slow."""
-    call = (name, num_threads, variant)
-    try:
-        run, size = shape.prepared[call]
-    except KeyError:
-        run, size = shape.prepared[call] = (_function(name, variant), _scratch_bytes(shape, *call))
-    if _scratch.size < size:
-        _scratch.grow(size)
-    return run, _scratch.address
+def prepared(shape: ConvShape, name: str, num_threads: int, variant: str | None = None, relu: bool = False) -> Pass:
+    """One of `PASSES` for a shape: to be called again and again, with the addresses that `forward` and so on list.
+
+    Memory for it to work in is kept by each thread that calls: fresh memory is slow.
+    """
+    key = (name, relu, num_threads, variant)
+    found = shape.known.get(key)
+    if found is None:
+        found = shape.known[key] = _prepare(shape, name, num_threads, variant, relu)
+    return found
+
+
+def _prepare(shape: ConvShape, name: str, num_threads: int, variant: str | None, relu: bool) -> Pass:
+    arguments = (pointer,) * (7 if name == "conv1d_weight_gradient" else 6)
+    run = kernel(name, *arguments, variant=variant)
+    measure = kernel("conv1d_scratch", pointer, int64, pointer, returns=int64, variant=variant)
+    assert run is not None and measure is not None, "no compiled kernels: ask available() before"
+    call = (ctypes.c_int64 * 11)(*astuple(shape), relu, num_threads)
+    size = 4 * int(measure(call, PASSES.index(name), (ctypes.c_int64 * (2 * shape.kernel_size))()))
+    place = ctypes.cast(call, pointer)  # which holds on to it, and is sooner handed over
+
+    def forward(x: int, weight: int, bias: int, out: int) -> None:  # sooner called than with a list
+        if _scratch.size < size:
+            _scratch.grow(size)
+        run(place, x, weight, bias, out, _scratch.address)
+
+    def gradient(*addresses: int) -> None:
+        if _scratch.size < size:
+            _scratch.grow(size)
+        run(place, *addresses, _scratch.address)
+
+    return forward if name == "conv1d_forward" else gradient
 
 
 class _Scratch(threading.local):
@@ -145,19 +158,6 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
-
-
-def _function(name: str, variant: str | None) -> Callable[..., Any]:
-    function = kernel(name, *_CALLS[name][1], variant=variant)
-    assert function is not None, "no compiled kernels: ask available() before"
-    return function
-
-
-def _scratch_bytes(shape: ConvShape, name: str, num_threads: int, variant: str | None) -> int:
-    lists = (ctypes.c_int64 * (2 * shape.kernel_size))()
-    measure = kernel("conv1d_scratch", pointer, int64, int64, pointer, returns=int64, variant=variant)
-    assert measure is not None
-    return 4 * int(measure(shape.fields, _CALLS[name][0], num_threads, lists))
 
 
 def reference_forward(shape: ConvShape, x: Doubles, weight: Doubles, bias: Doubles | None, relu: bool) -> Doubles:

@@ -18,7 +18,6 @@ from torch.autograd import forward_ad
 from heartlm.kernels import convolution_operator
 from heartlm.kernels.convolution_passes import (
     Plan,
-    compiled,
     forward,
     gradients,
     plan,
@@ -112,8 +111,7 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and _function_transforms() is None
         and _tracing_state() is None
         and forward_ad._current_level < 0
-        and not _is_autocast_enabled("cpu")
-        and compiled()
+        and not _is_autocast_enabled()
     )
 
 
@@ -122,4 +120,7 @@ _FLOAT, _STRIDED = torch.float32, torch.strided
 # Looked up once: of a small convolution, each attribute of a module on the way counts.
 _dispatch_modes, _tracing_state = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
 _num_threads = torch.get_num_threads
-_function_transforms, _is_autocast_enabled = torch._C._functorch.peek_interpreter_stack, torch.is_autocast_enabled
+_function_transforms, _is_autocast_enabled = (
+    torch._C._functorch.peek_interpreter_stack,
+    torch._C._is_any_autocast_enabled,
+)

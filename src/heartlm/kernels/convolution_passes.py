@@ -44,12 +44,14 @@ class Plan:
         out: shape of the result, `[N, O, M]`.
         num_threads: that may work.
         choice: which passes the kernel does.
+        forward: the kernel's forward pass, without a ReLU and with one.
     """
 
     shape: ConvShape
     out: tuple[int, int, int]
     num_threads: int
     choice: Choice
+    forward: tuple[kernels.Pass, kernels.Pass]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -63,8 +65,8 @@ def plan(
     groups: int,
     num_threads: int,
 ) -> Plan | None:
-    """The plan of a shape, or None where torch has to say what is wrong with it, or there is nothing to compute."""
-    if len(x) != 3 or len(weight) != 3 or 0 in (*x, *weight):
+    """The plan of a shape, or None: without kernels, with nothing to compute, where torch has to say what is wrong."""
+    if not compiled() or len(x) != 3 or len(weight) != 3 or 0 in (*x, *weight):
         return None
     (batch, channels, length), (out_channels, channels_of_group, size) = x, weight
     if min(stride, dilation, groups) < 1 or padding < 0 or out_channels % groups:
@@ -74,19 +76,21 @@ def plan(
     if channels != channels_of_group * groups or length + 2 * padding < dilation * (size - 1) + 1:
         return None
     shape = ConvShape(batch, channels, length, out_channels, size, stride, padding, dilation, groups)
-    return Plan(shape, (batch, out_channels, shape.out_length), num_threads, fastest(shape, num_threads))
+    plain, positive = (kernels.prepared(shape, "conv1d_forward", num_threads, relu=relu) for relu in (False, True))
+    out = (batch, out_channels, shape.out_length)
+    return Plan(shape, out, num_threads, fastest(shape, num_threads), (plain, positive))
 
 
 def forward(work: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     """The convolution of plain tensors, without a gradient."""
-    shape = work.shape
     if not work.choice.forward:
+        shape = work.shape
         y = F.conv1d(x, weight, bias, shape.stride, shape.padding, shape.dilation, shape.groups)
         return y.relu_() if relu else y
     x, weight = x.contiguous(), weight.contiguous()
     y = torch.empty(*work.out)  # a third of a microsecond sooner than from the tuple
     address = 0 if bias is None else bias.contiguous().data_ptr()
-    kernels.forward(shape, x.data_ptr(), weight.data_ptr(), address, y.data_ptr(), relu, work.num_threads)
+    work.forward[relu](x.data_ptr(), weight.data_ptr(), address, y.data_ptr())
     return y
 
 

@@ -6,6 +6,12 @@
 
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
 
+/* All of a call but the arrays: whether a forward pass ends in a ReLU, and how many threads may work. */
+typedef struct {
+    conv1d_shape shape;
+    int64_t relu, threads;
+} conv1d_call;
+
 /* The places of the taps are listed at the start of the scratch: two lists of `kernel_size`. */
 static int64_t lists_size(const conv1d_shape *shape) {
     return in_lines(2 * shape->kernel_size * (int64_t)(sizeof(int64_t) / sizeof(float)));
@@ -67,12 +73,13 @@ static void correlate(const correlation *what, int64_t threads, float *scratch) 
 }
 
 /* Floats of scratch that a call needs. */
-int64_t HEARTLM(conv1d_scratch)(const conv1d_shape *shape, int64_t call, int64_t threads, int64_t *lists) {
-    int64_t most = 0;
-    if (call == FORWARD) {
+int64_t HEARTLM(conv1d_scratch)(const conv1d_call *call, int64_t pass, int64_t *lists) {
+    const conv1d_shape *shape = &call->shape;
+    int64_t most = 0, threads = call->threads;
+    if (pass == FORWARD) {
         const correlation what = forward_of(shape, lists);
         most = scratch_of(&what, threads);
-    } else if (call == INPUT_GRADIENT)
+    } else if (pass == INPUT_GRADIENT)
         for (int64_t residue = 0; residue < shape->stride; residue++) {
             const correlation what = input_gradient_of(shape, residue, lists);
             most = greater(most, scratch_of(&what, threads));
@@ -85,30 +92,32 @@ int64_t HEARTLM(conv1d_scratch)(const conv1d_shape *shape, int64_t call, int64_t
 }
 
 /* out `[N, C_out, out_length]` from x `[N, C_in, L]`; no bias where that is null. */
-void HEARTLM(conv1d_forward)(const conv1d_shape *shape, const float *x, const float *weight, const float *bias,
-                             float *out, int32_t relu, int64_t threads, float *scratch) {
-    correlation what = forward_of(shape, (int64_t *)scratch);
-    what.source = x, what.weight = weight, what.bias = bias, what.out = out, what.relu = relu;
-    correlate(&what, threads, scratch + lists_size(shape));
+void HEARTLM(conv1d_forward)(const conv1d_call *call, const float *x, const float *weight, const float *bias,
+                             float *out, float *scratch) {
+    correlation what = forward_of(&call->shape, (int64_t *)scratch);
+    what.source = x, what.weight = weight, what.bias = bias, what.out = out, what.relu = call->relu != 0;
+    correlate(&what, call->threads, scratch + lists_size(&call->shape));
 }
 
 /* dx `[N, C_in, L]` from dy `[N, C_out, out_length]`, which is zero where there is a gate of its shape that is not
  * positive: the result of a ReLU. */
-void HEARTLM(conv1d_input_gradient)(const conv1d_shape *shape, const float *dy, const float *gate, const float *weight,
-                                    float *dx, int64_t threads, float *scratch) {
+void HEARTLM(conv1d_input_gradient)(const conv1d_call *call, const float *dy, const float *gate, const float *weight,
+                                    float *dx, float *scratch) {
+    const conv1d_shape *shape = &call->shape;
     for (int64_t residue = 0; residue < shape->stride; residue++) {
         correlation what = input_gradient_of(shape, residue, (int64_t *)scratch);
         what.source = dy, what.gate = gate, what.weight = weight, what.out = dx;
         if (what.num_outputs > 0)
-            correlate(&what, threads, scratch + lists_size(shape));
+            correlate(&what, call->threads, scratch + lists_size(shape));
     }
 }
 
 /* dweight and, unless that is null, dbias `[C_out]`; the gate is as above. */
-void HEARTLM(conv1d_weight_gradient)(const conv1d_shape *shape, const float *x, const float *dy, const float *gate,
-                                     float *dweight, float *dbias, int64_t threads, float *scratch) {
+void HEARTLM(conv1d_weight_gradient)(const conv1d_call *call, const float *x, const float *dy, const float *gate,
+                                     float *dweight, float *dbias, float *scratch) {
+    const conv1d_shape *shape = &call->shape;
     if (LOCAL(toom_cook_weight_gradient_is_faster)(shape))
-        LOCAL(toom_cook_weight_gradient)(shape, x, dy, gate, dweight, dbias, threads, scratch);
+        LOCAL(toom_cook_weight_gradient)(shape, x, dy, gate, dweight, dbias, call->threads, scratch);
     else
-        LOCAL(weight_gradient)(shape, x, dy, gate, dweight, dbias, threads, scratch);
+        LOCAL(weight_gradient)(shape, x, dy, gate, dweight, dbias, call->threads, scratch);
 }
