@@ -42,6 +42,7 @@ class FixedPoint:
 
     def added_to(self, vector: Tensor) -> Tensor:
         """Float32 `vector` `[n]`, contiguous, moved by what they stand for in double precision; float32 `[n]`."""
+        assert vector.dtype is torch.float32 and vector.is_contiguous() and vector.numel() == self.whole.numel()
         move, scale = kernels.moving(), (1 / _UNIT, self.factor)
         if move is None:
             return torch.from_numpy(kernels.move_reference(vector.numpy(), self.whole.numpy(), *scale))
@@ -70,7 +71,7 @@ class FixedPointSum:
         Args:
             begin: of the sums to replace.
             end: behind the last of them.
-            parts: what to add up: float64, of which `[begin:end]` is taken, contiguous, and what to multiply it by.
+            parts: what to add up: float64, contiguous, of which `[begin:end]` is taken, and what to multiply it by.
 
         Raises:
             HeartlmError: a number is not finite or too large: training has diverged.
@@ -79,6 +80,7 @@ class FixedPointSum:
             self._array[begin:end] = 0
         more = False
         for numbers, factor in parts:
+            assert numbers.dtype is torch.float64 and numbers.is_contiguous() and numbers.numel() >= end
             if self._add is None:
                 piece, scale = numbers.numpy()[begin:end], (factor * _UNIT, LARGEST * _UNIT)
                 num_bad = kernels.add_reference(piece, *scale, more, self._array[begin:end])

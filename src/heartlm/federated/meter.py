@@ -1,13 +1,14 @@
 """What communication of a round costs: the part a rank waits for, the part that passes while it computes, and bytes.
 
-    local steps   |====== round t ======|                |====== round t+1 =====|
-    sum of t                            |post|- - - - -|t|- - - -|t|- - - -|wait|
-                                        |<------------- flight ---------------->|
+    local steps   |====== round t ======|    |============== round t+1 ==============|
+    sum of t                            |post|- - - - - - - - - - there              |wait|
+                                        |<---------- flight --------->|
 
 A flight lasts from when the first bucket is handed over until the last sum is there. Exposed are the seconds that this
 rank spends on communication and nothing else: bringing numbers into fixed point, handing over, testing, waiting, and
-making the mean. What is left of the flight is hidden: local steps or an evaluation were computed meanwhile. A sum that
-was there before anybody looked counts as under way until somebody did, so a flight is no measure of the network.
+making the mean. What is left of the flight is hidden: local steps or an evaluation were computed meanwhile. A sum is
+there when somebody finds it: a thread that looks now and then, or a test between steps where there is no such thread.
+So a flight is no measure of the network.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class CommunicationMeter:
             self._flight_s = self._now_s()
 
     def landed(self, there_s: float) -> None:
-        """Everything that was under way is there since `there_s`; later than the last `exposed` but this ended."""
+        """Everything that was under way is there, since `there_s`."""
         if self._flight_s is None:
             return
         within_s = self._within_s

@@ -23,7 +23,7 @@ def adding(variant: str | None = None) -> Callable[..., int] | None:
     the limit in magnitude; their totals are worth nothing.
     """
     given = pointer, int64, float64, float64, int64, pointer
-    return kernel("add_in_fixed_point", *given, returns=int64, variant=variant, brief=True)
+    return kernel("add_in_fixed_point", *given, returns=int64, variant=variant)
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def reading(variant: str | None = None) -> Callable[..., None] | None:
     It takes the address of int64 `[n]`, n, what the lowest bit is worth, what to multiply each number by, and the
     address of what to write, float64 `[n]`.
     """
-    return kernel("from_fixed_point", pointer, int64, float64, float64, pointer, variant=variant, brief=True)
+    return kernel("from_fixed_point", pointer, int64, float64, float64, pointer, variant=variant)
 
 
 @functools.cache
@@ -44,7 +44,7 @@ def moving(variant: str | None = None) -> Callable[..., None] | None:
     in double precision.
     """
     given = pointer, pointer, int64, float64, float64, pointer
-    return kernel("moved_by_fixed_point", *given, variant=variant, brief=True)
+    return kernel("moved_by_fixed_point", *given, variant=variant)
 
 
 def add_reference(

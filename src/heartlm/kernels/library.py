@@ -56,14 +56,6 @@ def library() -> ctypes.CDLL | None:
 
 
 @functools.cache
-def _locking() -> ctypes.PyDLL:
-    """The library, with functions that keep the interpreter's lock."""
-    loaded = library()
-    assert loaded is not None
-    return ctypes.PyDLL(loaded._name)
-
-
-@functools.cache
 def variants() -> tuple[str, ...]:
     """The variants this machine can run, slowest first; none without the library."""
     loaded = library()
@@ -71,9 +63,7 @@ def variants() -> tuple[str, ...]:
 
 
 @functools.cache
-def kernel(
-    name: str, *arguments: Any, returns: Any = None, variant: str | None = None, brief: bool = False
-) -> Callable[..., Any] | None:
+def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None = None) -> Callable[..., Any] | None:
     """The function `name` of the library, or None where NumPy has to do its work.
 
     Args:
@@ -81,7 +71,6 @@ def kernel(
         arguments: ctypes types of its arguments; `pointer` for arrays, which are passed as `address(array)`.
         returns: ctypes type of its result.
         variant: one of `variants()`; by default the best, or that of `HEARTLM_KERNELS`.
-        brief: over so soon that it keeps the interpreter's lock, for which it would else wait afterwards.
 
     Raises:
         HeartlmError: `HEARTLM_KERNELS` names a variant that this machine cannot run.
@@ -92,8 +81,7 @@ def kernel(
     wanted = variant or os.environ.get("HEARTLM_KERNELS", "")
     if wanted in VARIANTS and wanted not in possible:
         raise HeartlmError(f"HEARTLM_KERNELS: {wanted!r} found, but this processor runs {', '.join(possible)} only")
-    functions = _locking() if brief else loaded
-    function: Callable[..., Any] = getattr(functions, f"{name}_{wanted if wanted in possible else possible[-1]}")
+    function: Callable[..., Any] = getattr(loaded, f"{name}_{wanted if wanted in possible else possible[-1]}")
     function.argtypes, function.restype = list(arguments), returns  # type: ignore[attr-defined]
     return function
 
