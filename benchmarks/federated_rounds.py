@@ -35,7 +35,7 @@ from heartlm.federated.rounds import test_every
 from heartlm.federated.strategy import OuterSGD
 from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.tiny import TinyPatients
-from heartlm.memory import keep_memory
+from heartlm.training.full_speed import at_full_speed
 
 WAYS = ("study", "blocking", "overlapped")
 
@@ -145,10 +145,9 @@ def main() -> None:
         study = StudyConfig(
             model="pretrain", corpus=Path(chosen.source), training=training, learning_rate=1e-3, **shared
         )
-    keep_memory()
-    torch.set_flush_denormal(True)
-    rank = Rank(study, communicator)
-    result = rank.run(chosen.repeats)
+    with at_full_speed():
+        rank = Rank(study, communicator)
+        result = rank.run(chosen.repeats)
     if communicator.rank == 0:
         about = {"num_parameters": len(rank.flat), "num_tensors": len(rank.flat.parameters), "ranks": communicator.size}
         chosen.out.write_text(json.dumps({**about, "ways": result}))

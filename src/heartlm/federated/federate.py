@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
@@ -27,7 +26,7 @@ from heartlm.federated.strategy import Adaptive, OuterSGD, Strategy
 from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.federated.tiny import TinyPatients
-from heartlm.memory import keep_memory
+from heartlm.training.full_speed import at_full_speed
 from heartlm.training.parallel import has_gone, reason_of
 from heartlm.training.ranks import ToldElsewhere
 
@@ -56,6 +55,7 @@ def shown(scores: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value:.3f}" for key, value in scores.items() if isinstance(value, float))
 
 
+@at_full_speed()
 def federate(study: StudyConfig, changed: Sequence[str] = ()) -> Outcome:
     """Run a study, or resume one with the settings called `changed` as in `study`.
 
@@ -64,8 +64,6 @@ def federate(study: StudyConfig, changed: Sequence[str] = ()) -> Outcome:
             meet, or training that diverged.
     """
     study, folder = _settings(study, changed)
-    keep_memory()
-    torch.set_flush_denormal(True)  # denormal gradients slow a CPU down tenfold
     communicator = communicator_of(study)
     try:
         rounds, evaluation = agreed(communicator, lambda: ready(study, folder, communicator))
@@ -74,8 +72,6 @@ def federate(study: StudyConfig, changed: Sequence[str] = ()) -> Outcome:
         raise
     except Exception as error:
         raise _told(error, folder, communicator) from error
-    finally:
-        torch.set_flush_denormal(False)
     communicator.close()
     return Outcome(folder.path, scores, communicator.rank == 0)
 

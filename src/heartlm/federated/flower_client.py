@@ -39,7 +39,7 @@ from heartlm.federated.partition import Member
 from heartlm.federated.study_file import StudyConfig, study_of
 from heartlm.federated.tiny import TinyLearning, TinyPatients
 from heartlm.federated.waveforms import beat_set
-from heartlm.memory import keep_memory
+from heartlm.training.full_speed import at_full_speed
 from heartlm.training.objectives import class_weights
 
 app = ClientApp()
@@ -55,13 +55,12 @@ def who(asked: Message, context: Context) -> Message:
 
 
 @app.train()
+@at_full_speed()
 def train(asked: Message, context: Context) -> Message:
     """Let the clients of this node take their local steps."""
     told, vectors = read(asked.content)
     study, members, errands = _study(told, context), members_of(told), errands_of(told)
     torch.set_num_threads(study.threads)
-    keep_memory()
-    torch.set_flush_denormal(True)
     learning = _learning(study, members, list(errands), told["class_counts"])
     answers, deltas = dict[str, Told](), dict[str, Tensor]()
     for number, errand in errands.items():

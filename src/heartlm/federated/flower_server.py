@@ -28,20 +28,19 @@ from heartlm.federated.rounds import Rounds, Server
 from heartlm.federated.study_file import StudyConfig, study_of
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.files import write_json
-from heartlm.memory import keep_memory
+from heartlm.training.full_speed import at_full_speed
 
 app = ServerApp()
 """What `flower-superlink` runs."""
 
 
 @app.main()
+@at_full_speed()
 def main(grid: Grid, context: Context) -> None:
     """Run the study that the run's configuration names; `flower.json` in its folder says how that ended."""
     study = study_of(json.loads(str(context.run_config["study"])))
     assert study.out is not None
     torch.set_num_threads(study.threads)
-    keep_memory()
-    torch.set_flush_denormal(True)
     error = None
     try:
         run_study(study, Fleet(grid, study, int(context.run_config["nodes"])))

@@ -21,7 +21,7 @@ from torch import Tensor
 from heartlm.errors import HeartlmError
 from heartlm.federated.client import Between, ClientLost, Errand, Update, nothing
 from heartlm.federated.local import LocalClient
-from heartlm.memory import keep_memory
+from heartlm.training.full_speed import at_full_speed
 
 MakeClient = Callable[[], LocalClient]
 """Makes the client inside its process: reads its recordings there, and nowhere else."""
@@ -110,10 +110,9 @@ class IsolatedClient:
         return "" if status is None else f" of signal {-status}" if status < 0 else f" with status {status}"
 
 
+@at_full_speed()
 def _serve(connection: Connection[Any, Any], make: MakeClient) -> None:
     """The process of a client: answers errands until nobody is there to give any."""
-    keep_memory()
-    torch.set_flush_denormal(True)
     client = make()
     while True:
         try:

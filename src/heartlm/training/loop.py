@@ -16,11 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-import torch
-
 from heartlm.corpus.windows import Windows
 from heartlm.errors import HeartlmError
-from heartlm.memory import keep_memory
 from heartlm.models.store import save_tensors, whole_tensors
 from heartlm.training.agreement import Agreement
 from heartlm.training.bad_steps import BadSteps
@@ -28,6 +25,7 @@ from heartlm.training.checkpoint import Checkpoints, Progress
 from heartlm.training.communication import Exchange
 from heartlm.training.device import device_and_precision
 from heartlm.training.feed import Feed, StepBatches
+from heartlm.training.full_speed import at_full_speed
 from heartlm.training.job import Job
 from heartlm.training.learner import Learner
 from heartlm.training.log import Log
@@ -43,6 +41,7 @@ class Stopped(Exception):  # noqa: N818
     """The run was asked to stop, by one of `STOP_SIGNALS`, and left a checkpoint."""
 
 
+@at_full_speed()
 def train(job: Job, resume: bool) -> Progress:
     """Train until the last step, from the newest checkpoint with `resume`; where there is none yet, from the beginning.
 
@@ -50,15 +49,12 @@ def train(job: Job, resume: bool) -> Progress:
         HeartlmError: a bad step, nothing can be written, or a rank has gone; the last checkpoint is good.
         Stopped: a signal asked for it.
     """
-    keep_memory()
-    torch.set_flush_denormal(True)  # denormal gradients slow a CPU down tenfold
     gc.collect()
     gc.freeze()  # looking through all that was imported, now and then, makes one rank wait for another
     try:
         return _begun(job).run(resume)
     finally:
         gc.unfreeze()
-        torch.set_flush_denormal(False)
 
 
 def _begun(job: Job) -> _Loop:

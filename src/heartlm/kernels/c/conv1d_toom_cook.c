@@ -146,12 +146,7 @@ static void evaluate_blocks(const correlation *what, const plan *plan, int64_t b
     for (int64_t block = begin; block < end; block++) {
         int64_t group = block / in_group, o = block % in_group * LANES;
         float *to = weights + group * plan->num_points * plan->weights_point + o * what->num_in * plan->num_chunks;
-        if (plan->num_points == 6)
-            evaluate_weights(what, plan, group, o, taps, to, 6);
-        else if (plan->num_points == 7)
-            evaluate_weights(what, plan, group, o, taps, to, 7);
-        else
-            evaluate_weights(what, plan, group, o, taps, to, 8);
+        WITH_POINTS(plan->num_points, evaluate_weights, what, plan, group, o, taps, to);
     }
 }
 
@@ -299,12 +294,7 @@ static void run_units(const correlation *what, const plan *plan, const int64_t *
                       int64_t begin, int64_t end, int64_t splits, float *scratch) {
     for (int64_t number = begin; number < end; number++) {
         const unit at = unit_of(what, plan, number, splits);
-        if (plan->num_points == 6)
-            run_unit(what, plan, lists, weights, &at, scratch, 6);
-        else if (plan->num_points == 7)
-            run_unit(what, plan, lists, weights, &at, scratch, 7);
-        else
-            run_unit(what, plan, lists, weights, &at, scratch, 8);
+        WITH_POINTS(plan->num_points, run_unit, what, plan, lists, weights, &at, scratch);
     }
 }
 

@@ -37,6 +37,11 @@ static inline void chunks_at(int64_t point, int64_t num_taps, int64_t num_points
     *end -= num_taps < OUTPUTS * (num_chunks - 1) + most;
 }
 
+/* Calls a function whose last argument is the number of points, with that as a constant, so that each number has code
+ * of its own. */
+#define WITH_POINTS(number, call, ...)                                                                                 \
+    ((number) == 6 ? call(__VA_ARGS__, 6) : (number) == 7 ? call(__VA_ARGS__, 7) : call(__VA_ARGS__, 8))
+
 /* Coefficients of the values of a filter at the points, divided as the interpolation wants it. */
 static inline void filter_matrix(int64_t num_points, float matrix[MOST_POINTS][MOST_TAPS]) {
     int64_t taps = taps_of(num_points);

@@ -168,12 +168,7 @@ static void sum_pieces(const conv1d_shape *shape, const plan *plan, const float 
     memset(sums, 0, (size_t)plan->sums * sizeof *sums);
     for (int64_t piece = begin; piece < end; piece++)
         for (int64_t group = 0; group < shape->groups; group++)
-            if (plan->num_points == 6)
-                add_piece(shape, plan, x, dy, gate, group, piece, scratch, sums, dbias, 6);
-            else if (plan->num_points == 7)
-                add_piece(shape, plan, x, dy, gate, group, piece, scratch, sums, dbias, 7);
-            else
-                add_piece(shape, plan, x, dy, gate, group, piece, scratch, sums, dbias, 8);
+            WITH_POINTS(plan->num_points, add_piece, shape, plan, x, dy, gate, group, piece, scratch, sums, dbias);
 }
 
 /* The taps of one group from its sums, LANES output channels at once. */
