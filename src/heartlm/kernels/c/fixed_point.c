@@ -10,18 +10,11 @@ int64_t HEARTLM(add_in_fixed_point)(
     const double *numbers, int64_t num, double factor, double limit, int64_t more, int64_t *total
 ) {
     int64_t bad = 0;
-    if (more)
-        for (int64_t i = 0; i < num; i++) {
-            double scaled = numbers[i] * factor;
-            bad += !(fabs(scaled) < limit);
-            total[i] = (int64_t)((uint64_t)total[i] + (uint64_t)(int64_t)llrint(scaled));
-        }
-    else
-        for (int64_t i = 0; i < num; i++) {
-            double scaled = numbers[i] * factor;
-            bad += !(fabs(scaled) < limit);
-            total[i] = (int64_t)llrint(scaled);
-        }
+    for (int64_t i = 0; i < num; i++) {
+        double scaled = numbers[i] * factor;
+        bad += !(fabs(scaled) < limit);
+        total[i] = (int64_t)((more ? (uint64_t)total[i] : 0) + (uint64_t)(int64_t)llrint(scaled));
+    }
     return bad;
 }
 
