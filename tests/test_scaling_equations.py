@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.scaling.equations import (
+    Interval,
     efficiency,
+    geometric_interval,
     ideal_s,
     karp_flatt,
-    mean_interval,
-    overhead_s,
-    ratio_interval,
+    overhead_interval,
     speedup,
 )
 from heartlm.scaling.fits import fit_amdahl, fit_usl
@@ -26,8 +26,8 @@ def test_the_published_equations_by_hand() -> None:
     assert speedup(100, 62.5) == pytest.approx(1.6)
     assert efficiency(1.6, 2) == pytest.approx(0.8)
     assert efficiency(1.9, 4) == pytest.approx(0.475)
-    assert overhead_s(100, 62.5, 2) == pytest.approx(12.5)
-    assert overhead_s(100, 52.6, 4) == pytest.approx(27.6)
+    assert overhead_interval(50, Interval(0.8)).value == pytest.approx(12.5)
+    assert overhead_interval(25, Interval(25 / 52.6)).value == pytest.approx(27.6)
 
 
 def test_karp_flatt_by_hand() -> None:
@@ -42,22 +42,32 @@ def test_the_ideal_time_divides_the_work_or_keeps_it() -> None:
     assert ideal_s(12, 4, "weak") == 12
 
 
-@given(st.floats(1, 1e4), st.floats(1, 1e4), st.integers(1, 64))
-def test_overhead_is_what_efficiency_lacks(base_s: float, test_s: float, num_ranks: int) -> None:
-    lost_s = test_s * (1 - efficiency(speedup(base_s, test_s), num_ranks))
-    assert overhead_s(base_s, test_s, num_ranks) == pytest.approx(lost_s, abs=1e-6)
-
-
-def test_an_interval_is_students_t() -> None:
-    found = mean_interval([10, 12, 14])
-    half = 4.302653 * 2 / math.sqrt(3)
+def test_an_interval_is_students_t_of_the_logarithm() -> None:
+    found = geometric_interval([10, 12, 14.4])
+    factor = math.exp(4.302653 * math.log(1.2) / math.sqrt(3))
     assert found.low is not None and found.high is not None
-    assert (found.value, found.low, found.high) == pytest.approx((12, 12 - half, 12 + half))
-    assert mean_interval([5]).low is None
+    assert (found.value, found.low, found.high) == pytest.approx((12, 12 / factor, 12 * factor))
+    assert geometric_interval([5]).low is None
+    assert geometric_interval([0, 4]) == Interval(2.0)
+
+
+def test_the_interval_of_a_time_does_not_reach_zero() -> None:
+    """Two repeats, one half as long again as the other: 12.7 standard errors of the mean are more than the mean."""
+    found = geometric_interval([10, 15])
+    assert found.low is not None and found.high is not None
+    assert 0 < found.low < 10 and found.high > 15
+
+
+@given(st.floats(0.1, 1e4), st.floats(0.05, 1.0), st.floats(1.01, 100))
+def test_an_overhead_lies_between_those_of_the_efficiency_s_bounds(ideal: float, of_ranks: float, wide: float) -> None:
+    found = overhead_interval(ideal, Interval(of_ranks, of_ranks / wide, of_ranks * wide))
+    assert found.low is not None and found.high is not None
+    assert -ideal < found.low < found.value < found.high
+    assert (ideal + found.high) * of_ranks / wide == pytest.approx(ideal)
 
 
 def test_a_ratio_and_its_inverse_have_inverse_intervals() -> None:
-    there, back = ratio_interval([1.5, 1.8, 1.6]), ratio_interval([1 / 1.5, 1 / 1.8, 1 / 1.6])
+    there, back = geometric_interval([1.5, 1.8, 1.6]), geometric_interval([1 / 1.5, 1 / 1.8, 1 / 1.6])
     assert there.low is not None and back.high is not None
     assert there.value == pytest.approx((1.5 * 1.8 * 1.6) ** (1 / 3))
     assert (back.value, back.high) == pytest.approx((1 / there.value, 1 / there.low))

@@ -1,7 +1,7 @@
 """What the figures of a sweep over federated studies show: throughput, where the time goes, its share, by ranks.
 
 Values of a repeat are means over ranks and rounds, the first round left out where there are more, because it warms up;
-points are means over repeats with their 95 % intervals.
+points are geometric means over repeats with their 95 % intervals.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from heartlm.errors import HeartlmError
 from heartlm.report.numbers import significant
 from heartlm.report.scaling_model import Chart, Curve, Point
-from heartlm.scaling.equations import Interval, mean_interval
+from heartlm.scaling.equations import Interval, geometric_interval
 
 Lines = list[dict[str, str]]
 
@@ -34,7 +34,7 @@ class Group:
 
     def over(self, value: Callable[[Lines], float]) -> dict[int, Interval]:
         """`value` of each repeat, as an interval, by ranks."""
-        return {ranks: mean_interval([value(lines) for lines in repeats]) for ranks, repeats in self.of.items()}
+        return {ranks: geometric_interval([value(lines) for lines in repeats]) for ranks, repeats in self.of.items()}
 
 
 def read_table(path: Path) -> Lines:

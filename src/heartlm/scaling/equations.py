@@ -6,8 +6,9 @@ as Mileski, Petrovski and Gusev define them (MIPRO 2025, arXiv 2503.21033), T_ba
 strong scaling, whose ideal time is T_base / N. Weak scaling gives N ranks N times the work, which one rank would need
 N × T_base for; with that in place of T_base the equations are the same for both.
 
-Intervals are Student's t over the repeats, at 95 %: of the logarithm for ratios, whose base and test were measured one
-after the other in each repeat, so what slowed the machine down for both cancels out. One repeat has no interval.
+Times and ratios are positive, so their means are geometric and their intervals are Student's t over the repeats of the
+logarithm, at 95 %: no interval of a time reaches zero. Base and test were measured one after the other in each repeat,
+so what slowed the machine down for both cancels out of their ratio. One repeat has no interval.
 """
 
 from __future__ import annotations
@@ -48,11 +49,6 @@ def efficiency(of_speedup: float, num_ranks: int) -> float:
     return of_speedup / num_ranks
 
 
-def overhead_s(base_s: float, test_s: float, num_ranks: int) -> float:
-    """Seconds beyond the ideal time."""
-    return test_s - base_s / num_ranks
-
-
 def karp_flatt(of_speedup: float, num_ranks: int) -> float | None:
     """The serial fraction that a speedup reveals (Karp and Flatt 1990); None for one rank.
 
@@ -61,28 +57,31 @@ def karp_flatt(of_speedup: float, num_ranks: int) -> float | None:
     return None if num_ranks == 1 else (1 / of_speedup - 1 / num_ranks) / (1 - 1 / num_ranks)
 
 
-def mean_interval(values: Sequence[float]) -> Interval:
-    """The mean of repeats, and where the mean of many would lie."""
-    mean = statistics.fmean(values)
-    half = _half_width(values)
-    return Interval(mean) if half is None else Interval(mean, mean - half, mean + half)
+def geometric_interval(values: Sequence[float]) -> Interval:
+    """The geometric mean of times or ratios, and where that of many repeats would lie.
 
-
-def ratio_interval(ratios: Sequence[float]) -> Interval:
-    """The geometric mean of ratios, and where that of many would lie."""
-    logs = mean_interval([math.log(ratio) for ratio in ratios])
-    if logs.low is None or logs.high is None:
-        return Interval(math.exp(logs.value))
-    return Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
-
-
-def _half_width(values: Sequence[float]) -> float | None:
+    A zero has no logarithm: values with one give their arithmetic mean, without an interval.
+    """
     from scipy import stats  # slow to import
 
+    if min(values) <= 0:
+        return Interval(statistics.fmean(values))
+    logs = [math.log(value) for value in values]
+    mean = statistics.fmean(logs)
     if len(values) < 2:
-        return None
+        return Interval(math.exp(mean))
     quantile: Any = stats.t.ppf(0.975, len(values) - 1)
-    return float(quantile) * statistics.stdev(values) / math.sqrt(len(values))
+    half = float(quantile) * statistics.stdev(logs) / math.sqrt(len(values))
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def overhead_interval(ideal_s: float, efficiency: Interval) -> Interval:
+    """Seconds beyond `ideal_s`, with the interval of the efficiency: T_test is the ideal time over the efficiency.
+
+    It may reach below 0, where the test was faster than ideal, but not below minus the ideal time.
+    """
+    low, high = (None if each is None else ideal_s / each - ideal_s for each in (efficiency.high, efficiency.low))
+    return Interval(ideal_s / efficiency.value - ideal_s, low, high)
 
 
 def mean_known(values: Sequence[float | None]) -> float | None:

@@ -20,12 +20,11 @@ from heartlm.scaling.cell import PARTS, Cell, Measurement
 from heartlm.scaling.equations import (
     Interval,
     efficiency,
+    geometric_interval,
     ideal_s,
     karp_flatt,
-    mean_interval,
     mean_known,
-    overhead_s,
-    ratio_interval,
+    overhead_interval,
     speedup,
 )
 from heartlm.scaling.probe import moved
@@ -39,7 +38,7 @@ class Row:
         cell: what was trained.
         repeats: how many measurements count.
         num_moved: during how many of them the machine changed its speed.
-        time_s: training time, T.
+        time_s: training time, T, the geometric mean of the repeats.
         step_median_s: of all steps.
         step_p95_s: of all steps.
         tokens_per_s: mean over repeats.
@@ -156,7 +155,7 @@ def _row(cell: Cell, passed: dict[Cell, Repeats]) -> Row:
         cell=cell,
         repeats=len(every),
         num_moved=sum(_has_moved(each) for each in every),
-        time_s=mean_interval([each.training_s for each in every]),
+        time_s=geometric_interval([each.training_s for each in every]),
         step_median_s=statistics.median(steps_s),
         step_p95_s=float(np.quantile(steps_s, 0.95)),
         tokens_per_s=statistics.fmean(each.tokens_per_s for each in every),
@@ -173,7 +172,7 @@ def _beside(cell: Cell, passed: dict[Cell, Repeats]) -> Beside | None:
     repeats = sorted(alone.keys() & copies.keys())
     if not repeats:
         return None
-    share = ratio_interval([alone[each].training_s / copies[each].training_s for each in repeats])
+    share = geometric_interval([alone[each].training_s / copies[each].training_s for each in repeats])
     every = list(copies.values())
     rate = statistics.fmean(each.tokens_per_s for each in every)
     return Beside(cell, len(every), share.scaled(cell.copies), share, rate, _energy_j_per_mtoken(every))
@@ -197,19 +196,21 @@ def _against(cell: Cell, repeats: Repeats, passed: dict[Cell, Repeats]) -> dict[
     if not pairs:
         return {}
     whole = 1 if cell.scaling == "strong" else cell.ranks  # times the base's work
-    gained = ratio_interval([whole * speedup(base, test) for base, test in pairs])
+    best_s = statistics.geometric_mean([ideal_s(base, cell.ranks, cell.scaling) for base, _ in pairs])
+    gained = geometric_interval([whole * speedup(base, test) for base, test in pairs])
+    of_ranks = gained.scaled(efficiency(1.0, cell.ranks))
     found: dict[str, Any] = {
         "speedup": gained,
-        "efficiency": gained.scaled(efficiency(1.0, cell.ranks)),
-        "overhead_s": mean_interval([overhead_s(whole * base, test, cell.ranks) for base, test in pairs]),
+        "efficiency": of_ranks,
+        "overhead_s": overhead_interval(best_s, of_ranks),
         "karp_flatt": karp_flatt(gained.value, cell.ranks),
     }
     at_once = sorted(bases.keys() & copies.keys())
     if cell.ranks > 1 and at_once:
-        found["ceiling"] = ratio_interval([_together(cell, bases[each], copies[each]) for each in at_once])
+        found["ceiling"] = geometric_interval([_together(cell, bases[each], copies[each]) for each in at_once])
         both = sorted(copies.keys() & repeats.keys())
         side_s = [(copies[each].training_s, repeats[each].training_s) for each in both]
-        found["efficiency_of_ceiling"] = ratio_interval(
+        found["efficiency_of_ceiling"] = geometric_interval(
             [ideal_s(side, cell.ranks, cell.scaling) / test for side, test in side_s]
         )
     return found
