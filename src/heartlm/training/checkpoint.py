@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, read_json, replace_folder, sha256_of, write_json
 from heartlm.training.agreement import Agreement
+from heartlm.training.device import on_this_device
 from heartlm.training.parallel import reason_of
 
 _PREFIX = "step-"
@@ -89,7 +90,7 @@ class Checkpoints:
             return
         self._newest = about
         state = _staged(_state(model, optimizer))
-        self._writer = Thread(target=self._try_to_write, args=(state, about), name="checkpoint")
+        self._writer = Thread(target=on_this_device(self._try_to_write), args=(state, about), name="checkpoint")
         self._writer.start()
         if not self.asynchronous:
             self.wait()

@@ -79,15 +79,21 @@ class Exchange:
         meters: of this rank, which count what it waits for as communication.
         device: it computes on.
         flights: where sums under way are noted; None to note none.
+        measured: the times of the parts of a step are used. On a GPU, `ready` then waits for the gradients. Without it
+            a GPU's sums of gradients count as part of the backward pass.
     """
 
-    def __init__(self, meters: Meters, device: torch.device, flights: Flights | None = None) -> None:
+    def __init__(
+        self, meters: Meters, device: torch.device, flights: Flights | None = None, measured: bool = False
+    ) -> None:
         self._meters, self._device, self._exposed = meters, device, ExitStack()
-        self._flights = flights if device.type == "cpu" else None
+        self._flights, self._measured = flights if device.type == "cpu" else None, measured
 
     def ready(self) -> None:
         """The gradients of this rank are there: what is left of the backward pass is communication."""
         if self._device.type == "cuda":
+            if not self._measured:
+                return
             torch.cuda.current_stream(self._device).synchronize()
         if self._flights is not None:
             self._flights.ready()

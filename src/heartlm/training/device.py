@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from heartlm.errors import HeartlmError
@@ -24,8 +26,26 @@ def device_and_precision(device: str, precision: str, local_rank: int = 0) -> tu
             )
         found = torch.device("cuda", local_rank)
         torch.cuda.set_device(found)
-    has_bf16 = found.type == "cuda" and torch.cuda.is_bf16_supported()
+    # without emulation: GPUs before Ampere compute bf16 in fp32 and convert, slower than fp32 itself
+    has_bf16 = found.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     if precision == "bf16" and found.type == "cuda" and not has_bf16:
         raise HeartlmError("precision: 'bf16' found, but this GPU has none: use --precision fp32")
     use_bf16 = precision == "bf16" or (precision == "auto" and has_bf16)
     return found, torch.bfloat16 if use_bf16 else torch.float32
+
+
+def on_this_device(function: Callable[..., None]) -> Callable[..., None]:
+    """Return `function` for another thread, to compute on the GPU of this one.
+
+    The current GPU of CUDA belongs to the thread. A new thread starts with number 0, so ranks with another GPU would
+    each open a context there.
+    """
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return function
+    device = torch.cuda.current_device()
+
+    def run(*arguments: object) -> None:
+        torch.cuda.set_device(device)
+        function(*arguments)
+
+    return run

@@ -25,6 +25,7 @@ from heartlm.corpus.windows import Windows, WindowSampler
 from heartlm.errors import HeartlmError
 from heartlm.kernels.gather import gather_codes, gather_windows
 from heartlm.training.batches import Batch, Draft, MakeBatch, Parts, Place
+from heartlm.training.device import on_this_device
 from heartlm.training.staging import DeviceCorpus, Pool, Slot
 
 
@@ -123,7 +124,7 @@ class Feed:
         self._ready: queue.Queue[_Prepared | BaseException] = queue.Queue()
         for _ in range(max(1, self.prefetch)):
             self._free.put(Slot(pinned=gpu))
-        self._thread = threading.Thread(target=self._work, name="heartlm-feed", daemon=True)
+        self._thread = threading.Thread(target=on_this_device(self._work), name="heartlm-feed", daemon=True)
 
     def __enter__(self) -> Feed:
         if self.prefetch:

@@ -78,7 +78,8 @@ class _Loop:
         self.sums = Sums(job.ranks, job.config.timeout_s)
         self.log = Log(job, device, precision, self.sums)
         flights = None if self.log.measured is None else self.log.measured.flights
-        self.exchange = Exchange(self.log.meters, device, flights)
+        measured = job.config.measure or job.config.spans or job.config.profile
+        self.exchange = Exchange(self.log.meters, device, flights, measured)
         self.learner = Learner(
             job.model, job.loss, job.config, device=device, precision=precision, ranks=job.ranks, exchange=self.exchange
         )

@@ -1,0 +1,89 @@
+"""Where a run computes: which GPUs have bf16, which thread uses which GPU, and when a GPU is waited for.
+
+No GPU is needed: CUDA's answers are recorded or replaced, and on a machine without one any wait for a GPU raises.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from heartlm.errors import HeartlmError
+from heartlm.training.batches import CausalBatches
+from heartlm.training.checkpoint import Checkpoints
+from heartlm.training.communication import Exchange
+from heartlm.training.device import device_and_precision
+from heartlm.training.feed import Feed
+from heartlm.training.meters import Meters
+from tests.checkpointed import progress, trained
+from tests.synthetic_corpus import synthetic_corpus
+from tests.test_training_feed import order_of
+from tests.test_training_measured import Hand
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Let torch report two GPUs; the list fills with the threads that choose one and its number."""
+    chosen: list[tuple[str, int]] = []
+
+    def choose(device: torch.device | int) -> None:
+        chosen.append((threading.current_thread().name, device if isinstance(device, int) else device.index))
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", choose)
+    return chosen
+
+
+@pytest.mark.parametrize(("capability", "precision"), [(7, torch.float32), (8, torch.bfloat16), (9, torch.bfloat16)])
+def test_auto_takes_bf16_only_from_a_gpu_that_computes_in_it(
+    gpu: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, capability: int, precision: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(major=capability))
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda _: True)  # as on V100 and T4, emulated
+    assert device_and_precision("auto", "auto", 1) == (torch.device("cuda", 1), precision)
+    if precision == torch.float32:
+        with pytest.raises(HeartlmError, match=r"^precision: 'bf16' found, but this GPU has none"):
+            device_and_precision("cuda", "bf16", 1)
+
+
+def test_the_thread_of_the_feed_uses_the_gpu_of_its_rank(gpu: list[tuple[str, int]]) -> None:
+    drawn = order_of(4)
+    with Feed(drawn, CausalBatches(synthetic_corpus((200, 90, 7))), first_step=0, last_step=2, prefetch=1) as feed:
+        assert len(list(feed)) == 2
+    assert gpu == [("heartlm-feed", 1)]
+
+
+def test_the_thread_of_a_checkpoint_uses_the_gpu_of_its_rank(
+    gpu: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    state = trained(1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # writing itself is on the CPU here
+    checkpoints.save(*state, progress(1))
+    checkpoints.wait()
+    assert gpu == [("checkpoint", 1)] and len(checkpoints.complete()) == 1
+
+
+def test_the_gpu_is_waited_for_at_the_last_gradient_only_where_a_measurement_asks_for_it() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a machine without GPU is needed, where waiting for one raises")
+    device = torch.device("cuda", 0)
+    hand, parts = Hand(), dict[str, float]()
+    meters = Meters(now_s=hand, on_step=lambda *step: parts.update(step[-1]))
+    exchange = Exchange(meters, device)
+    with meters.step(1), meters.span("forward_backward"):
+        exchange.ready()
+        hand.forward(1)
+        exchange.returned()
+        exchange.over()
+    assert (parts["forward_backward"], parts["communication"]) == (1, 0)
+    with pytest.raises((AssertionError, RuntimeError)):
+        Exchange(meters, device, measured=True).ready()
