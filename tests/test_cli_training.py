@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import re
 import shutil
@@ -15,8 +16,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from heartlm.cli.main import main
+from heartlm.files import sha256_of
 from heartlm.training.checkpoint import Checkpoints
 
 STEPS = 120
@@ -304,6 +307,52 @@ def test_finetuning_settings_that_cannot_be(
     assert "no run.json" in refused(capfd, "finetune", tiny_corpus, *beats[2:])
     assert "corpus: nothing found" in refused(capfd, "finetune", tiny_pretrained)
     assert not (tmp_path / "run").exists()
+
+
+class Command:
+    """Unpickled, it makes the file `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("kind", ["index", "torch's index", "value", "tensor", "file outside"])
+def test_a_replaced_checkpoint_runs_nothing(
+    straight: dict[str, Path], tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every file is replaced together with its checksum, so only what reads it can refuse."""
+    run, made = tmp_path / "run", tmp_path / "made"
+    shutil.copytree(straight["pretrain"], run)
+    (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"finished": None}))
+    *older, newest = Checkpoints(run / "checkpoints").complete()
+    for path in older:
+        shutil.rmtree(path)
+    state, command = newest / "state", pickle.dumps(Command(made))
+    index = json.loads((state / "index.json").read_text())
+    if kind == "index":
+        (state / "index.json").write_bytes(command)
+    elif kind == "torch's index":
+        (state / ".metadata").write_bytes(command)
+        (state / "index.json").unlink()
+    else:
+        torch.save(Command(made), state / "__9_0.distcp")
+        name = (
+            "optimizer.param_groups.0.lr"
+            if kind == "value"
+            else next(name for name in index if "chunks" in index[name])
+        )
+        entry = index[name] if kind == "value" else index[name]["chunks"][0]
+        file = "../state/__9_0.distcp" if kind == "file outside" else "__9_0.distcp"
+        entry.update(file=file, start=0, length=(state / "__9_0.distcp").stat().st_size)
+        (state / "index.json").write_text(json.dumps(index))
+    files = {str(path.relative_to(newest)): sha256_of(path) for path in [*state.iterdir(), newest / "progress.json"]}
+    (newest / "files.json").write_text(json.dumps(files))
+
+    assert f"{newest} does not fit this run (" in refused(capfd, "pretrain", "--resume", run)
+    assert not made.exists()
 
 
 def test_what_cannot_be_resumed(

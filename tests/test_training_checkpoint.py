@@ -99,7 +99,7 @@ def damage(path: Path, share: float) -> None:
     path.write_bytes(content[: int(share * len(content))])
 
 
-@pytest.mark.parametrize("file", ["state/__0_0.distcp", "state/.metadata", "files.json", "progress.json"])
+@pytest.mark.parametrize("file", ["state/__0_0.distcp", "state/index.json", "files.json", "progress.json"])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(
     tmp_path: Path, file: str, share: float, capsys: pytest.CaptureFixture[str]
@@ -117,7 +117,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(
 def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(tmp_path: Path) -> None:
     for step in (2, 4):
         save(tmp_path, step)
-    damage(tmp_path / "step-000000004" / "state" / ".metadata", 0.5)
+    damage(tmp_path / "step-000000004" / "state" / "index.json", 0.5)
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.restore(*trained(1)).step == 2
     checkpoints.save(*trained(3), progress(3))
@@ -128,7 +128,7 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(tmp_path: Pa
 def test_a_step_done_again_replaces_its_damaged_checkpoint(tmp_path: Path) -> None:
     for step in (2, 3):
         save(tmp_path, step)
-    damage(tmp_path / "step-000000003" / "state" / ".metadata", 0.5)
+    damage(tmp_path / "step-000000003" / "state" / "index.json", 0.5)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.restore(*trained(1))
     checkpoints.save(*trained(3), progress(3))
@@ -139,7 +139,7 @@ def test_a_step_done_again_replaces_its_damaged_checkpoint(tmp_path: Path) -> No
 
 def test_where_all_are_damaged_it_says_so(tmp_path: Path) -> None:
     save(tmp_path, 2)
-    damage(tmp_path / "step-000000002" / "state" / ".metadata", 0.5)
+    damage(tmp_path / "step-000000002" / "state" / "index.json", 0.5)
     with pytest.raises(HeartlmError, match="none of 1 checkpoints is undamaged; start the run anew"):
         Checkpoints(tmp_path).restore(*trained(1))
 

@@ -3,11 +3,11 @@
     state on the device ─► staged in memory ─► .step-000000200/ ─► step-000000200/ ─► older ones removed
         all ranks            all ranks           each its part        rank 0            rank 0
 
-Staging is all that training waits for; the rest happens in a thread. `torch.distributed.checkpoint` writes the parts,
-so a run may resume on another number of processes, wrapped otherwise. A checkpoint counts when it has its final name,
-which rank 0 gives it after every rank has flushed its part; `files.json` in it says what each file must hash to, so
-one that the disk damaged later is passed over for the one before it. Because data, masks and dropout of a step
-follow from the seed and the step, no other state is needed.
+Staging is all that training waits for; the rest happens in a thread. `torch.distributed.checkpoint` writes the parts
+(`checkpoint_files`), so a run may resume on another number of processes, wrapped otherwise. A checkpoint counts when it
+has its final name, which rank 0 gives it after every rank has flushed its part; `files.json` in it says what each file
+must hash to, so one that the disk damaged later is passed over for the one before it. Because data, masks and dropout
+of a step follow from the seed and the step, no other state is needed.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, read_json, replace_folder, sha256_of, write_json
 from heartlm.training.agreement import Agreement
+from heartlm.training.checkpoint_files import INDEX, StatePlanner, StateReader, StateWriter
 from heartlm.training.device import on_this_device
 from heartlm.training.parallel import reason_of
 
@@ -129,8 +130,9 @@ class Checkpoints:
     def _load(self, path: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
         state = _state(model, optimizer)
         try:
+            reader = StateReader(path / "state")
             with _plain_errors():
-                dcp.load(state, checkpoint_id=str(path / "state"), **self._ranks.for_torch())
+                dcp.load(state, storage_reader=reader, planner=StatePlanner(), **self._ranks.for_torch())
             progress = Progress(**read_json(path / _PROGRESS))
         except Exception as error:
             raise HeartlmError(
@@ -164,7 +166,7 @@ class Checkpoints:
     def _write(self, temporary: Path, path: Path, state: dict[str, Any], progress: dict[str, Any]) -> None:
         self._ranks.first(lambda: self._begin(temporary, progress))
         with _plain_errors():
-            dcp.save(state, checkpoint_id=str(temporary / "state"), **self._ranks.for_torch())
+            dcp.save(state, storage_writer=StateWriter(temporary / "state"), **self._ranks.for_torch())
         files: dict[str, str] = {}
         for part in self._ranks.all(lambda: self._hashes(temporary)):
             files |= part
@@ -179,7 +181,7 @@ class Checkpoints:
         """Hash of each file that this rank wrote."""
         mine = [*(temporary / "state").glob(f"__{self._ranks.rank}_*")]
         if self._ranks.rank == 0:
-            mine += [temporary / "state" / ".metadata", temporary / _PROGRESS]
+            mine += [temporary / "state" / INDEX, temporary / _PROGRESS]
         return {str(path.relative_to(temporary)): sha256_of(path) for path in mine}
 
     def _commit(self, temporary: Path, path: Path, files: dict[str, str]) -> None:

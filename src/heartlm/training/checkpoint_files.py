@@ -1,0 +1,118 @@
+"""The files of a checkpoint's state: an index in JSON, and one file of tensors and numbers from each rank.
+
+`torch.distributed.checkpoint` would pickle its index and the plain values, and a pickle can run any command when it is
+read. Here the index is JSON, and torch reads the rest with `weights_only`, which builds tensors and plain values only.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json, write_json
+
+INDEX = "index.json"
+_PART = re.compile(r"__\d+_\d+\.distcp")
+
+
+class StateWriter(FileSystemWriter):
+    """Writes the parts as torch does, and the index as JSON."""
+
+    def finish(self, metadata: Metadata, results: list[list[Any]]) -> None:
+        """Write the index; rank 0 calls it when all parts are written."""
+        stored = {written.index: written.storage_data for part in results for written in part}
+
+        def place(name: str, offsets: torch.Size | None = None) -> dict[str, Any]:
+            found = stored[MetadataIndex(name, offsets)]
+            return {"file": found.relative_path, "start": found.offset, "length": found.length}
+
+        index: dict[str, Any] = {}
+        for name, entry in metadata.state_dict_metadata.items():
+            if isinstance(entry, TensorStorageMetadata):
+                chunks = [
+                    {"offsets": list(chunk.offsets), "sizes": list(chunk.sizes), **place(name, chunk.offsets)}
+                    for chunk in entry.chunks
+                ]
+                index[name] = {"size": list(entry.size), "chunks": chunks}
+            else:
+                index[name] = place(name)
+        write_json(Path(self.path) / INDEX, index)
+
+
+class StateReader(FileSystemReader):
+    """Reads what `StateWriter` wrote in the folder `path`.
+
+    Raises:
+        HeartlmError: the index is missing, or holds something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._index = _metadata_of(path / INDEX)  # here, since torch prints a traceback where reading it fails later
+
+    def read_metadata(self) -> Metadata:
+        """The index as torch wants it."""
+        return self._index
+
+    def read_data(self, plan: Any, planner: Any) -> Any:
+        """Read what `plan` lists.
+
+        Raises:
+            ValueError: a part holds something other than tensors and plain values.
+        """
+        try:
+            return super().read_data(plan, planner)
+        except pickle.UnpicklingError as error:
+            raise ValueError("a file holds something other than tensors and numbers") from error
+
+
+class StatePlanner(DefaultLoadPlanner):
+    """Torch's own planner, which would unpickle plain values without a limit."""
+
+    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+        """Take over one plain value."""
+        path = self.mappings[read_item.dest_index.fqn]
+        set_element(self.original_state_dict, path, torch.load(value, weights_only=True))
+
+
+def _metadata_of(path: Path) -> Metadata:
+    content, stored = read_json(path), {}
+
+    def note(place: dict[str, Any], index: MetadataIndex) -> None:
+        if not _PART.fullmatch(place["file"]):
+            raise ValueError(f"file: {place['file']!r} found, the name of a part of this folder expected")
+        stored[index] = _StorageInfo(place["file"], int(place["start"]), int(place["length"]))
+
+    entries: dict[str, Any] = {}
+    try:
+        for name, entry in content.items():
+            if "chunks" not in entry:
+                entries[name] = BytesStorageMetadata()
+                note(entry, MetadataIndex(name))
+                continue
+            chunks = [
+                ChunkStorageMetadata(torch.Size(each["offsets"]), torch.Size(each["sizes"])) for each in entry["chunks"]
+            ]
+            entries[name] = TensorStorageMetadata(TensorProperties(), torch.Size(entry["size"]), chunks)
+            for each, chunk in zip(entry["chunks"], chunks, strict=True):
+                note(each, MetadataIndex(name, chunk.offsets))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise HeartlmError(f"{path}: not the index of a checkpoint ({error})") from error
+    return Metadata(entries, storage_data=stored)
