@@ -22,6 +22,8 @@ from heartlm.files import (
     atomic_file,
     atomic_folder,
     read_json,
+    read_json_lines,
+    read_yaml,
     recover_folder,
     replace_folder,
     sha256_of,
@@ -265,3 +267,97 @@ def test_what_is_written_is_flushed_to_the_disk(tmp_path: Path, monkeypatch: pyt
         (temporary / "b").write_text("x")
     assert sorted(flushed[:-1]) == ["a", "b"]
     assert flushed[-1] == tmp_path.name
+
+
+HOSTILE_JSON = {
+    "nested": ("[" * 100_000, "nested more than 64 deep"),
+    "nested-less": ("[" * 70 + "]" * 70, "nested more than 64 deep"),
+    "huge-integer": ("1" + "0" * 400, "more than 64 bits"),
+    "integer-of-5000-digits": ("1" * 5000, "4300 digits"),
+    "huge-float": ("[1e999]", "1e999 is no finite number"),
+    "nan": ('{"a": NaN}', "NaN is no finite number"),
+    "infinity": ("-Infinity", "-Infinity is no finite number"),
+    "twice": ('{"a": 1, "a": 2}', "'a' found twice"),
+    "empty": ("", "Expecting value"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), HOSTILE_JSON.values(), ids=list(HOSTILE_JSON))
+def test_hostile_json_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(HeartlmError) as error:
+        read_json(path)
+    assert str(error.value).startswith(f"{path} is not valid JSON") and reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+)
+
+HOSTILE_YAML = {
+    "aliases": (ALIAS_BOMB, "more than 1000000 values"),
+    "merges": (
+        ALIAS_BOMB.replace("[x, x, x, x, x, x, x, x, x]", "{x: 1}") + "b: {<<: *a9}\n",
+        "more than 1000000 values",
+    ),
+    "circle": ("a: &a [*a]", "an alias of what it stands in"),
+    "chain": ("".join(f"- &a{n} [{f'*a{n - 1}' if n else 1}]\n" for n in range(100)), "nested more than 64 deep"),
+    "nested": ("[" * 50_000, "nested more than 64 deep"),
+    "nested-less": ("[" * 70 + "]" * 70, "nested more than 64 deep"),
+    "huge-integer": ("a: 1" + "0" * 400, "more than 64 bits"),
+    "huge-float": ("a: 1.0e+999", "no finite number"),
+    "infinite": ("a: .inf", "no finite number"),
+    "twice": ("steps: 1\nsteps: 2", "steps stands there twice"),
+    "tag": ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+    "two-documents": ("a: 1\n---\nb: 2", "expected a single document"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), HOSTILE_YAML.values(), ids=list(HOSTILE_YAML))
+def test_hostile_yaml_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(HeartlmError) as error:
+        read_yaml(path, "settings")
+    assert str(error.value).startswith(f"{path}: not valid YAML") and reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_yaml_that_settings_need(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("a: &a {x: 1e-3, y: 2E5}\nb: {<<: *a, y: 3}\nday: 2024-01-01\ntime: 12:00:00\nnone:\n")
+    assert read_yaml(path, "settings") == {
+        "a": {"x": 1e-3, "y": 2e5},
+        "b": {"x": 1e-3, "y": 3},
+        "day": "2024-01-01",
+        "time": 43200,
+        "none": None,
+    }
+
+
+@pytest.mark.parametrize("read", [read_json, lambda path: read_yaml(path, "settings")], ids=["json", "yaml"])
+def test_what_is_no_file_of_text_is_one_line(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "latin").write_bytes(b"\xe9")
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(1 << 40)
+    expected = {
+        "pipe": "a regular file expected",
+        "latin": "UTF-8 text expected",
+        "sparse": "MiB found",
+        ".": "",
+        "nul\0": "null byte",
+        "absent": "No such file",
+    }
+    for name, reason in {**expected, "/dev/zero": "a regular file expected"}.items():
+        with pytest.raises(HeartlmError, match=f"cannot read .*{reason}"):
+            read(tmp_path / name)
+
+
+def test_lines_of_json_with_a_torn_one(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert read_json_lines(path) == ([], 0)
+    path.write_text('{"step": 1}\n\n[1]\n' + "[" * 100_000 + '\n{"step": 2}\n{"st')
+    assert read_json_lines(path) == ([{"step": 1}, {"step": 2}], 3)

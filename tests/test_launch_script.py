@@ -190,7 +190,7 @@ REFUSED: dict[str, tuple[dict[str, object], list[str], str]] = {
     "ranks do not divide": ({}, ["--nodes", "5"], "batch_size: 12 found, a multiple of 5 expected"),
     "default batch": ({"batch_size": None}, ["--nodes", "3"], "batch_size: 16 found, a multiple of 3 expected"),
     "unknown profile": ({}, ["--profile", "mars"], "profile: 'mars' found, one of generic, local, meluxina"),
-    "missing profile": ({}, ["--profile", "./mars.yaml"], "mars.yaml: cannot be read"),
+    "missing profile": ({}, ["--profile", "./mars.yaml"], "cannot read mars.yaml"),
     "no account": ({}, ["--profile", "meluxina"], "account: nothing found, but meluxina wants one"),
     "too many GPUs": (
         {},

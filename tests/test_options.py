@@ -155,7 +155,7 @@ def test_options_win_over_the_file_wherever_they_stand(file: Path) -> None:
         ("steps: [1\n", "settings.yaml: not valid YAML"),
         ("- steps\n", "settings.yaml: fields with their values expected"),
         ("", "settings.yaml: fields with their values expected"),
-        ("\udcff", "settings.yaml: not valid YAML"),
+        ("\udcff", "settings.yaml: UTF-8 text expected"),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line(file: Path, content: str, said: str) -> None:
@@ -166,9 +166,9 @@ def test_a_mistake_in_the_file_is_one_line(file: Path, content: str, said: str) 
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HeartlmError, match=r"none\.yaml: cannot be read \(No such file or directory\)"):
+    with pytest.raises(HeartlmError, match=r"cannot read .*none\.yaml: No such file or directory"):
         settings(str(tmp_path / "none.yaml"))
-    with pytest.raises(HeartlmError, match=r"cannot be read \(Is a directory\)"):
+    with pytest.raises(HeartlmError, match=r"cannot read .*: Is a directory"):
         settings(str(tmp_path))
 
 

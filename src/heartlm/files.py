@@ -1,9 +1,12 @@
-"""Writing files so that nothing is ever half there.
+"""Writing files so that nothing is ever half there, and reading JSON and YAML whatever they hold.
 
 Outputs are written under a temporary name beside their destination, flushed to the disk and renamed. A crash, a
 full disk or a `kill -9` leaves the earlier output, or none; never a torn one. A folder that replaces another changes
 places with it in one call where the filesystem has that; where it has not, a kill between the two renames leaves the
 earlier one under a name that `recover_folder` knows.
+
+JSON, YAML and JSON lines are read by `read_json`, `read_yaml` and `read_json_lines`: a damaged or hostile file is a
+HeartlmError. They bound size, depth and numbers, and check types by a dataclass or TypedDict (`heartlm.typed`).
 """
 
 from __future__ import annotations
@@ -12,15 +15,26 @@ import ctypes
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar, overload
 
 from heartlm.errors import HeartlmError
+from heartlm.typed import typed
+
+T = TypeVar("T")
+
+MAX_DEPTH = 64
+"""Of JSON and YAML, in lists and mappings within one another."""
+
+MAX_JSON_BYTES, MAX_YAML_BYTES = 1 << 28, 1 << 22
+"""A manifest lists what it left out of a database, perhaps a million recordings; settings are written by hand."""
 
 _CANNOT_WRITE = {
     errno.ENOENT,
@@ -179,34 +193,132 @@ def write_json(path: Path, value: Any) -> None:
         stream.write(text + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
+def read_text(path: Path, max_bytes: int) -> str:
+    """Read a file of UTF-8 text; pipes and devices, which may have no end, are refused.
 
     Raises:
-        HeartlmError: the file is missing, unreadable or not JSON.
+        HeartlmError: the file is missing, unreadable, no regular file, larger than `max_bytes` or no UTF-8.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        # a pipe would wait for its writer; Path.open has no opener
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise HeartlmError(f"cannot read {path}: a regular file expected, found something else")
+            content = stream.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise HeartlmError(f"cannot read {path}: more than {max_bytes >> 20} MiB found, which no such file has")
+        return content.decode()
     except OSError as error:
         raise HeartlmError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # also of a name with a NUL
+        raise HeartlmError(f"cannot read {path}: UTF-8 text expected ({error})") from error
+
+
+def small_int(value: int | str) -> int:
+    """A whole number of 64 bits; ValueError for larger ones."""
+    if (number := int(value)).bit_length() > 63:
+        raise ValueError("a whole number of more than 64 bits")
+    return number
+
+
+def finite_float(value: float | str) -> float:
+    """A number that is neither infinite nor NaN; ValueError for those."""
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"{value} is no finite number")
+    return number
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON `text` says.
+
+    Raises:
+        ValueError: it is no JSON, is nested more than `MAX_DEPTH` deep, has a key twice in one object, or a number
+            that is not finite or has more than 64 bits.
+    """
+    try:
+        value = json.loads(
+            text,
+            parse_int=small_int,
+            parse_float=finite_float,
+            parse_constant=finite_float,
+            object_pairs_hook=_without_repeats,
+        )
+    except RecursionError:
+        raise ValueError(f"nested more than {MAX_DEPTH} deep") from None
+    level, depth = [value], 0
+    while level := [entry for each in level for entry in _below(each)]:
+        if (depth := depth + 1) > MAX_DEPTH:
+            raise ValueError(f"nested more than {MAX_DEPTH} deep")
+    return value
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} found twice")
+    return found
+
+
+def _below(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+@overload
+def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any: ...
+
+
+@overload
+def read_json(path: Path, kind: type[T], *, max_bytes: int = MAX_JSON_BYTES) -> T: ...
+
+
+def read_json(path: Path, kind: Any = Any, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Read a JSON file as a value of `kind`, see `typed`.
+
+    Raises:
+        HeartlmError: the file is missing, unreadable, not JSON or not what `kind` says; the text names the field.
+    """
+    text = read_text(path, max_bytes)
+    try:
+        return typed(kind, parse_json(text), path)
     except ValueError as error:
-        raise HeartlmError(f"{path} is not valid JSON ({error}): it may be truncated, make it anew") from error
+        raise HeartlmError(f"{path} is not valid JSON ({error}): it may be truncated, make it again") from error
+
+
+def read_json_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Read a file of one JSON object a line; lines that are none, as a kill leaves one, are counted.
+
+    Returns:
+        The objects in order, and the number of other lines. Both are empty where there is no file.
+
+    Raises:
+        HeartlmError: the file cannot be read.
+    """
+    if not Path(path).exists():
+        return [], 0
+    lines, num_torn = list[dict[str, Any]](), 0
+    for text in read_text(path, MAX_JSON_BYTES).splitlines():
+        try:
+            lines.append(typed(dict[str, Any], parse_json(text)))
+        except (ValueError, HeartlmError):
+            num_torn += bool(text.strip())
+    return lines, num_torn
 
 
 def read_yaml(path: Path, what: str) -> Any:
     """Read a YAML file, `what` in words.
 
     Raises:
-        HeartlmError: the file is missing, unreadable or not YAML.
+        HeartlmError: the file is missing, unreadable or not YAML, or larger or deeper than settings are.
     """
-    import yaml
+    from heartlm.safe_yaml import parse_yaml
 
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HeartlmError(f"{path}: cannot be read ({error.strerror}); {what} expected") from error
-    except (ValueError, yaml.YAMLError) as error:
-        raise HeartlmError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
+        return parse_yaml(read_text(path, MAX_YAML_BYTES))
+    except HeartlmError as error:
+        raise HeartlmError(f"{error}; {what} expected") from error
+    except ValueError as error:
+        raise HeartlmError(f"{path}: not valid YAML ({error})") from error
 
 
 def sha256_of(path: Path) -> str:

@@ -1,0 +1,153 @@
+"""Values read from JSON and YAML, checked against type hints: one mechanism for every settings and result file.
+
+A mapping becomes an instance of a dataclass; a field that the dataclass does not have is an error. A TypedDict stays a
+dictionary; keys that it does not name are left alone, so a newer version may add some.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import reprlib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+from heartlm.errors import HeartlmError
+
+T = TypeVar("T")
+
+_LARGEST = 2**63
+_shown = reprlib.Repr()
+_shown.maxstring = _shown.maxother = 80
+
+
+def typed(kind: type[T], value: Any, where: str | Path = "") -> T:
+    """Return `value`, as JSON or YAML gave it, as an instance of `kind`.
+
+    Args:
+        kind: a dataclass, a TypedDict, or any hint made of those, str, int, float, bool, Path, None, Any, Literal,
+            unions, lists, tuples and dictionaries. A whole number does as a float; a truth value is no number.
+        value: checked at every depth; numbers must be finite, and whole ones have 64 bits at most.
+        where: the file or field that an error names first.
+
+    Raises:
+        HeartlmError: a field is unknown, missing or of another type; the text names it.
+    """
+    try:
+        return typing.cast(T, _typed(kind, value, ""))
+    except HeartlmError as error:
+        raise HeartlmError(f"{where}: {error}" if str(where) else str(error)) from None
+
+
+def _typed(hint: Any, value: Any, path: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or hint is object:
+        return value
+    if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint):
+        return _fields(hint, value, path)
+    if origin in (Union, types.UnionType):
+        return _one_of(hint, arguments, value, path)
+    if origin is list and isinstance(value, list):
+        return [_typed(arguments[0], entry, f"{path}[{place}]") for place, entry in enumerate(value)]
+    if origin is tuple and isinstance(value, list | tuple):
+        hints = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
+        if len(hints) == len(value):
+            return tuple(_typed(hints[place], entry, f"{path}[{place}]") for place, entry in enumerate(value))
+    if origin is dict and isinstance(value, Mapping):
+        return {
+            _typed(arguments[0], key, _below(path, "a key")): _typed(arguments[1], entry, _below(path, key))
+            for key, entry in value.items()
+        }
+    if origin is Literal and any(type(value) is type(each) and value == each for each in arguments):
+        return value
+    if hint is float and _is_number(value):
+        return float(value)
+    if hint is Path and isinstance(value, str | Path) and "\0" not in str(value):
+        return Path(value)
+    if hint is int and _is_number(value) and isinstance(value, int):
+        return value
+    if hint in (str, bool, list, dict, type(None)) and isinstance(value, hint):
+        return value
+    raise _unfit(hint, value, path)
+
+
+def _fields(kind: Any, value: Any, path: str) -> Any:
+    hints, required = _hints(kind)
+    if not isinstance(value, Mapping):
+        raise HeartlmError(f"{_start(path)}{_shown.repr(value)} found, fields with their values expected")
+    missing = next((name for name in required if name not in value), None)
+    if missing is not None:
+        raise HeartlmError(f"{_below(path, missing)}: nothing found, {_words(hints[missing])} expected")
+    if typing.is_typeddict(kind):
+        return {
+            name: _typed(hints[name], entry, _below(path, name)) if name in hints else entry
+            for name, entry in value.items()
+        }
+    for name in value:
+        if name not in hints:
+            known = ", ".join(sorted(hints))
+            raise HeartlmError(f"{_below(path, name)}: found, but there is no such field: it is one of {known}")
+    return kind(**{name: _typed(hints[name], entry, _below(path, name)) for name, entry in value.items()})
+
+
+@functools.cache
+def _hints(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Hints of the fields of a dataclass or TypedDict, and the fields that must be there."""
+    hints = typing.get_type_hints(kind)
+    if typing.is_typeddict(kind):
+        said = typing.get_type_hints(kind, include_extras=True)  # __required_keys__ is wrong where hints are postponed
+        return hints, tuple(name for name in hints if typing.get_origin(said[name]) is not typing.NotRequired)
+    known = [each for each in dataclasses.fields(kind) if each.init]
+    needed = [each.name for each in known if each.default is each.default_factory is dataclasses.MISSING]
+    return {each.name: hints[each.name] for each in known}, tuple(needed)
+
+
+def _one_of(hint: Any, arguments: tuple[Any, ...], value: Any, path: str) -> Any:
+    """The value as the first of a union's `arguments` that fits."""
+    left = [each for each in arguments if each is not type(None)]
+    if value is None and len(left) < len(arguments):
+        return None
+    if len(left) == 1:
+        return _typed(left[0], value, path)  # its error is more exact
+    for each in left:
+        try:
+            return _typed(each, value, path)
+        except HeartlmError:
+            continue
+    raise _unfit(hint, value, path)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether this is a finite number, of 64 bits where it is whole, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -_LARGEST <= value < _LARGEST if isinstance(value, int) else math.isfinite(value)
+
+
+def _unfit(hint: Any, value: Any, path: str) -> HeartlmError:
+    return HeartlmError(f"{_start(path)}{_shown.repr(value)} found, {_words(hint)} expected")
+
+
+def _words(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if origin in (Union, types.UnionType):
+        return " or ".join(_words(each) for each in arguments if each is not type(None))
+    if origin in (list, tuple):
+        several = "" if origin is list or arguments[-1] is Ellipsis else f"{len(arguments)} of "
+        return f"a list of {several}{_words(arguments[0])}"
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
+    return words.get(hint, "a list" if hint is list else "fields with their values")
+
+
+def _below(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def _start(path: str) -> str:
+    return f"{path}: " if path else ""
