@@ -201,7 +201,7 @@ def read_text(path: Path, max_bytes: int) -> str:
     """
     try:
         # a pipe would wait for its writer; Path.open has no opener
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:  # noqa: PTH123
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise HeartlmError(f"cannot read {path}: a regular file expected, found something else")
             content = stream.read(max_bytes + 1)
