@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint kernels clean
+.PHONY: demo test lint kernels benchmarks benchmarks-long clean
 
 demo: $(VENV)/ready
 	$(BIN)/heartlm demo --out demo
@@ -17,6 +17,16 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Speed tables in about 45 minutes, one quiet machine; ONLY=feeding,training measures these alone, and what is measured
+# already is not measured again. The second target takes hours. Both fill the figures of README.md and docs/ in.
+benchmarks: $(VENV)/rivals
+	$(BIN)/python benchmarks/runner.py --only "$(ONLY)"
+	$(BIN)/python benchmarks/figures.py --write
+
+benchmarks-long: $(VENV)/rivals
+	$(BIN)/python benchmarks/runner.py --long --only "$(ONLY)"
+	$(BIN)/python benchmarks/figures.py --write
+
 # After a change of src/heartlm/kernels/c/.
 kernels: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
@@ -27,6 +37,10 @@ $(VENV)/ready: pyproject.toml constraints.txt CMakeLists.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+$(VENV)/rivals: $(VENV)/ready benchmarks/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement benchmarks/requirements.txt
 	touch $@
 
 clean:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from runner import RESULTS
+
 from heartlm.bench.measure import row
 
 __all__ = ["RESULTS", "Estimate", "Steps", "cell", "header", "row"]
-
-RESULTS = Path(__file__).parent / "results"
 
 Estimate = dict[str, Any]
 

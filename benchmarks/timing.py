@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from steps import RESULTS
+from runner import RESULTS, sources_of
 
-from heartlm.bench.measure import BenchTable, interleaved, median_rates, pin, probe, row, seconds
+from heartlm.bench.measure import BenchTable, Spread, interleaved, median_rates, pin, probe, row, seconds, shown
 from heartlm.bench.output import environment
+from heartlm.files import atomic_file
 
-__all__ = ["Table", "environment", "interleaved", "median_rates", "pin", "probe", "seconds", "write"]
+__all__ = ["Spread", "Table", "environment", "interleaved", "median_rates", "pin", "probe", "rates", "seconds", "write"]
 
 
 class Table(BenchTable):
@@ -23,18 +24,25 @@ class Table(BenchTable):
     def add(self, *cells: object) -> None:
         """Add a row, and show it."""
         super().add(*cells)  # type: ignore[arg-type]
-        print(row(*cells), flush=True)
+        print(row(*map(shown, cells)), flush=True)
+
+
+def rates(times: Sequence[float], amount: float) -> Spread:
+    """Amount a second over the rounds of a rival: median and quartiles, to stand in a table as one cell."""
+    return Spread.of([amount / taken for taken in times])
 
 
 def write(name: str, heading: str, tables: list[Table], more: Mapping[str, Any] | None = None) -> None:
-    """Write `results/NAME.md` and `.json`: the command, the environment and every table."""
+    """Write `results/NAME.md` and `.json`: command, date, sources, environment, and every table with its probes."""
     words = ["FOLDER" if word.startswith("/") else word for word in sys.argv[1:]]
     command = "python " + shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *words])
     about = environment() | dict(more or {})
-    text = [f"# {heading}", "", f"    {command}", "", ", ".join(f"{key} {value}" for key, value in about.items()), ""]
+    told = {"date": min(table.date for table in tables)} | about
+    text = [f"# {heading}", "", f"    {command}", "", ", ".join(f"{key} {value}" for key, value in told.items()), ""]
     text += [table.markdown() for table in tables]
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.md").write_text("\n".join(text), encoding="utf-8")
     entries = [table.as_json() for table in tables]
-    content = {"command": command, "environment": about, "tables": entries}
-    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    content = {"command": command, "date": told["date"], "sources": sources_of(name), "environment": about}
+    texts = {"json": json.dumps(content | {"tables": entries}, indent=1, default=str) + "\n", "md": "\n".join(text)}
+    for suffix, written in texts.items():
+        with atomic_file(RESULTS / f"{name}.{suffix}") as stream:
+            stream.write(written)

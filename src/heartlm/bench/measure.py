@@ -16,7 +16,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +27,31 @@ from heartlm.scaling.probe import probe as probe_cores
 
 PROBED_CORES, PROBE_ROUNDS = 8, 5
 
-Cell = str | int | float | None
+
+@dataclass(frozen=True)
+class Spread:
+    """A value measured in several rounds.
+
+    Attributes:
+        median: over the rounds.
+        low: lower quartile.
+        high: upper quartile.
+        rounds: how many there were.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Median and quartiles of at least one value."""
+        low, median, high = (float(value) for value in np.percentile(values, (25, 50, 75)))
+        return cls(median, low, high, len(values))
+
+
+Cell = str | int | float | Spread | None
 """What stands in a table; None where there is nothing to say, shown as –."""
 
 
@@ -180,6 +205,7 @@ class BenchTable:
         more_charts: other ways to draw them, below the first.
         probe_before: taken when the table is made.
         probe_after: taken when it is closed.
+        date: when the measurement started, UTC.
     """
 
     title: str
@@ -190,6 +216,7 @@ class BenchTable:
     more_charts: tuple[Chart, ...] = ()
     probe_before: float = field(default_factory=probe)
     probe_after: float | None = None
+    date: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M"))
 
     def add(self, *cells: Cell) -> None:
         """Add a row."""
@@ -211,7 +238,8 @@ class BenchTable:
     def about_the_machine(self) -> str:
         """What the probe says, as a sentence."""
         state = "THE MACHINE MOVED while this was measured" if self.moved else "the machine held its speed"
-        return f"Probe before {self.probe_before:.0f}, after {self.probe_after:.0f} pieces/s: {state}."
+        probes = f"Probe before {self.probe_before:.0f}, after {self.probe_after:.0f} pieces/s: {state}."
+        return f"{self.date} UTC. {probes}"
 
     def column(self, name: str) -> list[Cell]:
         """The cells of a column."""
@@ -221,7 +249,8 @@ class BenchTable:
         """All of it as plain values, no number of which is infinite or none."""
         rows = [[_plain(cell) for cell in cells] for cells in self.rows]
         probes = {"probe_before": self.probe_before, "probe_after": self.probe_after, "moved": self.moved}
-        return {"title": self.title, "columns": list(self.columns), "rows": rows, "notes": self.notes, **probes}
+        about = {"title": self.title, "date": self.date, "columns": list(self.columns)}
+        return {**about, "rows": rows, "notes": self.notes, **probes}
 
     def markdown(self) -> str:
         """The table with its notes and what the probe said, for a document."""
@@ -236,7 +265,9 @@ def row(*cells: object) -> str:
 
 
 def shown(cell: object) -> str:
-    """A cell as it is read: three digits, thousands apart, – for nothing."""
+    """A cell as it is read: three digits, thousands apart, – for nothing, the quartiles in brackets."""
+    if isinstance(cell, Spread):
+        return f"{shown(cell.median)} ({shown(cell.low)}–{shown(cell.high)})"
     if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
         return "–"
     if isinstance(cell, float) and abs(cell) < 1000:
@@ -244,7 +275,9 @@ def shown(cell: object) -> str:
     return f"{cell:,.0f}" if isinstance(cell, int | float) else str(cell)
 
 
-def _plain(cell: Cell) -> Cell:
+def _plain(cell: Cell) -> Any:
+    if isinstance(cell, Spread):
+        return asdict(cell)
     if isinstance(cell, np.generic):
         cell = cell.item()
     return None if isinstance(cell, float) and not math.isfinite(cell) else cell

@@ -1,0 +1,130 @@
+"""Figures in README.md and docs/ are those of the result files, and the generator tells what speaks against them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heartlm.bench.measure import BenchTable, Spread
+from heartlm.errors import HeartlmError
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import figures  # noqa: E402
+import runner  # noqa: E402
+
+TEXT = "Before.\n<!-- figures: speed -->\nstale\n<!-- /figures -->\nAfter.\n"
+
+
+@pytest.mark.parametrize("path", list(figures.documents()), ids=lambda path: path.name)
+def test_figures_are_those_of_the_result_files(path: Path):
+    text = path.read_text(encoding="utf-8")
+    assert figures.filled(text) == text, f"call benchmarks/figures.py --write: {path.name} differs from the results"
+
+
+def test_every_template_stands_in_a_document():
+    named = {block[2] for path in figures.documents() for block in figures.BLOCK.finditer(path.read_text())}
+    included = {path.stem for path in figures.TEMPLATES.glob("_*.md")}
+    assert named | included == {path.stem for path in figures.TEMPLATES.glob("*.md")}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Results of one table, and a template that quotes them."""
+    table = BenchTable("Speed, MB/s", ("way", "64", "times"), probe_before=100.0)
+    table.add("ours", Spread.of([1290.0, 1300.0, 1310.0]), "1.90x")
+    table.add("theirs", 686.0, "1.00x")
+    table.probe_after = 101.0
+    save(tmp_path, table.as_json())
+    (tmp_path / "speed.md").write_text(
+        '{{ cell("speed", "Speed", "ours", "64")|n }} ({{ low("speed", "Speed", "ours", "64")|n }}) MB/s, '
+        '{{ column("speed", "Speed", "times")|max|n }} times.'
+    )
+    return tmp_path
+
+
+def save(folder: Path, table: dict[str, Any]) -> None:
+    content = {"environment": {"processor": "a processor"}, "tables": [table]}
+    (folder / "speed.json").write_text(json.dumps(content))
+
+
+def table_of(folder: Path) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads((folder / "speed.json").read_text())["tables"][0]
+    return table
+
+
+def test_a_block_is_filled_and_a_number_edited_by_hand_is_found(folder: Path):
+    text = figures.filled(TEXT, folder, folder)
+    assert "1,300 (1,300) MB/s, 1.90 times." in text and "stale" not in text
+    assert text.startswith("Before.\n") and text.endswith("After.\n")
+    assert figures.filled(text, folder, folder) == text
+    edited = text.replace("1.90", "1.95")
+    assert figures.filled(edited, folder, folder) != edited
+
+
+def test_a_result_with_a_date_measured_on_a_steady_machine_needs_no_remark(folder: Path):
+    text = figures.rendered("speed", folder, folder)
+    assert table_of(folder)["date"][:10] in text and "a processor" in text
+    assert "Without" not in text and "changed" not in text
+
+
+def test_a_result_without_a_date_is_marked(folder: Path):
+    save(folder, {key: value for key, value in table_of(folder).items() if key != "date"})
+    assert "Without a recorded date: speed." in figures.rendered("speed", folder, folder)
+
+
+def test_a_result_of_a_machine_that_changed_its_speed_is_marked(folder: Path):
+    save(folder, table_of(folder) | {"moved": True})
+    assert "speed changed by more than a tenth during: speed." in figures.rendered("speed", folder, folder)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ('{{ cell("speed", "Speed", "nothing", "64") }}', r"0 rows start with \['nothing'\]"),
+        ('{{ cell("speed", "Speed", "ours", "65") }}', "no column '65'; there are: way; 64; times"),
+        ('{{ cell("speed", "Other", "ours", "64") }}', "0 tables start with 'Other'"),
+        ('{{ cell("absent", "Speed", "ours", "64") }}', "make benchmarks ONLY=absent"),
+        ('{{ low("speed", "Speed", "theirs", "64") }}', "a number of several rounds expected"),
+        ("{{ unknown }}", "'unknown' is undefined"),
+    ],
+)
+def test_what_the_results_do_not_have_is_named(template: str, message: str, folder: Path):
+    (folder / "speed.md").write_text(template)
+    with pytest.raises(HeartlmError, match=message):
+        figures.rendered("speed", folder, folder)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.9, "1.90"), (17391.0, "17,400"), (0.9996, "1.00"), (581.2, "581"), (0.0123, "0.0123")]
+)
+def test_three_digits(value: float, text: str):
+    assert figures.digits(value) == text
+
+
+def test_a_result_is_out_of_date_once_its_sources_or_the_machine_change(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    from heartlm.bench.output import environment
+
+    benchmark = next(each for each in runner.BENCHMARKS if each.name == "feeding")
+    monkeypatch.setattr(runner, "RESULTS", folder)
+    result = {"sources": runner.sources_of("feeding"), "environment": environment()}
+
+    def measured(content: dict[str, Any]) -> bool:
+        (folder / "feeding.json").write_text(json.dumps(content))
+        return bool(runner.is_measured(benchmark))
+
+    assert not runner.is_measured(benchmark)
+    assert measured(result)
+    assert not measured(result | {"sources": "other"})
+    assert not measured(result | {"environment": environment() | {"processor": "other"}})
+
+
+def test_every_benchmark_is_a_script_and_measures_packages_that_exist():
+    for benchmark in runner.BENCHMARKS:
+        assert (ROOT / "benchmarks" / f"{benchmark.name}.py").is_file()
+        assert all((ROOT / "src" / "heartlm" / package).is_dir() for package in benchmark.packages)
