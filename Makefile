@@ -4,13 +4,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint kernels benchmarks benchmarks-long clean
+.PHONY: demo test test-slow lint kernels benchmarks benchmarks-long clean
 
 demo: $(VENV)/ready
 	$(BIN)/heartlm demo --out demo
 
+# In parallel, the tests of a file in one process: they share its fixtures.
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow"
+
+# A real SLURM, a browser, whole trainings, the mutation campaign. One after the other: they take every core themselves.
+test-slow: $(VENV)/ready
+	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
