@@ -77,7 +77,7 @@ def test_a_tick_rate_that_is_none_is_refused(tmp_path: Path, rate: str) -> None:
     note = f"## time resolution: {rate}".encode()
     words = (22 << 10).to_bytes(2, "little") + (63 << 10 | len(note)).to_bytes(2, "little")
     (tmp_path / "r.atr").write_bytes(words + note + bytes(len(note) % 2) + b"\x00\x00")
-    with pytest.raises(HeartlmError, match=f"time resolution {rate} Hz, expected more than 0"):
+    with pytest.raises(HeartlmError, match=f"time resolution is {rate}, expected"):
         read_annotation_file(tmp_path / "r.atr")
 
 

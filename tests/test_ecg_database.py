@@ -154,7 +154,7 @@ def test_database_json_has_the_last_word(tmp_path: Path) -> None:
         ('{"beat_labels": "no"}', "beat_labels is 'no', expected true or false"),
         ('{"splits": {"p": "dev"}}', "p is 'dev', expected one of train, validation, test, excluded"),
         ('{"patients": 3}', "patients is 3"),
-        ('{"rate_hz": 0}', "rate_hz is 0, expected more than 0"),
+        ('{"rate_hz": 0}', "rate_hz is 0, expected samples a second"),
         ("{", "not valid JSON"),
     ],
 )

@@ -164,13 +164,13 @@ def test_gain_of_zero_is_refused_unless_the_database_is_known_for_it(tmp_path: P
     ("old", "new", "reason"),
     [
         ("r 2 250 1000", "r 3 250 1000", "3 signals announced, 2 described"),
-        ("r 2 250 1000", "r 2 0 1000", "sampling rate 0 Hz"),
+        ("r 2 250 1000", "r 2 0 1000", "sampling rate is 0, expected"),
         ("r 2 250 1000", "nonsense", "not readable as a WFDB record"),
         (" 16 ", " 999 ", "signal format 999"),
-        ("r.dat", "r\x00.dat", "signal file named by r.hea is missing"),
+        ("r.dat", "r\x00.dat", r"names the file 'r\x00.dat'"),
         ("r.dat 16", "r.dat", "expected: file name, format"),
         ("200.0(0)/mV", "1e999(0)/mV", "signal 1 is calibrated by '1e999(0)/mV', expected gain(baseline)/unit"),
-        ("r 2 250 1000", "r 2 1e999 1000", "sampling rate inf Hz"),
+        ("r 2 250 1000", "r 2 1e999 1000", "sampling rate is inf, expected"),
     ],
 )
 def test_malformed_headers(tmp_path: Path, old: str, new: str, reason: str) -> None:

@@ -17,8 +17,10 @@ import numpy as np
 
 from heartlm.ecg.databases_known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
 from heartlm.ecg.readers.annotation_file import AnnotationFile, read_annotation_file
-from heartlm.ecg.readers.discovery import RecordFiles, find_records
+from heartlm.ecg.readers.discovery import RecordFiles, find_records, printable
+from heartlm.ecg.readers.foreign import HEADER_BYTES, is_there, one_line, size_of
 from heartlm.ecg.readers.labels import beats_of, positions_at_rate, rhythms_of
+from heartlm.ecg.readers.plausible import check_rate
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
 from heartlm.ecg.splits import Split, de_chazal_split, hash_split
@@ -168,6 +170,8 @@ class Database:
         return f"{self.name}/{patient or record_id}"
 
     def _read_recording(self, files: RecordFiles) -> Recording:
+        if not str(files.stem).isprintable():
+            raise HeartlmError(f"{printable(str(files.stem))}: the name of the file is not readable as text; rename it")
         if files.signal is not None:
             return files.open_signal(accept_uncalibrated=self.accepts_uncalibrated)
         rate_hz = self._settings.get("rate_hz", self._known.rate_hz)
@@ -179,7 +183,7 @@ class Database:
                 f'{path}: has no header and states no rate; write "rate_hz" into {self.folder / "database.json"}'
             )
         nothing = np.zeros(0)
-        return Recording(path.stem, path.stem, self.name, float(rate_hz), 0, (), (), nothing, nothing, path)
+        return Recording(path.stem, path.stem, self.name, check_rate(path, rate_hz), 0, (), (), nothing, nothing, path)
 
     def _combine(
         self, recording: Recording, beat_file: AnnotationFile | None, rhythm_file: AnnotationFile | None
@@ -218,16 +222,24 @@ def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+    if not is_there(path):
         return {}
-    settings = read_json(path)
+    size_of(path, HEADER_BYTES)
+    with one_line(path, "the settings of a database"):
+        settings = read_json(path)
     if not isinstance(settings, dict):
         raise HeartlmError(f"{path}: expected an object of settings, found {type(settings).__name__}")
     for field, (kind, expected) in _SETTINGS.items():
         if field in settings and not isinstance(settings[field], kind):
             raise HeartlmError(f"{path}: {field} is {settings[field]!r}, expected {expected}")
-    if not settings.get("rate_hz", 1) > 0:
-        raise HeartlmError(f"{path}: rate_hz is {settings['rate_hz']!r}, expected more than 0")
+    if "rate_hz" in settings:
+        check_rate(path, settings["rate_hz"], "rate_hz")
+    for name in ("name", "title", "version"):
+        if not str(settings.get(name, "")).isprintable():
+            raise HeartlmError(f"{path}: {name} is {settings[name]!r}, expected text without control characters")
+    for record_id, patient in settings.get("patients", {}).items():
+        if not isinstance(patient, str):
+            raise HeartlmError(f"{path}: patients: {record_id} is {patient!r}, expected the name of a patient")
     for patient, split in settings.get("splits", {}).items():
         if split not in get_args(Split):
             raise HeartlmError(f"{path}: splits: {patient} is {split!r}, expected one of {', '.join(get_args(Split))}")

@@ -7,6 +7,7 @@ it then still has a rate and, where known, a length.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.beats import UNLABELLED, aami_classes
+from heartlm.ecg.readers.foreign import one_line
 from heartlm.ecg.rhythms import rhythm_index
 from heartlm.errors import HeartlmError
+
+_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 ReadSamples = Callable[[int, int, Sequence[int]], NDArray[np.float32]]
 """`read(start, stop, leads)` → float32 `[len(leads), stop - start]` in the leads' units, NaN where invalid."""
@@ -101,7 +105,14 @@ class Recording:
             raise HeartlmError(
                 f"{self.path}: samples {start} to {stop} asked for, the recording has {self.num_samples}"
             )
-        return self.samples(start, stop, range(self.num_leads) if leads is None else leads)
+        leads = range(self.num_leads) if leads is None else leads
+        if 4 * len(leads) * (stop - start) > _MEMORY_BYTES // 2:
+            raise HeartlmError(
+                f"{self.path}: {stop - start} samples of {len(leads)} leads do not fit into memory; if that is not its "
+                "length, correct the header"
+            )
+        with one_line(self.path, "samples"):
+            return self.samples(start, stop, leads)
 
 
 @dataclass(frozen=True)

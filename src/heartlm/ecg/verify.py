@@ -74,6 +74,8 @@ def verify_record(database: Database, record_id: str) -> list[Finding]:
         findings += _wfdb_findings(read_header(recording.path), calibrated=not database.accepts_uncalibrated)
     if recording.has_signal:
         findings += _lead_findings(recording)
+    told = {finding.message for finding in findings}
+    findings += [Finding(recording.path, "error", fault) for fault in recording.faults if fault not in told]
     findings += _annotation_findings(database, recording)
     return findings
 

@@ -16,6 +16,8 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.foreign import TEXT_BYTES, open_file, reads
+from heartlm.ecg.readers.plausible import check_calibration, check_rate, without_infinities
 from heartlm.ecg.readers.units import to_millivolts
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
@@ -26,10 +28,14 @@ _SECONDS_PER_UNIT = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 def is_aecg(path: Path) -> bool:
     """Whether an XML file is an annotated ECG, by its root element."""
-    with path.open("rb") as stream:
-        return b"<AnnotatedECG" in stream.read(4096)
+    try:
+        with open_file(path) as stream:
+            return b"<AnnotatedECG" in (stream.read(4096) or b"")
+    except HeartlmError:
+        return True  # reading it as one tells what is wrong
 
 
+@reads("an HL7 annotated ECG", TEXT_BYTES)
 def read_aecg(path: Path) -> Recording:
     """Read an annotated ECG of one series.
 
@@ -61,13 +67,16 @@ def read_aecg(path: Path) -> Recording:
         units.append(unit)
         gain.append(1 / (scale * factor))
         baseline.append(-origin / scale)
-        signals.append(((origin + scale * _digits(path, value)) * factor).astype(np.float32))
+        with np.errstate(over="ignore", invalid="ignore"):
+            signals.append(((origin + scale * _digits(path, value)) * factor).astype(np.float32))
     if not signals or not increment_s > 0:
         raise HeartlmError(f"{path}: the annotated ECG holds no {'lead' if not signals else 'time increment'}")
     lengths = {len(signal) for signal in signals}
     if len(lengths) > 1:
         raise HeartlmError(f"{path}: leads differ in length ({', '.join(map(str, sorted(lengths)))} samples)")
-    whole = np.stack(signals)
+    faults: list[str] = []
+    whole = without_infinities(np.stack(signals), names, faults)
+    check_calibration(path, names, units, np.array(gain), np.array(baseline), inverted=True)
 
     def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
         return whole[list(leads), start:stop]
@@ -76,7 +85,7 @@ def read_aecg(path: Path) -> Recording:
         record_id=path.stem,
         patient_id=path.stem,
         database="",
-        rate_hz=round(1 / increment_s, 9),
+        rate_hz=check_rate(path, round(1 / increment_s, 9)),
         num_samples=whole.shape[1],
         lead_names=tuple(names),
         units=tuple(units),
@@ -84,14 +93,12 @@ def read_aecg(path: Path) -> Recording:
         baseline=np.array(baseline),
         path=path,
         samples=samples,
+        faults=faults,
     )
 
 
 def _only_series(path: Path) -> ElementTree.Element:
-    try:
-        root = ElementTree.parse(path).getroot()
-    except (ElementTree.ParseError, OSError) as error:
-        raise HeartlmError(f"{path}: not readable as XML ({error})") from error
+    root = ElementTree.parse(path).getroot()
     series = root.findall(_path("component/series"))
     if root.tag != f"{_NAMESPACE}AnnotatedECG" or len(series) != 1:
         raise HeartlmError(f"{path}: expected an HL7 AnnotatedECG of one series, found {root.tag} of {len(series)}")

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.foreign import LIST_BYTES, read_bytes
+from heartlm.ecg.readers.plausible import check_rate
 from heartlm.errors import HeartlmError
 from heartlm.kernels.wfdb import decode_annotations
 
@@ -55,10 +57,7 @@ def read_annotation_file(path: Path) -> AnnotationFile:
     Raises:
         HeartlmError: the file is missing, unreadable or ends before its end mark.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise HeartlmError(f"cannot read {path}: {error.strerror}") from error
+    content = read_bytes(path, LIST_BYTES)
     found = decode_annotations(content)
     if found is None:
         raise HeartlmError(
@@ -93,9 +92,6 @@ def _without_notes_about_the_file(
 
 def _ticks_hz(path: Path, text: str) -> float:
     try:
-        ticks_hz = float(text)
-    except ValueError:
-        ticks_hz = 0.0
-    if not ticks_hz > 0:
-        raise HeartlmError(f"{path}: time resolution {text} Hz, expected more than 0; the file is damaged")
-    return ticks_hz
+        return check_rate(path, float(text), "time resolution")
+    except ValueError as error:
+        raise HeartlmError(f"{path}: time resolution is {text}, expected a number; the file is damaged") from error

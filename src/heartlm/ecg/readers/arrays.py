@@ -14,24 +14,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.foreign import HEADER_BYTES, TEXT_BYTES, is_there, open_file, reads, size_of
+from heartlm.ecg.readers.plausible import check_rate, without_infinities
 from heartlm.ecg.readers.units import to_millivolts
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 
 _TIME_COLUMNS = ("time", "time_s")
+_FIRST_LINE_BYTES = 1 << 16
+_ARCHIVED_BYTES = 1 << 30
+"""The largest array in an archive, which is unpacked as a whole."""
 
 
 def is_array_recording(path: Path) -> bool:
     """Whether a CSV or NumPy file is a recording: a `.json` says so, or a CSV file's time column."""
-    if _sidecar(path).is_file():
+    if is_there(_sidecar(path)):
         return True
     if path.suffix.lower() != ".csv":
         return False
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        return any(_is_time(name) for name in stream.readline().split(","))
+    try:
+        with open_file(path) as stream:
+            first_line = (stream.read(_FIRST_LINE_BYTES) or b"").partition(b"\n")[0]
+    except HeartlmError:
+        return True  # reading it as one tells what is wrong
+    return any(_is_time(name) for name in first_line.decode("utf-8", "replace").split(","))
 
 
+@reads("a table of numbers", TEXT_BYTES)
 def read_csv(path: Path) -> Recording:
     """Read a CSV file: one row a sample, one column a lead, empty where invalid.
 
@@ -41,13 +51,9 @@ def read_csv(path: Path) -> Recording:
     import pyarrow as pa
     from pyarrow import csv
 
-    try:
-        names = csv.read_csv(path, parse_options=csv.ParseOptions()).column_names
-        types = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.float64()), strings_can_be_null=True)
-        table = csv.read_csv(path, convert_options=types)
-    except (pa.ArrowInvalid, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise HeartlmError(f"{path}: not readable as a table of numbers ({reason})") from error
+    names = csv.read_csv(path, parse_options=csv.ParseOptions()).column_names
+    types = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.float64()), strings_can_be_null=True)
+    table = csv.read_csv(path, convert_options=types)
     columns = {name: table[name].to_numpy() for name in names}
     times = [name for name in names if _is_time(name)]
     settings = _settings(path)
@@ -56,22 +62,19 @@ def read_csv(path: Path) -> Recording:
     leads = [name for name in names if name not in times]
     if not leads:
         raise HeartlmError(f"{path}: has no lead column, only {', '.join(names)}")
-    signal = np.stack([columns[name] for name in leads]).astype(np.float32)
+    signal = np.stack([columns[name] for name in leads])
     return _recording(path, signal, settings, tuple(name.strip() for name in leads))
 
 
+@reads("a NumPy array of samples")
 def read_numpy(path: Path) -> Recording:
     """Read `.npy`, or the array `signal` of `.npz`: `[num_leads, num_samples]` or `[num_samples]`, mapped if possible.
 
     Raises:
         HeartlmError: not such an array, or its `.json` is missing.
     """
-    try:
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-        signal = loaded if isinstance(loaded, np.ndarray) else loaded["signal"]
-    except (ValueError, OSError, KeyError, EOFError) as error:
-        raise HeartlmError(f"{path}: not readable as a NumPy array of samples ({error})") from error
-    signal = np.atleast_2d(signal)
+    loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+    signal = np.atleast_2d(loaded if isinstance(loaded, np.ndarray) else _archived(path, loaded))
     if signal.ndim != 2 or signal.dtype.kind not in "iuf" or signal.shape[0] > max(signal.shape[1], 1):
         raise HeartlmError(
             f"{path}: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers [num_leads, num_samples]"
@@ -81,11 +84,18 @@ def read_numpy(path: Path) -> Recording:
     return _recording(path, signal, settings, tuple(names))
 
 
+def _archived(path: Path, archive: Any) -> NDArray[Any]:
+    num_bytes = archive.zip.getinfo("signal.npy").file_size
+    if num_bytes > _ARCHIVED_BYTES:
+        raise HeartlmError(
+            f"{path}: unpacks to {num_bytes} bytes, at most {_ARCHIVED_BYTES} expected; save the array as .npy"
+        )
+    return np.asarray(archive["signal"])
+
+
 def _recording(path: Path, signal: NDArray[Any], settings: dict[str, Any], names: tuple[str, ...]) -> Recording:
     sidecar = _sidecar(path)
-    rate_hz = settings.get("rate_hz")
-    if isinstance(rate_hz, bool) or not isinstance(rate_hz, int | float) or not 0 < rate_hz < float("inf"):
-        raise HeartlmError(f"{sidecar}: rate_hz is {rate_hz!r}, expected the samples a second of {path.name}")
+    rate_hz = check_rate(sidecar, settings.get("rate_hz"), "rate_hz")
     units = settings.get("units", "mV")
     units = [units] * len(names) if isinstance(units, str) else units
     if not len(names) == len(units) == len(signal):
@@ -93,18 +103,19 @@ def _recording(path: Path, signal: NDArray[Any], settings: dict[str, Any], names
             f"{sidecar}: {len(names)} lead names and {len(units)} units for the {len(signal)} leads of {path.name}"
         )
     converted, factors = zip(*map(to_millivolts, units), strict=True)
-    scale = np.array(factors)
+    scale, faults = np.array(factors), list[str]()
 
     def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
         chosen = list(leads)
-        part: NDArray[np.float32] = (signal[chosen, start:stop] * scale[chosen, np.newaxis]).astype(np.float32)
-        return part
+        with np.errstate(over="ignore", invalid="ignore"):
+            part: NDArray[np.float32] = (signal[chosen, start:stop] * scale[chosen, np.newaxis]).astype(np.float32)
+        return without_infinities(part, [names[lead] for lead in chosen], faults)
 
     return Recording(
         record_id=path.stem,
         patient_id=path.stem,
         database="",
-        rate_hz=float(rate_hz),
+        rate_hz=rate_hz,
         num_samples=signal.shape[1],
         lead_names=names,
         units=converted,
@@ -112,6 +123,7 @@ def _recording(path: Path, signal: NDArray[Any], settings: dict[str, Any], names
         baseline=np.zeros(len(names)),
         path=path,
         samples=samples,
+        faults=faults,
     )
 
 
@@ -121,11 +133,17 @@ def _sidecar(path: Path) -> Path:
 
 def _settings(path: Path) -> dict[str, Any]:
     sidecar = _sidecar(path)
-    if not sidecar.is_file():
+    if not is_there(sidecar):
         return {}
+    size_of(sidecar, HEADER_BYTES)
     settings = read_json(sidecar)
     if not isinstance(settings, dict):
         raise HeartlmError(f"{sidecar}: expected an object with rate_hz, found {type(settings).__name__}")
+    for field in ("units", "lead_names"):
+        entries = settings.get(field, [])
+        names = [entries] if field == "units" and isinstance(entries, str) else entries
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise HeartlmError(f"{sidecar}: {field} is {str(entries)[:40]!r}, expected a list of names")
     return settings
 
 

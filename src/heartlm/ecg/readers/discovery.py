@@ -14,6 +14,7 @@ from pathlib import Path
 from heartlm.ecg.readers.aecg import is_aecg, read_aecg
 from heartlm.ecg.readers.arrays import is_array_recording, read_csv, read_numpy
 from heartlm.ecg.readers.edf import read_edf
+from heartlm.ecg.readers.foreign import HEADER_BYTES, LIST_BYTES, is_there, read_bytes, stays_inside
 from heartlm.ecg.readers.wfdb_signal import read_wfdb
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
@@ -54,12 +55,12 @@ class RecordFiles:
     @property
     def annotation_paths(self) -> list[Path]:
         """Annotation files that make a record of themselves, the reviewed one first."""
-        return [path for name in STANDALONE_ANNOTATORS if (path := _with_suffix(self.stem, f".{name}")).is_file()]
+        return [path for name in STANDALONE_ANNOTATORS if is_there(path := _with_suffix(self.stem, f".{name}"))]
 
     def annotation(self, annotators: Iterable[str]) -> Path | None:
         """The file of the first of `annotators` that there is."""
         paths = (_with_suffix(self.stem, f".{name}") for name in annotators)
-        return next((path for path in paths if path.is_file()), None)
+        return next(filter(is_there, paths), None)
 
     def open_signal(self, *, accept_uncalibrated: bool) -> Recording:
         """Open the recording by the reader of its format."""
@@ -75,12 +76,13 @@ def find_records(folder: Path) -> dict[str, RecordFiles]:
     """Find the records of a folder: record id to files.
 
     A record's id is the name of its files; where two in different subfolders share it, their paths below `folder`.
+    Bytes of it that are no text stand as `\\x..`.
 
     Raises:
-        HeartlmError: RECORDS lists a record that is not there, or there are none.
+        HeartlmError: RECORDS lists a record that is not there or outside of `folder`, or there are none.
     """
     listed = folder / "RECORDS"
-    found = list(_listed(listed) if listed.is_file() else _lying_there(folder))
+    found = list(_listed(listed) if is_there(listed) else _lying_there(folder))
     if not found:
         raise HeartlmError(
             f"{folder}: no recordings found; expected WFDB headers (.hea), .edf, .csv or .npy with a .json beside, or "
@@ -88,13 +90,22 @@ def find_records(folder: Path) -> dict[str, RecordFiles]:
         )
     names = [files.stem.name for files in found]
     unique = len(set(names)) == len(names)
-    return {files.stem.name if unique else files.stem.relative_to(folder).as_posix(): files for files in found}
+    return {
+        printable(files.stem.name if unique else files.stem.relative_to(folder).as_posix()): files for files in found
+    }
+
+
+def printable(name: str) -> str:
+    """A file's name as text, bytes that are none as `\\x..`."""
+    return name if name.isprintable() else ascii(os.fsencode(name))[2:-1]
 
 
 def _listed(records: Path) -> list[RecordFiles]:
-    stems = [
-        records.parent / line for line in dict.fromkeys(records.read_text(encoding="utf-8", errors="replace").split())
-    ]
+    names = dict.fromkeys(read_bytes(records, LIST_BYTES).decode("utf-8", "replace").split())
+    for name in names:
+        if not stays_inside(name):
+            raise HeartlmError(f"{records}: lists {name!r}, expected a record below its folder; take it out")
+    stems = [records.parent / name for name in names]
     listed = [RecordFiles(stem, _signal_of(stem)) for stem in stems]
     missing = [files.stem for files in listed if files.signal is None and not files.annotation_paths]
     if missing:
@@ -115,7 +126,7 @@ def _lying_there(folder: Path) -> Iterator[RecordFiles]:
         if stem in taken or suffix.lower() not in _READERS:
             continue
         path = Path(stem + suffix)
-        if _IS_RECORDING.get(suffix.lower(), Path.is_file)(path):
+        if _IS_RECORDING.get(suffix.lower(), is_there)(path):
             taken.add(stem)
             yield RecordFiles(Path(stem), path)
     for stem, suffix in paths:
@@ -135,7 +146,10 @@ def _files_below(folder: Path) -> Iterator[tuple[str, str]]:
 
 def _segments(stem: str) -> list[str]:
     """Stems of the segments of a multi-segment header, whose first line reads `NAME/COUNT ...`."""
-    lines = Path(f"{stem}.hea").read_bytes().splitlines()
+    try:
+        lines = read_bytes(Path(f"{stem}.hea"), HEADER_BYTES).splitlines()
+    except HeartlmError:
+        return []  # opening it as a record tells what is wrong
     stated = (fields for line in lines if (fields := line.split()) and not fields[0].startswith(b"#"))
     if b"/" not in next(stated, [b""])[0]:
         return []
@@ -145,7 +159,7 @@ def _segments(stem: str) -> list[str]:
 
 def _signal_of(stem: Path) -> Path | None:
     paths = (_with_suffix(stem, suffix) for suffix in _SIGNAL_SUFFIXES)
-    return next((path for path in paths if path.is_file()), None)
+    return next(filter(is_there, paths), None)
 
 
 def _with_suffix(stem: Path, suffix: str) -> Path:

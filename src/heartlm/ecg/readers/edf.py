@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.foreign import reads
+from heartlm.ecg.readers.plausible import check_calibration, check_rate
 from heartlm.ecg.readers.units import to_millivolts
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError, needs
 
 
+@reads("an EDF file")
 def read_edf(path: Path) -> Recording:
     """Open an EDF file; samples are read when asked for.
 
@@ -37,16 +40,18 @@ def read_edf(path: Path) -> Recording:
     units, factors = zip(*(to_millivolts(lead.physical_dimension) for lead in leads), strict=True)
     gain = np.array([_adu_per_unit(lead) for lead in leads])
     low = np.array([lead.digital_min for lead in leads], np.float64)
+    names, baseline = [lead.label for lead in leads], low - gain * np.array([lead.physical_min for lead in leads])
+    check_calibration(path, names, units, gain / np.array(factors), baseline, inverted=True)
     return Recording(
         record_id=path.stem,
         patient_id=path.stem,
         database="",
-        rate_hz=float(rate_hz),
+        rate_hz=check_rate(path, rate_hz),
         num_samples=int(edf.num_data_records * leads[0].samples_per_data_record),
-        lead_names=tuple(lead.label for lead in leads),
+        lead_names=tuple(names),
         units=units,
         gain=gain / np.array(factors),
-        baseline=low - gain * np.array([lead.physical_min for lead in leads]),
+        baseline=baseline,
         path=path,
         comments=tuple(
             f"left out: {signal.label} at {signal.sampling_frequency:g} Hz, not the ECG's {rate_hz:g} Hz"
@@ -83,14 +88,10 @@ def _open(path: Path) -> Any:
         import edfio
     except ImportError:
         raise needs("edf", "edfio") from None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # the package only warns of a truncated file
-            edf = edfio.read_edf(path, lazy_load_data=True, header_encoding="latin-1")
-            continuous = edf.is_continuous
-    except Exception as error:  # a damaged header makes the package raise anything
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise HeartlmError(f"{path}: not readable as an EDF file ({reason})") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the package only warns of a truncated file
+        edf = edfio.read_edf(path, lazy_load_data=True, header_encoding="latin-1")
+        continuous = edf.is_continuous
     if not continuous:
         raise HeartlmError(f"{path}: is discontinuous (EDF+D), which heartlm does not read; export it as EDF+C")
     return edf

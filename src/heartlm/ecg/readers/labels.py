@@ -15,6 +15,9 @@ from heartlm.ecg.readers.annotation_file import SYMBOL_OF_CODE, AnnotationFile
 from heartlm.ecg.recording import RhythmSpan
 from heartlm.ecg.rhythms import RHYTHMS, rhythm_index
 
+_FAR = 2.0**62
+"""Positions beyond are of a damaged file; they are outside of every recording either way."""
+
 _IS_BEAT = np.isin(SYMBOL_OF_CODE, sorted(CLASS_OF_SYMBOL))
 """Whether a heartbeat is what a code annotates."""
 
@@ -23,7 +26,7 @@ def positions_at_rate(file: AnnotationFile, rate_hz: float) -> NDArray[np.int64]
     """Positions of all annotations in samples at `rate_hz`, whatever the file's ticks; int64 `[num_annotations]`."""
     if file.ticks_hz is None or file.ticks_hz == rate_hz:
         return file.sample
-    at_rate: NDArray[np.int64] = np.rint(file.sample * (rate_hz / file.ticks_hz)).astype(np.int64)
+    at_rate: NDArray[np.int64] = np.rint((file.sample * (rate_hz / file.ticks_hz)).clip(-_FAR, _FAR)).astype(np.int64)
     return at_rate
 
 

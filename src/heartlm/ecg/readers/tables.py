@@ -9,9 +9,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from functools import lru_cache
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
+from heartlm.ecg.readers.foreign import LIST_BYTES, is_there, one_line, read_bytes
 from heartlm.ecg.readers.labels import canonical_rhythm
 from heartlm.ecg.recording import Recording
 
@@ -32,21 +34,20 @@ def whole_record_rhythm(database: str, folder: Path, recording: Recording) -> St
 def stated_patients(database: str, folder: Path) -> dict[str, str]:
     """Record to patient as a table in `folder` says; empty where the database has no such table."""
     table = folder / "ptbxl_database.csv"
-    if database != "ptb-xl" or not table.is_file():
+    if database != "ptb-xl" or not is_there(table):
         return {}
-    with table.open(encoding="utf-8", errors="replace", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    return {
-        Path(row[column]).name: row["patient_id"].removesuffix(".0")
-        for row in rows
-        for column in ("filename_lr", "filename_hr")
-    }
+    with one_line(table, "a table of recordings with the columns filename_lr, filename_hr and patient_id"):
+        return {
+            Path(row[column]).name: row["patient_id"].removesuffix(".0")
+            for row in csv.DictReader(_lines(table))
+            for column in ("filename_lr", "filename_hr")
+        }
 
 
 def _challenge_2017(folder: Path, recording: Recording) -> StatedRhythm | None:
     for name in ("REFERENCE-v3-train.csv", "REFERENCE-v3.csv", "REFERENCE.csv"):
         path = folder / name
-        if path.is_file():
+        if is_there(path):
             label = _reference_table(path).get(recording.record_id)
             return None if label is None else StatedRhythm(canonical_rhythm(label), name)
     return None
@@ -54,8 +55,12 @@ def _challenge_2017(folder: Path, recording: Recording) -> StatedRhythm | None:
 
 @lru_cache(maxsize=4)
 def _reference_table(path: Path) -> dict[str, str]:
-    with path.open(encoding="utf-8", errors="replace", newline="") as stream:
-        return {row[0]: row[1] for row in csv.reader(stream) if len(row) >= 2}
+    with one_line(path, "a table of recordings and labels"):
+        return {row[0]: row[1] for row in csv.reader(_lines(path)) if len(row) >= 2}
+
+
+def _lines(path: Path) -> StringIO:
+    return StringIO(read_bytes(path, LIST_BYTES).decode("utf-8", "replace"), newline="")
 
 
 def _ludb(folder: Path, recording: Recording) -> StatedRhythm | None:

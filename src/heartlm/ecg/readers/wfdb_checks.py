@@ -7,12 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from heartlm.ecg.readers import wfdb_package
+from heartlm.ecg.readers.foreign import is_there, open_file, size_of
 from heartlm.ecg.readers.wfdb_files import GROUP, SignalFile
 from heartlm.ecg.readers.wfdb_header import Header
 from heartlm.errors import HeartlmError
 from heartlm.kernels.wfdb import adu_type, decode
 
 _FLAC_FORMATS = ("508", "516", "524")
+_MATLAB_INT16 = 30
 
 
 class Checksum(NamedTuple):
@@ -47,10 +49,11 @@ def check_files(header: Header) -> None:
 
 
 def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
-    try:
-        size_bytes = file.path.stat().st_size
-    except (OSError, ValueError):
-        raise HeartlmError(f"{file.path}: signal file named by {header.path.name} is missing; fetch it") from None
+    if not is_there(file.path):
+        raise HeartlmError(f"{file.path}: signal file named by {header.path.name} is missing; fetch it")
+    size_bytes = size_of(file.path)
+    if file.path.suffix.lower() == ".mat":
+        _check_matlab(file)
     if file.format in _FLAC_FORMATS:
         return  # its length shows when it is decoded
     if file.format not in GROUP:
@@ -61,6 +64,23 @@ def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
         raise HeartlmError(f"{lengths}; the file is truncated or the header wrong, fetch both again")
     if not header.segment_lines and held - num_frames > header.rate_hz and not _checksums_hold(header):
         raise HeartlmError(f"{lengths} and its checksum does not fit them; the header is wrong, fetch it again")
+
+
+def _check_matlab(file: SignalFile) -> None:
+    """WFDB reads MATLAB files of level 4 alone, whose samples stand as they are behind the name of the variable."""
+    with open_file(file.path) as stream:
+        start = stream.read(20) or b""
+    if start.startswith((b"MATLAB", b"\x89HDF")):
+        raise HeartlmError(
+            f"{file.path}: is a MATLAB file of version 5 or 7.3, which keeps its samples compressed; save it with "
+            "option -v4, as the CinC challenges do"
+        )
+    kind, num_rows = np.frombuffer(start[:8].ljust(8, b"\0"), "<i4").tolist()
+    if file.byte_offset >= len(start) and (kind != _MATLAB_INT16 or num_rows != file.samples_per_frame):
+        raise HeartlmError(
+            f"{file.path}: its MATLAB header says type {kind} and {num_rows} rows, expected type {_MATLAB_INT16} "
+            f"(16-bit integers) and {file.samples_per_frame} rows, the leads of the WFDB header; fetch both again"
+        )
 
 
 def _checksums_hold(header: Header) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.foreign import open_file
 from heartlm.errors import HeartlmError
 from heartlm.kernels.wfdb import GROUP as DECODED
 from heartlm.kernels.wfdb import num_bytes
@@ -77,7 +78,7 @@ class SignalFile:
         longest = num_bytes(group, min(per_piece, stop - start) * self.samples_per_frame) + group[-1]
         buffer = np.empty(longest, np.uint8)
         try:
-            with self.path.open("rb", buffering=0) as stream:
+            with open_file(self.path) as stream:
                 for first in range(start, stop, per_piece):
                     last = min(first + per_piece, stop)
                     groups, skip = divmod(first * self.samples_per_frame, len(group) - 1)

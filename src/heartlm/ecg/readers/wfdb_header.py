@@ -8,7 +8,6 @@ Format: header(5) of the WFDB Applications Guide, https://physionet.org/physioto
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from heartlm.ecg.readers.foreign import HEADER_BYTES, read_bytes, stays_inside
+from heartlm.ecg.readers.plausible import check_rate
 from heartlm.ecg.readers.wfdb_files import SignalFile
 from heartlm.ecg.readers.wfdb_signal_line import COUNT, NUMBER, Signal, parse_signal
 from heartlm.errors import HeartlmError
@@ -113,15 +114,9 @@ def read_header(path: Path) -> Header:
     Raises:
         HeartlmError: missing, malformed, or it contradicts itself.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise HeartlmError(f"{path}: no such header file") from None
-    except OSError as error:
-        raise HeartlmError(f"{path}: cannot read it ({error.strerror})") from error
     lines: list[str] = []
     comments: list[str] = []
-    for line in map(str.strip, _text(content).splitlines()):
+    for line in map(str.strip, _text(read_bytes(path, HEADER_BYTES)).splitlines()):
         if line.startswith("#"):
             comments.append(line.strip(" \t#"))
         elif line:
@@ -147,9 +142,7 @@ def _parse(path: Path, lines: list[str], comments: tuple[str, ...]) -> Header:
     if found is None:
         _refuse(path, f"its first line is {lines[0]!r}, expected: name, number of signals, sampling rate, length")
     num_segments, num_signals, rate, length = found.groups()
-    rate_hz = _DEFAULT_RATE_HZ if rate is None else float(rate)
-    if not 0 < rate_hz < math.inf:
-        raise HeartlmError(f"{path}: sampling rate {rate_hz:g} Hz, expected more than 0; correct the header")
+    rate_hz = check_rate(path, _DEFAULT_RATE_HZ if rate is None else float(rate))
     num_samples = None if length is None else int(length)
     if num_segments is None:
         signals = tuple(_signals(path, lines[1:]))
@@ -171,7 +164,15 @@ def _segment(path: Path, line: str) -> Segment:
     found = _SEGMENT.fullmatch(line)
     if found is None:
         _refuse(path, f"a line is {line!r}, expected the name and the length of a segment")
+    _check_inside(path, found[1])
     return Segment(found[1], int(found[2]))
+
+
+def _check_inside(path: Path, name: str) -> None:
+    if not stays_inside(name):
+        raise HeartlmError(
+            f"{path}: names the file {name!r}, expected one in the folder of the header or below; correct the header"
+        )
 
 
 def _signals(path: Path, lines: list[str]) -> Iterator[Signal]:
@@ -180,4 +181,5 @@ def _signals(path: Path, lines: list[str]) -> Iterator[Signal]:
             signal = parse_signal(line)
         except ValueError as error:
             _refuse(path, f"signal {number} {error}")
+        _check_inside(path, signal.file_name)
         yield signal if signal.name else signal._replace(name=f"lead {number}")

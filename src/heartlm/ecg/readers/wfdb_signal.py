@@ -15,16 +15,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.foreign import HEADER_BYTES, reads
+from heartlm.ecg.readers.plausible import check_calibration
 from heartlm.ecg.readers.units import to_millivolts
-from heartlm.ecg.readers.wfdb_checks import Checksum, check_files, check_gains
+from heartlm.ecg.readers.wfdb_checks import Checksum, check_files, check_gains, checksums
 from heartlm.ecg.readers.wfdb_files import SignalFile
 from heartlm.ecg.readers.wfdb_header import Header, read_header
 from heartlm.ecg.readers.wfdb_package import read_physical
+from heartlm.ecg.readers.wfdb_signal_line import Signal
 from heartlm.ecg.recording import Recording
-from heartlm.errors import HeartlmError
 from heartlm.kernels.wfdb import decode
 
 
+@reads("a WFDB record", HEADER_BYTES)
 def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
     """Open the record whose header is `path`; samples are read when asked for.
 
@@ -36,10 +39,9 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
         HeartlmError: the header is missing, malformed or contradicts itself.
     """
     header = read_header(path)
-    units = [to_millivolts(lead.unit) for lead in header.leads]
-    calibration = np.array(
-        [(lead.baseline, lead.gain, factor) for lead, (_, factor) in zip(header.leads, units, strict=True)], np.float64
-    ).reshape(-1, 3)
+    for part in (header, *header.segments):
+        _calibration(part.path, part.signals)
+    units, calibration = _calibration(path, header.leads)
     faults: list[str] = []
     return Recording(
         record_id=path.stem,
@@ -48,7 +50,7 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
         rate_hz=header.rate_hz,
         num_samples=header.num_samples,
         lead_names=tuple(lead.name for lead in header.leads),
-        units=tuple(unit for unit, _ in units),
+        units=units,
         gain=calibration[:, 1] / calibration[:, 2],
         baseline=calibration[:, 0],
         path=path,
@@ -56,6 +58,18 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
         samples=_Samples(header, calibration, accept_uncalibrated, faults) if header.leads else None,
         faults=faults,
     )
+
+
+def _calibration(path: Path, leads: Sequence[Signal]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Units of the leads, voltages in mV, and their baseline, gain and factor to those, `[num_leads, 3]`."""
+    units = [to_millivolts(lead.unit) for lead in leads]
+    calibration = np.array(
+        [(lead.baseline, lead.gain, factor) for lead, (_, factor) in zip(leads, units, strict=True)], np.float64
+    ).reshape(-1, 3)
+    names = tuple(unit for unit, _ in units)
+    gain = calibration[:, 1] / calibration[:, 2]
+    check_calibration(path, [lead.name for lead in leads], names, gain, calibration[:, 0])
+    return names, calibration
 
 
 @dataclass(frozen=True)
@@ -73,13 +87,7 @@ class _Samples:
 
     def __call__(self, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
         self._checked  # noqa: B018
-        try:
-            signal = np.empty((len(leads), stop - start), np.float32)
-        except (MemoryError, ValueError):
-            raise HeartlmError(
-                f"{self.header.path}: {stop - start} samples of {len(leads)} leads do not fit into memory; if "
-                "that is not its length, correct the header"
-            ) from None
+        signal = np.empty((len(leads), stop - start), np.float32)
         rows_of: dict[tuple[int | None, int], list[int]] = {}
         for row, lead in enumerate(leads):
             rows_of.setdefault(self._source_of[lead], []).append(row)
@@ -91,6 +99,8 @@ class _Samples:
             if valid and file is None:
                 physical = read_physical(self.header, start + skew, start + skew + valid, own)
                 part[:, :valid] = physical * self.calibration[own, 2:]
+                if stop - start == self.header.num_samples:
+                    self._compared  # noqa: B018
             elif valid and file is not None:
                 self._decode(self.header.files[file], start + skew, own, part[:, :valid])
             if part is not signal:
@@ -109,11 +119,20 @@ class _Samples:
     def _compare(self, leads: list[int], sums: list[int]) -> None:
         for lead, total in zip(leads, sums, strict=True):
             signal = self.header.signals[lead]
-            if signal.checksum == total:
-                continue
-            fault = Checksum(signal.name, signal.checksum, total).fault
-            if fault is not None and fault not in self.faults:
-                self.faults.append(fault)
+            self._note(Checksum(signal.name, signal.checksum, total))
+
+    def _note(self, checksum: Checksum, where: str = "") -> None:
+        # Programs that compute no checksum write 0, so that alone does not make samples suspect.
+        if checksum.stated and checksum.fault and (fault := where + checksum.fault) not in self.faults:
+            self.faults.append(fault)
+
+    @cached_property
+    def _compared(self) -> bool:
+        """Sums what the package reads, once: it does not sum while it reads."""
+        for part in self.header.parts:
+            for checksum in checksums(part):
+                self._note(checksum, f"{part.path.name}: " if self.header.segment_lines else "")
+        return True
 
     @cached_property
     def _checked(self) -> bool:

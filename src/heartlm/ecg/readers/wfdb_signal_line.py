@@ -16,6 +16,7 @@ _DEFAULT_GAIN = 200.0
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 COUNT = r"\d{1,18}"
+_MOST_SAMPLES_PER_FRAME = 1 << 16
 _OPTIONAL_INTEGER = r"(?:\s+([-+]?\d{1,18})(?!\S))?"
 _LINE = re.compile(rf"(\S+)\s+(\S+)(?:\s+([-+.(/\d]\S*))?{_OPTIONAL_INTEGER * 5}\s*(.*)")
 _LAYOUT = re.compile(rf"(\d+)(?:x({COUNT}))?(?::({COUNT}))?(?:\+({COUNT}))?")
@@ -67,6 +68,8 @@ def parse_signal(line: str) -> Signal:
     if stated is None:
         raise ValueError(f"is calibrated by {calibration!r}, expected gain(baseline)/unit")
     fmt, samples_per_frame, skew, byte_offset = layout
+    if samples_per_frame > _MOST_SAMPLES_PER_FRAME:
+        raise ValueError(f"has {samples_per_frame} samples a frame, expected at most {_MOST_SAMPLES_PER_FRAME}")
     gain, baseline, unit = stated
     return Signal(
         file_name,
