@@ -230,7 +230,7 @@ def test_one_record_is_refused_in_one_line_and_skipped_when_asked(
         ("database.json", '{"patients": ["s0001"]}', "patients is"),
         ("database.json", '{"splits": {"s0001": ["train"]}}', "splits: s0001 is"),
         ("database.json", '{"rate_hz": true}', "rate_hz is True"),
-        ("database.json", '{"rate_hz": 1' + "0" * 400 + "}", "rate_hz is 1000"),
+        ("database.json", '{"rate_hz": 1' + "0" * 400 + "}", "no valid JSON|not valid JSON"),
         ("database.json", '{"name": "a\\nb"}', r"name is 'a\\nb'"),
         ("database.json", "[" * 200_000, "database.json"),
     ],
@@ -246,7 +246,7 @@ def test_what_describes_a_database_is_checked(database: Path, name: str, content
 def test_a_fifo_that_describes_a_database_is_refused(database: Path, name: str) -> None:
     (database / name).unlink(missing_ok=True)
     os.mkfifo(database / name)
-    with pytest.raises(HeartlmError, match=f"{name}: is not a regular file"):
+    with pytest.raises(HeartlmError, match=rf"{name}.* regular file"):
         open_database(database)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from heartlm.ecg.databases_known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
 from heartlm.ecg.readers.annotation_file import AnnotationFile, read_annotation_file
 from heartlm.ecg.readers.discovery import RecordFiles, find_records, printable
-from heartlm.ecg.readers.foreign import HEADER_BYTES, is_there, one_line, size_of
+from heartlm.ecg.readers.foreign import is_there
 from heartlm.ecg.readers.labels import beats_of, positions_at_rate, rhythms_of
 from heartlm.ecg.readers.plausible import check_rate
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
@@ -224,9 +224,7 @@ def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:
 def _read_settings(path: Path) -> dict[str, Any]:
     if not is_there(path):
         return {}
-    size_of(path, HEADER_BYTES)
-    with one_line(path, "the settings of a database"):
-        settings = read_json(path)
+    settings = read_json(path)
     if not isinstance(settings, dict):
         raise HeartlmError(f"{path}: expected an object of settings, found {type(settings).__name__}")
     for field, (kind, expected) in _SETTINGS.items():

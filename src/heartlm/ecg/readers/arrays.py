@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.foreign import HEADER_BYTES, TEXT_BYTES, is_there, open_file, reads, size_of
+from heartlm.ecg.readers.foreign import TEXT_BYTES, is_there, open_file, reads
 from heartlm.ecg.readers.plausible import check_rate, without_infinities
 from heartlm.ecg.readers.units import to_millivolts
 from heartlm.ecg.recording import Recording
@@ -135,7 +135,6 @@ def _settings(path: Path) -> dict[str, Any]:
     sidecar = _sidecar(path)
     if not is_there(sidecar):
         return {}
-    size_of(sidecar, HEADER_BYTES)
     settings = read_json(sidecar)
     if not isinstance(settings, dict):
         raise HeartlmError(f"{sidecar}: expected an object with rate_hz, found {type(settings).__name__}")
