@@ -22,6 +22,8 @@ from pathlib import Path
 from steps import Steps
 from timing import Table, write
 
+from heartlm.bench.measure import cores
+
 ALONE, RANKS = (sys.executable, "-m", "heartlm"), ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
@@ -39,7 +41,7 @@ class Runs:
 
     def __init__(self, chosen: argparse.Namespace, corpus: Path, tokens: int) -> None:
         self.chosen, self.corpus, self.windows = chosen, corpus, tokens // chosen.window
-        self.cores = sorted(os.sched_getaffinity(0))[:2]
+        self.cores = cores()[:2]
 
     def start(self, name: str, core: int | None) -> subprocess.Popen[bytes]:
         """Start a run on `core`, or one of two ranks on both cores."""

@@ -22,6 +22,8 @@ from pathlib import Path
 from steps import Steps
 from timing import Table, write
 
+from heartlm.bench.measure import cores
+
 GROWTH = 0.01
 """More than this share of growth counts as growth."""
 
@@ -43,7 +45,7 @@ def main() -> None:
     shutil.rmtree(out, ignore_errors=True)
     often = ("--validate-every", "100", "--checkpoint-every", "100", "--log-every", "20")
     command = [sys.executable, "-m", "heartlm", "pretrain", "--corpus", str(corpus), "--out", str(out)]
-    core = sorted(os.sched_getaffinity(0))[chosen.core]
+    core = cores()[chosen.core]
     run = subprocess.Popen(
         [*command, "--depth", "2", "--steps", "100000000", *often],
         stdout=subprocess.DEVNULL,

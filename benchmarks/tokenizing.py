@@ -34,6 +34,7 @@ from typing import Any
 from reading import LEADS, RATE_HZ, first_hour, forget, generate, peak_mb, plain
 from timing import Table, interleaved, pin, seconds, write
 
+from heartlm.bench.measure import cores
 from heartlm.bench.usual_script import differing_codes, tokenise_record
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
@@ -194,7 +195,7 @@ def processes(bench: Bench, rounds: int) -> Table:
     copies = bench.copies()
     tokenizer = bench.work / "fitted-beat"
     words = ["tokenize", str(copies), "--tokenizer-from", str(tokenizer), "--beats", "detected", "--out"]
-    cores = sorted(os.sched_getaffinity(0))[:2]
+    two = cores()[:2]
 
     def run(*builds: tuple[str, int, Sequence[int]]) -> None:
         started = []
@@ -207,9 +208,9 @@ def processes(bench: Bench, rounds: int) -> Table:
 
     times = interleaved(
         {
-            "1 process": lambda: run(("one", 1, cores[:1])),
-            "2 processes": lambda: run(("two", 2, cores)),
-            "2 builds side by side": lambda: run(("left", 1, cores[:1]), ("right", 1, cores[1:])),
+            "1 process": lambda: run(("one", 1, two[:1])),
+            "2 processes": lambda: run(("two", 2, two)),
+            "2 builds side by side": lambda: run(("left", 1, two[:1]), ("right", 1, two[1:])),
         },
         rounds,
     )
@@ -335,14 +336,14 @@ def parts_done(folder: Path) -> int:
 
 def main() -> None:
     options = arguments()
-    cores = os.sched_getaffinity(0)
+    allowed = os.sched_getaffinity(0)
     pin(0)
     bench = Bench(options.data, options.work)
     tables = [end_to_end(bench, options.rounds), stages(bench, options.rounds), archive(bench, options.rounds)]
     if options.short:
         tables.append(short_recordings(bench, options.short, min(options.rounds, 3)))
     tables.append(memory(bench))
-    os.sched_setaffinity(0, cores)
+    os.sched_setaffinity(0, allowed)
     tables += [processes(bench, options.rounds), kills(bench)]
     write("tokenizing", "Tokenising end to end", tables)
 

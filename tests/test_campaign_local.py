@@ -18,7 +18,7 @@ import yaml
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.launch.campaign import Experiment, load_campaign
-from heartlm.launch.campaign_local import LocalRunner, command_line, gpus
+from heartlm.launch.campaign_local import LocalRunner, command_line
 from heartlm.launch.campaign_state import attempts_of
 from heartlm.launch.run_file import RunFile
 from heartlm.launch.topology import Topology
@@ -177,27 +177,19 @@ def test_more_at_a_time_than_cores_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("topology", "command", "cores", "devices", "num_ranks"),
     [
-        (Topology(ranks_per_node=1), "pretrain", [0, 1], [], 1),
-        (Topology(ranks_per_node=2), "pretrain", [0, 1], [], 2),
-        (Topology(ranks_per_node=4), "pretrain", [0, 1], [], 2),
-        (Topology(ranks_per_node=4), "evaluate", [0, 1], [], 1),
-        (Topology(gpus_per_node=4, ranks_per_node=4), "finetune", [0, 1], [], 1),
-        (Topology(gpus_per_node=4, ranks_per_node=4), "finetune", [0, 1], ["2", "3"], 2),
-        (Topology(nodes=4, gpus_per_node=4, ranks_per_node=4), "finetune", [0], list("01234567"), 4),
+        (Topology(ranks_per_node=1), "pretrain", 2, 0, 1),
+        (Topology(ranks_per_node=2), "pretrain", 2, 0, 2),
+        (Topology(ranks_per_node=4), "pretrain", 2, 0, 2),
+        (Topology(ranks_per_node=4), "evaluate", 2, 0, 1),
+        (Topology(gpus_per_node=4, ranks_per_node=4), "finetune", 2, 0, 1),
+        (Topology(gpus_per_node=4, ranks_per_node=4), "finetune", 2, 2, 2),
+        (Topology(nodes=4, gpus_per_node=4, ranks_per_node=4), "finetune", 1, 8, 4),
     ],
 )
 def test_ranks_are_as_many_as_there_are_places_for(
-    topology: Topology, command: str, cores: list[int], devices: list[str], num_ranks: int
+    topology: Topology, command: str, cores: int, devices: int, num_ranks: int
 ):
     experiment = Experiment("a", "s", RunFile(command, {"out": "a"}), topology)
     words = command_line(experiment, ["x"], cores, devices)
     assert words[-2:] == ["heartlm", "x"]
     assert (f"--nproc-per-node={num_ranks}" in words) == (num_ranks > 1)
-
-
-@pytest.mark.parametrize(
-    ("visible", "found"), [("0,2", ["0", "2"]), ("MIG-1a, MIG-2b", ["MIG-1a", "MIG-2b"]), ("", []), ("-1", [])]
-)
-def test_gpus_are_those_that_may_be_used(monkeypatch: pytest.MonkeyPatch, visible: str, found: list[str]):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert gpus() == found

@@ -18,7 +18,7 @@ from heartlm.launch.doctor.allocation import allocation
 from heartlm.launch.doctor.binding import counted
 from heartlm.launch.doctor.examine import CHECKS, as_json, examine, most_worth_changing
 from heartlm.launch.doctor.interconnect import infiniband_ports, network_interfaces
-from heartlm.launch.doctor.processors import cgroup_cpus, check_processors, core_cpus, memory, processors, usable_cores
+from heartlm.launch.doctor.processors import cgroup_cpus, check_processors, memory, processors, usable_cores
 from heartlm.launch.doctor.section import Advice, Context, Section
 from heartlm.launch.doctor.storage import check_storage, reading_advice
 from heartlm.launch.doctor.together import likeness
@@ -54,8 +54,6 @@ def test_sockets_cores_and_hyper_threads_are_told_apart(tmp_path: Path):
         "num_cores": 4,
         "num_cpus": 8,
     }
-    assert core_cpus(tmp_path, range(8)) == [0, 1, 2, 3], "4 to 7 are their other hyper-threads"
-    assert core_cpus(tmp_path, [1, 4, 5]) == [1, 4]
 
 
 def test_a_limit_of_time_leaves_fewer_cores():

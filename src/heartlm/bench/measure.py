@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from heartlm.cores import usable_cores
 from heartlm.scaling.probe import moved
 from heartlm.scaling.probe import probe as probe_cores
 
@@ -56,8 +57,8 @@ Cell = str | int | float | Spread | None
 
 
 def cores() -> list[int]:
-    """The cores this process may use."""
-    return sorted(os.sched_getaffinity(0))
+    """The first hardware thread of each core that this process may use."""
+    return [core.cpus[0] for core in usable_cores()]
 
 
 def pin(*places: int) -> None:
@@ -69,7 +70,7 @@ def pin(*places: int) -> None:
 @contextmanager
 def on_one_core() -> Iterator[None]:
     """Keep this thread, and the processes it starts meanwhile, on the first of its cores."""
-    allowed = cores()
+    allowed = os.sched_getaffinity(0)
     pin(0)
     try:
         yield

@@ -7,7 +7,6 @@ The blocks are of heartlm's size: as many weights in attention, and 8 D² in the
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +21,11 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
 
 from heartlm.bench.peers import nanogpt
+from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
 from heartlm.corpus.corpus import open_corpus
 from heartlm.files import write_json
 from heartlm.training.device import device_and_precision
-from heartlm.training.ranks import Ranks, pin, share_of_cores
+from heartlm.training.ranks import Ranks
 
 LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 0.05, 1.0
 MASK_SHARE = 0.3
@@ -127,7 +127,7 @@ def train_plainly(
         HeartlmError: no corpus, or no such device.
     """
     ranks = Ranks.from_environment()
-    pin(share_of_cores(sorted(os.sched_getaffinity(0)), ranks.local_rank, ranks.local_world_size))
+    pin(cpus_of(share_of_cores(usable_cores(), ranks.local_rank, ranks.local_world_size)))
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     where, _ = device_and_precision(device, precision, ranks.local_rank)

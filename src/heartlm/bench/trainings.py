@@ -13,6 +13,7 @@ import torch
 
 from heartlm.bench.measure import cores
 from heartlm.bench.train import Options
+from heartlm.cores import cpus_of, usable_cores
 from heartlm.corpus.corpus import open_corpus
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
@@ -214,7 +215,8 @@ class Trainer:
         return self.scratch / f"training-{next(self._number)}"
 
     def _run(self, command: str, fields: Mapping[str, Any], num_ranks: int, out: Path) -> None:
-        used = cores() if self.size.device == "cuda" else cores()[: num_ranks * self.size.threads]
+        on_cpus = self.size.device != "cuda"
+        used = cpus_of(usable_cores()[: num_ranks * self.size.threads if on_cpus else None])
         ranks = ranks_of(command, fields, num_ranks, used, out.with_name(f"{out.name}.log"))
         statuses = self._nursery.run(ranks, TIMEOUT_S)
         bad = [(rank, status) for rank, status in zip(ranks, statuses, strict=True) if status]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heartlm.cli.options import existing, parse
+from heartlm.cores import usable_cores
 from heartlm.errors import HeartlmError
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _run_here(campaign: Campaign, options: RunOptions, only: frozenset[str] | No
     from heartlm.launch.campaign_local import CampaignStopped, LocalRunner
 
     try:
-        LocalRunner(campaign, options.parallel or 1, sorted(os.sched_getaffinity(0)), _say, only).run()
+        LocalRunner(campaign, options.parallel or 1, usable_cores(), _say, only).run()
     except CampaignStopped as stopped:
         _say(str(stopped))
         return STOPPED_STATUS

@@ -24,9 +24,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
-from heartlm.training.ranks import Ranks, pin, share_of_cores
+from heartlm.training.ranks import Ranks
 
 SIZES_BYTES = tuple(4**power for power in range(5, 13))
 """1 KiB to 16 MiB: from the sums of a step to the gradients of a small model."""
@@ -159,7 +160,7 @@ def measure_all_reduce(
             raise HeartlmError(f"device: 'cuda' found, a GPU for each of {least} ranks expected, {num_gpus} seen")
         device = "cuda" if num_gpus >= least else "cpu"
         num_ranks = num_gpus if device == "cuda" and num_ranks is None else num_ranks
-    num_ranks = num_ranks or min(8, max(2, len(os.sched_getaffinity(0))))
+    num_ranks = num_ranks or min(8, max(2, len(usable_cores())))
     if num_ranks < 2:
         raise HeartlmError(f"num_ranks: {num_ranks} found, at least 2 expected: one rank has nobody to add up with")
     return _measured_by_others(num_ranks, device, sizes_bytes, rounds)
@@ -226,11 +227,11 @@ def met(ranks: Ranks, device: str = "auto", meet_at: str | None = None) -> Itera
         yield
         return
     use_gpu = device != "cpu" and torch.cuda.device_count() >= ranks.local_world_size
-    cores = sorted(os.sched_getaffinity(0))
+    cores = usable_cores()
     if use_gpu:
         torch.cuda.set_device(ranks.local_rank)
     else:
-        pin(share_of_cores(cores, ranks.local_rank, ranks.local_world_size))
+        pin(cpus_of(share_of_cores(cores, ranks.local_rank, ranks.local_world_size)))
     place = {"rank": ranks.rank, "world_size": ranks.world_size, "timeout": timedelta(seconds=TIMEOUT_S)}
     try:
         dist.init_process_group("nccl" if use_gpu else "gloo", init_method=meet_at, **place)  # type: ignore[arg-type]
@@ -239,7 +240,7 @@ def met(ranks: Ranks, device: str = "auto", meet_at: str | None = None) -> Itera
     except (RuntimeError, ValueError) as error:
         raise HeartlmError(f"rank {ranks.rank} cannot add up with the others: {str(error).splitlines()[0]}") from error
     finally:
-        pin(cores)
+        pin(cpus_of(cores))
 
 
 def _measured_by_others(num_ranks: int, device: str, sizes_bytes: Sequence[int], rounds: int) -> AllReduceFit:

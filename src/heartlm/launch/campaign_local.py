@@ -25,12 +25,13 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from heartlm.cores import Core, cpus_of, format_cpus, share_of, share_of_cores
 from heartlm.errors import HeartlmError
 from heartlm.files import explained
 from heartlm.launch.campaign import Campaign, Experiment
 from heartlm.launch.campaign_done import progress_of, words_to_go_on
 from heartlm.launch.campaign_state import Attempt, attempts_of, failure, next_attempt
-from heartlm.training.ranks import share_of_cores
+from heartlm.launch.gpus import MASK, visible_gpus
 
 TRIES = 2
 POLL_S = 0.05
@@ -66,7 +67,7 @@ class LocalRunner:
 
     campaign: Campaign
     parallel: int
-    cores: Sequence[int]
+    cores: Sequence[Core]
     say: Callable[[str], None]
     only: frozenset[str] | None = None
     done: set[str] = field(default_factory=set)
@@ -118,14 +119,14 @@ class LocalRunner:
         with attempt.log.open("wb") as log:
             fcntl.flock(log, fcntl.LOCK_EX)  # the lock goes with the stream to the process and all that it begins
             attempt.begin()
-            there = gpus()
-            devices = (
-                [there[number] for number in share_of_cores(range(len(there)), slot, self.parallel)] if there else []
-            )
-            process = _start(command_line(experiment, words, cores, devices), self.campaign, cores, devices, log)
+            there = visible_gpus()
+            devices = share_of(there, slot, self.parallel) if there else []
+            words = command_line(experiment, words, len(cores), len(devices))
+            process = _start(words, self.campaign, cores, devices, log)
         self.running.append(_Running(experiment, attempt, process, slot))
         self.tries[experiment.name] = self.tries.get(experiment.name, 0) + 1
-        self.say(f"{experiment.name}: {'resumed' if progress == 'begun' else 'begun'} on core {_ranges(cores)}")
+        how = "resumed" if progress == "begun" else "begun"
+        self.say(f"{experiment.name}: {how} on CPU {format_cpus(cpus_of(cores))}")
 
     # --- what ends --------------------------------------------------------------------------------------------------
 
@@ -199,15 +200,15 @@ def _opened(path: Path) -> IO[str]:
 
 
 def _start(
-    words: Sequence[str], campaign: Campaign, cores: Sequence[int], devices: Sequence[str], log: IO[bytes]
+    words: Sequence[str], campaign: Campaign, cores: Sequence[Core], devices: Sequence[str], log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    libc = ctypes.CDLL(None)
+    libc, cpus = ctypes.CDLL(None), cpus_of(cores)
 
     def settle() -> None:
-        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(0, cpus)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
-    seen = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
+    seen = {MASK: ",".join(devices)} if devices else {}
     return subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -220,29 +221,15 @@ def _start(
     )
 
 
-def command_line(
-    experiment: Experiment, words: Sequence[str], cores: Sequence[int], devices: Sequence[str]
-) -> list[str]:
+def command_line(experiment: Experiment, words: Sequence[str], num_cores: int, num_devices: int) -> list[str]:
     """The program that does `words`, on the ranks of one node of the experiment, if there are so many devices or cores.
 
     How many train together changes nothing but the time.
     """
     topology = experiment.topology
-    places = (len(devices) or 1) if topology.gpus_per_node else len(cores)
+    places = (num_devices or 1) if topology.gpus_per_node else num_cores
     num_ranks = min(topology.ranks_per_node, places) if experiment.run.is_training else 1
     if num_ranks == 1:
         return [sys.executable, "-m", "heartlm", *words]
     torchrun = [sys.executable, "-m", "heartlm.launch.torchrun", "--standalone", f"--nproc-per-node={num_ranks}"]
     return [*torchrun, "-m", "heartlm", *words]
-
-
-def gpus() -> list[str]:
-    """The GPUs, or parts of them, that processes started here may use, as CUDA_VISIBLE_DEVICES names them."""
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        named = (word.strip() for word in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
-        return [word for word in named if word not in ("", "-1", "NoDevFiles")]
-    return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
-
-
-def _ranges(cores: Sequence[int]) -> str:
-    return str(cores[0]) if len(cores) == 1 else f"{cores[0]}–{cores[-1]}"

@@ -25,7 +25,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from heartlm.errors import HeartlmError, needs
+from heartlm.cores import cpus_of, share_of_cores, usable_cores
+from heartlm.errors import HeartlmError
+from heartlm.launch.gpus import MASK, visible_gpus
 from heartlm.scaling.cell import Cell
 from heartlm.scaling.grid import Place
 from heartlm.scaling.probe import probe
@@ -43,29 +45,29 @@ class Rank:
     Attributes:
         command: pretrain or finetune; of a training of another kind, its function as `module:name`.
         fields: its settings.
-        cores: it may use; ranks that train together share them out.
+        cpus: it may use; ranks that train together share them out, core by core.
         environment: variables to set.
         log: the file that what it prints goes to.
     """
 
     command: str
     fields: Mapping[str, Any]
-    cores: tuple[int, ...]
+    cpus: tuple[int, ...]
     environment: Mapping[str, str]
     log: Path
 
 
-def ranks_of(command: str, fields: Mapping[str, Any], num_ranks: int, cores: Sequence[int], log: Path) -> list[Rank]:
-    """The ranks of one training on `cores` of this machine, as torchrun would start them."""
+def ranks_of(command: str, fields: Mapping[str, Any], num_ranks: int, cpus: Sequence[int], log: Path) -> list[Rank]:
+    """The ranks of one training on `cpus` of this machine, as torchrun would start them."""
     if num_ranks == 1:
-        return [Rank(command, fields, tuple(cores), {}, log)]
+        return [Rank(command, fields, tuple(cpus), {}, log)]
     port = _free_port()
     together = {"WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [
         Rank(
             command,
             fields,
-            tuple(cores),
+            tuple(cpus),
             {key: str(value) for key, value in {**together, "RANK": rank, "LOCAL_RANK": rank}.items()},
             log.with_name(f"{log.stem}-{rank}{log.suffix}"),
         )
@@ -116,20 +118,20 @@ class LocalTrainer:
     """
 
     def __init__(self, device: str, timeout_s: float) -> None:
-        self.cores, self.device, self.timeout_s = sorted(os.sched_getaffinity(0)), device, timeout_s
+        self.cores, self.device, self.timeout_s = usable_cores(), device, timeout_s
+        self.devices = visible_gpus()
         self.nursery = Nursery()
         self.nursery.ready()
-        self.place = Place(len(self.cores), None if device == "cpu" else num_gpus())
+        self.place = Place(len(self.cores), None if device == "cpu" else len(self.devices))
 
     def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
         """Train as each of `fields` says, at the same time; return why that failed, if it did, and what it lasted."""
-        size = cell.ranks * cell.cpus_per_task
         started: list[Rank] = []
         for copy, settings in enumerate(fields):
-            cores = self.cores[copy * size : (copy + 1) * size]
-            ranks = ranks_of(cell.stage, settings, cell.ranks, cores, logs / f"copy-{copy}.log")
+            cores = share_of_cores(self.cores[: cell.num_cores], copy, cell.copies)
+            ranks = ranks_of(cell.stage, settings, cell.ranks, cpus_of(cores), logs / f"copy-{copy}.log")
             if self.place.num_devices and cell.copies > 1:
-                shown = {"CUDA_VISIBLE_DEVICES": str(copy % self.place.num_devices)}
+                shown = {MASK: self.devices[copy % len(self.devices)]}
                 ranks = [replace(rank, environment=shown) for rank in ranks]
             started += ranks
         begin_s = time.monotonic()
@@ -138,7 +140,7 @@ class LocalTrainer:
 
     def probe(self, cell: Cell) -> float:
         """Speed of the cores that a cell uses."""
-        return probe(self.cores[: cell.num_cores])
+        return probe([core.cpus[0] for core in self.cores[: cell.num_cores]])
 
 
 def _reason(ranks: Sequence[Rank], statuses: Sequence[int]) -> str | None:
@@ -151,22 +153,10 @@ def _reason(ranks: Sequence[Rank], statuses: Sequence[int]) -> str | None:
     return f"the training {how}: {words[-1] if words else 'it said nothing'}"
 
 
-def num_gpus() -> int:
-    """GPUs of this machine, asked of the driver; 0 where there is none."""
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-        return int(nvml.nvmlDeviceGetCount())
-    except ModuleNotFoundError:
-        raise needs("energy", "pynvml") from None
-    except nvml.NVMLError:
-        return 0
-
-
 def be(rank: Rank) -> None:
     """Be a rank: train, and end with status 2 and a line in the log where that fails."""
     ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
-    os.sched_setaffinity(0, rank.cores)
+    os.sched_setaffinity(0, rank.cpus)
     os.environ.update(rank.environment)
     rank.log.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(rank.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

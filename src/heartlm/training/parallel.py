@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +13,12 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
 from heartlm.errors import HeartlmError
 from heartlm.training.agreement import Agreement
 from heartlm.training.config import TrainingConfig
 from heartlm.training.device import device_and_precision
-from heartlm.training.ranks import Ranks, ToldElsewhere, pin, share_of_cores
+from heartlm.training.ranks import Ranks, ToldElsewhere
 from heartlm.training.shared_memory import RankGone, shared_sum_of
 
 Result = TypeVar("Result")
@@ -100,13 +100,13 @@ def take_cores(ranks: Ranks, threads: int | None, pinned: bool) -> None:
 
     Args:
         ranks: where this process stands.
-        threads: of torch; None for as many as the share has cores.
-        pinned: stay on these cores.
+        threads: of torch; None for one a core.
+        pinned: stay on these cores. Processes that the kernel may move can share one core while another idles.
     """
     if ranks.local_world_size > 1:
-        cores = share_of_cores(sorted(os.sched_getaffinity(0)), ranks.local_rank, ranks.local_world_size)
+        cores = share_of_cores(usable_cores(), ranks.local_rank, ranks.local_world_size)
         if pinned:
-            pin(cores)
+            pin(cpus_of(cores))
         threads = threads or len(cores)
     if threads:
         torch.set_num_threads(threads)

@@ -1,16 +1,13 @@
-"""Which of how many processes this is, and which cores are its own. Imports no torch.
+"""Which of how many processes this is. Imports no torch.
 
-`torchrun` says the first in environment variables; without them a process is alone. Processes that the kernel may move
-about can end up sharing one core while another idles, so ranks that train on CPUs take cores of their own.
+`torchrun` states it in environment variables; without them a process is alone.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from heartlm.errors import HeartlmError
 
@@ -66,18 +63,3 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
         raise HeartlmError(f"{name}: nothing found beside WORLD_SIZE, a number expected: {_HINT}") from None
     except ValueError:
         raise HeartlmError(f"{name}: {environment[name]!r} found, a whole number expected: {_HINT}") from None
-
-
-def share_of_cores(cores: Sequence[int], local_rank: int, local_world_size: int) -> list[int]:
-    """The cores that are this rank's: an equal part of `cores`, neighbours together; one, shared, if there are few."""
-    ordered, num = sorted(cores), len(cores)
-    if num < local_world_size:
-        return [ordered[local_rank % num]]
-    return ordered[local_rank * num // local_world_size : (local_rank + 1) * num // local_world_size]
-
-
-def pin(cores: Sequence[int]) -> None:
-    """Keep every thread of this process on `cores`; threads begun later inherit it."""
-    for thread in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):
-            os.sched_setaffinity(int(thread.name), cores)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
+from heartlm.cores import usable_cores
 from heartlm.launch.doctor.section import Advice, Context, Section
 
 THREAD_NAMES = (
@@ -66,7 +67,7 @@ def check_binding(context: Context) -> Section:
 
 def _cores(context: Context) -> list[int]:
     """CPUs to count on, one a core, four at most."""
-    cpus = context.fact("processors", "core_cpus") or sorted(os.sched_getaffinity(0))
+    cpus = context.fact("processors", "core_cpus") or [core.cpus[0] for core in usable_cores()]
     return list(cpus)[: min(4, int(context.fact("processors", "usable_cores", len(cpus))))]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from heartlm.cores import cores_of
 from heartlm.launch.doctor.section import Context, Section, size_in_words
 
 VECTOR_UNITS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
@@ -22,7 +22,7 @@ def check_processors(context: Context) -> Section:
     """Read what Linux says of its processors, of memory and of this process's share."""
     facts = processors(ROOT) | memory(ROOT) | {"allowed_cpus": sorted(os.sched_getaffinity(0))}
     facts["cpu_limit"] = cgroup_cpus(ROOT)
-    facts["core_cpus"] = core_cpus(ROOT, facts["allowed_cpus"])
+    facts["core_cpus"] = [core.cpus[0] for core in cores_of(facts["allowed_cpus"], ROOT / "sys/devices")]
     facts["usable_cores"] = usable_cores(len(facts["core_cpus"]), facts["cpu_limit"])
     facts["load"] = os.getloadavg()[0]
     lines = [
@@ -43,14 +43,6 @@ def check_processors(context: Context) -> Section:
     return Section(lines, facts)
 
 
-def core_cpus(root: Path, allowed: Iterable[int]) -> list[int]:
-    """One of the `allowed` CPUs for each core: hyper-threads of a core share its arithmetic."""
-    first: dict[tuple[int, int], int] = {}
-    for cpu in sorted(allowed):
-        first.setdefault(_place(root, cpu), cpu)
-    return list(first.values())
-
-
 def usable_cores(num_cores: int, cpu_limit: float | None) -> int:
     """Cores of `num_cores` that can work at once where a cgroup gives the time of `cpu_limit` CPUs."""
     return num_cores if cpu_limit is None else max(1, min(num_cores, int(cpu_limit)))
@@ -62,12 +54,12 @@ def processors(root: Path) -> dict[str, Any]:
     entries = [entry for entry in entries if "processor" in entry]
     first = entries[0] if entries else {}
     flags = (first.get("flags") or first.get("Features") or "").split()
-    places = [_place(root, int(entry["processor"])) for entry in entries]
+    cores = cores_of((int(entry["processor"]) for entry in entries), root / "sys/devices")
     return {
         "model": first.get("model name") or first.get("CPU implementer") or "a processor that does not say its name",
         "vector_units": [name for name in VECTOR_UNITS if name in flags],
-        "num_sockets": len({socket for socket, _ in places}) or 1,
-        "num_cores": len(set(places)) or 1,
+        "num_sockets": len({core.package for core in cores}) or 1,
+        "num_cores": len(cores) or 1,
         "num_cpus": len(entries) or os.cpu_count() or 1,
     }
 
@@ -75,15 +67,6 @@ def processors(root: Path) -> dict[str, Any]:
 def _entry(block: str) -> dict[str, str]:
     pairs = (line.partition(":") for line in block.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _place(root: Path, cpu: int) -> tuple[int, int]:
-    """Socket and core; a processor whose topology is not told counts as a core of its own."""
-    folder = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-    try:
-        return _integer(folder / "physical_package_id"), _integer(folder / "core_id")
-    except (OSError, ValueError):
-        return 0, cpu
 
 
 def memory(root: Path) -> dict[str, Any]:
