@@ -13,7 +13,7 @@ from dataclasses import replace
 from heartlm.launch.campaign import Campaign
 from heartlm.launch.campaign_arrays import TaskArray
 from heartlm.launch.profile import SiteProfile
-from heartlm.launch.script import REQUEUE, RESUME, WAIT, body, header, lead_s, text_of
+from heartlm.launch.script import REQUEUE, RESUME, WAIT, body, header, lead_s, one_line, text_of
 from heartlm.launch.topology import Topology
 from heartlm.launch.torchrun import STOPPED_STATUS
 
@@ -28,7 +28,8 @@ def tasks_text(array: TaskArray, campaign: Campaign) -> str:
     """
     line = _alone if array.places == 1 else _shared
     numbers = range(1, max(array.tasks) + 1)
-    return text_of(["\t".join(line(array, number, campaign)) if number in array.tasks else "-" for number in numbers])
+    every = (line(array, number, campaign) if number in array.tasks else ("-",) for number in numbers)
+    return "".join("\t".join(map(one_line, fields)) + "\n" for fields in every)
 
 
 def _alone(array: TaskArray, number: int, campaign: Campaign) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib.resources import files
@@ -74,6 +75,8 @@ class SiteProfile:
                 raise HeartlmError(f"{name}: nothing found, but {self.name} wants one: give --{name} NAME")
         if self.container != "none" and not self.image:
             raise self._error("image: nothing found, the image of the container expected: give --image FILE")
+        if set("{}") & set(self.gpu_option.replace("{gpus}", "")):
+            raise self._error(f"gpu_option: {self.gpu_option!r} found, {{gpus}} is all that may stand in braces")
         if self.signal_before_s < 1:
             raise self._error(f"signal_before_s: {self.signal_before_s} found, at least 1 expected")
 
@@ -119,6 +122,9 @@ def profile_of(content: Any, name: str) -> SiteProfile:
             raise HeartlmError(f"profile {name}: {key}: {value!r} found, {_kind(hints[key])} expected")
     values = {key: value for key, value in content.items() if value is not None}
     if "environment" in values:
+        strange = [key for key in values["environment"] if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(key))]
+        if strange:
+            raise HeartlmError(f"profile {name}: environment: {strange[0]!r} found, the name of a variable expected")
         values["environment"] = {str(key): str(value) for key, value in values["environment"].items()}
     return SiteProfile(name=name, **values)
 

@@ -9,10 +9,12 @@ script runs, because a job that queued again may have got another number of node
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from heartlm.errors import HeartlmError
 from heartlm.launch.profile import SiteProfile
 from heartlm.launch.run_file import RunFile
 from heartlm.launch.topology import Topology, time_limit
@@ -42,9 +44,32 @@ def render(
     return text_of([*lines, "", *body(what(run), topology, profile, python=python, ranks=run.is_training)])
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters, line ends of Unicode, and what stands for bytes of a file name that are no UTF-8."""
+
+
 def text_of(lines: Sequence[str]) -> str:
-    """A script, with its last line ended."""
-    return "\n".join(lines) + "\n"
+    """A script, with its last line ended. All that is written into scripts passes here.
+
+    Raises:
+        HeartlmError: a line holds a control character, which can come only from a value in it.
+    """
+    return "\n".join(map(one_line, lines)) + "\n"
+
+
+def one_line(text: str) -> str:
+    """`text` as it is.
+
+    Raises:
+        HeartlmError: it holds a control character: a line end in a comment or in `#SBATCH` would begin a command.
+    """
+    if (found := _CONTROL.search(text)) is not None:
+        around = text[max(0, found.start() - 60) : found.start() + 20]
+        raise HeartlmError(
+            f"{around!r} found where a script is written, no control character expected: take {found[0]!r} out of the "
+            "name, path, option or field of the profile that it comes from"
+        )
+    return text
 
 
 def header(
@@ -66,15 +91,23 @@ def header(
         stops: it can be told to stop, and queue again.
         further: options such as `--array=0-7`.
     """
-    options = [f"--job-name={name}", f"--nodes={topology.nodes}", "--ntasks-per-node=1"]
+    options = [_quoted(f"--job-name={name}"), f"--nodes={topology.nodes}", "--ntasks-per-node=1"]
     if topology.gpus_per_node:
-        options.append(profile.gpu_option.format(gpus=topology.gpus_per_node))
+        options.append(profile.gpu_option.replace("{gpus}", str(topology.gpus_per_node)))
     options += [f"--cpus-per-task={topology.cpus_per_task}", f"--time={time_limit(topology.time_s)}"]
-    options += [f"--{key}={value}" for key in ("account", "partition", "qos") if (value := getattr(profile, key))]
+    charged = {key: getattr(profile, key) for key in ("account", "partition", "qos")}
+    options += [_quoted(f"--{key}={value}") for key, value in charged.items() if value]
     if stops:
         options += [f"--signal=B:USR1@{lead_s(topology, profile)}", "--requeue", "--open-mode=append"]
-    options += [f"--output={output}", *profile.header, *further]
+    options += [_quoted(f"--output={output}"), *profile.header, *further]
     return [f"#SBATCH {option}" for option in options]
+
+
+def _quoted(option: str) -> str:
+    """An option that sbatch reads as one word: it ends words at blanks and lines at #, and knows quotes."""
+    if re.search(r"""[\s"'\\#]""", option) is None:
+        return option
+    return '"' + re.sub(r"""(["\\])""", r"\\\1", option) + '"'
 
 
 def lead_s(topology: Topology, profile: SiteProfile) -> int:
@@ -128,7 +161,7 @@ def what(run: RunFile) -> list[str]:
     words = [shlex.quote(word) for word in run.argv()]
     if run.command == "tokenize":
         processes = run.fields.get("processes")
-        most = "$cpus" if processes is None else f"$((cpus < {processes} ? cpus : {processes}))"
+        most = "$cpus" if processes is None else f"$((cpus < {int(processes)} ? cpus : {int(processes)}))"
         words = [word for word in words if not word.startswith("--processes=")] + [f'"--processes={most}"']
     lines = ["# What to run.", "command=(", *(f"    {word}" for word in words), ")"]
     if not run.is_training:

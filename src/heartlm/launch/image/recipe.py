@@ -9,6 +9,7 @@ from pathlib import Path
 
 from heartlm import __version__
 from heartlm.errors import HeartlmError
+from heartlm.launch.script import one_line
 
 BASE = "nvidia/cuda:13.0.2-runtime-ubuntu24.04"
 """The image it begins with, by its name in the usual registry."""
@@ -70,10 +71,10 @@ def definition(source: Path, torch: str, base: str = BASE) -> str:
         base: the image it begins with.
     """
     filled = {
-        "base": base,
+        "base": one_line(base),
         "version": __version__,
         "torch": torch,
-        "source": str(source),
+        "source": one_line(str(source)),
         "post": script("post.sh").rstrip(),
         "check": script("check.sh").rstrip(),
     }
