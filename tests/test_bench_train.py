@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from heartlm.bench.plain_training import PlainModel, Shape
 from heartlm.bench.train import Options, run
+from heartlm.bench.train_table import PARTS, _empty_table, _fill
+from heartlm.bench.trainings import Trained, Trainer, size_of
 from heartlm.cli.main import main
+from heartlm.files import read_json
 from heartlm.models.config import ModelConfig
 from heartlm.training.utilization import flops_per_token
 
 TINY = {"depth": 1, "window": 16, "batch_size": 2, "steps": 2, "warm_up": 2, "rounds": 1, "device": "cpu"}
+two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks want two cores")
+
+
+def trainer_of(corpus: Path, scratch: Path, **more: Any) -> Trainer:
+    options = Options(out=scratch, corpus=corpus, **TINY | more)
+    return Trainer(size_of(options, corpus), corpus, scratch)
+
+
+def longest_s(ranks: list[dict[str, Any]], first: int) -> float:
+    return max(sum(step["step_s"] for step in rank["steps"][first:]) for rank in ranks)
+
+
+@pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=two_cores)])
+def test_both_ways_count_the_steps_after_the_warm_up_and_no_others(num_ranks: int, tiny_corpus: Path, tmp_path: Path):
+    """Counted again here, from what the ranks noted of every step."""
+    trainer = trainer_of(tiny_corpus, tmp_path, steps=3, warm_up=2)
+    ours, plain = trainer.heartlm(num_ranks), trainer.plain(num_ranks)
+    noted = [read_json(tmp_path / "training-0" / "measured" / f"rank-{rank}.json") for rank in range(num_ranks)]
+    plainly = [read_json(tmp_path / "training-1" / f"rank-{rank}.json") for rank in range(num_ranks)]
+    assert all(len(rank["steps"]) == 5 for rank in noted + plainly)
+    assert plain.tokens == num_ranks * 3 * 2 * 16
+    assert 0 < ours.tokens <= num_ranks * 3 * 2 * 16
+    assert ours.tokens == sum(step["num_tokens"] for step in noted[0]["steps"][2:])
+    mean_s = [sum(step["step_s"] for step in rank["steps"][2:]) for rank in noted]
+    assert ours.seconds == pytest.approx(sum(mean_s) / num_ranks)
+    assert plain.seconds == pytest.approx(longest_s(plainly, 2))
 
 
 def test_one_rank_beside_plain_pytorch(tiny_corpus: Path, tmp_path: Path):
@@ -22,20 +53,27 @@ def test_one_rank_beside_plain_pytorch(tiny_corpus: Path, tmp_path: Path):
     assert table.column("way") == ["heartlm", "plain PyTorch"] and table.column("ranks") == [1, 1]
     ours, plain = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
     assert plain["times plain"] == 1 and ours["times one rank"] == 1
+    assert ours["times plain"] == pytest.approx(ours["tokens/s"] / plain["tokens/s"])
     for row in (ours, plain):
-        assert row["tokens/s"] * row["step ms"] / 1e3 == pytest.approx(2 * 16)
         parts = [row[name] for name in table.columns if name.endswith(" ms") and name != "step ms"]
         assert sum(part for part in parts if part is not None) == pytest.approx(row["step ms"], rel=0.05)
         assert row["MFU %"] is None
     assert any("999 ranks left out" in note for note in table.notes)
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks want two cores")
-def test_two_ranks_train_together(tiny_corpus: Path, tmp_path: Path):
-    (table,) = run(Options(out=tmp_path, corpus=tiny_corpus, ranks=(2,), objective="masked", **TINY))
-    assert table.column("ranks") == [2, 2]
-    row = dict(zip(table.columns, table.rows[1], strict=True))
-    assert row["tokens/s"] * row["step ms"] / 1e3 == pytest.approx(2 * 2 * 16)
+def training_of(seconds: float, tokens: int) -> Trained:
+    return Trained(seconds, tokens, dict.fromkeys(PARTS, 0.001), 7, 6.0)
+
+
+def test_a_table_of_two_ranks_has_rates_of_all_ranks_and_times_of_a_step(tmp_path: Path, tiny_corpus: Path):
+    options = Options(out=tmp_path, corpus=tiny_corpus, **TINY)
+    size = replace(size_of(options, tiny_corpus), steps=4)
+    table = _empty_table(options, size)
+    _fill(table, {("heartlm", 2): [training_of(2.0, 800)], ("plain PyTorch", 2): [training_of(4.0, 1000)]}, size)
+    ours, plain = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
+    assert (ours["tokens/s"], plain["tokens/s"]) == (400, 250)
+    assert (ours["step ms"], plain["step ms"]) == (500, 1000)
+    assert ours["times plain"] == pytest.approx(1.6)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -24,6 +24,7 @@ from heartlm.bench.peers import nanogpt
 from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
 from heartlm.corpus.corpus import open_corpus
 from heartlm.files import write_json
+from heartlm.memory import keep_memory
 from heartlm.training.device import device_and_precision
 from heartlm.training.ranks import Ranks
 
@@ -130,6 +131,7 @@ def train_plainly(
     pin(cpus_of(share_of_cores(usable_cores(), ranks.local_rank, ranks.local_world_size)))
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
+    keep_memory()
     where, _ = device_and_precision(device, precision, ranks.local_rank)
     opened = open_corpus(corpus)
     sizes = tuple(int(facet["size"]) for facet in opened.manifest["tokenizer"]["facets"])
@@ -153,9 +155,7 @@ def _steps(
     model: nn.Module, codes: Path, shape: Shape, batch_size: int, steps: int, device: torch.device, bf16: bool
 ) -> list[dict[str, Any]]:
     """Draw, forward, backward, clip, step: nothing else. Seconds of a step's parts, its tokens and its loss."""
-    optimizer = torch.optim.AdamW(
-        model.parameters(), LEARNING_RATE, BETAS, weight_decay=WEIGHT_DECAY, fused=device.type == "cuda"
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, BETAS, weight_decay=WEIGHT_DECAY, fused=True)
     batches = nanogpt(codes, shape.window, batch_size, len(shape.sizes))
     settled: Callable[[], object] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     taken: list[dict[str, Any]] = []
