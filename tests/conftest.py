@@ -25,6 +25,12 @@ def shared_data(name: str) -> Path:
     return path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Notes about checked corpora go to a folder of the tests, not to the user's."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def tiny_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A simulated database of a few patients in every split; read it only."""

@@ -17,6 +17,7 @@ from heartlm.corpus.build import build_corpus
 from heartlm.ecg.database import open_database
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import load_finetuned, load_random_init
+from heartlm.files import read_json, sha256_of, write_json
 from heartlm.report.page import write_report
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.training.config import FinetuneConfig, PretrainConfig
@@ -150,6 +151,9 @@ def test_signals_that_are_gone_are_noted(beats_run: Path, tiny_corpus: Path, tin
     table = pyarrow.parquet.read_table(moved / "records.parquet").to_pylist()
     gone = [{**row, "source": str(tmp_path / "nowhere" / Path(row["source"]).name)} for row in table]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(gone), moved / "records.parquet")
+    manifest = read_json(moved / "manifest.json")
+    manifest["checksums"]["records.parquet"] = sha256_of(moved / "records.parquet")
+    write_json(moved / "manifest.json", manifest)
     assert evaluate(beats_run, moved, "--no-baselines", "--name", "x") == 0
     assert json.loads((beats_run / "scores" / "x" / "strips.json").read_text()) == []
     assert all("is gone" in note for note in scores_of(beats_run, "x")["notes"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.schema import FILES, ROW_FIELDS, SCHEMA_VERSION, RecordTable, Row
+from heartlm.corpus.integrity import check_content
+from heartlm.corpus.schema import FILES, ROW_FIELDS, SCHEMA_VERSION, Manifest, RecordTable, Row, row_schema
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
+from heartlm.typed import typed
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,18 @@ class Corpus:
     @property
     def manifest_hash(self) -> str:
         """SHA-256 over the manifest, the command left out: it holds all checksums, so it names the content exactly."""
-        content = {key: value for key, value in self.manifest.items() if key != "command"}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return _manifest_hash(self.manifest)
 
     def tokenizer(self) -> Tokenizer:
-        """Load the tokenizer that made the codes."""
-        return load_tokenizer(self.folder / "tokenizer")
+        """Load the tokenizer that made the codes.
+
+        Raises:
+            HeartlmError: it is missing or damaged, or another one stands in its place.
+        """
+        tokenizer = load_tokenizer(self.folder / "tokenizer")
+        if tokenizer.content_hash() != self.tokenizer_hash:
+            raise HeartlmError(f"{self.folder}/tokenizer: not the tokenizer that made the codes: tokenize again")
+        return tokenizer
 
     def tokens_of(self, row: int) -> slice:
         """Where the tokens of row `row` stand."""
@@ -71,48 +80,67 @@ class Corpus:
 
 
 def open_corpus(folder: Path) -> Corpus:
-    """Open the corpus in `folder` without reading its tokens.
+    """Open the corpus in `folder`; its files are read whole once on a machine, to check them, and then mapped.
 
     Raises:
-        HeartlmError: nothing is there, it is of another schema version, or a file is missing or of the wrong length.
+        HeartlmError: nothing is there, it is of another schema version, or a file is missing, damaged or changed.
     """
     folder = Path(folder)
     if not (folder / "manifest.json").is_file():
         raise HeartlmError(f"{folder}: no manifest.json, so not a corpus: make one with  heartlm tokenize")
-    manifest = read_json(folder / "manifest.json")
-    version = manifest.get("schema_version") if isinstance(manifest, dict) else None
+    manifest = read_json(folder / "manifest.json", dict[str, Any])
+    version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
         raise HeartlmError(
-            f"{folder}: corpus of schema version {version}, this heartlm reads {SCHEMA_VERSION}: tokenize anew"
+            f"{folder}: corpus of schema version {version}, this heartlm reads {SCHEMA_VERSION}: tokenize again"
         )
-    try:
-        num_tokens, num_facets = manifest["num_tokens"], len(manifest["tokenizer"]["facets"])
-    except (KeyError, TypeError) as error:
-        raise HeartlmError(f"{folder}/manifest.json lacks {error}: it was changed, tokenize anew") from error
-    shapes = {"codes.bin": (num_tokens, num_facets), "labels.bin": (num_tokens, 2)}
+    known = typed(Manifest, manifest, folder / "manifest.json")
+    if lacking := [name for name in (*FILES, "records.parquet") if name not in known["checksums"]]:
+        raise HeartlmError(
+            f"{folder}/manifest.json: checksums.{lacking[0]}: nothing found: it was changed, tokenize again"
+        )
+    num_tokens, sizes = known["num_tokens"], [facet["size"] for facet in known["tokenizer"]["facets"]]
+    shapes = {"codes.bin": (num_tokens, len(sizes)), "labels.bin": (num_tokens, 2)}
     arrays = {
         field: _map(folder / name, shapes.get(name, (num_tokens,)), kind) for name, (kind, field) in FILES.items()
     }
-    return Corpus(folder, manifest, **arrays, records=_read_records(folder / "records.parquet"))
+    hashed = _manifest_hash(manifest)
+    check_content(folder, hashed, {name: known["checksums"][name] for name in (*FILES, "records.parquet")}, sizes)
+    return Corpus(folder, manifest, **arrays, records=_read_records(folder / "records.parquet", num_tokens))
+
+
+def _manifest_hash(manifest: dict[str, Any]) -> str:
+    content = {key: value for key, value in manifest.items() if key != "command"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _map(path: Path, shape: tuple[int, ...], kind: type[np.generic]) -> NDArray[Any]:
     if not path.is_file():
-        raise HeartlmError(f"{path} is missing: the corpus is incomplete, tokenize anew")
-    expected = int(np.prod(shape)) * np.dtype(kind).itemsize
+        raise HeartlmError(f"{path} is missing: the corpus is incomplete, tokenize again")
+    expected = math.prod(shape) * np.dtype(kind).itemsize
     if path.stat().st_size != expected:
-        raise HeartlmError(f"{path}: {path.stat().st_size} bytes found, {expected} expected: tokenize anew")
+        raise HeartlmError(f"{path}: {path.stat().st_size} bytes found, {expected} expected: tokenize again")
     if expected == 0:
         return np.empty(shape, kind)
     return np.memmap(path, kind, "r", shape=shape)
 
 
-def _read_records(path: Path) -> RecordTable:
+def _read_records(path: Path, num_tokens: int) -> RecordTable:
     import pyarrow
     import pyarrow.parquet
 
     try:  # by the file: read_table would import pandas
-        rows = pyarrow.parquet.ParquetFile(path).read(columns=list(ROW_FIELDS)).to_pylist()
-        return RecordTable([Row(**row) for row in rows])
-    except (OSError, pyarrow.ArrowInvalid, TypeError) as error:
-        raise HeartlmError(f"{path} cannot be read ({str(error).splitlines()[0]}): tokenize anew") from error
+        columns = pyarrow.parquet.ParquetFile(path).read(columns=list(ROW_FIELDS)).cast(row_schema())
+        if any(column.null_count for column in columns.columns):
+            raise TypeError("a value is missing")
+        table = RecordTable([Row(**row) for row in columns.to_pylist()])
+    except (OSError, pyarrow.ArrowException, TypeError, ValueError) as error:
+        raise HeartlmError(f"{path} cannot be read ({str(error).splitlines()[0]}): tokenize again") from error
+    ends = np.cumsum(table.num_tokens)
+    if (
+        (table.num_tokens < 0).any()
+        or (table.first_token != ends - table.num_tokens).any()
+        or sum(ends[-1:]) != num_tokens
+    ):
+        raise HeartlmError(f"{path}: its rows do not hold the {num_tokens} tokens of the corpus one after the other")
+    return table

@@ -17,7 +17,7 @@ import numpy as np
 from heartlm import __version__
 from heartlm.corpus.encode import Part
 from heartlm.corpus.journal import Entry, Journal
-from heartlm.corpus.schema import SCHEMA_VERSION, Row
+from heartlm.corpus.schema import SCHEMA_VERSION, Row, row_schema
 from heartlm.files import sha256_of, write_json
 from heartlm.tokenizers.base import Tokenizer
 
@@ -143,8 +143,7 @@ def _write_rows(rows: Iterator[Row], path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    kinds = {"str": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64()}
-    schema = pyarrow.schema([(name, kinds[kind]) for name, kind in Row.__annotations__.items()])
+    schema = row_schema()
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         while group := list(islice(rows, ROWS_AT_ONCE)):
             columns = [_column([getattr(row, entry.name) for row in group], entry.type) for entry in schema]

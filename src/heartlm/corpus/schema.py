@@ -14,6 +14,7 @@ Every token stands here once; windows of any width are views of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,44 @@ FILES: dict[str, tuple[type[np.generic], str]] = {
     "scale.bin": (np.float32, "scale_mv"),
 }
 """Element type of each array file and the field it holds; all little-endian, C order."""
+
+
+class FacetEntry(TypedDict):
+    """A facet of the tokenizer in `manifest.json`."""
+
+    name: str
+    size: int
+
+
+class TokenizerEntry(TypedDict):
+    """The tokenizer in `manifest.json`."""
+
+    kind: str
+    hash: str
+    facets: list[FacetEntry]
+
+
+class SplitEntry(TypedDict):
+    """A split of a database in `manifest.json`."""
+
+    beats_per_class: dict[str, int]
+    rhythms: dict[str, int]
+
+
+class DatabaseEntry(TypedDict):
+    """A database in `manifest.json`."""
+
+    name: str
+    splits: dict[str, SplitEntry]
+
+
+class Manifest(TypedDict):
+    """What is read of `manifest.json`; it holds more for people."""
+
+    num_tokens: int
+    tokenizer: TokenizerEntry
+    databases: list[DatabaseEntry]
+    checksums: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -81,3 +120,11 @@ class RecordTable:
 
 
 ROW_FIELDS: tuple[str, ...] = tuple(entry.name for entry in fields(Row))
+
+
+def row_schema() -> Any:
+    """The columns of `records.parquet`, as pyarrow describes them."""
+    import pyarrow
+
+    kinds = {"str": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64()}
+    return pyarrow.schema([(name, kinds[kind]) for name, kind in Row.__annotations__.items()])

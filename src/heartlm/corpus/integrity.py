@@ -1,0 +1,130 @@
+"""Whether the files of a corpus are what its builder wrote: checksums and ranges, once per corpus and machine.
+
+What was checked is noted in the user's cache folder, with the inode, length and times of change of each file. A file
+written to since has another time of change, even where its length and modification time were kept; it is read again.
+Ranks that open a corpus together take turns: the first one reads it, and the others find the note.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heartlm.corpus.schema import FILES
+from heartlm.ecg.beats import BEAT_CLASSES
+from heartlm.ecg.rhythms import RHYTHMS
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json, write_json
+from heartlm.progress import Measure, track
+
+TOKENS_AT_ONCE = 1 << 20
+SHOWN_FROM_BYTES = 1 << 30
+"""Of a corpus from this size on, the progress is shown."""
+
+SETTLED_S = 2.0
+"""A file changed within these seconds may change once more without another time of change: it is not noted."""
+
+
+def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str], facet_sizes: Sequence[int]) -> None:
+    """See that the files in `folder` have the `checksums` of its manifest, codes below `facet_sizes` and known labels.
+
+    Raises:
+        HeartlmError: a file was changed or damaged, or cannot be read; the text names it.
+    """
+    folder = folder.resolve()
+    try:
+        stats = {name: (folder / name).stat() for name in checksums}
+        files = {name: [each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for name, each in stats.items()}
+        state = {"folder": str(folder), "manifest": manifest_hash, "files": files}
+        note = _cache() / f"corpus-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"
+        if _noted(note) == state:
+            return
+        with _turn(note.with_suffix(".lock")):
+            if _noted(note) == state:  # by the rank before
+                return
+            num_bytes = sum(each.st_size for each in stats.values())
+            read: Iterator[int] = chain.from_iterable(
+                _checked(folder / name, checksum, _limits(name, facet_sizes)) for name, checksum in checksums.items()
+            )
+            if num_bytes >= SHOWN_FROM_BYTES:
+                amount = Measure[int](num_bytes, float, lambda chunk: chunk / 1e6, "MB")
+                read = track(read, 0, f"check {folder.name}, once on this machine", amount)
+            for _ in read:
+                pass
+            if time.time() > max(each.st_ctime for each in stats.values()) + SETTLED_S:
+                with suppress(HeartlmError):  # a full disk: the next one checks again
+                    write_json(note, state)
+    except OSError as error:
+        raise HeartlmError(f"{error.filename or folder} cannot be read ({error.strerror}): tokenize again") from error
+
+
+def _limits(name: str, facet_sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Lowest and highest value of each column of a file; none where every value is possible."""
+    limits = {
+        "codes.bin": [(0, size - 1) for size in facet_sizes],
+        "labels.bin": [(-1, len(BEAT_CLASSES) - 1), (-1, len(RHYTHMS) - 1)],
+        "sample.bin": [(0, np.iinfo(np.int64).max)],
+    }
+    return limits.get(name, [])
+
+
+def _checked(path: Path, checksum: str, limits: list[tuple[int, int]]) -> Iterator[int]:
+    """Read a file in pieces and yield their length.
+
+    Raises:
+        HeartlmError: a value is outside `limits`, or all of it has another `checksum`.
+    """
+    kind = np.dtype(FILES[path.name][0]) if path.name in FILES else np.dtype(np.uint8)
+    digest, wrong = hashlib.sha256(), ""
+    with path.open("rb") as stream:
+        while chunk := stream.read(TOKENS_AT_ONCE * kind.itemsize * max(1, len(limits))):
+            digest.update(chunk)
+            columns = np.frombuffer(chunk, kind).reshape(-1, max(1, len(limits))).T
+            for number, (column, (low, high)) in enumerate(zip(columns, limits, strict=False)):
+                if not wrong and (column.max() > high or (kind.kind == "i" and column.min() < low)):
+                    wrong = f"{column.min()} to {column.max()} found in column {number}, {low} to {high} expected"
+            yield len(chunk)
+    if digest.hexdigest() != checksum:
+        raise HeartlmError(
+            f"{path}: SHA-256 {digest.hexdigest()[:12]} found, {checksum[:12]} expected by manifest.json: the file was "
+            "changed or damaged; copy it again, or tokenize again"
+        )
+    if wrong:
+        raise HeartlmError(f"{path}: values {wrong}: written by another version of heartlm, or changed; tokenize again")
+
+
+def _noted(note: Path) -> Any:
+    try:
+        return read_json(note)
+    except HeartlmError:
+        return None
+
+
+@contextmanager
+def _turn(lock: Path) -> Iterator[None]:
+    """Wait until no other process of this machine holds `lock`; where files cannot be locked, go ahead."""
+    with lock.open("w") as stream:
+        with suppress(OSError):
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _cache() -> Path:
+    """A folder that only this user writes: for caches, or where that cannot be written, for temporary files."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for folder in (home / "heartlm", Path(tempfile.gettempdir()) / f"heartlm-{os.getuid()}"):
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK):
+                return folder
+    return Path(tempfile.mkdtemp(prefix="heartlm-"))
