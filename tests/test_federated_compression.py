@@ -16,7 +16,8 @@ from heartlm.federated.communicator import LocalCommunicator
 from heartlm.federated.compressed_mean import CompressedMean
 from heartlm.federated.compression import BLOCK, NAMES, Bfloat16, Encoded, ErrorFeedback, Int8, TopK, compressor
 from heartlm.federated.meter import CommunicationMeter
-from heartlm.federated.study_file import study_of
+from heartlm.federated.study_file import StudyConfig
+from heartlm.typed import typed
 
 sizes = st.integers(1, 3 * BLOCK)
 values = st.floats(-4, 4, width=32, allow_subnormal=False)
@@ -131,7 +132,7 @@ def shares(round_index: int, clients: int, size: int) -> list[Share]:
 
 
 def mean_by(name: str, size: int, top_k: float = 0.01) -> CompressedMean:
-    study = study_of({"compression": name, "top_k": top_k})
+    study = typed(StudyConfig, {"compression": name, "top_k": top_k})
     return CompressedMean(LocalCommunicator(), size, CommunicationMeter(), study)
 
 

@@ -43,8 +43,9 @@ from heartlm.federated.flower_messages import (
 )
 from heartlm.federated.flower_server import run_study
 from heartlm.federated.partition import Member, Patient
-from heartlm.federated.study_file import StudyConfig, study_of
+from heartlm.federated.study_file import StudyConfig
 from heartlm.files import read_json, write_json
+from heartlm.typed import typed
 
 # --- the whole ----------------------------------------------------------------------------------------------------
 
@@ -53,7 +54,8 @@ from heartlm.files import read_json, write_json
 def studies(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same study with both engines: three clients on two nodes, clients that die, moments, memories, int8."""
     folder = tmp_path_factory.mktemp("flower")
-    study = study_of(
+    study = typed(
+        StudyConfig,
         {
             "databases": [str(tiny_database)],
             "partition": "iid",
@@ -65,7 +67,7 @@ def studies(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> di
             "compression": "int8",
             "timeout_s": 300,
             "seed": 2,
-        }
+        },
     )
     local = federate(replace(study, out=folder / "local")).folder
     flower = run_with_flower(replace(study, out=folder / "flower", engine="flower", nodes=2))
@@ -135,7 +137,7 @@ def in_a_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def language_study(corpus: Path, **changed: object) -> StudyConfig:
     settings = {"model": "pretrain", "corpus": str(corpus), "training": {"depth": 1, "window": 32}, "device": "cpu"}
     small = {"partition": "iid", "clients": 3, "rounds": 2, "local_steps": 2, "batch_size": 4, "learning_rate": 1e-3}
-    return study_of({**settings, **small, **changed})
+    return typed(StudyConfig, {**settings, **small, **changed})
 
 
 @pytest.mark.usefixtures("in_a_run")
@@ -289,7 +291,7 @@ def test_the_app_holds_the_whole_study(tmp_path: Path):
     write_app(study, tmp_path / "app")
     content = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     told = content["tool"]["flwr"]["app"]["config"]
-    assert study_of(json.loads(told["study"])).databases == [str(Path('a "strange" name').resolve())]
+    assert typed(StudyConfig, json.loads(told["study"])).databases == [str(Path('a "strange" name').resolve())]
 
 
 @pytest.mark.parametrize(

@@ -250,9 +250,9 @@ def test_without_slurm_it_says_what_to_do(
 
 
 BAD_PROFILES = {
-    "no field 'gpus'": {"gpus": 4},
+    "gpus: found, but there is no such field": {"gpus": 4},
     "gpus_per_node: 'four' found, a whole number expected": {"gpus_per_node": "four"},
-    "modules: 'Apptainer' found, a list of words expected": {"modules": "Apptainer"},
+    "modules: 'Apptainer' found, a list of text expected": {"modules": "Apptainer"},
     "container: 'docker' found, apptainer or none expected": {"container": "docker"},
     "image: nothing found": {"container": "apptainer"},
     "required: 'money' found": {"required": ["money"]},

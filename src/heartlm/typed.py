@@ -100,7 +100,8 @@ def _hints(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
     hints = typing.get_type_hints(kind)
     if typing.is_typeddict(kind):
         said = typing.get_type_hints(kind, include_extras=True)  # __required_keys__ is wrong where hints are postponed
-        return hints, tuple(name for name in hints if typing.get_origin(said[name]) is not typing.NotRequired)
+        needed = [*hints] if kind.__total__ else []
+        return hints, tuple(name for name in needed if typing.get_origin(said[name]) is not typing.NotRequired)
     known = [each for each in dataclasses.fields(kind) if each.init]
     needed = [each.name for each in known if each.default is each.default_factory is dataclasses.MISSING]
     return {each.name: hints[each.name] for each in known}, tuple(needed)

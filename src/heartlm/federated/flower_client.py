@@ -36,11 +36,12 @@ from heartlm.federated.flower_messages import (
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import Learning, LocalClient
 from heartlm.federated.partition import Member
-from heartlm.federated.study_file import StudyConfig, study_of
+from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.tiny import TinyLearning, TinyPatients
 from heartlm.federated.waveforms import beat_set
 from heartlm.training.full_speed import at_full_speed
 from heartlm.training.objectives import class_weights
+from heartlm.typed import typed
 
 app = ClientApp()
 """What `flower-supernode` runs."""
@@ -105,7 +106,7 @@ def _study(told: Mapping[str, object], context: Context) -> StudyConfig:
     """The study that the server speaks of, on the recordings of this node."""
     settings = told["study"]
     assert isinstance(settings, dict)
-    study = study_of(settings)
+    study = typed(StudyConfig, settings)
     databases, corpus = (context.node_config.get(name) for name in ("databases", "corpus"))
     if databases is not None:
         study = replace(study, databases=str(databases).split(":"))

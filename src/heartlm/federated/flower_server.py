@@ -25,10 +25,11 @@ from heartlm.federated.flower_fleet import Fleet
 from heartlm.federated.flower_masks import RemoteMaskedMean
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.rounds import Rounds, Server
-from heartlm.federated.study_file import StudyConfig, study_of
+from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.files import write_json
 from heartlm.training.full_speed import at_full_speed
+from heartlm.typed import typed
 
 app = ServerApp()
 """What `flower-superlink` runs."""
@@ -38,7 +39,7 @@ app = ServerApp()
 @at_full_speed()
 def main(grid: Grid, context: Context) -> None:
     """Run the study that the run's configuration names; `flower.json` in its folder says how that ended."""
-    study = study_of(json.loads(str(context.run_config["study"])))
+    study = typed(StudyConfig, json.loads(str(context.run_config["study"])))
     assert study.out is not None
     torch.set_num_threads(study.threads)
     error = None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.errors import HeartlmError
-from heartlm.federated.study_file import StudyConfig, fields_of
+from heartlm.federated.study_file import StudyConfig
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model, load_foundation
@@ -20,6 +20,7 @@ from heartlm.training.config import FinetuneConfig, PretrainConfig
 from heartlm.training.finetune import check_tokenizer, labelled_rows
 from heartlm.training.objectives import FacetLoss, LabelLoss, LossSum, class_weights
 from heartlm.training.run_folder import RunFolder
+from heartlm.typed import typed
 
 OF_STUDY = (
     *("corpus", "run", "out", "resume", "batch_size", "accumulation", "steps", "learning_rate", "final_learning_rate"),
@@ -72,9 +73,9 @@ def training_config(study: StudyConfig) -> PretrainConfig | FinetuneConfig:
     try:
         if study.model == "finetune":
             shared |= {"run": study.foundation, "class_balance": study.class_balance}
-            config = FinetuneConfig(**shared, **fields_of(FinetuneConfig, study.training))
+            config = typed(FinetuneConfig, study.training | shared)
         else:
-            config = PretrainConfig(**shared, **fields_of(PretrainConfig, study.training))
+            config = typed(PretrainConfig, study.training | shared)
         config.check()
     except HeartlmError as error:
         raise HeartlmError(f"training: {error}") from error

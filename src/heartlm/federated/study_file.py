@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import typing
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
+from heartlm.typed import typed
 
 SERVER_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "diloco": 0.7}
 """Server learning rates where none is given; 1, the whole mean, for the others."""
@@ -216,72 +216,9 @@ def load_study(path: Path) -> StudyConfig:
         HeartlmError: it cannot be read, or says something impossible; the text names the file and the field.
     """
     content = read_yaml(path, "a YAML file of a federated study")
-    if not isinstance(content, dict):
-        raise HeartlmError(f"{path}: fields with their values expected, for example  rounds: 30")
     try:
-        study = study_of(content)
+        study = typed(StudyConfig, content)
         study.check()
     except HeartlmError as error:
         raise HeartlmError(f"{path}: {error}") from error
     return study
-
-
-def study_of(content: dict[str, Any]) -> StudyConfig:
-    """The study that fields `content` describe.
-
-    Raises:
-        HeartlmError: a field is unknown or of another type.
-    """
-    return StudyConfig(**fields_of(StudyConfig, content))
-
-
-def fields_of(kind: type[Any], content: dict[str, Any]) -> dict[str, Any]:
-    """The fields of dataclass `kind` that `content` gives, each of its type.
-
-    Raises:
-        HeartlmError: a field is unknown or of another type.
-    """
-    hints = typing.get_type_hints(kind)
-    known = {each.name for each in fields(kind)}
-    values = dict[str, Any]()
-    for name, value in content.items():
-        if name not in known:
-            raise HeartlmError(f"{name}: found, but there is no such field: they are {', '.join(sorted(known))}")
-        values[name] = _typed(name, value, hints[name])
-    return values
-
-
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    options = typing.get_args(hint)
-    if typing.get_origin(hint) is Literal:
-        if value not in options:
-            raise HeartlmError(f"{name}: {value!r} found, one of {', '.join(options)} expected")
-        return value
-    kinds = {kind for kind in options if isinstance(kind, type)} if type(None) in options else {hint}
-    if value is None and type(None) in kinds:
-        return None
-    if Path in kinds and isinstance(value, str):
-        return Path(value)
-    if bool in kinds or isinstance(value, bool):
-        good, expected = isinstance(value, bool) and bool in kinds, "true or false" if bool in kinds else "a number"
-    elif int in kinds:
-        good, expected = isinstance(value, int), "a whole number"
-    elif float in kinds:
-        value, good, expected = _number(value), isinstance(_number(value), float), "a number"
-    elif typing.get_origin(hint) is list:
-        good, expected = isinstance(value, list) and all(isinstance(each, str) for each in value), "a list of folders"
-    elif typing.get_origin(hint) is dict:
-        good, expected = isinstance(value, dict) and all(isinstance(each, str) for each in value), "fields and values"
-    else:
-        good, expected = False, "a path"
-    if not good:
-        raise HeartlmError(f"{name}: {value!r} found, {expected} expected")
-    return value
-
-
-def _number(value: Any) -> Any:
-    """A number as float; YAML reads 1e-3 as text, which is meant as a number."""
-    try:
-        return float(value) if isinstance(value, int | float | str) else value
-    except ValueError:
-        return value

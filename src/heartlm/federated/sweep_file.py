@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.study_file import StudyConfig, study_of
+from heartlm.federated.study_file import StudyConfig
+from heartlm.typed import typed
 
 SWEPT = ("out", "batch_size", "local_steps", "rounds", "precision", "communicator", "save_every", "evaluate_every")
 """Fields of a study that the sweep sets."""
@@ -78,7 +79,7 @@ class SweepConfig:
         Raises:
             HeartlmError: a field is unknown or of another type.
         """
-        return replace(study_of(self.study), rounds=self.rounds, save_every=self.rounds, evaluate_every=0)
+        return replace(typed(StudyConfig, self.study), rounds=self.rounds, save_every=self.rounds, evaluate_every=0)
 
     def folder(self) -> Path:
         """The folder of the sweep."""

@@ -28,6 +28,7 @@ from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 from heartlm.training.ranks import Ranks
+from heartlm.typed import typed
 
 SIZES_BYTES = tuple(4**power for power in range(5, 13))
 """1 KiB to 16 MiB: from the sums of a step to the gradients of a small model."""
@@ -76,22 +77,16 @@ class AllReduceFit:
         return asdict(self) | {"points": [list(point) for point in self.points]}
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> AllReduceFit:
+    def from_json(cls, content: Any, where: str | Path = "all-reduce fit") -> AllReduceFit:
         """What `to_json` returned.
 
         Raises:
-            HeartlmError: a field is missing or no number.
+            HeartlmError: a field is missing or of another type, or the rate is none.
         """
-        try:
-            return cls(
-                latency_s=float(content["latency_s"]),
-                bytes_per_s=float(content["bytes_per_s"]),
-                world_size=int(content["world_size"]),
-                backend=str(content["backend"]),
-                points=tuple((int(size), float(taken_s)) for size, taken_s in content["points"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise HeartlmError(f"all-reduce fit: {error} found wrong or missing: measure it anew") from error
+        fit = typed(cls, content, where)
+        if fit.bytes_per_s <= 0 or fit.world_size < 1 or any(taken_s <= 0 for _, taken_s in fit.points):
+            raise HeartlmError(f"{where}: a rate, ranks and times above 0 expected: measure it again")
+        return fit
 
     def save(self, path: Path) -> None:
         """Write it to `path` as JSON."""
@@ -104,7 +99,7 @@ class AllReduceFit:
         Raises:
             HeartlmError: there is none, or it is broken.
         """
-        return cls.from_json(read_json(path))
+        return cls.from_json(read_json(path), path)
 
 
 def fit_points(points: Sequence[tuple[int, float]]) -> tuple[float, float]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
+from heartlm.typed import typed
 
 _SHIPPED = files("heartlm.launch") / "profiles"
 
@@ -20,7 +20,7 @@ class SiteProfile:
     """A site.
 
     Attributes:
-        name: the file's, without its ending.
+        name: by default the file's, without its ending.
         description: one line.
         scheduler: slurm, or none.
         account: what is charged.
@@ -111,39 +111,11 @@ def profile_of(content: Any, name: str) -> SiteProfile:
     Raises:
         HeartlmError: it is no mapping, or a field is not known or of another kind than expected.
     """
-    if not isinstance(content, Mapping):
-        raise HeartlmError(f"profile {name}: fields with their values expected, for example  partition: gpu")
-    hints = get_type_hints(SiteProfile)
-    known = [entry.name for entry in fields(SiteProfile) if entry.name != "name"]
-    for key, value in content.items():
-        if key not in known:
-            raise HeartlmError(f"profile {name}: no field {key!r}; it is one of {', '.join(known)}")
-        if not _fits(value, hints[key]):
-            raise HeartlmError(f"profile {name}: {key}: {value!r} found, {_kind(hints[key])} expected")
-    values = {key: value for key, value in content.items() if value is not None}
-    if "environment" in values:
-        strange = [key for key in values["environment"] if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(key))]
-        if strange:
-            raise HeartlmError(f"profile {name}: environment: {strange[0]!r} found, the name of a variable expected")
-        values["environment"] = {str(key): str(value) for key, value in values["environment"].items()}
-    return SiteProfile(name=name, **values)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if value is None:
-        return True
-    origin = get_origin(hint)
-    if origin is list:
-        return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-    if origin is dict:
-        return isinstance(value, dict)
-    kinds = get_args(hint) or (hint,)
-    return isinstance(value, kinds) and (isinstance(value, bool) == (bool in kinds))
-
-
-def _kind(hint: Any) -> str:
-    origin = get_origin(hint)
-    if origin is not None and origin in (list, dict):
-        return "a list of words" if origin is list else "a mapping"
-    kinds = get_args(hint) or (hint,)
-    return {bool: "true or false", int: "a whole number", str: "a word"}[kinds[0]]
+    where = f"profile {name}"
+    values = {key: value for key, value in typed(dict[str, Any], content, where).items() if value is not None}
+    if isinstance(values.get("environment"), dict):  # numbers are meant as text
+        values["environment"] = {key: str(value) for key, value in values["environment"].items()}
+    profile = typed(SiteProfile, {"name": name} | values, where)
+    if strange := [key for key in profile.environment if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key)]:
+        raise HeartlmError(f"{where}: environment: {strange[0]!r} found, the name of a variable expected")
+    return profile

@@ -13,13 +13,13 @@ slower rank to send its share. `hidden_communication_s` passes while the rank co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
+from heartlm.typed import typed
 
 SCHEMA_VERSION = 1
 
@@ -93,15 +93,6 @@ class Cell:
     def ceiling(self) -> Cell:
         """As many copies of the base side by side as this has ranks: what the machine itself allows."""
         return replace(self.base, copies=self.ranks)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Cell:
-        """Read what `asdict` wrote.
-
-        Raises:
-            TypeError: a field is missing or unknown.
-        """
-        return cls(**value)
 
 
 @dataclass(frozen=True)
@@ -192,18 +183,10 @@ class Measurement:
         Raises:
             HeartlmError: it cannot be read, or is none.
         """
-        value = read_json(path)
-        try:
-            if value.pop("schema") != SCHEMA_VERSION:
-                raise KeyError("schema")
-            cell = Cell.from_json(value.pop("cell"))
-            if unknown := set(value) - {each.name for each in fields(cls)}:
-                raise KeyError(*unknown)
-            return cls(cell=cell, **value)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise HeartlmError(
-                f"{path}: not a measurement of this version of heartlm ({error}): remove it and run the study again"
-            ) from error
+        value = read_json(path, dict[str, Any])
+        if (schema := value.pop("schema", None)) != SCHEMA_VERSION:
+            raise HeartlmError(f"{path}: schema {schema!r} found, {SCHEMA_VERSION} expected: remove it, measure again")
+        return typed(cls, value, path)
 
 
 def measurement_path(study: Path, cell: Cell, repeat: int) -> Path:

@@ -14,28 +14,41 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 from heartlm.launch.allreduce import AllReduceFit
 from heartlm.scaling.cell import Measurement
 from heartlm.scaling.network import Link, Network, link_of
+from heartlm.typed import typed
 
-FACTS: dict[str, type | tuple[type, ...]] = {
-    "device": str,
-    "devices_per_node": int,
-    "nodes": int,
-    "cpu_threads_per_node": int,
-    "memory_bytes_per_node": int,
-    "within_node_bytes_per_s": (int, float),
-    "within_node_latency_s": (int, float),
-    "between_nodes_bytes_per_s": (int, float),
-    "between_nodes_latency_s": (int, float),
-    "device_memory_bytes": int,
-    "peak_tflops": dict,
-}
-"""What a file may state. Rates are of one direction: of one device within a node, of the whole node between nodes."""
+
+class Facts(TypedDict, total=False):
+    """What a file may state. Rates are of one direction: of one device within a node, of the whole node between."""
+
+    device: str
+    devices_per_node: int
+    nodes: int
+    cpu_threads_per_node: int
+    memory_bytes_per_node: int
+    within_node_bytes_per_s: float
+    within_node_latency_s: float
+    between_nodes_bytes_per_s: float
+    between_nodes_latency_s: float
+    device_memory_bytes: int
+    peak_tflops: dict[str, float]
+
+
+class _Fact(TypedDict):
+    value: Any
+    source: str
+
+
+class _File(TypedDict):
+    name: NotRequired[str]
+    description: NotRequired[str]
+    facts: dict[str, _Fact]
 
 
 @dataclass(frozen=True)
@@ -45,7 +58,7 @@ class Hardware:
     Attributes:
         name: as a user types it.
         description: for people.
-        facts: some of `FACTS`.
+        facts: some of `Facts`.
         sources: of every fact.
     """
 
@@ -109,19 +122,16 @@ def _folder() -> Any:
 
 
 def _checked(path: Path) -> Hardware:
-    content = read_json(path)
-    if not isinstance(content, dict) or not isinstance(content.get("facts"), dict):
-        raise HeartlmError(f"{path}: no description of a machine: fields name, description and facts expected")
-    facts, sources = {}, {}
-    for name, fact in content["facts"].items():
-        if name not in FACTS:
-            raise HeartlmError(f"{path}: unknown fact {name!r}; it is one of {', '.join(FACTS)}")
-        if not isinstance(fact, dict) or not isinstance(fact.get("value"), FACTS[name]) or not fact.get("source"):
-            raise HeartlmError(f'{path}: {name} is {fact!r}; expected {{"value": …, "source": "where it stands"}}')
-        if isinstance(fact["value"], int | float) and (fact["value"] < 0 or (not fact["value"] and "_lat" not in name)):
-            raise HeartlmError(f"{path}: {name} is {fact['value']}; expected more than 0")
-        facts[name], sources[name] = fact["value"], str(fact["source"])
-    return Hardware(str(content.get("name", path.stem)), str(content.get("description", "")), facts, sources)
+    content = read_json(path, _File)
+    values = {name: fact["value"] for name, fact in content["facts"].items()}
+    facts: dict[str, Any] = dict(typed(Facts, values, f"{path}: facts"))
+    for name, value in values.items():
+        if name not in Facts.__annotations__:
+            raise HeartlmError(f"{path}: unknown fact {name!r}; it is one of {', '.join(Facts.__annotations__)}")
+        if isinstance(value, int | float) and (value < 0 or (not value and "_lat" not in name)):
+            raise HeartlmError(f"{path}: {name} is {value}; expected more than 0")
+    sources = {name: fact["source"] for name, fact in content["facts"].items()}
+    return Hardware(content.get("name", path.stem), content.get("description", ""), facts, sources)
 
 
 def measured_hardware(fit: AllReduceFit) -> Hardware:
