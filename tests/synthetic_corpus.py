@@ -39,11 +39,13 @@ def synthetic_corpus(lengths: tuple[int, ...] = (400, 300, 7), seed: int = 0) ->
     return Corpus(Path("synthetic"), {}, codes, sample, labels, np.ones(num_tokens, np.float32), RecordTable(rows))
 
 
-def small_model(*, num_classes: int = 0, causal: bool = False, dropout: float = 0.0, seed: int = 0) -> HeartModel:
-    """A model of one block for the codes of `synthetic_corpus`."""
+def small_model(
+    *, num_classes: int = 0, causal: bool = False, dropout: float = 0.0, seed: int = 0, depth: int = 1
+) -> HeartModel:
+    """A model of one block, or `depth`, for the codes of `synthetic_corpus`."""
     torch.manual_seed(seed)
     geometry = [torch.linspace(-1, 1, size)[:, None] ** torch.arange(1, 4) for size in SIZES]
-    return build_model(ModelConfig(SIZES, 1, 32, 2, 64, causal=causal, dropout=dropout), geometry, num_classes)
+    return build_model(ModelConfig(SIZES, depth, 32, 2, 64, causal=causal, dropout=dropout), geometry, num_classes)
 
 
 def job(corpus: Corpus, model: HeartModel, folder: Path, config: TrainingConfig, **parts: Any) -> Job:

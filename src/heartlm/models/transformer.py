@@ -8,6 +8,8 @@ costs a third more arithmetic and saves most of the memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -40,6 +42,7 @@ class Block(nn.Module):
         assert config.width and config.heads and config.feed_forward, "resolve the config first"
         self.heads, self.causal, self.dropout = config.heads, config.causal, config.dropout
         self.recompute = False
+        self.compiled: Callable[..., Tensor] | None = None
         self.norm_attention = Norm(config.width)
         self.norm_feed = Norm(config.width)
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
@@ -70,6 +73,24 @@ class Block(nn.Module):
             `[B, T, D]`, or `[N, D]` of the wanted tokens.
         """
         assert keys is None or wanted is None, "dropout needs whole windows"
+        if self.compiled is None or not self.training or (wanted is not None and len(wanted) < 2):
+            return self._run(x, angles, mask, keys, wanted)
+        if wanted is not None:
+            torch._dynamo.mark_dynamic(wanted, 0)
+        return self.compiled(x, angles, mask, keys, wanted)
+
+    def compile(self) -> None:
+        """Compile the block for training; in use, and for fewer than two wanted tokens, it stays as it is.
+
+        A run needs at most four graphs, as blocks share theirs: with or without a mask, for all tokens or for wanted
+        ones. Batches of training have one shape, and the number of wanted tokens is a variable of the graph, which
+        torch allows from two on. Batches of validation have several shapes, so each would be a graph more.
+        """
+        self.compiled = torch.compile(self._run, fullgraph=True, dynamic=False)
+
+    def _run(
+        self, x: Tensor, angles: Tensor, mask: Tensor | None, keys: Tensor | None, wanted: Tensor | None
+    ) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
             out: Tensor = checkpoint(
                 self._pass, x, angles, mask, keys, wanted, use_reentrant=False, preserve_rng_state=False

@@ -82,7 +82,8 @@ class TrainingConfig:
         parallel: how ranks share the work; ddp keeps the whole model on each, fsdp a part of it; auto is ddp.
         bucket_cap_mb: MiB of gradients that ddp sends together; auto measures what is fastest before the first step.
         timeout_s: seconds after which a rank that does not answer counts as gone.
-        compile: compile the blocks of the model (torch.compile), which takes a while before the first step.
+        compile: compile the blocks of the model for training (torch.compile), which takes a while before the first
+            step; validation runs them uncompiled.
         activation_checkpointing: compute activations a second time in the backward pass instead of keeping them; saves
             memory, costs about a third more arithmetic.
         prefetch: steps whose batches are prepared ahead, in a thread; by default 2 on a GPU, 0 on a CPU.

@@ -58,8 +58,9 @@ class Learner:
         self.alone = LossModule(self.model, loss)
         self.model.recompute(config.activation_checkpointing)
         if config.compile:
+            torch.compiler.reset()  # graphs of an earlier run in this process count towards torch's limit
             for block in self.model.trunk.blocks:  # each by itself: alike, they compile once, and FSDP acts between
-                block.forward = torch.compile(block.forward, fullgraph=True)
+                block.compile()
         self.module: nn.Module = self.alone
         if ranks.world_size > 1 and config.parallel == "fsdp":
             self.module = sharded(self.alone, list(self.model.trunk.blocks), device)
