@@ -27,7 +27,7 @@ def study_file(folder: Path, corpus: Path) -> Path:
         f"out: {folder / 'study'}\n"
         "stages: [pretrain, finetune]\nwindows: [32]\n"
         f"ranks: [1, 2, {TOO_MANY}]\n"
-        "repeats: 1\nagain: 0\nsteps: 3\nwarm_up: 2\ndepth: 1\nbatch_tokens: 256\n"
+        "repeats: 1\nagain: 0\ndepth: 1\nbatch_tokens: 256\n"
     )
     return path
 
@@ -76,6 +76,7 @@ def test_every_cell_is_there_and_passed_its_check(study: Path) -> None:
     assert [each.failed for each in every] == [None] * 6
     assert {(each.cell.ranks, each.cell.copies) for each in every} == {(1, 1), (1, 2), (2, 1)}
     assert {each.cell.stage for each in every} == {"pretrain", "finetune"}
+    assert all(each.data_s > 0 for each in every), "batches of all steps are prepared before the first, and count"
     assert not list((study / "work").iterdir()), "what is kept leaves nothing else"
 
 

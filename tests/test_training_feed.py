@@ -115,6 +115,12 @@ def test_the_feed_gives_what_the_maker_makes(kind: str) -> None:
         assert batch.codes.dtype == batch.target.dtype == torch.int64
 
 
+@pytest.mark.parametrize(("prefetch", "expected"), [(0, [TOGETHER, *[0] * (TOGETHER - 1), 2, 0]), (2, [1] * 18)])
+def test_the_feed_tells_how_many_steps_a_wait_prepared(prefetch: int, expected: list[int]) -> None:
+    fed = steps_of(Feed(order_of(6), MAKERS["causal"], first_step=0, last_step=TOGETHER + 2, prefetch=prefetch))
+    assert [step.num_prepared for step in fed] == expected
+
+
 def test_padding_is_fed_and_batches_without_it_are_known() -> None:
     seen = {fed.micro_batches[0].all_valid for fed in steps_of(Feed(order_of(2), MAKERS["causal"], **STEPS))}
     assert seen == {True, False}

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heartlm.scaling.study import StudyConfig
 from heartlm.training.batches import MaskedBatches
 from heartlm.training.communication import Flights, hidden_s
 from heartlm.training.config import TrainingConfig
+from heartlm.training.feed import TOGETHER
 from heartlm.training.loop import train
 from heartlm.training.measured import MeasuredSteps
 from heartlm.training.meters import PARTS, Meters
@@ -106,6 +108,14 @@ def test_every_step_is_kept_with_its_parts(tmp_path: Path) -> None:
         assert seconds == pytest.approx([1, 5, 0.5, 0, 0.25, 2])
 
 
+def test_data_prepared_for_all_steps_of_a_study_counts_in_each(tmp_path: Path) -> None:
+    num_steps = StudyConfig.warm_up + StudyConfig.steps
+    train_measured(str(tmp_path), {"measure": True, "device": "cpu", "steps": num_steps, "bucket_cap_mb": 25.0}, False)
+    data_s = [step["data_s"] for step in json.loads((tmp_path / "measured" / "rank-0.json").read_text())["steps"]]
+    assert len(data_s) == num_steps <= TOGETHER
+    assert min(data_s) == data_s[0] > 0, "each has an equal part, and asking for what is ready comes on top"
+
+
 # --- a real training of two ranks -------------------------------------------------------------------------------------
 
 
@@ -113,7 +123,8 @@ def train_measured(folder: str, settings: dict[str, Any], apart: bool) -> None:
     """Train a small model for some steps as one of the ranks of this group, or as if each had a machine of its own."""
     ranks = replace(this(), local_rank=0, local_world_size=1) if apart else this()
     corpus = synthetic_corpus((400, 300, 200))
-    config = TrainingConfig(window=16, batch_size=8, steps=6, learning_rate=1e-3, warmup_steps=1, **settings)
+    shape = {"window": 16, "batch_size": 8, "steps": 6, "learning_rate": 1e-3, "warmup_steps": 1}
+    config = TrainingConfig(**{**shape, **settings})
     batches = MaskedBatches(corpus, np.array(SIZES), 0.3, 4, seed=0)
     loss = FacetLoss(("count", "half"))
     train(job(corpus, small_model(), Path(folder), config, make_batch=batches, loss=loss, ranks=ranks), False)

@@ -75,6 +75,20 @@ def test_rates_leave_out_the_warm_up_and_the_pauses(meters: Meters, hand: Hand) 
     assert line["step_s"] == pytest.approx(2)
 
 
+def test_data_of_several_steps_counts_in_equal_parts(hand: Hand) -> None:
+    steps: list[tuple[float, float]] = []
+    meters = Meters(now_s=hand, on_step=lambda step, num_tokens, busy_s, part_s: steps.append((busy_s, part_s["data"])))
+    for num_prepared in (1, 4, 0, 0, 0, 2, 0, 1):
+        with meters.step(1):
+            with meters.span("data"):
+                hand.forward(6 * num_prepared)
+            meters.share_data(num_prepared)
+            hand.forward(2)
+        with meters.paused("validation"):
+            hand.forward(50)
+    assert steps == [(8, 6)] * 8
+
+
 def test_what_the_loop_does_between_steps_is_not_hidden(meters: Meters, hand: Hand) -> None:
     warm_up(meters, hand)
     hand.forward(3)

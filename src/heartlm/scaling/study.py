@@ -29,7 +29,7 @@ class StudyConfig:
         batch_tokens: tokens of a global batch (of a rank's batch when weak); every window width gets about as many, in
             windows that all of `ranks` can share.
         accumulation: micro-batches of a rank and step.
-        steps: steps that count; batches of small corpora are prepared for 8 steps at once, so multiples of 8 are fair.
+        steps: steps that count.
         warm_up: steps before them that do not.
         repeats: measurements of each cell.
         again: how often one is taken again, at most, when the machine had not its usual speed before or after it.

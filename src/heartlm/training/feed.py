@@ -14,7 +14,7 @@ import math
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import torch
@@ -38,17 +38,19 @@ class StepBatches:
         micro_batches: in order, on the device.
         num_counted: tokens (or windows) the loss counts, over these micro-batches.
         num_tokens: valid tokens of these micro-batches.
+        num_prepared: steps that were prepared while this one was waited for; 0 where it was prepared with one before.
     """
 
     step: int
     micro_batches: list[Batch]
     num_counted: int
     num_tokens: int
+    num_prepared: int = 1
 
 
 TOGETHER, TOGETHER_BYTES = 16, 4 << 20
 """Steps prepared together where there is no thread: after a training step the processor's caches have forgotten how,
-and the first of them costs as much as several others. Not many more, as a short measurement has to see some."""
+and the first of them costs as much as several others."""
 
 
 class _Closed(Exception):  # noqa: N818
@@ -173,8 +175,10 @@ class Feed:
                     ready.append(self._finish(self._prepare(step, slot)))
             except BaseException as found:
                 error = found
+            num_prepared = len(ready)
             while ready:
-                yield ready.pop(0)
+                yield replace(ready.pop(0), num_prepared=num_prepared)
+                num_prepared = 0
             if error is not None:
                 raise error
 

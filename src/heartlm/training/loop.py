@@ -152,6 +152,7 @@ class _Loop:
             with self.log.meters.step(self.progress.step + 1):
                 with self.log.meters.span("data"):
                     of_step = next(batches)
+                self.log.meters.share_data(of_step.num_prepared)
                 entry, stop = self._step(of_step)
             self.log.stepped()
             step = self.progress.step

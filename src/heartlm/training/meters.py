@@ -5,7 +5,8 @@
 
 A step lasts from the end of the one before to its own end, pauses (validation, checkpoints) left out, so nothing that
 the loop does between steps is hidden: it is `other`. Time in a part inside another counts for the inner one alone;
-therefore the parts and `other` add up to the step. The first two steps, which warm up caches and compile, count
+therefore the parts and `other` add up to the step. Time to prepare batches of several steps together counts in equal
+parts in each of them. The first two steps, which warm up caches and compile, count
 nowhere. The forward pass is a detail: a stretch of `forward_backward` that is told apart and taken from nothing.
 """
 
@@ -86,6 +87,7 @@ class Meters:
         self._total, self._line, self._steps_s = _Sums(), _Sums(), list[float]()
         self._mark_j = self._read_j()
         self._inner_s = [0.0]
+        self._shared_s, self._num_shares = 0.0, 0
         self._is_paused = False
         self._clear()
 
@@ -97,6 +99,10 @@ class Meters:
     def step(self, step: int) -> Iterator[None]:
         """Measure step number `step`: what is inside, and what was done since the step before."""
         begin_s, self._step = self.now_s(), step
+        if self._num_shares:
+            self._num_shares -= 1
+            self._part_s["data"] += self._shared_s
+            self._paused_s -= self._shared_s
         yield
         now_s = self.now_s()
         self._write("step", begin_s, now_s)
@@ -139,6 +145,17 @@ class Meters:
             self._is_paused = False
             self._paused_s += whole_s
             self._mark_j += self._read_j() - begin_j
+
+    def share_data(self, num_steps: int) -> None:
+        """Count the data time of this step in equal parts in it and the `num_steps` − 1 after it.
+
+        Batches of several steps are prepared together. Without this, steps after the first would seem to need no data,
+        and a short measurement that leaves out a warm-up would count none. Spans show when the time passed.
+        """
+        if num_steps > 1:
+            self._shared_s, self._num_shares = self._part_s["data"] / num_steps, num_steps - 1
+            self._paused_s += self._part_s["data"] - self._shared_s
+            self._part_s["data"] = self._shared_s
 
     def count(self, num_tokens: int) -> None:
         """Add to the valid tokens of this step, those of all ranks together."""
