@@ -6,6 +6,7 @@ import ctypes
 import errno
 import json
 import os
+import resource
 import signal
 import stat
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from heartlm import files
@@ -361,3 +363,91 @@ def test_lines_of_json_with_a_torn_one(tmp_path: Path) -> None:
     assert read_json_lines(path) == ([], 0)
     path.write_text('{"step": 1}\n\n[1]\n' + "[" * 100_000 + '\n{"step": 2}\n{"st')
     assert read_json_lines(path) == ([{"step": 1}, {"step": 2}], 3)
+
+
+def write(path: Path, kind: str, text: str, then: Callable[[], object] = lambda: None) -> None:
+    """Write `text` as a file or into a folder, calling `then` in the middle."""
+    if kind == "file":
+        with atomic_file(path) as stream:
+            stream.write(text)
+            stream.flush()
+            then()
+    else:
+        with atomic_folder(path) as folder:
+            (folder / "a").write_text(text)
+            then()
+
+
+def text_of(path: Path) -> str:
+    return (path / "a" if path.is_dir() else path).read_text()
+
+
+def kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forked(act: Callable[[], object]) -> int:
+    """Call `act` in a child; its process number."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            act()
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_killed_process_left_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    out = tmp_path / "out"
+    write(out, kind, "earlier")
+    for _ in range(2):
+        child = forked(lambda: write(out, kind, "half", kill_this_process))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert text_of(out) == "earlier"
+    assert len(list(tmp_path.iterdir())) > 1
+    (tmp_path / ".out.of-another-program").write_text("stays")
+    monkeypatch.setattr(files, "_swept", set())  # as of a new process
+    write(out, kind, "later")
+    assert text_of(out) == "later"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.of-another-program", "out"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_living_process_is_writing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    out, (is_writing, begun), (may_end, end) = tmp_path / "out", os.pipe(), os.pipe()
+
+    def wait() -> None:
+        os.write(begun, b".")
+        os.read(may_end, 1)
+
+    child = forked(lambda: write(out, kind, "of the child", wait))
+    assert os.read(is_writing, 1) == b"."
+    monkeypatch.setattr(files, "_swept", set())
+    write(out, kind, "ours")
+    assert text_of(out) == "ours"
+    os.write(end, b".")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert text_of(out) == "of the child"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_an_array_of_which_only_a_part_fits_is_one_line(tmp_path: Path) -> None:
+    """NumPy's tofile raises an OSError without a number."""
+    ignored, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with (
+            pytest.raises(HeartlmError, match=r"^cannot write .*/out: only a part fits \(.*\); [^\n]*$"),
+            atomic_folder(tmp_path / "out") as folder,
+            (folder / "a").open("wb") as stream,
+        ):
+            np.zeros(10_000).tofile(stream)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []

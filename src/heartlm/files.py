@@ -3,7 +3,8 @@
 Outputs are written under a temporary name beside their destination, flushed to the disk and renamed. A crash, a
 full disk or a `kill -9` leaves the earlier output, or none; never a torn one. A folder that replaces another changes
 places with it in one call where the filesystem has that; where it has not, a kill between the two renames leaves the
-earlier one under a name that `recover_folder` knows.
+earlier one under a name that `recover_folder` knows. What a killed process left under its temporary names is removed
+when something is written in the same folder again: whoever writes holds a lock on its temporary, which ends with it.
 
 JSON, YAML and JSON lines are read by `read_json`, `read_yaml` and `read_json_lines`: a damaged or hostile file is a
 HeartlmError. They bound size, depth and numbers, and check types by a dataclass or TypedDict (`heartlm.typed`).
@@ -13,15 +14,17 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar, overload
 
@@ -56,11 +59,12 @@ _CANNOT_WRITE = {
 
 def explained(path: Path, error: OSError) -> Exception:
     """What to raise for `error` while writing `path`: one line for the user, or `error` where it is a defect."""
-    if error.errno not in _CANNOT_WRITE:
+    why = error.strerror
+    if error.errno is None and (part := re.search(r"\d+ requested and \d+ written", str(error))):  # of NumPy's tofile
+        why = f"only a part fits ({part[0]})"
+    elif error.errno not in _CANNOT_WRITE:
         return error
-    return HeartlmError(
-        f"cannot write {path}: {error.strerror}; what was there is untouched, free space or choose another place"
-    )
+    return HeartlmError(f"cannot write {path}: {why}; what was there is untouched, free space or choose another place")
 
 
 @contextmanager
@@ -74,14 +78,13 @@ def atomic_file(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
+        temporary, descriptor = _new_temporary(path)
         with os.fdopen(descriptor, mode) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(path)  # before it is closed, which gives up its lock
         fsync_folder(path.parent)
     except OSError as error:
         raise explained(path, error) from error
@@ -100,10 +103,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         HeartlmError: the folder cannot be written.
     """
     path = Path(path)
-    temporary: Path | None = None
+    temporary, descriptor = None, None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        temporary, descriptor = _new_temporary(path, is_folder=True)
         temporary.chmod(0o777 & ~_umask())
         yield temporary
         for file in temporary.rglob("*"):
@@ -119,6 +122,51 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+_MARK = f"tmp-{hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]}-"
+"""Of temporaries that this machine makes: some file systems do not show a lock to other machines."""
+
+_TEMPORARY = re.compile(rf"\..+\.{_MARK}[a-z0-9_]{{8}}")
+_swept: set[Path] = set()
+
+
+def _new_temporary(path: Path, is_folder: bool = False) -> tuple[Path, int]:
+    """A new file or folder next to `path`, and a descriptor of it that holds its lock; those left over are removed."""
+    parent = path.parent.absolute()
+    if is_folder or parent not in _swept:  # of files once a process: a folder may have thousands
+        _swept.add(parent)
+        _sweep(parent)
+    prefix = f".{path.name}.{_MARK}"
+    while True:
+        if is_folder:
+            name = tempfile.mkdtemp(prefix=prefix, dir=parent)
+            try:
+                descriptor = os.open(name, os.O_RDONLY)
+            except FileNotFoundError:  # another process swept it before it was locked
+                continue
+        else:
+            descriptor, name = tempfile.mkstemp(prefix=prefix, dir=parent)
+        with suppress(OSError):  # a file system without locks: then nothing is swept there either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return path.parent / Path(name).name, descriptor
+        os.close(descriptor)  # swept likewise
+
+
+def _sweep(folder: Path) -> None:
+    """Remove temporaries of processes that have ended: nothing locks them."""
+    with suppress(OSError):  # of a folder that may not be listed
+        for path in [path for path in folder.iterdir() if _TEMPORARY.fullmatch(path.name)]:
+            with suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                finally:
+                    os.close(descriptor)
 
 
 def replace_folder(temporary: Path, path: Path) -> None:

@@ -1,0 +1,63 @@
+"""SIGKILL at moments drawn from a seed, then the same command again: the same result, and nothing left over."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+DIES = """
+import os, signal, sys
+moment, folder, *words = sys.argv[1:]
+seen = 0
+def look(event, arguments):
+    global seen
+    if event.startswith(("open", "os.", "shutil.")) and folder in " ".join(map(str, arguments)):
+        if seen == int(moment):
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen += 1
+from heartlm.cli.main import main
+sys.addaudithook(look)
+status = main(words)
+print(f"calls: {seen}")
+sys.exit(status)
+"""
+"""Run a command and die at its call of the system of that number that names the folder."""
+
+
+def run(moment: int, folder: Path, *words: str | Path) -> tuple[int, int]:
+    """The exit status, and how many calls of the system named `folder`; -1 for a moment that never comes."""
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, str(moment), str(folder), *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    last = done.stdout.splitlines()[-1:] or [""]
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode, int(last[0].removeprefix("calls: ")) if done.returncode == 0 else 0
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder`, hidden ones too."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_database_is_simulated_whole_or_not_at_all(tmp_path: Path) -> None:
+    words = ("--patients", "2", "--minutes", "0.5")
+    _, calls = run(-1, tmp_path / "whole", "data", "simulate", tmp_path / "whole" / "out", *words)
+    assert calls > 10
+    expected, place = content(tmp_path / "whole"), tmp_path / "killed"
+    for moment in random.Random(1).sample(range(2, calls - 1), 3):
+        status, _ = run(moment, place, "data", "simulate", place / "out", "--replace", *words)
+        assert status == -signal.SIGKILL
+        assert not (place / "out").exists() or content(place / "out") == content(tmp_path / "whole" / "out")
+    assert run(-1, place, "data", "simulate", place / "out", "--replace", *words)[0] == 0
+    assert content(place) == expected
