@@ -15,6 +15,7 @@ import pytest
 
 from heartlm.scaling.cell import Cell, Measurement, load_measurements
 from heartlm.scaling.local import LocalTrainer
+from heartlm.scaling.study import StudyConfig
 
 CORES = len(os.sched_getaffinity(0))
 TOO_MANY = 1 << CORES.bit_length()
@@ -85,7 +86,7 @@ def test_the_parts_of_real_steps_add_up(study: Path) -> None:
         assert sum(each.part_s.values()) == pytest.approx(each.mean_step_s, rel=1e-6)
         assert all(value >= 0 for value in each.part_s.values())
         assert each.compute_s > 0 and each.optimizer_s > 0
-        assert each.steps == len(each.step_s) == 3
+        assert each.steps == len(each.step_s) == StudyConfig.steps
         assert len(each.losses) == 5
         assert each.training_s < each.wall_s
 
