@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -489,3 +490,60 @@ def test_an_unknown_option(capfd: pytest.CaptureFixture[str], name: str) -> None
 )
 def test_a_missing_or_impossible_argument(capfd: pytest.CaptureFixture[str], words: list[str], missing: str) -> None:
     assert missing in only_line(capfd, *words).partition(": ")[2]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["pretrain", "--help"], ["data", "list"]], ids=" ".join)
+def test_a_reader_of_the_output_that_has_gone_is_no_traceback(words: list[str]) -> None:
+    receiver, sender = os.pipe()
+    os.close(receiver)
+    done = subprocess.run([sys.executable, "-m", "heartlm", *words], stdout=sender, stderr=subprocess.PIPE, text=True)
+    os.close(sender)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_another_pipe_that_breaks_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(words: list[str]) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("heartlm.cli.data.run", broken)
+    with pytest.raises(BrokenPipeError):
+        main(["data"])
+
+
+ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{chr(ord(name) - 1)}'] * 9)}]\n" for name in "bcdefghij"
+)
+DEEP = "a: " + "[" * 2000 + "]" * 2000
+
+
+@pytest.mark.parametrize("text", [ALIAS_BOMB, DEEP], ids=["aliases", "depth"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pretrain"],
+        ["pretrain", "--config"],
+        ["launch"],
+        ["federate"],
+        ["campaign", "status"],
+        ["plan"],
+        ["scale", "run"],
+    ],
+    ids=" ".join,
+)
+def test_a_settings_file_that_would_hang_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    said = only_line(capfd, *words, path)
+    assert "settings.yaml: not valid YAML (" in said
+    assert "more than 1000000 values" in said or "nested more than 64 deep" in said
+
+
+@pytest.mark.parametrize("value", ["{a: " + "[" * 500 + "]" * 500 + "}", "{" + ALIAS_BOMB.replace("\n", ", ") + "}"])
+def test_an_option_that_would_hang_is_one_line(capfd: pytest.CaptureFixture[str], value: str) -> None:
+    for name, words in {"weights": ["pretrain", "--corpus", "x"], "training": ["federate", "--corpus", "x"]}.items():
+        for given in ([f"--{name}={value}"], [f"--{name}", value]):
+            said = only_line(capfd, *words, *given)
+            assert f"--{name}: not valid YAML (" in said
+            assert "more than 1000000 values" in said or "nested more than 64 deep" in said

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -55,6 +56,27 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status: 0 good, 2 a mistake the user can mend, 130 interrupted."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()  # here, also after --help, where a reader that has gone is no traceback
+    except HeartlmError as error:
+        print(f"heartlm {argv[0]}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if not poll.poll(0):  # some other pipe: a defect
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -64,19 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if argv[0] not in COMMANDS:
         print(f"heartlm: no command {argv[0]!r}; it is one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    try:
-        status: int = importlib.import_module(COMMANDS[argv[0]][0]).run(argv[1:])
-        sys.stdout.flush()
-        return status
-    except HeartlmError as error:
-        print(f"heartlm {argv[0]}: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    status: int = importlib.import_module(COMMANDS[argv[0]][0]).run(argv[1:])
+    return status
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
+from heartlm.safe_yaml import parse_yaml
 
 Options = TypeVar("Options")
 
@@ -79,6 +80,8 @@ def parse(
     for before, word in pairwise(words):
         if before == "--config":
             _check_config_file(Path(word))
+    for before, word in pairwise(["", *words]):
+        _check_value(options, before, word)
     try:
         values = parser.parse_args(words).as_dict()
     except (ArgumentError, TypeError, ValueError) as error:
@@ -133,6 +136,17 @@ def _check_config_file(path: Path) -> None:
     content = read_yaml(path, "a YAML file of settings")
     if not isinstance(content, dict):
         raise HeartlmError(f"{path}: fields with their values expected, for example  steps: 1000")
+
+
+def _check_value(options: type[Any], before: str, word: str) -> None:
+    """Refuse a list or mapping, typed as YAML, that is too deep or expands to too much for what reads it next."""
+    option, equals, value = word.partition("=")
+    name, text = (option, value) if equals and word.startswith("--") else (before, word)
+    if typing.get_origin(typing.get_type_hints(options).get(name.removeprefix("--"))) in (list, dict):
+        try:
+            parse_yaml(text)
+        except ValueError as error:
+            raise HeartlmError(f"{_hyphenated(name)}: not valid YAML ({error})") from error
 
 
 _PLAIN_WORDS = (
