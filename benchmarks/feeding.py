@@ -5,8 +5,8 @@
 A memory map of made-up tokens, in the page cache. Every rival hands over batches of 65,536 tokens as int64 tensors on
 the host, windows at random; one core, but those with two worker processes may use all. Our feed (next-token batches:
 inputs and targets; masked ones: inputs, targets and what is hidden) and nanoGPT's get_batch draw from the whole corpus;
-those that store windows as items from its first 4 M tokens. What is not installed is left out and said so:
-pip install mosaicml-streaming webdataset datasets.
+those that store windows as items from its first 4 M tokens. DataLoader fetches whole batches in one call. Rivals that
+are not installed (benchmarks/requirements.txt) are named in the table.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ import os
 import shutil
 import statistics
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from feeding_peers import PACKAGES, installed, torch_loaders
+from feeding_peers import PACKAGES, installed
 from numpy.typing import NDArray
 from steps import Steps
-from timing import Table, pin, seconds, write
+from timing import Spread, Table, pin, rates, seconds, write
 
 from heartlm.bench.feeds import OURS, into_memory, made_up, order_of, own, timed_supplies
-from heartlm.bench.peers import Batches, nanogpt, sliding
+from heartlm.bench.measure import Timed
+from heartlm.bench.peers import Batches, backings, nanogpt, sliding, torch_loaders
 from heartlm.corpus.corpus import Corpus
 from heartlm.training.batches import CausalBatches
 from heartlm.training.config import PretrainConfig
@@ -47,17 +49,21 @@ def rivals_of(corpus: Corpus, width: int, folder: Path) -> dict[str, Batches]:
     items: NDArray[np.uint16] = np.array(corpus.codes[:ITEM_TOKENS, 0]).reshape(-1, width)
     rivals = own(corpus, width, batch_size) | {"nanoGPT get_batch": nanogpt(path, width, batch_size)}
     rivals["NumPy sliding windows"] = sliding(path, width, batch_size)
-    for name, batches in torch_loaders(path, items, folder / "items", batch_size).items():
-        rivals[name] = batches
-    for module, (_, make) in installed().items():
+    rivals |= torch_loaders(backings(path, items[..., None], folder / "items"), batch_size)
+    for module, (_, _, make) in installed().items():
         shutil.rmtree(folder / module, ignore_errors=True)
         rivals |= make(items, folder / module, batch_size)
     return rivals
 
 
-def rates(rivals: dict[str, Batches], rounds: int, turn_s: float) -> dict[str, float]:
-    """Tokens a second of every rival: each takes as many batches a turn as it makes in about `turn_s`."""
-    return {name: timed.rate for name, timed in timed_supplies(rivals, rounds, turn_s, BATCH_TOKENS).items()}
+def timed(rivals: dict[str, Batches], rounds: int, turn_s: float) -> dict[str, Timed]:
+    """What every rival took: each takes as many batches a turn as it makes in about `turn_s`."""
+    return timed_supplies(rivals, rounds, turn_s, BATCH_TOKENS)
+
+
+def millions(found: Timed) -> Spread:
+    """M tokens a second over the rounds."""
+    return rates(found.seconds, found.amount / 1e6)
 
 
 def against_peers(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> list[Table]:
@@ -68,10 +74,10 @@ def against_peers(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> 
     found = {}
     for width in WIDTHS:
         print(f"width {width}", flush=True)
-        found[width] = rates(rivals_of(corpus, width, folder), rounds, turn_s)
+        found[width] = timed(rivals_of(corpus, width, folder), rounds, turn_s)
     for name in found[WIDTHS[0]]:
-        table.add(name, *(f"{found[width][name] / 1e6:.3g}" for width in WIDTHS))
-        ratios.add(name, *(f"{found[width][OURS] / found[width][name]:.3g}" for width in WIDTHS))
+        table.add(name, *(millions(found[width][name]) for width in WIDTHS))
+        ratios.add(name, *(found[width][OURS].times_faster_than(found[width][name]) for width in WIDTHS))
     for module in PACKAGES.keys() - installed().keys():
         table.add(PACKAGES[module][0], *("not installed" for _ in WIDTHS))
     return [table, ratios]
@@ -80,9 +86,9 @@ def against_peers(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> 
 def ten_facets(folder: Path, num_tokens: int, rounds: int, turn_s: float) -> Table:
     corpus = into_memory(made_up(folder / "codes10.bin", num_tokens // 10, 10))
     table = Table("Ten facets: M tokens/s for windows of a width", ("rival", *map(str, WIDTHS)))
-    found = [rates(own(corpus, width, BATCH_TOKENS // width), rounds, turn_s) for width in WIDTHS]
+    found = [timed(own(corpus, width, BATCH_TOKENS // width), rounds, turn_s) for width in WIDTHS]
     for name in found[0]:
-        table.add(name, *(f"{one[name] / 1e6:.3g}" for one in found))
+        table.add(name, *(millions(one[name]) for one in found))
     return table
 
 
@@ -127,8 +133,8 @@ def cold(folder: Path, num_tokens: int) -> Table:
         read[name].append(bytes_from_disk() - before)
     for name, (_, steps) in ways.items():
         fed_tokens = steps * BATCH_TOKENS
-        rate, share = fed_tokens / statistics.median(times[name]), statistics.median(read[name]) / (2 * fed_tokens)
-        table.add(name, f"{rate / 1e6:.3g}", f"{share:.2f}")
+        share = statistics.median(read[name]) / (2 * fed_tokens)
+        table.add(name, rates(times[name], fed_tokens / 1e6), f"{share:.2f}")
     return table
 
 
@@ -163,8 +169,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder for the corpus and the rivals' files")
     parser.add_argument("--tokens", type=int, default=1 << 29, help="of the made-up corpus; 2 bytes each")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--turn-s", type=float, default=0.4)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--turn-s", type=float, default=0.2)
     parser.add_argument("--steps", type=int, default=60)
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
@@ -177,7 +183,7 @@ def main() -> None:
         lambda: [waiting(given.work, given.steps)],
     ]
     tables = [table for make in makers for table in closed(make())]
-    write("feeding", "Feeding", tables, {"torch": torch.__version__})
+    write("feeding", "Feeding", tables, {name: metadata.version(name) for _, name, _ in installed().values()})
 
 
 def closed(tables: list[Table]) -> list[Table]:

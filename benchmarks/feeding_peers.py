@@ -1,4 +1,4 @@
-"""More rivals of the feeding benchmark than `heartlm bench loader` has: a pickled list, and packages with loaders.
+"""More rivals of the feeding benchmark than `heartlm bench loader` has: packages with loaders.
 
 Each gives endless batches of int64 `[B, W]` from the same tokens in its usual way. Those that store windows as items
 hold the first tokens of the corpus, cut side by side; they are shuffled within that. What is not installed gives none.
@@ -7,9 +7,10 @@ hold the first tokens of the corpus, cut side by side; they are shuffled within 
 from __future__ import annotations
 
 import importlib.util
-import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler
 
-from heartlm.bench.peers import WORKERS, Batches, backings
-from heartlm.bench.peers import torch_loaders as loaders
-
-
-def torch_loaders(corpus: Path, items: NDArray[np.uint16], folder: Path, batch_size: int) -> dict[str, Batches]:
-    """PyTorch's DataLoader over single items, held in a pickled list, in an .npy file, in the memory map."""
-    held = backings(corpus, items[..., None], folder)
-    (folder / "items.pickle").write_bytes(pickle.dumps(list(items)))
-    return loaders({"pickle": pickle.loads((folder / "items.pickle").read_bytes()), **held}, batch_size)
+from heartlm.bench.peers import WORKERS, Batches
 
 
 def endless(loader: Any) -> Batches:
@@ -36,6 +29,8 @@ def endless(loader: Any) -> Batches:
 
 def streaming(items: NDArray[np.uint16], folder: Path, batch_size: int) -> dict[str, Batches]:
     """MosaicML streaming: a local StreamingDataset, shuffled, through a DataLoader."""
+    for unused in ("streaming.vision", "streaming.multimodal"):  # they import torchvision, whose build must fit torch's
+        sys.modules.setdefault(unused, ModuleType(unused))
     from streaming import MDSWriter, StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
 
@@ -93,15 +88,15 @@ def hugging_face(items: NDArray[np.uint16], folder: Path, batch_size: int) -> di
 
 
 Packaged = Callable[[NDArray[np.uint16], Path, int], dict[str, Batches]]
-PACKAGES: dict[str, tuple[str, Packaged]] = {
-    "streaming": ("MosaicML streaming", streaming),
-    "webdataset": ("WebDataset", webdataset),
-    "datasets": ("Hugging Face datasets", hugging_face),
+PACKAGES: dict[str, tuple[str, str, Packaged]] = {
+    "streaming": ("MosaicML streaming", "mosaicml-streaming", streaming),
+    "webdataset": ("WebDataset", "webdataset", webdataset),
+    "datasets": ("Hugging Face datasets", "datasets", hugging_face),
 }
-"""What has to be installed for it: module, then name and maker of the rivals."""
+"""Module that has to be there, then name, package and maker of the rivals."""
 
 
-def installed() -> dict[str, tuple[str, Packaged]]:
+def installed() -> dict[str, tuple[str, str, Packaged]]:
     return {module: entry for module, entry in PACKAGES.items() if importlib.util.find_spec(module)}
 
 

@@ -11,7 +11,7 @@ import pytest
 from heartlm.bench.feeds import OURS, made_up, own, take
 from heartlm.bench.loader import Options, run
 from heartlm.bench.loader_table import check_windows
-from heartlm.bench.peers import backings, nanogpt, sliding, torch_loaders
+from heartlm.bench.peers import Items, backings, nanogpt, sliding, torch_loaders
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import open_corpus
 from heartlm.errors import HeartlmError
@@ -66,6 +66,18 @@ def test_windows_that_are_not_in_the_corpus_are_found_out(tmp_path: Path):
     corpus = made_up(tmp_path / "codes.bin", 2048, 1)
     with pytest.raises(HeartlmError, match="a thief: a window that is not in the corpus"):
         check_windows(corpus, {"a thief": itertools.repeat(np.full((4, 32, 1), 999, np.int64))})
+
+
+def test_the_data_loader_fetches_a_whole_batch_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    corpus = made_up(tmp_path / "codes.bin", 2048, 1)
+    items = np.array(corpus.codes[:1024]).reshape(-1, 32, 1)
+    asked: list[int] = []
+    fetch = Items.__getitems__
+    monkeypatch.setattr(Items, "__getitems__", lambda self, chosen: asked.append(len(chosen)) or fetch(self, chosen))
+    monkeypatch.delattr(Items, "__getitem__")
+    for batches in torch_loaders(backings(tmp_path / "codes.bin", items, tmp_path / "items"), 4, (0,)).values():
+        take(batches, 3)
+    assert asked == [4] * 6
 
 
 def test_taking_takes():

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import wfdb
 
+from heartlm.bench.measure import Rival, Timed
 from heartlm.bench.tokenize import Options, run
 from heartlm.bench.usual_script import differing_codes
 from heartlm.cli.main import main
@@ -21,11 +23,33 @@ def test_stages_and_builds_are_measured(tiny_database: Path, tmp_path: Path):
     assert builds.column("way") == ["heartlm, 1 process", "heartlm, 2 processes", "the usual script"]
     assert any("the same bytes" in note for note in builds.notes)
     assert any("codes otherwise" in note for note in builds.notes)
-    for cells in builds.rows:
-        row = dict(zip(builds.columns, cells, strict=True))
-        assert row["hours for 272 GB"] == pytest.approx(136e9 / (row["M samples/s"] * 1e6) / 3600)
-        assert row["a core"] * row["cores"] == pytest.approx(row["M samples/s"])
     assert builds.column("times the first")[0] == 1
+
+
+def test_rates_are_of_the_samples_of_the_first_leads(
+    tiny_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Turns of a known length: 1, 2, 3, … s, one rival after the other; samples are counted from the headers."""
+
+    def timed_race(rivals: list[Rival], rounds: int) -> dict[str, Timed]:
+        for rival in rivals:
+            rival.turn()
+        return {rival.name: Timed((1.0 + place,), rival.amount) for place, rival in enumerate(rivals)}
+
+    monkeypatch.setattr("heartlm.bench.tokenize.race", timed_race)
+    monkeypatch.setattr("heartlm.bench.tokenize.cores", lambda: [0, 1])
+    options = Options(out=tmp_path, recordings=tiny_database, rounds=1, processes=(1, 2, 4), usual_s=10)
+    stages, builds = run(options)
+    headers = [wfdb.rdheader(str(path.with_suffix(""))) for path in sorted(tiny_database.glob("*.hea"))]
+    amounts = [sum(header.sig_len for header in headers) / 1e6] * 3 + [10 * headers[0].fs / 1e6]
+    rates = [amount / taken for amount, taken in zip(amounts, (1, 2, 3, 4), strict=True)]
+    assert builds.column("M samples/s") == pytest.approx(rates)
+    assert builds.column("a core") == pytest.approx([rates[0], rates[1] / 2, rates[2] / 2, rates[3]])
+    assert builds.column("hours for 272 GB") == pytest.approx([136_000 / rate / 3600 for rate in rates])
+    assert builds.column("times the first") == pytest.approx([rate / rates[0] for rate in rates])
+    staged = sum(header.sig_len for header in headers[::2]) / 1e6
+    assert stages.column("M samples/s") == pytest.approx([staged, staged / 2, staged / 3])
+    assert stages.column("ns a sample") == pytest.approx([1e3 * taken / staged for taken in (1, 2, 3)])
 
 
 def test_without_recordings_patients_are_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

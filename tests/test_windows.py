@@ -75,24 +75,20 @@ def test_no_window_leaves_its_recording(num_tokens: list[int], width: int, step:
 
 @pure
 @given(
+    order=st.sampled_from(["random", "epochs", "blocks"]),
     num_ranks=st.integers(1, 8),
-    accumulation=st.integers(1, 4),
-    per_rank=st.integers(1, 3),
+    per_rank=st.integers(1, 12),
     step=st.integers(0, 1000),
 )
-def test_ranks_and_micro_batches_part_the_global_batch(
-    num_ranks: int, accumulation: int, per_rank: int, step: int
-) -> None:
-    whole = sampler_of([60, 9, 31], batch_size=num_ranks * accumulation * per_rank).windows(step)
-    parts = [
-        whole[rank::num_ranks][micro * per_rank : (micro + 1) * per_rank]
-        for rank in range(num_ranks)
-        for micro in range(accumulation)
-    ]
-    assert [len(part) for part in parts] == [per_rank] * (num_ranks * accumulation)
-    seen = np.concatenate([np.stack([part.first, part.length], axis=1) for part in parts])
-    expected = np.stack([whole.first, whole.length], axis=1)
-    assert sorted(seen.tolist()) == sorted(expected.tolist())
+def test_a_rank_draws_its_block_of_the_global_batch(order: str, num_ranks: int, per_rank: int, step: int) -> None:
+    """A fresh sampler for each rank, as in a process of its own, asked for its part alone."""
+    records = table([60, 9, 31])
+    build = {"width": 8, "batch_size": num_ranks * per_rank, "seed": 0, "order": order}
+    whole = sampler(records, records.select("train"), **build).windows(step)
+    assert len(whole) == num_ranks * per_rank
+    for rank in range(num_ranks):
+        part = sampler(records, records.select("train"), **build).windows(step, rank * per_rank, per_rank)
+        assert same(part, whole[rank * per_rank : (rank + 1) * per_rank])
 
 
 def test_every_token_is_drawn_rows_by_their_tokens() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 Batches = Iterator[Any]
 WORKERS = (0, 2)
@@ -49,9 +49,9 @@ def sliding(corpus: Path, width: int, batch_size: int, num_facets: int = 1) -> B
 
 
 class Items(Dataset[Tensor]):
-    """Windows as items: whatever `items[i]` gives, as a tensor."""
+    """Windows `[N, W, F]`, fetched a batch at a time."""
 
-    def __init__(self, items: Any) -> None:
+    def __init__(self, items: NDArray[np.uint16]) -> None:
         self.items = items
 
     def __len__(self) -> int:
@@ -60,36 +60,45 @@ class Items(Dataset[Tensor]):
     def __getitem__(self, index: int) -> Tensor:
         return torch.from_numpy(self.items[index].astype(np.int64))
 
-
-class MappedWindows:
-    """Windows side by side in a memory map of tokens."""
-
-    def __init__(self, corpus: Path, num_items: int, width: int, num_facets: int = 1) -> None:
-        self.tokens, self.num_items, self.width = mapped(corpus, num_facets), num_items, width
-
-    def __len__(self) -> int:
-        return self.num_items
-
-    def __getitem__(self, index: int) -> NDArray[np.uint16]:
-        return self.tokens[index * self.width : (index + 1) * self.width]
+    def __getitems__(self, indices: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(self.items[indices].astype(np.int64))
 
 
-def backings(corpus: Path, items: NDArray[np.uint16], folder: Path) -> dict[str, Any]:
+class RandomBatches(Sampler[Any]):
+    """Endless batches of indices, with replacement, each drawn in one call."""
+
+    def __init__(self, num_items: int, batch_size: int) -> None:
+        self.num_items, self.batch_size = num_items, batch_size
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        random = np.random.default_rng(0)
+        while True:
+            yield random.integers(0, self.num_items, self.batch_size)
+
+
+def backings(corpus: Path, items: NDArray[np.uint16], folder: Path) -> dict[str, NDArray[np.uint16]]:
     """What a DataLoader may read items `[N, W, F]` from: an .npy file in memory, and the memory map of the corpus."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "items.npy", items)
     num_items, width, num_facets = items.shape
-    return {
-        "npy": np.load(folder / "items.npy"),
-        "memmap": MappedWindows(corpus, num_items, width, num_facets),
-    }
+    tokens = mapped(corpus, num_facets)[: num_items * width]
+    return {"npy": np.load(folder / "items.npy"), "memmap": tokens.reshape(items.shape)}
 
 
-def torch_loaders(held: Mapping[str, Any], batch_size: int, workers: Sequence[int] = WORKERS) -> dict[str, Batches]:
-    """PyTorch's DataLoader over single items of each of the `backings`, with each number of worker processes."""
+def torch_loaders(
+    held: Mapping[str, NDArray[np.uint16]], batch_size: int, workers: Sequence[int] = WORKERS
+) -> dict[str, Batches]:
+    """PyTorch's DataLoader over each of the `backings`, with each number of worker processes.
+
+    It is used in its fastest way: a sampler of batches, and a data set that fetches a batch in one call.
+    """
     rivals: dict[str, Batches] = {}
-    for (name, backing), number in itertools.product(held.items(), workers):
-        drawn = RandomSampler(backing, replacement=True, num_samples=1 << 40)
-        loader = DataLoader(Items(backing), batch_size, sampler=drawn, num_workers=number)
+    for (name, items), number in itertools.product(held.items(), workers):
+        drawn = RandomBatches(len(items), batch_size)
+        loader = DataLoader(Items(items), batch_sampler=drawn, collate_fn=_as_fetched, num_workers=number)
         rivals[f"DataLoader, {name}, {number} workers"] = iter(loader)
     return rivals
+
+
+def _as_fetched(batch: Any) -> Any:
+    return batch
