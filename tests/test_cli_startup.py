@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -137,3 +138,23 @@ def test_relative_and_nested_imports_are_seen(tmp_path: Path):
     )
     seen = {target for target, _ in imported_by("heartlm.ecg.x", path)}
     assert seen == {"heartlm.cli.main", "heartlm.training.loop", "heartlm.ecg"}
+
+
+LEAVES = """
+import atexit, os, sys
+import torch.distributed as dist
+from heartlm.cli.main import run_process
+if sys.argv.pop(1) == "failed":
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+atexit.register(os.abort)
+run_process()
+"""
+
+
+@pytest.mark.parametrize(("rank", "status"), [("failed", 2), ("alone", -signal.SIGABRT)])
+def test_a_failed_rank_takes_nothing_apart_that_could_abort(rank: str, status: int) -> None:
+    """What runs as Python ends stands for gloo's destructors; a rank whose group is still there leaves before it."""
+    command = [sys.executable, "-c", LEAVES, rank, "pretrain", "--corpus", "nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert done.stderr.startswith("heartlm pretrain: ")

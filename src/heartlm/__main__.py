@@ -1,7 +1,5 @@
 """`python -m heartlm` is the command `heartlm`."""
 
-import sys
+from heartlm.cli.main import run_process
 
-from heartlm.cli.main import main
-
-sys.exit(main())
+run_process()

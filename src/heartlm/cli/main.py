@@ -9,7 +9,10 @@ import importlib
 import os
 import select
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 from heartlm import __version__
 from heartlm.errors import HeartlmError
@@ -90,5 +93,24 @@ def _run(argv: list[str]) -> int:
     return status
 
 
+def run_process() -> NoReturn:
+    """Be the command `heartlm` in a process of its own.
+
+    A rank that failed or was stopped ends without taking torch's process groups apart: when another rank has gone,
+    their threads and destructors can abort the process, whose status is lost then.
+    """
+    status = main()
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread() and not thread.daemon:
+                thread.join()  # as Python does: a checkpoint may be under way
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run_process()
