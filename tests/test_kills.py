@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,3 +63,32 @@ def test_a_database_is_simulated_whole_or_not_at_all(tmp_path: Path) -> None:
         assert not (place / "out").exists() or content(place / "out") == content(tmp_path / "whole" / "out")
     assert run(-1, place, "data", "simulate", place / "out", "--replace", *words)[0] == 0
     assert content(place) == expected
+
+
+def test_an_evaluation_is_written_whole_or_not_at_all(tiny_finetuned: Path, tiny_corpus: Path, tmp_path: Path) -> None:
+    words = ("--on", tiny_corpus, "--threads", "1", "--bootstrap", "20")
+    whole, killed = (Path(shutil.copytree(tiny_finetuned, tmp_path / name)) for name in ("whole", "killed"))
+    before = content(killed)
+    _, calls = run(-1, whole / "scores", "evaluate", whole, *words)
+    assert calls > 5
+    for moment in random.Random(2).sample(range(1, calls - 1), 1):
+        assert run(moment, killed / "scores", "evaluate", killed, *words)[0] == -signal.SIGKILL
+        assert {name: found for name, found in content(killed).items() if not name.startswith("scores/")} == before
+    assert run(-1, killed / "scores", "evaluate", killed, *words)[0] == 0
+    assert scores_of(killed) == scores_of(whole)
+    assert content(killed).keys() == content(whole).keys()
+
+
+def scores_of(run_folder: Path) -> dict[str, bytes]:
+    """Scores and predictions without what tells of time and place."""
+    found = {name: text for name, text in content(run_folder / "scores").items() if name.endswith(".parquet")}
+    for path in (run_folder / "scores").rglob("scores.json"):
+        kept = {
+            key: value
+            for key, value in json.loads(path.read_text()).items()
+            if key in ("scores", "without", "baselines")
+        }
+        assert kept["scores"]
+        found[path.parent.name] = json.dumps(kept).encode()
+    assert len(found) > 1
+    return found
