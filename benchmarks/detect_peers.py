@@ -91,10 +91,10 @@ def annotated(database: Database, record: str) -> tuple[Recording, Annotations]:
     return database.recording(record), annotations
 
 
-def ludb_leads(folder: Path) -> Iterator[tuple[str, NDArray[np.float32], Positions, float]]:
-    """Name, signal, annotated QRS complexes and rate of every lead."""
+def ludb_leads(folder: Path) -> Iterator[tuple[int, str, NDArray[np.float32], Positions, float]]:
+    """Number of the recording, name, signal, annotated QRS complexes and rate of every lead."""
     for header in sorted((folder / "data").glob("*.hea"), key=lambda path: int(path.stem)):
         record = wfdb.rdrecord(str(header.with_suffix("")))
         for name, signal in zip(record.sig_name, record.p_signal.T, strict=True):
             file = read_annotation_file(header.with_suffix(f".{name}"))
-            yield name, signal.astype(np.float32), file.sample[file.symbol == "N"], float(record.fs)
+            yield int(header.stem), name, signal.astype(np.float32), file.sample[file.symbol == "N"], float(record.fs)

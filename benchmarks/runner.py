@@ -67,7 +67,7 @@ BENCHMARKS = (
     ),
     Benchmark("conv1d", (), ("kernels", "bench"), 5),
     Benchmark("training", ("--work", "{work}"), TRAINING, 6),
-    Benchmark("detect", ("{data}", "--ludb", "{ludb}"), ("ecg", "kernels"), 8),
+    Benchmark("detect", ("{data}", "--ludb", "{ludb}/ludb"), ("ecg", "kernels"), 8),
     Benchmark("prediction", ("--work", "{work}"), ("scaling", *TRAINING), 8),
     Benchmark("bench", ("--data", "{data}"), ("bench", "federated", *TRAINING), 5, long=True),
     Benchmark("tiny_ecg", ("{data}/mitdb",), ("models", "kernels"), 5, long=True),

@@ -54,6 +54,23 @@ def test_finds_the_peaks_themselves(polarity: float, mode: Mode) -> None:
 
 
 @both_modes
+@pytest.mark.parametrize("polarity", [1.0, -1.0])
+def test_two_peaks_about_as_high_do_not_take_turns(polarity: float, mode: Mode) -> None:
+    """An R and an S wave of which now one, now the other is larger: all marks are on the side of most beats."""
+    rate_hz, random = 500.0, np.random.default_rng(3)
+    time_s, beats_s = np.arange(round(60 * rate_hz)) / rate_hz, np.arange(1, 59, 0.8)
+    signal = np.zeros(len(time_s))
+    for beat_s in beats_s:
+        r, s = 1 + random.uniform(-0.05, 0.2), 1 + random.uniform(-0.1, 0.1)
+        signal += r * np.exp(-(((time_s - beat_s) / 0.012) ** 2)) - s * np.exp(
+            -(((time_s - beat_s - 0.04) / 0.012) ** 2)
+        )
+    found = detect_beats((polarity * signal).astype(np.float32), rate_hz, mode)
+    assert len(found) == len(beats_s)
+    assert np.abs(np.diff(found) / rate_hz - 0.8).max() <= 0.01
+
+
+@both_modes
 @pytest.mark.parametrize("rate_hz", [100.0, 125.0, 128.0, 200.0, 257.0, 300.0, 360.0, 500.0, 1000.0])
 def test_finds_beats_with_ectopic_ones_among_them_at_any_rate(rate_hz: float, mode: Mode) -> None:
     beats_s = beat_times_s(80)

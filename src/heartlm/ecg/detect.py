@@ -5,7 +5,8 @@ is a beat; causal decides at once, from the past, for live streams. Either gives
 cut into chunks. A beat is marked where the signal between about 5 and 20 Hz is farthest from zero, mostly the R peak:
 at the same feature in every beat of a shape, because a beat cut out 25 ms off is another shape to the tokenizer.
 
-The settings were tuned on DS1 of mitdb alone (`benchmarks/tune_detector.py`).
+The settings were tuned on DS1 of mitdb (`benchmarks/tune_detector.py`), where the mark is put on DS1 and on the odd
+recordings of ludb.
 """
 
 from __future__ import annotations

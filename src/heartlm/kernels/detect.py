@@ -5,7 +5,8 @@
 The even filter is the difference of two bells and passes about 5 to 20 Hz, the odd one is the slope of a bell. Their
 powers together, smoothed, are high where a QRS complex is. Places of highest height are candidates; those high enough
 over the level around them are beats. Where none came for long, the best of the others will do. A beat's mark is where
-the even filter's output is farthest from zero.
+the even filter's output is farthest from zero. Where it is about as far above as below, beats of the usual shape have
+it on the side where most of them are: the two peaks would otherwise take turns, and RR intervals jump.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _EVEN_S = (0.012, 0.025)
 _REACH_S = 0.06
 _APART_S = 0.25
 _WARM_UP_S = 2.0
+_DOUBT, _SHAPE_S, _SAME_SHAPE, _SHAPE_WEIGHT = 0.33, 0.08, 0.7, 0.03
+"""Chosen by the RR intervals of DS1 and of ludb's odd recordings."""
 _RR_START_S, _RR_LOW_S, _RR_HIGH_S, _RR_PAUSE_S = 0.8, 0.25, 1.8, 2.2
 
 
@@ -71,11 +74,11 @@ class Settings:
 
 _COUNTS = (
     *("factor", "even_taps", "odd_taps", "smooth_taps", "fine_taps", "reach", "refractory"),
-    *("window", "looks_ahead", "apart", "warm_up"),
+    *("window", "looks_ahead", "apart", "warm_up", "shape"),
 )
 _NUMBERS = (
     *("threshold", "search_gap", "search_threshold", "floor", "decay", "height_weight", "rr_weight"),
-    *("rr_start", "rr_low", "rr_high", "rr_pause"),
+    *("rr_start", "rr_low", "rr_high", "rr_pause", "doubt", "same_shape", "shape_weight"),
 )
 
 
@@ -95,6 +98,7 @@ class Plan(ctypes.Structure):
     looks_ahead: int
     apart: int
     warm_up: int
+    shape: int
     threshold: float
     search_gap: float
     search_threshold: float
@@ -106,6 +110,9 @@ class Plan(ctypes.Structure):
     rr_low: float
     rr_high: float
     rr_pause: float
+    doubt: float
+    same_shape: float
+    shape_weight: float
 
     @property
     def delay(self) -> int:
@@ -163,6 +170,7 @@ def plan_detector(rate_hz: float, settings: Settings) -> tuple[Plan, Filters]:
         looks_ahead=int(settings.looks_ahead),
         apart=round(_APART_S * decimated_hz),
         warm_up=round(_WARM_UP_S * decimated_hz),
+        shape=round(_SHAPE_S * decimated_hz),
         threshold=settings.threshold,
         search_gap=settings.search_gap,
         search_threshold=settings.search_threshold,
@@ -174,6 +182,9 @@ def plan_detector(rate_hz: float, settings: Settings) -> tuple[Plan, Filters]:
         rr_low=_RR_LOW_S * decimated_hz,
         rr_high=_RR_HIGH_S * decimated_hz,
         rr_pause=_RR_PAUSE_S * decimated_hz,
+        doubt=_DOUBT,
+        same_shape=_SAME_SHAPE,
+        shape_weight=_SHAPE_WEIGHT,
     )
     return plan, filters
 

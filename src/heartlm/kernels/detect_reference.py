@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heartlm.kernels.detect import Filters, Floats, Plan, Positions
+from heartlm.kernels.detect import Doubles, Filters, Floats, Plan, Positions
 
 
 @dataclass
@@ -18,13 +18,17 @@ class Candidate:
 
     Attributes:
         place: in decimated samples.
-        position: of its mark, in samples.
-        height: there.
+        positions: of its mark, in samples, above and below zero.
+        side: by how much the even filter's output is farther above than below, from 1 to −1.
+        shape: that output around the place.
+        height: at the place.
         level: around it, once it is decided.
     """
 
     place: int
-    position: int
+    positions: tuple[int, int]
+    side: float
+    shape: Doubles
     height: float
     level: float = 0.0
 
@@ -89,18 +93,26 @@ class ReferenceDetector:
         for k in range(1, refractory + 1):
             highest &= (here > self._smooth[first - k : last - k]) & (here >= self._smooth[first + k : last + k])
         for place in (np.flatnonzero(highest) + self._num_tested).tolist():
-            height = math.sqrt(self._smooth[place - self._base])
-            self._decisions.add(Candidate(place, self._mark(place), height))
+            self._decisions.add(self._candidate(place))
         self._num_tested = last + self._base
 
-    def _mark(self, place: int) -> int:
-        """The sample around `place` where the even filter's output is farthest from zero."""
-        plan = self._plan
+    def _candidate(self, place: int) -> Candidate:
+        plan, at = self._plan, place - self._base
+        values = self._even[at - plan.reach - 1 : at + plan.reach + 2]
+        (above, peak_above), (below, peak_below) = _highest_peak(values, 1), _highest_peak(values, -1)
+        side = (above - below) / (above + below) if above + below > 0 else 0.0
         near = place - plan.reach
-        peak = near + _highest_peak(self._even[near - 1 - self._base : place + plan.reach + 2 - self._base])
-        centre = peak * plan.factor + (plan.factor - 1) // 2 - self._base * plan.factor
-        fine = _filtered(self._samples, self._filters.fine, centre - plan.factor, centre + plan.factor + 1, 1)
-        return centre - plan.factor + int(np.argmax(np.abs(fine))) + self._base * plan.factor
+        positions = self._mark(near + peak_above, 1), self._mark(near + peak_below, -1)
+        shape = self._even[at - plan.shape : at + plan.shape + 1].astype(np.float64)
+        return Candidate(place, positions, side, shape, math.sqrt(self._smooth[at]))
+
+    def _mark(self, peak: int, sign: int) -> int:
+        """The sample around the place `peak` where the even filter's output is farthest from zero on one side."""
+        plan = self._plan
+        first = peak * plan.factor + (plan.factor - 1) // 2 - plan.factor
+        start = first - self._base * plan.factor
+        fine = _filtered(self._samples, self._filters.fine, start, start + 2 * plan.factor + 1, 1)
+        return first + int(np.argmax(sign * fine))
 
     def _forget(self) -> None:
         """Keep only what later samples need."""
@@ -121,15 +133,14 @@ def _filtered(values: Floats, half: Floats, start: int, stop: int, sign: int) ->
     return total
 
 
-def _highest_peak(values: Floats) -> int:
-    """Which of `values[1:-1]` has the peak farthest from zero, by a parabola through it and its neighbours."""
-    middle = values[1:-1].astype(np.float64)
-    sign = np.where(middle < 0, -1.0, 1.0)
-    before, here, after = sign * values[:-2], sign * middle, sign * values[2:]
+def _highest_peak(values: Floats, sign: int) -> tuple[float, int]:
+    """The height over zero and the place in `values[1:-1]` of the highest peak of `sign`, by a parabola around it."""
+    before, here, after = (sign * values[k : len(values) - 2 + k].astype(np.float64) for k in range(3))
     bend = before + after - 2 * here
     is_peak = (here >= before) & (here >= after) & (bend < 0)
     height = here - (after - before) * (after - before) / np.where(is_peak, 8 * bend, -np.inf)
-    return int(np.argmax(height))
+    height[here <= 0] = 0
+    return float(height.max()), int(np.argmax(height))
 
 
 class Decisions:
@@ -143,6 +154,8 @@ class Decisions:
         self._last_beat: int | None = None
         self._rr = plan.rr_start
         self._mean_height = 0.0
+        self._usual_side = 0.0
+        self._usual_shape = np.zeros(2 * plan.shape + 1)
 
     def add(self, candidate: Candidate) -> None:
         """Let a candidate wait for its decision."""
@@ -212,8 +225,25 @@ class Decisions:
 
     def _accept(self, candidate: Candidate) -> int:
         plan = self._plan
+        position = self._marked(candidate)
         gap = math.inf if self._last_beat is None else float(candidate.place - self._last_beat)
         if gap < plan.rr_pause:
             self._rr += plan.rr_weight * (min(max(gap, plan.rr_low), plan.rr_high) - self._rr)
         self._last_beat = candidate.place
-        return candidate.position
+        return position
+
+    def _marked(self, candidate: Candidate) -> int:
+        """Where a beat has its mark."""
+        plan, side = self._plan, candidate.side
+        if abs(side) < plan.doubt:
+            own, usual = candidate.shape, self._usual_shape
+            # added up from the first to the last, as the kernel does
+            product, power, usual_power = (
+                np.add.accumulate(one * other)[-1] for one, other in ((own, usual), (own, own), (usual, usual))
+            )
+            if usual_power == 0 or product > plan.same_shape * math.sqrt(power * usual_power):
+                weight = 1.0 if usual_power == 0 else plan.shape_weight
+                self._usual_shape = usual + weight * (own - usual)
+                self._usual_side += weight * (side - self._usual_side)
+                side = self._usual_side
+        return candidate.positions[0 if side >= 0 else 1]

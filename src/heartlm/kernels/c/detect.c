@@ -2,7 +2,7 @@
  *
  *     samples -> decimated -> even and odd filter -> power -> smooth height -> candidates -> beats
  *
- * The even filter passes about 5 to 20 Hz; where its output is farthest from zero the beat has its mark. */
+ * The even filter passes about 5 to 20 Hz; where its output is far from zero the beat has its mark. */
 #include <math.h>
 #include <string.h>
 
@@ -116,31 +116,42 @@ static void smoothen(const struct plan *p, struct detector *d, struct arrays *a,
     d->num_smooth += count;
 }
 
-/* How far from zero x is at its peak near x[0]: a parabola through three values where the middle one is an extremum. */
+/* The value of x at its peak near x[0]: a parabola through three values where the middle one is farthest from zero. */
 static double peak_height(const float *x) {
-    double sign = x[0] < 0 ? -1 : 1, before = sign * x[-1], here = sign * x[0], after = sign * x[1];
-    double bend = before + after - 2 * here;
-    if (!(here >= before && here >= after && bend < 0)) return here;
-    return here - (after - before) * (after - before) / (8 * bend);
+    double before = x[-1], here = x[0], after = x[1], bend = before + after - 2 * here;
+    int is_peak = here < 0 ? here <= before && here <= after && bend > 0 : here >= before && here >= after && bend < 0;
+    return is_peak ? here - (after - before) * (after - before) / (8 * bend) : here;
 }
 
-/* The sample around `place` where the even filter's output is farthest from zero. */
-static int64_t mark(const struct plan *p, struct detector *d, struct arrays *a, int64_t place, const float *fine) {
-    double highest = -1;
-    int64_t peak = place;
-    for (int64_t i = place - p->reach; i <= place + p->reach; i++) {
-        double height = peak_height(a->even + (i - d->base));
-        if (height > highest) highest = height, peak = i;
-    }
+/* The sample around the place `peak` where the even filter's output is farthest above zero (`sign` 1) or below (-1). */
+static int64_t mark(const struct plan *p, struct detector *d, struct arrays *a, int64_t peak, float sign, const float *fine) {
     float farthest = -1;
     int64_t centre = peak * p->factor + (p->factor - 1) / 2, position = centre;
     for (int64_t first = centre - p->factor; first <= centre + p->factor; first += LANES) {
         float values[LANES];
         filter(a->samples + (first - d->base * p->factor), fine, p->fine_taps, 0, LANES, values);
         for (int64_t i = 0; i < LANES && first + i <= centre + p->factor; i++)
-            if (fabsf(values[i]) > farthest) farthest = fabsf(values[i]), position = first + i;
+            if (sign * values[i] > farthest) farthest = sign * values[i], position = first + i;
     }
     return position;
+}
+
+/* Where the beat at a candidate's place may have its mark, and what it looks like if that is in doubt. */
+static void look_at(const struct plan *p, struct detector *d, struct arrays *a, int64_t number, const float *fine) {
+    struct candidate *c = candidate(d, number);
+    double above = 0, below = 0;
+    int64_t highest = c->place, lowest = c->place;
+    for (int64_t i = c->place - p->reach; i <= c->place + p->reach; i++) {
+        double height = peak_height(a->even + (i - d->base));
+        if (height > above) above = height, highest = i;
+        if (-height > below) below = -height, lowest = i;
+    }
+    c->side = above + below > 0 ? (above - below) / (above + below) : 0;
+    if (c->side > -p->doubt) c->positions[0] = mark(p, d, a, highest, 1, fine);
+    if (c->side < p->doubt) c->positions[1] = mark(p, d, a, lowest, -1, fine);
+    if (fabs(c->side) < p->doubt)
+        memcpy(shape_of(d, number), a->even + (c->place - p->shape - d->base),
+               (size_t)(2 * p->shape + 1) * sizeof(float));
 }
 
 /* Candidates are the places whose power is more than any within the refractory time before and no less than any after.
@@ -155,7 +166,8 @@ static void find_candidates(const struct plan *p, struct detector *d, struct arr
             while (before <= refractory && x[-before] < x[0]) before++;
             if (before > refractory) {
                 struct candidate *c = candidate(d, d->num_found++);
-                c->place = place, c->height = sqrt(x[0]), c->position = mark(p, d, a, place, fine);
+                c->place = place, c->height = sqrt(x[0]);
+                look_at(p, d, a, d->num_found - 1, fine);
             }
         }
         place += after;

@@ -9,6 +9,7 @@
 
 #define NUM_CANDIDATES 256 /* remembered, a power of two */
 #define NEW_PLACES 1024    /* decimated samples taken in at once */
+#define MOST_SHAPE 40      /* places that tell the shape of a beat, at most */
 
 /* The settings in samples; heartlm.kernels.detect.Plan is the same structure. */
 struct plan {
@@ -23,6 +24,7 @@ struct plan {
     int64_t looks_ahead; /* 1: one of the windows comes after the candidate, 0: both come before */
     int64_t apart;       /* those before are so far apart */
     int64_t warm_up;     /* places that come before the first decision */
+    int64_t shape;       /* the shape of a beat is what so many places on either side show */
     double threshold;    /* of height over level */
     double search_gap;   /* over the mean RR interval, from which on a lower candidate will do */
     double search_threshold;
@@ -33,11 +35,15 @@ struct plan {
     double rr_start;     /* the mean RR interval before there is one, in places */
     double rr_low, rr_high; /* an interval counts as no less and no more than this, */
     double rr_pause;        /* and not at all from this on */
+    double doubt;           /* a beat's side is in doubt where it is less than this */
+    double same_shape;      /* correlation with the usual shape from which on a beat is marked on the usual side */
+    double shape_weight;
 };
 
 struct candidate {
     int64_t place;
-    int64_t position;
+    int64_t positions[2]; /* where the even filter's output is farthest above and below zero */
+    double side;          /* by how much it is farther above than below, from 1 to -1; one position where that is clear */
     double height;
     double level;
 };
@@ -51,8 +57,10 @@ struct detector {
     int64_t first_open;             /* decided ones from here on were rejected, but may come back */
     int64_t has_beat, last_beat;
     double rr, mean_height;
+    double usual_side, usual_shape[MOST_SHAPE]; /* means over the beats of one shape */
     float origin; /* the first sample: every other is taken relative to it */
     struct candidate candidates[NUM_CANDIDATES];
+    float shapes[NUM_CANDIDATES][MOST_SHAPE]; /* apart, since the search for the highest runs over the candidates */
 };
 
 /* The arrays behind the structure, each `capacity` places long, the samples times the factor. */

@@ -3,11 +3,15 @@
 #ifndef HEARTLM_DETECT_DECIDE_H
 #define HEARTLM_DETECT_DECIDE_H
 
+#include <math.h>
+
 #include "detect.h"
 
 static struct candidate *candidate(struct detector *d, int64_t number) {
     return &d->candidates[number & (NUM_CANDIDATES - 1)];
 }
+
+static float *shape_of(struct detector *d, int64_t number) { return d->shapes[number & (NUM_CANDIDATES - 1)]; }
 
 /* Height of the highest candidate at places `first` to `last`. */
 static double highest(struct detector *d, int64_t first, int64_t last) {
@@ -37,16 +41,39 @@ static double mean_height_at(const struct plan *p, const struct detector *d, int
     return d->has_beat ? d->mean_height / (1 + (double)(place - d->last_beat) / p->decay) : 0;
 }
 
+/* Where a beat has its mark: on the side where it is farther from zero. Where that is in doubt and it has the usual shape,
+ * on the side where most such beats are: two peaks about as high would else take turns, and RR intervals jump. */
+static int64_t marked(const struct plan *p, struct detector *d, int64_t number) {
+    const struct candidate *c = candidate(d, number);
+    const float *shape = shape_of(d, number);
+    int64_t length = 2 * p->shape + 1;
+    double product = 0, own = 0, usual = 0, side = c->side;
+    if (fabs(side) < p->doubt) {
+        for (int64_t i = 0; i < length; i++) {
+            product += shape[i] * d->usual_shape[i];
+            own += (double)shape[i] * shape[i];
+            usual += d->usual_shape[i] * d->usual_shape[i];
+        }
+        if (usual == 0 || product > p->same_shape * sqrt(own * usual)) {
+            double weight = usual == 0 ? 1 : p->shape_weight;
+            for (int64_t i = 0; i < length; i++) d->usual_shape[i] += weight * (shape[i] - d->usual_shape[i]);
+            side = d->usual_side += weight * (side - d->usual_side);
+        }
+    }
+    return c->positions[!(side >= 0)];
+}
+
 /* Candidate number `number` becomes a beat. */
 static void accept(const struct plan *p, struct detector *d, int64_t number, int64_t *beats, int64_t *num_beats) {
     const struct candidate *c = candidate(d, number);
     double gap = (double)(c->place - d->last_beat);
+    int64_t position = marked(p, d, number);
     if (d->has_beat && gap < p->rr_pause) {
         gap = gap < p->rr_low ? p->rr_low : gap > p->rr_high ? p->rr_high : gap;
         d->rr += p->rr_weight * (gap - d->rr);
     }
     d->has_beat = 1, d->last_beat = c->place, d->first_open = number + 1;
-    if (c->position >= 0 && (d->num_real < 0 || c->position < d->num_real)) beats[(*num_beats)++] = c->position;
+    if (position >= 0 && (d->num_real < 0 || position < d->num_real)) beats[(*num_beats)++] = position;
 }
 
 /* Where no beat came for long before `place`, take the rejected candidate that stands highest over its level, if it is
