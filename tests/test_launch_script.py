@@ -286,3 +286,14 @@ def test_jupyter_prints_the_tunnel(capsys: pytest.CaptureFixture[str]):
     said = capsys.readouterr()
     assert "--port=9000" in said.out
     assert "ssh -N -L 9000:NODE:9000 -p 8822 login.lxp.lu" in said.err
+
+
+def test_the_output_with_the_token_is_for_its_owner_alone(tmp_path: Path):
+    text = notebook_script(Topology(), load_profile("generic"), "jupyter", LOGS, 8888)
+    start = text.index("# What to run")
+    output = tmp_path / "output"
+    output.touch(mode=0o644)
+    with output.open("w") as stream:
+        subprocess.run(["bash", "-ec", text[start : text.index("# How.")]], stdout=stream, check=True)
+    assert "JupyterLab will be at" in output.read_text()
+    assert output.stat().st_mode & 0o777 == 0o600

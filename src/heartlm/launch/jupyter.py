@@ -26,6 +26,7 @@ def _what(profile: SiteProfile, port: int) -> list[str]:
     here = profile.scheduler == "none"
     return [
         "# What to run; the token in the address it prints keeps others out.",
+        *([] if here else ["chmod go= /dev/stdout || true # the job's output, whatever the umask"]),
         "command=(",
         "    --no-browser",
         *(["    --ip=localhost"] if here else ['    "--ip=$(hostname)"']),

@@ -19,6 +19,7 @@ cpus=$SLURM_CPUS_PER_TASK
 export OMP_NUM_THREADS=$cpus
 
 # What to run; the token in the address it prints keeps others out.
+chmod go= /dev/stdout || true # the job's output, whatever the umask
 command=(
     --no-browser
     "--ip=$(hostname)"
