@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
 from heartlm.federated.aggregate import ExactMean
-from heartlm.federated.communicator import Communicator, LocalCommunicator
+from heartlm.federated.communicator import SHARED_BYTES, Communicator, LocalCommunicator
 from heartlm.federated.federate import clients_of_rank, strategy_of
 from heartlm.federated.local import LocalClient
 from heartlm.federated.meter import CommunicationMeter
@@ -25,7 +25,12 @@ from heartlm.federated.rounds import Rounds, Server
 from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.tiny import NUM_CLASSES, TinyLearning
 from heartlm.federated.waveforms import BeatSet
+from heartlm.training import shared_memory
 from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from heartlm.federated.mpi import MPICommunicator
+    from heartlm.federated.torch_distributed import TorchCommunicator
 
 STUDY = StudyConfig(rounds=4, local_steps=3, batch_size=8, evaluate_every=2, save_every=100, threads=1, device="cpu")
 SIZES = (40, 24, 32, 17)
@@ -94,9 +99,14 @@ def mpiexec(num_ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def write_final_vector(kind: str, out: str, settings: dict[str, Any]) -> None:
-    """What a rank does: run the study, and save the global weights of its rank."""
-    communicator: Communicator
-    if kind == "mpi":
+    """What a rank does: see that both ways to add up agree, run the study, and save the global weights of its rank.
+
+    Ranks of a `kind` that ends in "apart" share no memory, as on several machines.
+    """
+    communicator: MPICommunicator | TorchCommunicator
+    if kind.endswith("apart"):
+        shared_memory.FOLDER = Path(out) / "none"
+    if kind.startswith("mpi"):
         from heartlm.federated.mpi import MPICommunicator
 
         communicator = MPICommunicator()
@@ -104,6 +114,12 @@ def write_final_vector(kind: str, out: str, settings: dict[str, Any]) -> None:
         from heartlm.federated.torch_distributed import TorchCommunicator
 
         communicator = TorchCommunicator(timeout_s=60.0)
+    generator = torch.Generator().manual_seed(communicator.rank)
+    numbers = torch.randint(-(2**63), 2**63 - 1, (SHARED_BYTES // 8 + 5,), generator=generator)
+    waited_for = numbers.clone()
+    communicator.sum(waited_for)
+    assert torch.equal(communicator.start_sum(numbers).wait(), waited_for)
+    assert (communicator._shared is None) == kind.endswith("apart")
     torch.save(final_vector(communicator, **settings), Path(out) / f"{kind}-{communicator.size}-{communicator.rank}.pt")
     communicator.close()
 

@@ -94,21 +94,26 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def torch_in_ranks(num_ranks: int, out: str, settings: dict[str, Any]) -> list[int]:
-    return run_ranks(num_ranks, write_final_vector, "torch", out, settings)
+def torch_in_ranks(num_ranks: int, kind: str, out: str, settings: dict[str, Any]) -> list[int]:
+    return run_ranks(num_ranks, write_final_vector, kind, out, settings)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("num_ranks", [2, 3])
-def test_torch_ranks_agree_with_one_process_to_the_last_bit(tmp_path: Path, name: str, num_ranks: int):
+@pytest.mark.parametrize(
+    ("name", "kind", "num_ranks"),
+    [(name, "torch", num) for name in SETTINGS for num in (2, 3)] + [("fedavg", "torch apart", 2)],
+)
+def test_torch_ranks_agree_with_one_process_to_the_last_bit(tmp_path: Path, name: str, kind: str, num_ranks: int):
     function = "tests.test_federated_equivalence:torch_in_ranks"
-    assert run_in_a_process_of_its_own(function, num_ranks, str(tmp_path), SETTINGS[name]) == [0] * num_ranks
+    assert run_in_a_process_of_its_own(function, num_ranks, kind, str(tmp_path), SETTINGS[name]) == [0] * num_ranks
     assert_all_equal(tmp_path, num_ranks, name)
 
 
-@pytest.mark.parametrize(("name", "num_ranks"), [("fedavg", 2), ("stale", 4)])
-def test_mpi_ranks_agree_with_one_process_to_the_last_bit(tmp_path: Path, name: str, num_ranks: int):
-    done = mpiexec(num_ranks, "-m", "tests.federated", "mpi", str(tmp_path), json.dumps(SETTINGS[name]))
+@pytest.mark.parametrize(
+    ("name", "kind", "num_ranks"),
+    [("fedavg", "mpi", 2), ("fedavg", "mpi", 3), ("fedavg", "mpi apart", 3), ("stale", "mpi", 4)],
+)
+def test_mpi_ranks_agree_with_one_process_to_the_last_bit(tmp_path: Path, name: str, kind: str, num_ranks: int):
+    done = mpiexec(num_ranks, "-m", "tests.federated", kind, str(tmp_path), json.dumps(SETTINGS[name]))
     assert done.returncode == 0, done.stderr
     assert_all_equal(tmp_path, num_ranks, name)
 

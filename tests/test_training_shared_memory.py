@@ -14,7 +14,7 @@ import torch.distributed as dist
 from heartlm.training import shared_memory
 from heartlm.training.parallel import Sums, has_gone
 from heartlm.training.ranks import Ranks
-from heartlm.training.shared_memory import SLOT_BYTES, RankGone, SharedSum, shared_sum_of
+from heartlm.training.shared_memory import KINDS, SLOT_BYTES, RankGone, SharedSum, shared_sum_of
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 
 
@@ -26,12 +26,15 @@ def shared() -> SharedSum:
 
 
 def numbers(rank: int, num: int, kind: torch.dtype) -> torch.Tensor:
-    return torch.randn(num, generator=torch.Generator().manual_seed(rank), dtype=kind)
+    generator = torch.Generator().manual_seed(rank)
+    if kind is torch.int64:
+        return torch.randint(-(2**63), 2**63 - 1, (num,), generator=generator)  # sums wrap around
+    return torch.randn(num, generator=generator, dtype=kind)
 
 
 def sum_as_rank() -> None:
     add_up, rank, of = shared(), dist.get_rank(), dist.get_world_size()
-    for kind in (torch.float32, torch.float64):
+    for kind in KINDS:
         for num in (1, 3, 17, SLOT_BYTES // 8, SLOT_BYTES // 4 + 1, SLOT_BYTES + 5):
             mine = numbers(rank, num, kind)
             add_up(mine)

@@ -87,13 +87,16 @@ class Here:
 class Aggregator(Protocol):
     """Makes the mean of a round; all ranks call it alike."""
 
-    def start(self, round_index: int, shares: Sequence[Share], asked_samples: int) -> PendingMean:
+    def start(
+        self, round_index: int, shares: Sequence[Share], asked_samples: int, at_once: bool = False
+    ) -> PendingMean:
         """Send the shares of this rank's clients on their way.
 
         Args:
             round_index: from 0.
             shares: of this rank, by client; may be empty.
             asked_samples: of all clients asked in the round, which the weights are shares of.
+            at_once: whether nothing is computed meanwhile, so that the sum may be waited for here.
         """
 
 
@@ -169,12 +172,20 @@ class ExactMean:
             sums = self._sum.whole[begin : begin + size]
             self._buckets.append(_Bucket(begin, min(begin + size, num_parameters), sums, sums.nbytes))
 
-    def start(self, round_index: int, shares: Sequence[Share], asked_samples: int) -> PendingMean:
+    def start(
+        self, round_index: int, shares: Sequence[Share], asked_samples: int, at_once: bool = False
+    ) -> PendingMean:
         """Send what this rank's clients changed; the samples of those that took part travel as the last number."""
         pending = list[Pending]()
         with self._meter.exposed():
             parts = [(share.update.delta, share.weight) for share in shares]
             self._sum[-1] = sum(share.update.num_samples for share in shares)
+            if at_once:
+                self._sum.fill(0, len(self._deltas), parts)
+                with self._meter.call():
+                    self._communicator.sum(self._sum.whole)
+                self._meter.sent(self._sum.whole.nbytes, arrived=True)
+                return Here(self._mean(asked_samples))
             for bucket in self._buckets:
                 self._sum.fill(bucket.begin, bucket.end, parts)
                 with self._meter.call():

@@ -55,7 +55,9 @@ class CompressedMean:
         self._study = study
         self._memories = dict[int, ErrorFeedback]()
 
-    def start(self, round_index: int, shares: Sequence[Share], asked_samples: int) -> PendingMean:
+    def start(
+        self, round_index: int, shares: Sequence[Share], asked_samples: int, at_once: bool = False
+    ) -> PendingMean:
         """Compress what this rank's clients changed and send it to every rank."""
         with self._meter.exposed():
             messages = b"".join(self._message(share, round_index) for share in shares)

@@ -84,7 +84,9 @@ class RemoteMaskedMean:
         self._fleet = fleet
         self.ledger = None if privacy is None else Ledger(privacy, len(fleet.members))
 
-    def start(self, round_index: int, shares: Sequence[Share], asked_samples: int) -> PendingMean:
+    def start(
+        self, round_index: int, shares: Sequence[Share], asked_samples: int, at_once: bool = False
+    ) -> PendingMean:
         """Let nodes mask and add up what they have put aside."""
         if len(shares) < LEAST_CLIENTS:
             print(f"round {round_index + 1}: {len(shares)} clients are left, nothing is sent", file=sys.stderr)

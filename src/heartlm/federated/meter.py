@@ -98,10 +98,10 @@ class CommunicationMeter:
     def _leave_call(self) -> None:
         self._calls_s += self._now_s() - self._call_s
 
-    def sent(self, num_bytes: int) -> None:
-        """Bytes were handed over; the first of a round begin a flight."""
+    def sent(self, num_bytes: int, arrived: bool = False) -> None:
+        """Bytes were handed over; unless they have arrived, the first of a round begin a flight."""
         self._num_bytes += num_bytes
-        if self._flight_s is None:
+        if self._flight_s is None and not arrived:
             self._flight_s = self._now_s()
 
     def landed(self, there_s: float) -> None:

@@ -9,6 +9,8 @@ of the main thread do not get in between. Where the MPI is not made for threads,
 from __future__ import annotations
 
 import atexit
+import functools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 from torch import Tensor
 
 from heartlm.errors import needs
-from heartlm.federated.communicator import Pending
+from heartlm.federated.communicator import Pending, shared_sum_of
+from heartlm.training.shared_memory import SharedSum
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Request
@@ -62,6 +65,17 @@ class MPICommunicator:
         """Begin to add up."""
         comm, mpi = self._background, self._mpi
         return self._under_way(lambda: comm.Iallreduce(mpi.IN_PLACE, numbers.numpy(), mpi.SUM), numbers)
+
+    def sum(self, numbers: Tensor) -> None:
+        """Add up, through shared memory on one machine."""
+        if self._shared is not None:
+            self._shared(numbers)
+        else:
+            self._comm.Allreduce(self._mpi.IN_PLACE, numbers.numpy(), self._mpi.SUM)
+
+    @functools.cached_property
+    def _shared(self) -> SharedSum | None:
+        return shared_sum_of(self, timeout_s=math.inf)  # MPI itself ends all ranks where one has died
 
     def start_gather(self, payload: Tensor) -> Pending:
         """Begin to gather."""

@@ -40,13 +40,15 @@ class PrivateMean:
     ) -> None:
         self.inner, self._communicator, self.ledger, self._generator = inner, communicator, ledger, generator()
 
-    def start(self, round_index: int, shares: Sequence[Share], asked_samples: int) -> PendingMean:
+    def start(
+        self, round_index: int, shares: Sequence[Share], asked_samples: int, at_once: bool = False
+    ) -> PendingMean:
         """Clip, add each client's share of the noise, and hand over to the inner mean."""
         here = [share.client for share in shares]
         everybody = sorted(client for clients in self._communicator.gather_objects(here) for client in clients)
         self.ledger.took_part(everybody)
         number = len(everybody)
-        return self.inner.start(round_index, [self._private(share, number) for share in shares], number)
+        return self.inner.start(round_index, [self._private(share, number) for share in shares], number, at_once)
 
     def _private(self, share: Share, number: int) -> Share:
         delta = clip_and_noise(share.update.delta, self.ledger.privacy, number, self._generator)

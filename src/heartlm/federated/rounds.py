@@ -107,7 +107,8 @@ class Rounds:
         shares, num_lost = self._train(asked)
         compute_s = time.perf_counter() - begin_s - self.meter.inside_s()
         self._finish()  # with staleness, of the round before
-        self._pending = self.aggregator.start(round_index, shares, self._samples_of(asked))
+        meanwhile = self.study.staleness or (self.study.overlap and self._to_evaluate is not None)
+        self._pending = self.aggregator.start(round_index, shares, self._samples_of(asked), at_once=not meanwhile)
         if self.study.overlap:
             self._evaluate_now()
         if last or not self.study.staleness:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from contextlib import ExitStack
 from datetime import timedelta
@@ -11,9 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from heartlm.federated.communicator import Pending
+from heartlm.federated.communicator import Pending, shared_sum_of
 from heartlm.training.config import TrainingConfig
 from heartlm.training.parallel import joined
+from heartlm.training.shared_memory import SharedSum
 
 Value = TypeVar("Value")
 Device = Literal["auto", "cpu", "cuda"]
@@ -39,6 +41,7 @@ class TorchCommunicator:
     def __init__(
         self, device: Literal["auto", "cpu", "cuda"] = "cpu", threads: int | None = None, timeout_s: float = 600.0
     ) -> None:
+        self._timeout_s = timeout_s
         self._exit, self.gets_on_alone = ExitStack(), False  # it does, but nobody would note when it is there
         if not dist.is_initialized():
             config = TrainingConfig(device=device, threads=threads, timeout_s=timeout_s)
@@ -52,6 +55,17 @@ class TorchCommunicator:
         """Begin to add up; for NCCL on the GPU, and back."""
         there = numbers.to(self._device, non_blocking=True)
         return _Pending(dist.all_reduce(there, async_op=True), there, numbers)
+
+    def sum(self, numbers: Tensor) -> None:
+        """Add up, through shared memory on one machine."""
+        if self._shared is not None:
+            self._shared(numbers)
+        else:
+            self.start_sum(numbers).wait()
+
+    @functools.cached_property
+    def _shared(self) -> SharedSum | None:
+        return shared_sum_of(self, self._timeout_s)
 
     def start_gather(self, payload: Tensor) -> Pending:
         """Begin to gather; for NCCL on the GPU, and back."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from ctypes import addressof, c_char
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,9 @@ from heartlm.training.ranks import Ranks
 FOLDER = Path("/dev/shm")
 SLOT_BYTES = 256 << 10
 """Of numbers a round; what ranks share stays in their caches."""
+
+KINDS = {torch.float32: 0, torch.float64: 1, torch.int64: 2}
+"""How the kernel is told what to add up."""
 
 PATIENCE_NS = 20_000_000
 """How long the kernel waits before it is seen whether the others are still there."""
@@ -45,17 +49,18 @@ class SharedSum:
         rank: this one.
         num_ranks: how many there are.
         timeout_s: after which a rank that does not answer counts as gone.
+        slot_bytes: of numbers a round, whole cache lines; twice as many a rank are shared.
 
     Raises:
         OSError: there are no kernels, or no memory to share.
     """
 
-    def __init__(self, file: Path, rank: int, num_ranks: int, timeout_s: float) -> None:
+    def __init__(self, file: Path, rank: int, num_ranks: int, timeout_s: float, slot_bytes: int = SLOT_BYTES) -> None:
         kernel = shared_sum()
         if kernel is None:
             raise OSError("no compiled kernels")
         self._kernel, self.rank, self.num_ranks, self.timeout_s = kernel, rank, num_ranks, timeout_s
-        num_bytes = memory_bytes(num_ranks, SLOT_BYTES)
+        num_bytes, self._slot_bytes = memory_bytes(num_ranks, slot_bytes), slot_bytes
         self._file = file.open("r+b", buffering=0)
         os.posix_fallocate(self._file.fileno(), 0, num_bytes)  # now, as a page that is missing later is a signal
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, rank)
@@ -64,27 +69,26 @@ class SharedSum:
         self._round = 0
 
     def __call__(self, numbers: Tensor) -> None:
-        """Replace `numbers`, float32 or float64, contiguous, on the CPU, by their sums, the same bits on every rank.
+        """Replace `numbers`, of one of `KINDS`, contiguous, on the CPU, by their sums, the same bits on every rank.
 
         Raises:
             RankGone: another rank has.
         """
-        slot, flat = SLOT_BYTES // numbers.element_size(), numbers.view(-1)
+        slot, flat = self._slot_bytes // numbers.element_size(), numbers.view(-1)
         for begin in range(0, len(flat), slot):
             self.begin(flat[begin : begin + slot])()
 
     def begin(self, numbers: Tensor) -> Callable[[], None]:
-        """Show `numbers`, at most `SLOT_BYTES`, to the others; the result is a function that waits for their sums.
+        """Show `numbers`, at most a slot of them, to the others; the result is a function that waits for their sums.
 
         It has to be called before anything else is added up.
         """
-        assert numbers.dtype in (torch.float32, torch.float64) and numbers.is_contiguous()
-        assert numbers.device.type == "cpu" and numbers.nbytes <= SLOT_BYTES
+        assert numbers.is_contiguous() and numbers.device.type == "cpu" and numbers.nbytes <= self._slot_bytes
         self._round += 1
-        place = self._address, SLOT_BYTES, self.num_ranks, self.rank, self._round
+        place = self._address, self._slot_bytes, self.num_ranks, self.rank, self._round
 
         def after(stage: int, patience_ns: int) -> int:
-            return self._kernel(*place, stage, numbers.data_ptr(), numbers.nbytes, numbers.element_size(), patience_ns)
+            return self._kernel(*place, stage, numbers.data_ptr(), numbers.nbytes, KINDS[numbers.dtype], patience_ns)
 
         begin_s, stage = time.monotonic(), after(0, 0)
 
@@ -122,9 +126,23 @@ def shared_sum_of(ranks: Ranks, timeout_s: float) -> SharedSum | None:
     if not 1 < ranks.world_size == ranks.local_world_size:
         return None
     agreement = Agreement(timeout_s)
-    path = agreement.first(_new_file)
+    return opened(ranks, timeout_s, lambda mine: agreement.all(lambda: mine))
+
+
+def opened(
+    ranks: Ranks, timeout_s: float, gather: Callable[[Any], list[Any]], slot_bytes: int = SLOT_BYTES
+) -> SharedSum | None:
+    """The sum of `ranks`, which are on one machine and all call this; None where one of them cannot.
+
+    Args:
+        ranks: this one and how many there are.
+        timeout_s: after which a rank that does not answer counts as gone.
+        gather: gives what every rank gave it, by rank.
+        slot_bytes: see `SharedSum`.
+    """
+    path = gather(_new_file() if ranks.is_first else None)[0]
     made: list[SharedSum] = []
-    all_have = path is not None and all(agreement.all(lambda: _opened(path, ranks, timeout_s, made)))
+    all_have = all(gather(path is not None and _opened(path, ranks, timeout_s, slot_bytes, made)))
     if path is not None and ranks.is_first:
         path.unlink(missing_ok=True)
     return made[0] if all_have else None
@@ -139,9 +157,9 @@ def _new_file() -> Path | None:
     return Path(name)
 
 
-def _opened(path: Path, ranks: Ranks, timeout_s: float, made: list[SharedSum]) -> bool:
+def _opened(path: Path, ranks: Ranks, timeout_s: float, slot_bytes: int, made: list[SharedSum]) -> bool:
     try:
-        made.append(SharedSum(path, ranks.local_rank, ranks.local_world_size, timeout_s))
+        made.append(SharedSum(path, ranks.local_rank, ranks.local_world_size, timeout_s, slot_bytes))
     except OSError:
         return False
     return True

@@ -59,23 +59,33 @@ static void sum_doubles(double *sums, const double *theirs, int64_t num) {
         sums[i] += theirs[i];
 }
 
-static void add(void *sums, const void *theirs, int64_t num_bytes, int64_t item_bytes) {
-    if (item_bytes == sizeof(double))
-        sum_doubles(sums, theirs, num_bytes / item_bytes);
+/* Whole numbers wrap around at 2^64. */
+static void sum_integers(uint64_t *sums, const uint64_t *theirs, int64_t num) {
+    for (int64_t i = 0; i < num; i++)
+        sums[i] += theirs[i];
+}
+
+enum { FLOATS, DOUBLES, INTEGERS };
+
+static void add(void *sums, const void *theirs, int64_t num_bytes, int64_t kind) {
+    if (kind == INTEGERS)
+        sum_integers(sums, theirs, num_bytes / 8);
+    else if (kind == DOUBLES)
+        sum_doubles(sums, theirs, num_bytes / 8);
     else
-        sum_floats(sums, theirs, num_bytes / item_bytes);
+        sum_floats(sums, theirs, num_bytes / 4);
 }
 
 /* Add up the numbers of all ranks in `data`, which holds those of `rank`. */
 static void add_everything(void *data, const char *slots, int64_t slot_bytes, int64_t num_ranks, int64_t rank,
-                           int64_t num_bytes, int64_t item_bytes) {
+                           int64_t num_bytes, int64_t kind) {
     if (num_ranks == 2) { /* a + b is b + a, bit for bit */
-        add(data, slots + (1 - rank) * slot_bytes, num_bytes, item_bytes);
+        add(data, slots + (1 - rank) * slot_bytes, num_bytes, kind);
         return;
     }
     memcpy(data, slots, (size_t)num_bytes);
     for (int64_t other = 1; other < num_ranks; other++)
-        add(data, slots + other * slot_bytes, num_bytes, item_bytes);
+        add(data, slots + other * slot_bytes, num_bytes, kind);
 }
 
 /* Where the part of `rank` begins; parts are whole cache lines, so that no two ranks write to one. */
@@ -85,9 +95,9 @@ static int64_t part(int64_t num_bytes, int64_t rank, int64_t num_ranks) {
 }
 
 /* Go on with round `round`, from 1, at `stage`, 0 at first; return the stage that waits for another rank after
- * `patience_ns`, to be called again with, or 3 when `data`, float or double as `item_bytes` says, holds the sum. */
+ * `patience_ns`, to be called again with, or 3 when `data`, numbers of that `kind`, holds the sum. */
 int64_t HEARTLM(shared_sum)(char *memory, int64_t slot_bytes, int64_t num_ranks, int64_t rank, int64_t round,
-                            int64_t stage, void *data, int64_t num_bytes, int64_t item_bytes, int64_t patience_ns) {
+                            int64_t stage, void *data, int64_t num_bytes, int64_t kind, int64_t patience_ns) {
     char *slots = memory + num_ranks * CACHE_LINE + (round % 2) * num_ranks * slot_bytes;
     if (stage == 0) {
         memcpy(slots + rank * slot_bytes, data, (size_t)num_bytes);
@@ -98,12 +108,12 @@ int64_t HEARTLM(shared_sum)(char *memory, int64_t slot_bytes, int64_t num_ranks,
         if (!wait_for_all(memory, num_ranks, 2 * round - 1, patience_ns))
             return 1;
         if (num_ranks == 2 || num_bytes <= FEW_BYTES) {
-            add_everything(data, slots, slot_bytes, num_ranks, rank, num_bytes, item_bytes);
+            add_everything(data, slots, slot_bytes, num_ranks, rank, num_bytes, kind);
             return 3;
         }
         const int64_t begin = part(num_bytes, rank, num_ranks), size = part(num_bytes, rank + 1, num_ranks) - begin;
         for (int64_t other = 1; other < num_ranks; other++)
-            add(slots + begin, slots + begin + other * slot_bytes, size, item_bytes);
+            add(slots + begin, slots + begin + other * slot_bytes, size, kind);
         mark(memory, rank, 2 * round);
     }
     if (!wait_for_all(memory, num_ranks, 2 * round, patience_ns))
