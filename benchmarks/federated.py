@@ -2,14 +2,10 @@
 
     python benchmarks/federated.py --data FOLDER/mitdb --work FOLDER
 
-Three tables. What it learns: TinyECG trained on all of DS1 in one place, and over clients that are patients of it or
+Two tables. What it learns: TinyECG trained on all of DS1 in one place, and over clients that are patients of it or
 groups of patients, scored on DS2; the models of all numbers of ranks must be the same to the last bit. What
-communication costs: rounds as the published study has them (a blocking all-reduce for every parameter), ours waited
-for, and ours with overlap, in turns in one run. What a killed client costs: the process of one client is killed in the
-middle of a round.
-
-Ranks beyond the number of cores share them; then a collective takes as long as the scheduler needs to let every rank
-run, and fewer collectives count for more.
+a killed client costs: the process of one client is killed in the middle of a round. What adding up costs is measured by
+federated_rounds.py.
 """
 
 from __future__ import annotations
@@ -17,18 +13,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import shutil
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from steps import Steps
+from steps import on_ranks
 from timing import Table, write
-
-from heartlm.federated.sweep_launch import mpiexec
 
 HERE = Path(__file__).parent
 LEARNING = {
@@ -53,17 +44,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--rounds", type=int, default=LEARNING["rounds"], help="of the studies that learn")
-    parser.add_argument("--repeats", type=int, default=9, help="of each way to communicate")
     return parser.parse_args()
-
-
-def on_ranks(num_ranks: int, *words: object) -> None:
-    """Run this Python on so many ranks."""
-    flags = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
-    command = [mpiexec(), *flags, "-n", str(num_ranks), sys.executable, *map(str, words)]
-    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
 
 
 def learnt(chosen: argparse.Namespace, name: str, num_ranks: int, **settings: object) -> dict[str, Any]:
@@ -116,49 +97,6 @@ def what_it_learns(chosen: argparse.Namespace) -> Table:
     return table
 
 
-def what_communication_costs(chosen: argparse.Namespace, corpus: Path) -> Table:
-    columns = (
-        "model",
-        "ranks",
-        "way",
-        "exposed ms",
-        "study's over it",
-        "hidden share",
-        "waited less",
-        "exposed ms behind a barrier",
-        "study's over it there",
-        "kB a rank",
-    )
-    table = Table("what a round leaves to wait for", columns)
-    cases = {
-        "TinyECG": ("tiny_ecg", chosen.data, ("--local-steps", 20, "--batch-size", 64)),
-        "heart language model, depth 4": ("pretrain", corpus, ("--local-steps", 5, "--batch-size", 4)),
-    }
-    for model, (kind, source, words) in cases.items():
-        for ranks in chosen.ranks:
-            out = chosen.work / f"rounds-{kind}-{ranks}.json"
-            on_ranks(ranks, HERE / "federated_rounds.py", kind, source, out, "--repeats", chosen.repeats, *words)
-            told = json.loads(out.read_text())
-            ways, tensors = told["ways"], told["num_tensors"]
-            for way in ("study", "blocking", "overlapped"):
-                cost, apart = ways[way], ways[f"{way}, barrier"]
-                both = cost["exposed_s"] + cost["hidden_s"]
-                table.add(
-                    f"{model} ({told['num_parameters']} parameters, {tensors} tensors)",
-                    ranks,
-                    way,
-                    f"{1e3 * cost['exposed_s']:.2f}",
-                    f"{ways['study']['exposed_s'] / cost['exposed_s']:.1f}x",
-                    f"{cost['hidden_s'] / both:.2f}",
-                    f"{1 - cost['exposed_s'] / ways['blocking']['exposed_s']:.2f}" if way == "overlapped" else "",
-                    f"{1e3 * apart['exposed_s']:.2f}",
-                    f"{ways['study, barrier']['exposed_s'] / apart['exposed_s']:.1f}x",
-                    f"{cost['bytes'] / 1e3:.0f}",
-                )
-    table.close()
-    return table
-
-
 def what_a_killed_client_costs(chosen: argparse.Namespace) -> Table:
     columns = ("clients, ranks", "rounds", "killed in round", "client rounds lost", "rounds it took part in", "V F1")
     table = Table("what a killed client costs", columns)
@@ -179,9 +117,8 @@ def what_a_killed_client_costs(chosen: argparse.Namespace) -> Table:
 
 def main() -> None:
     chosen = options()
-    steps, corpus = Steps(chosen.work), chosen.work / "corpus"
-    steps.run("tokenize", corpus, "tokenize", chosen.data, "--out", corpus)
-    tables = [what_it_learns(chosen), what_communication_costs(chosen, corpus), what_a_killed_client_costs(chosen)]
+    chosen.work.mkdir(parents=True, exist_ok=True)
+    tables = [what_it_learns(chosen), what_a_killed_client_costs(chosen)]
     write("federated", "Federated training by patient on mitdb", tables, LEARNING | {"rounds": chosen.rounds})
 
 

@@ -1,29 +1,39 @@
-"""A rank of `federated.py`: rounds in three ways, in turns, and what communication each of them leaves to wait for.
+"""What adding up costs a rank in a round, in four ways, in turns: the seconds in which it computes nothing.
 
-    mpiexec -n 4 python benchmarks/federated_rounds.py tiny_ecg DATABASE OUT.json
+    python benchmarks/federated_rounds.py --data DATABASE --work FOLDER         about 6 minutes
 
-- study: a blocking all-reduce for every parameter, in float32, through host memory, as the published study does it.
-- blocking: the flat vector in fixed point, waited for at once.
-- overlapped: the same, on its way while the next local steps are taken (staleness 1), tested between steps.
+| way | staleness | what is done |
+|---|---|---|
+| floats, by parameter | 0 | a blocking float32 all-reduce for each parameter, as in the CrossScale study; unweighted |
+| floats, one vector | 0 | one blocking float32 all-reduce of all parameters, unweighted |
+| exact | 0 | differences in double precision, weighted, in 64-bit fixed point, added up, waited for at once |
+| exact, one round late | 1 | the same, added up by another thread while the next local steps are taken |
 
-Ranks begin their local steps together. What a rank waits for after them, others that are slower included, is what the
-published study calls its communication: "as it comes". With a barrier behind the local steps only the sums are left.
+Each way starts from the weights of a rank after its local steps and ends with the next weights in its model. Ranks meet
+at a barrier behind their local steps, so what is measured is adding up alone; "as it comes" leaves the barrier out and
+contains the waiting for slower ranks. With one round of staleness the sum is waited for a round later, when it is there
+already: what remains is bringing numbers into fixed point and back.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import statistics
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from steps import Steps, on_ranks
+from timing import Spread, Table, write
 
-from heartlm.federated.aggregate import ExactMean, Share
+from heartlm.federated.aggregate import ExactMean, PendingMean, Share
 from heartlm.federated.client import Errand, Update, nothing
 from heartlm.federated.communicators import communicator_of
 from heartlm.federated.language import CorpusPatients
@@ -37,11 +47,27 @@ from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.tiny import TinyPatients
 from heartlm.training.full_speed import at_full_speed
 
-WAYS = ("study", "blocking", "overlapped")
+COLUMNS = (
+    "model",
+    "ranks",
+    "way",
+    "staleness",
+    "exposed ms, behind a barrier",
+    "over floats by parameter",
+    "over floats in one vector",
+    "exposed ms, as it comes",
+    "kB a rank",
+)
+WAYS = {"floats, by parameter": 0, "floats, one vector": 0, "exact": 0, "exact, one round late": 1}
+"""With their staleness."""
+MODELS: dict[str, tuple[str, tuple[object, ...]]] = {
+    "TinyECG": ("tiny_ecg", ("--local-steps", 20, "--batch-size", 64)),
+    "heart language model": ("pretrain", ("--local-steps", 2, "--batch-size", 4)),
+}
 
 
 class Rank:
-    """One client of the study, and the three ways to add up what it learnt."""
+    """One client of the study, and the ways to add up what it learnt."""
 
     def __init__(self, study: StudyConfig, communicator: MPICommunicator) -> None:
         self.communicator, self.study = communicator, study
@@ -60,98 +86,143 @@ class Rank:
         self.round_index += 1
         return self.client.train(self.vector, Errand(self.round_index, self.study.local_steps), between)
 
-    def share(self, update: Update) -> list[Share]:
-        return [Share(self.client.number, self.client.num_samples / self.samples, update)]
-
     def clock(self, barrier: bool) -> float:
         if barrier:
             self.communicator.gather_objects(None)
         return time.perf_counter()
 
-    def by_study(self, barrier: bool) -> dict[str, float]:
-        """The study's `comm_ms`: parameter after parameter, unweighted."""
+    def floats(self, tensors: Sequence[torch.Tensor], barrier: bool) -> float:
         from mpi4py import MPI
 
         self.steps()
         begin_s = self.clock(barrier)
-        for parameter in self.flat.parameters:
-            numbers = parameter.detach().cpu().numpy().copy()
+        for tensor in tensors:
+            numbers = tensor.detach().cpu().numpy().copy()
             total = np.empty_like(numbers)
             MPI.COMM_WORLD.Allreduce(numbers, total, op=MPI.SUM)
-            parameter.data.copy_(torch.from_numpy(total / self.communicator.size))
-        exposed_s = time.perf_counter() - begin_s
-        return {"exposed_s": exposed_s, "hidden_s": 0.0, "bytes": float(self.flat.vector.nbytes)}
+            tensor.data.copy_(torch.from_numpy(total / self.communicator.size))
+        return time.perf_counter() - begin_s
 
-    def blocking(self, barrier: bool) -> dict[str, float]:
+    def exact(self, barrier: bool) -> float:
         update = self.steps()
         begin_s = self.clock(barrier)
-        mean = self.mean.start(0, self.share(update), self.samples).wait().delta
-        assert mean is not None
-        self.strategy.step(self.vector, mean)
-        exposed_s, cost = time.perf_counter() - begin_s, self.meter.take()
-        return {"exposed_s": exposed_s, "hidden_s": 0.0, "bytes": float(cost.num_bytes)}
+        self._move(self._start(update, at_once=True))
+        return time.perf_counter() - begin_s
 
-    def overlapped(self, barrier: bool) -> dict[str, float]:
+    def exact_late(self, barrier: bool) -> float:
         update = self.steps()
-        self.clock(barrier)
-        pending = self.mean.start(0, self.share(update), self.samples)
+        begin_s = self.clock(barrier)
+        pending = self._start(update, at_once=False)
+        handed_over_s = time.perf_counter() - begin_s
+        self.meter.take()
         every, calls = test_every(self.study.local_steps), itertools.count(1)
         self.steps(lambda: pending.wants_tests and next(calls) % every == 0 and pending.test())
+        tested_s, begin_s = self.meter.take().exposed_s, time.perf_counter()
+        self._move(pending)
+        return handed_over_s + tested_s + time.perf_counter() - begin_s
+
+    def _start(self, update: Update, at_once: bool) -> PendingMean:
+        delta = self.flat.on_host().double() - self.vector.double()  # once more, as a client does it
+        share = Share(self.client.number, self.client.num_samples / self.samples, replace(update, delta=delta))
+        return self.mean.start(0, [share], self.samples, at_once)
+
+    def _move(self, pending: PendingMean) -> None:
         mean = pending.wait().delta
         assert mean is not None
-        begin_s = time.perf_counter()
-        self.strategy.step(self.vector, mean)
-        moved_s, cost = time.perf_counter() - begin_s, self.meter.take()
-        return {"exposed_s": cost.exposed_s + moved_s, "hidden_s": cost.hidden_s, "bytes": float(cost.num_bytes)}
+        self.flat.load(self.strategy.step(self.vector, mean))
 
-    def run(self, repeats: int) -> dict[str, dict[str, float]]:
-        """Medians over repeats, means over ranks; the first repeat does not count."""
-        works = dict(zip(WAYS, (self.by_study, self.blocking, self.overlapped), strict=True))
-        cases = [(way, barrier) for barrier in (False, True) for way in WAYS]
-        taken: dict[str, list[dict[str, float]]] = {_name(*case): [] for case in cases}
+    def run(self, repeats: int) -> dict[str, list[float]]:
+        """Seconds of each repeat, means over ranks; the first repeat does not count."""
+        works: tuple[Callable[[bool], float], ...] = (
+            functools.partial(self.floats, self.flat.parameters),
+            functools.partial(self.floats, [self.flat.vector]),
+            self.exact,
+            self.exact_late,
+        )
+        taken: dict[str, list[float]] = {}
         for repeat in range(repeats + 1):
-            for way, barrier in cases:
+            for (way, work), barrier in itertools.product(zip(WAYS, works, strict=True), (True, False)):
                 self.clock(barrier=True)
-                costs = self.communicator.gather_objects(works[way](barrier))
+                costs = self.communicator.gather_objects(work(barrier))
                 if repeat:
-                    mean = {name: statistics.mean(cost[name] for cost in costs) for name in costs[0]}
-                    taken[_name(way, barrier)].append(mean)
-        return {
-            way: {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
-            for way, rounds in taken.items()
-        }
+                    taken.setdefault(name_of(way, barrier), []).append(statistics.mean(costs))
+        return taken
 
 
-def _name(way: str, barrier: bool) -> str:
+def name_of(way: str, barrier: bool) -> str:
+    """What the times of a way are called in the file of a run."""
     return f"{way}, barrier" if barrier else way
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=["tiny_ecg", "pretrain"])
-    parser.add_argument("source")
-    parser.add_argument("out", type=Path)
-    for name, value in (("repeats", 9), ("local-steps", 20), ("batch-size", 64), ("depth", 4)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    chosen = parser.parse_args()
+def as_rank(chosen: argparse.Namespace) -> None:
+    """What each rank does."""
     shared: dict[str, Any] = {"local_steps": chosen.local_steps, "batch_size": chosen.batch_size, "device": "cpu"}
     communicator = communicator_of(StudyConfig(communicator="mpi", device="cpu"))
     assert isinstance(communicator, MPICommunicator)
     shared |= {"partition": "iid", "clients": communicator.size}
     if chosen.model == "tiny_ecg":
-        study = StudyConfig(databases=[chosen.source], **shared)
+        study = StudyConfig(databases=[str(chosen.source)], **shared)
     else:
         training = {"depth": chosen.depth, "window": 128}
-        study = StudyConfig(
-            model="pretrain", corpus=Path(chosen.source), training=training, learning_rate=1e-3, **shared
-        )
+        study = StudyConfig(model="pretrain", corpus=chosen.source, training=training, learning_rate=1e-3, **shared)
     with at_full_speed():
         rank = Rank(study, communicator)
         result = rank.run(chosen.repeats)
     if communicator.rank == 0:
-        about = {"num_parameters": len(rank.flat), "num_tensors": len(rank.flat.parameters), "ranks": communicator.size}
+        about = {"num_parameters": len(rank.flat), "num_tensors": len(rank.flat.parameters)}
         chosen.out.write_text(json.dumps({**about, "ways": result}))
     communicator.close()
+
+
+def measured(chosen: argparse.Namespace) -> Table:
+    """Start the ranks of every model and collect what they found."""
+    table, corpus = Table("what adding up leaves to wait for in a round", COLUMNS), chosen.work / "corpus"
+    Steps(chosen.work).run("tokenize", corpus, "tokenize", chosen.data, "--out", corpus)
+    for model, (kind, words) in MODELS.items():
+        for ranks in chosen.ranks:
+            out = (chosen.work / f"rounds-{kind}-{ranks}.json").resolve()
+            source = (chosen.data if kind == "tiny_ecg" else corpus).resolve()
+            rank = ["--model", kind, "--source", source, "--out", out, "--repeats", chosen.repeats, *words]
+            on_ranks(ranks, __file__, *rank)
+            add_rows(table, model, ranks, json.loads(out.read_text()))
+    return table.close()  # type: ignore[return-value]
+
+
+def add_rows(table: Table, model: str, ranks: int, found: dict[str, Any]) -> None:
+    """A row for each way; ratios are medians over repeats, whose ways took turns."""
+    ways, about = found["ways"], f"{model} ({found['num_parameters']:,} parameters, {found['num_tensors']} tensors)"
+    ours = {way: np.array(ways[name_of(way, True)]) for way in WAYS}
+    for way, staleness in WAYS.items():
+        table.add(
+            about,
+            ranks,
+            way,
+            staleness,
+            Spread.of([1e3 * each for each in ours[way]]),
+            *(Spread.of(list(ours[rival] / ours[way])) for rival in list(WAYS)[:2]),
+            Spread.of([1e3 * each for each in ways[name_of(way, False)]]),
+            found["num_parameters"] * (8 if way.startswith("exact") else 4) / 1e3,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
+    of_rank = parser.add_argument_group("of a rank that this script starts")
+    of_rank.add_argument("--model", choices=["tiny_ecg", "pretrain"])
+    of_rank.add_argument("--source", type=Path)
+    of_rank.add_argument("--out", type=Path)
+    for name, value in (("repeats", 15), ("local-steps", 20), ("batch-size", 64), ("depth", 4)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    chosen = parser.parse_args()
+    if chosen.model is not None:
+        as_rank(chosen)
+    elif chosen.data is None or chosen.work is None:
+        parser.error("--data and --work are needed")
+    else:
+        write("federated_rounds", "What adding up costs a federated round", [measured(chosen)])
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ BENCHMARKS = (
     Benchmark(
         "tokenizing", ("--data", "{data}", "--work", "{recordings}"), ("ecg", "tokenizers", "corpus", "kernels"), 4
     ),
+    Benchmark("federated_rounds", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 6),
     Benchmark("conv1d", (), ("kernels", "bench"), 5),
     Benchmark("training", ("--work", "{work}"), TRAINING, 6),
     Benchmark("detect", ("{data}", "--ludb", "{ludb}/ludb"), ("ecg", "kernels"), 8),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import statistics
 import subprocess
@@ -14,8 +15,9 @@ from typing import Any
 from runner import RESULTS
 
 from heartlm.bench.measure import row
+from heartlm.federated.sweep_launch import mpiexec
 
-__all__ = ["RESULTS", "Estimate", "Steps", "cell", "header", "row"]
+__all__ = ["RESULTS", "Estimate", "Steps", "cell", "header", "on_ranks", "row"]
 
 Estimate = dict[str, Any]
 
@@ -42,6 +44,15 @@ class Steps:
             subprocess.run([sys.executable, "-m", "heartlm", *command], check=True)
             note.write_text(f"{time.monotonic() - begin:.1f}")
         self.seconds[name] = float(note.read_text())
+
+
+def on_ranks(num_ranks: int, *words: object) -> None:
+    """Run this Python on so many ranks."""
+    flags = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+    command = [mpiexec(), *flags, "-n", str(num_ranks), sys.executable, *map(str, words)]
+    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
 
 
 def cell(estimates: Sequence[Estimate | None]) -> str:

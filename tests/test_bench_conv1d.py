@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
+from dataclasses import asdict
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.bench.conv1d import Options, Ratios, shapes_table, tiny_ecg_table
-from heartlm.bench.convolutions import CHOICES, STUDY_GRID, case_of, check, ecg_grid, flops, rivals_of
+from heartlm.bench.convolutions import CHOICES, STUDY_GRID, case_of, check, ecg_grid, flops, layers_between, rivals_of
 from heartlm.errors import HeartlmError
 from heartlm.kernels.conv1d import ConvShape
+from tests.conftest import ROOT
 
 
 @given(st.integers(1, 80), st.sampled_from([2e7, 1e9]))
@@ -29,6 +33,21 @@ def test_many_layers_hold_all_corners() -> None:
     assert corners - found == {(64, 128, 3600, 31)}, "one recording alone is more work than allowed"
 
 
+def test_new_layers_are_none_that_the_rule_was_fitted_to() -> None:
+    fitted = {json.dumps(entry["shape"], sort_keys=True) for entries in rule_times().values() for entry in entries}
+    new = layers_between(64, 2e8, 2026)
+    assert new == layers_between(64, 2e8, 2026) and len(set(new)) == 64
+    assert not fitted & {json.dumps(asdict(shape), sort_keys=True) for shape in new}
+    assert all(flops(shape) <= 2e8 and shape.kernel_size % 2 and shape.batch >= 1 for shape in new)
+    assert {shape.stride for shape in new} == {1, 2}
+
+
+def rule_times() -> dict[str, list[dict[str, Any]]]:
+    """The times that the rule was fitted to."""
+    found: dict[str, list[dict[str, Any]]] = json.loads((ROOT / "benchmarks/results/conv1d_rule.json").read_text())
+    return found
+
+
 def test_the_studys_grid_is_the_studys() -> None:
     assert {shape.batch for shape in STUDY_GRID} == {64, 128, 256, 512}
     assert {(shape.length, shape.kernel_size, shape.out_length) for shape in STUDY_GRID} == {
@@ -42,7 +61,7 @@ def test_the_studys_grid_is_the_studys() -> None:
 def test_a_rival_that_computes_something_else_is_found_out() -> None:
     case = case_of(ConvShape(2, 3, 40, 4, 5, padding=2))
     rivals = rivals_of(case, compiled=False, training=False)
-    assert set(rivals) == {"heartlm", "eager", "channels_last", "packed"}
+    assert set(rivals) == {"heartlm", "eager", "channels_last", "packed", "packed, channels last"}
     check(case, rivals.values())
     layer, x, dy = rivals["eager"]
     with pytest.raises(AssertionError):

@@ -8,9 +8,10 @@ the whole network were so.
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,26 @@ def ecg_grid(num: int, most_flops: float, seed: int = 0) -> tuple[ConvShape, ...
         drawn = _bounded([int(draws.choice(values)) for values in CHOICES], most_flops)
         if drawn is not None:
             found[drawn] = None
+    return tuple(found)
+
+
+def layers_between(num: int, most_flops: float, seed: int) -> tuple[ConvShape, ...]:
+    """Layers of sizes between the grid's, whose times no rule was fitted to; a third of them with stride 2.
+
+    Args:
+        num: how many.
+        most_flops: see `ecg_grid`.
+        seed: of the draw; sizes are drawn evenly on the logarithm, kernels are of odd width.
+    """
+    draws, found = np.random.default_rng(seed), dict[ConvShape, None]()
+    while len(found) < num:
+        in_channels, out_channels, length, size, batch = (
+            round(math.exp(draws.uniform(math.log(values[0]), math.log(values[-1])))) for values in CHOICES
+        )
+        drawn = _bounded((in_channels, out_channels, length, size | 1, batch), most_flops)
+        stride = int(draws.choice([1, 1, 2]))
+        if drawn is not None and length not in CHOICES[2]:
+            found[replace(drawn, stride=stride)] = None
     return tuple(found)
 
 
@@ -122,7 +143,7 @@ def ours(case: Case) -> Conv1d:
 
 
 def rivals_of(case: Case, compiled: bool, training: bool) -> Rivals:
-    """Our layer, torch's, torch's in two dimensions with channels last, compiled, and with packed weights."""
+    """Ours, torch's, torch's in two dimensions with channels last, compiled, and packed weights in either layout."""
     x, dy = case.x, case.dy
     found: Rivals = {"heartlm": (ours(case), x, dy), "eager": (case.layer, x, dy)}
     flat = [each.unsqueeze(2).contiguous(memory_format=torch.channels_last) for each in (x, dy)]
@@ -131,7 +152,9 @@ def rivals_of(case: Case, compiled: bool, training: bool) -> Rivals:
         torch.compiler.reset()
         found["compiled"] = (torch.compile(case.layer), x, dy)
     if not training:
-        found["packed"] = (_packed(case), x.unsqueeze(2), dy)
+        packed = _packed(case)
+        found["packed"] = (packed, x.unsqueeze(2), dy)
+        found["packed, channels last"] = (packed, flat[0], dy)
     return found
 
 
@@ -240,7 +263,8 @@ def peak_flops(num_threads: int) -> float:
 
 def described(shape: ConvShape) -> str:
     """A shape in a few words."""
-    return f"{shape.batch} × {shape.in_channels}→{shape.out_channels}, L {shape.length}, K {shape.kernel_size}"
+    stride = f", stride {shape.stride}" if shape.stride > 1 else ""
+    return f"{shape.batch} × {shape.in_channels}→{shape.out_channels}, L {shape.length}, K {shape.kernel_size}{stride}"
 
 
 def tiny_ecg_turns(batch: int, length: int, train: bool) -> dict[str, Callable[[], object]]:
