@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint kernels benchmarks benchmarks-long clean
+.PHONY: demo test test-slow test-gpu lint kernels benchmarks benchmarks-long clean
 
 demo: $(VENV)/ready
 	$(BIN)/heartlm demo --out demo
@@ -16,6 +16,10 @@ test: $(VENV)/ready
 # A real SLURM, a browser, whole trainings, the mutation campaign. One after the other: they take every core themselves.
 test-slow: $(VENV)/ready
 	$(BIN)/python -m pytest -m slow
+
+# What needs a GPU, or two; without one each is skipped with its reason. See docs/gpu.md.
+test-gpu: $(VENV)/ready
+	$(BIN)/python -m pytest -m gpu -rs -v
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import functools
+=======
+import os
+>>>>>>> 19ddc7d (Nodes meet by routes, ranks share one gloo group, NCCL's watchdog leaves the process)
 import time
 from contextlib import ExitStack
-from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+<<<<<<< HEAD
 from heartlm.federated.communicator import Pending, shared_sum_of
+=======
+from heartlm.federated.communicator import Pending
+from heartlm.training.agreement import host_group
+>>>>>>> 19ddc7d (Nodes meet by routes, ranks share one gloo group, NCCL's watchdog leaves the process)
 from heartlm.training.config import TrainingConfig
 from heartlm.training.parallel import joined
 from heartlm.training.shared_memory import SharedSum
@@ -44,12 +52,13 @@ class TorchCommunicator:
         self._timeout_s = timeout_s
         self._exit, self.gets_on_alone = ExitStack(), False  # it does, but nobody would note when it is there
         if not dist.is_initialized():
+            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")  # abort: sums are used unchecked here
             config = TrainingConfig(device=device, threads=threads, timeout_s=timeout_s)
             self._exit.enter_context(joined(config))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         nccl = dist.get_backend() == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
-        self._host = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) if nccl else None
+        self._host = host_group(timeout_s)
 
     def start_sum(self, numbers: Tensor) -> Pending:
         """Begin to add up; for NCCL on the GPU, and back."""

@@ -218,9 +218,12 @@ def met(ranks: Ranks, device: str = "auto", meet_at: str | None = None) -> Itera
     import torch
     import torch.distributed as dist
 
+    from heartlm.training.parallel import choose_interface
+
     if dist.is_initialized():
         yield
         return
+    choose_interface(ranks)
     use_gpu = device != "cpu" and torch.cuda.device_count() >= ranks.local_world_size
     cores = usable_cores()
     if use_gpu:

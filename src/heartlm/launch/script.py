@@ -18,7 +18,7 @@ from heartlm.errors import HeartlmError
 from heartlm.launch.profile import SiteProfile
 from heartlm.launch.run_file import RunFile
 from heartlm.launch.topology import Topology, time_limit
-from heartlm.launch.torchrun import STOPPED_STATUS
+from heartlm.launch.torchrun import HOSTS, STOPPED_STATUS
 
 OTHERS_END_WITHIN_S = 60
 """A node that ended lets the others finish their last words for so long."""
@@ -189,9 +189,7 @@ def _where(topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str
         *_threads("ranks"),
         *(["export NCCL_DEBUG=WARN"] if topology.gpus_per_node else []),
         *_exports(profile),
-        "if ((nodes == 1)); then # ranks of one machine need no network",
-        "    export NCCL_SOCKET_IFNAME=lo GLOO_SOCKET_IFNAME=lo",
-        "fi",
+        f'export {HOSTS}="${{hosts[*]}}"',
         'echo "nodes: $nodes, ranks on each: $ranks, they meet at $rendezvous"',
     ]
 

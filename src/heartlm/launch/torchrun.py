@@ -16,15 +16,20 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
 
+from heartlm.network import address_towards, is_own_port
+
 ASK = signal.SIGUSR1
 STOPPED_STATUS = 128 + signal.SIGTERM
 """Of ranks that were asked to stop and left a checkpoint."""
+
+HOSTS = "HEARTLM_HOSTS"
+"""Names of all nodes, by which one that holds the meeting point finds the way to the others."""
 
 NOT_SAID = (0, 2, STOPPED_STATUS)
 """Statuses of ranks that have said themselves why they ended."""
@@ -52,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
-        torchrun(["--signals-to-handle=SIGHUP,SIGQUIT", *kept_apart(arguments)])
+        torchrun(["--signals-to-handle=SIGHUP,SIGQUIT", *placed(arguments), *kept_apart(arguments)])
     except ChildFailedError as error:
         wait_for_others(arguments)
         rank, failure = error.get_first_failure()
@@ -73,18 +78,42 @@ def wait_for_others(arguments: Sequence[str]) -> None:
     """Stay until torchrun of the other nodes has ended, too: when the store goes, it kills ranks in mid-sentence."""
     from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
-    options = dict(word.removeprefix("--").partition("=")[::2] for word in arguments)
-    num_nodes = int(options.get("nnodes", 1))
-    if num_nodes == 1:
+    num_nodes, host, port = _meeting(arguments)
+    if num_nodes == 1 or not host:
         return
-    host, _, port = options["rdzv-endpoint"].rpartition(":")
     with suppress(DistError):
-        store = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=OTHERS_END_WITHIN_S))
+        store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=OTHERS_END_WITHIN_S))
         give_up_s = time.monotonic() + OTHERS_END_WITHIN_S
         num_ended = store.add("heartlm: ended", 1)
         while num_ended < num_nodes and time.monotonic() < give_up_s:
             time.sleep(0.05)
             num_ended = store.add("heartlm: ended", 0)
+
+
+def placed(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Options that say where this node is among the others.
+
+    By itself torchrun compares names: a node whose own name means 127.0.1.1 does not know that it holds the meeting
+    point, and offers the others that address.
+    """
+    num_nodes, host, port = _meeting(arguments)
+    if num_nodes == 1:
+        return ["--local-addr=127.0.0.1"]
+    if not host:  # of another kind of rendezvous
+        return []
+    if environment.get("SLURM_STEP_NUM_NODES") == str(num_nodes):
+        is_host = environment["SLURM_NODEID"] == "0"  # the batch script meets at the first node
+    else:
+        is_host = is_own_port(host, port)
+    address = address_towards(host, environment.get(HOSTS, "").split())
+    return [f"--rdzv-conf=is_host={is_host}", *([f"--local-addr={address}"] if address else [])]
+
+
+def _meeting(arguments: Sequence[str]) -> tuple[int, str, int]:
+    """How many nodes meet, and at which host and port."""
+    options = dict(word.removeprefix("--").partition("=")[::2] for word in arguments)
+    host, _, port = options.get("rdzv-endpoint", ":0").rpartition(":")
+    return int(options.get("nnodes", 1)), host, int(port)
 
 
 def kept_apart(arguments: Sequence[str]) -> list[str]:

@@ -68,7 +68,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2, asynchronous: bool = True, timeout_s: float | None = None) -> None:
         self.folder, self.keep, self.asynchronous = Path(folder), keep, asynchronous
-        self._ranks = Agreement(timeout_s)
+        self._ranks = Agreement(timeout_s, apart=True)
         self._writer: Thread | None = None
         self._failure: Exception | None = None
         self._damaged: list[Path] = []

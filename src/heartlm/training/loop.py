@@ -243,6 +243,7 @@ class _Loop:
     def _export(self, which: str) -> None:
         with self.log.meters.paused("export"):
             tensors = whole_tensors(self.learner.model)
+            self.sums(0.0)  # fails where a rank was lost: what NCCL gathered from it means nothing
             if self.ranks.is_first:
                 save_tensors(self.job.run.model(which), tensors, replace(self.job.info, step=self.progress.step))
 

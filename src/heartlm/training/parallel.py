@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
 from heartlm.errors import HeartlmError
-from heartlm.training.agreement import Agreement
+from heartlm.network import address_towards, interface_of
+from heartlm.training.agreement import Agreement, host_group
 from heartlm.training.config import TrainingConfig
 from heartlm.training.device import device_and_precision
 from heartlm.training.ranks import Ranks, ToldElsewhere
@@ -26,6 +28,19 @@ Result = TypeVar("Result")
 _ALONE = Ranks()
 _TOLD = "heartlm: told"
 HEARD_WITHIN_S = 3.0
+
+NCCL_HANDLING = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250",
+}
+"""What torch's NCCL watchdog does when a rank is lost, unless the user sets it otherwise.
+
+By default it aborts the process, so no rank could say which checkpoint is good. 2 aborts the communicators alone: the
+device goes on with numbers that mean nothing, and the next sum on the host, which every rank waits for before it takes
+a step or writes a model, raises. Without the dump for the flight recorder torch's monitor does not end the process
+either, and the watchdog does not first wait a minute for it (four times the last value).
+"""
 
 
 @contextmanager
@@ -64,7 +79,25 @@ def _store(ranks: Ranks, timeout_s: float) -> Store:
     return store
 
 
+def choose_interface(ranks: Ranks) -> None:
+    """Let the groups of this process use the interface towards the other nodes, or none of the network on one machine.
+
+    gloo by itself takes the address that the host name means, which may be 127.0.1.1. NCCL chooses well between nodes.
+    """
+    if ranks.world_size == ranks.local_world_size:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        return
+    address = address_towards(os.environ["MASTER_ADDR"])
+    interface = address and interface_of(address)
+    if interface:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+
+
 def _meet(ranks: Ranks, store: Store, device: torch.device, timeout_s: float) -> None:
+    choose_interface(ranks)
+    for name, value in NCCL_HANDLING.items():
+        os.environ.setdefault(name, value)
     try:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
@@ -144,8 +177,7 @@ class Sums:
 
     def __init__(self, ranks: Ranks = _ALONE, timeout_s: float = 600.0) -> None:
         self._shared = shared_sum_of(ranks, timeout_s)
-        apart = self._shared is None and dist.is_initialized() and dist.get_backend() != "gloo"
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) if apart else None
+        self._group = host_group(timeout_s)
 
     def __call__(self, *numbers: float) -> list[float]:
         """Add up each of `numbers` over the ranks."""

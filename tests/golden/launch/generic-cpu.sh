@@ -20,9 +20,7 @@ mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 address=$(scontrol --oneliner show node "${hosts[0]}" | grep -o 'NodeAddr=[^ ]*')
 rendezvous="${address#NodeAddr=}:$((10000 + SLURM_JOB_ID % 20000))"
 export OMP_NUM_THREADS=$((cpus > ranks ? cpus / ranks : 1))
-if ((nodes == 1)); then # ranks of one machine need no network
-    export NCCL_SOCKET_IFNAME=lo GLOO_SOCKET_IFNAME=lo
-fi
+export HEARTLM_HOSTS="${hosts[*]}"
 echo "nodes: $nodes, ranks on each: $ranks, they meet at $rendezvous"
 
 # What to run.

@@ -26,9 +26,7 @@ address=$(scontrol --oneliner show node "${hosts[0]}" | grep -o 'NodeAddr=[^ ]*'
 rendezvous="${address#NodeAddr=}:$((10000 + SLURM_JOB_ID % 20000))"
 export OMP_NUM_THREADS=$((cpus > ranks ? cpus / ranks : 1))
 export NCCL_DEBUG=WARN
-if ((nodes == 1)); then # ranks of one machine need no network
-    export NCCL_SOCKET_IFNAME=lo GLOO_SOCKET_IFNAME=lo
-fi
+export HEARTLM_HOSTS="${hosts[*]}"
 echo "nodes: $nodes, ranks on each: $ranks, they meet at $rendezvous"
 
 # What to run.

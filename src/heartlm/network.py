@@ -1,0 +1,91 @@
+"""Which of its addresses and interfaces this machine uses towards others.
+
+A host name is no safe answer: many distributions let a machine's own name mean 127.0.1.1, which others cannot reach.
+The kernel's route is: the address that a socket connected to another machine gets is one that this machine can answer
+at.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+
+ELSEWHERE = "192.0.2.1"
+"""An address kept for documentation (RFC 5737), so its route is the default one. Nothing is sent there."""
+
+_SIOCGIFADDR = 0x8915
+
+
+def address_towards(host: str, others: Iterable[str] = ()) -> str | None:
+    """The address of this machine on the route to `host`; None where it has none but the loopback.
+
+    Where the name `host` means this machine itself, the route to one of `others` counts, then the default route. A
+    loopback address, unlike a name, is taken as it is: all processes are on this machine.
+    """
+    if _is_loopback(host):
+        return host
+    found = (address for to in (host, *others, ELSEWHERE) if not _is_loopback(address := _source(to)))
+    return next(found, None)
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has `address`, such as `ib0`; None where there is none."""
+    if ":" in address:
+        for line in _lines(Path("/proc/net/if_inet6")):  # 32 hexadecimal digits first, the name last
+            if int(line.split()[0], 16) == int(ip_address(address)):
+                return line.split()[-1]
+        return None
+    if ip_address(address).is_loopback:
+        return "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # one without an address
+                answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return None
+
+
+def is_own_port(host: str, port: int) -> bool:
+    """Whether this machine can listen at `port` of the address that `host` means."""
+    for family, kind, protocol, _, place in _resolved(host, port, socket.SOCK_STREAM):
+        with suppress(OSError), socket.socket(family, kind, protocol) as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(place)
+            return True
+    return False
+
+
+def _source(host: str) -> str:
+    """The address that this machine's packets to `host` carry; that of the loopback where there is no route."""
+    for family, kind, protocol, _, place in _resolved(host, 9, socket.SOCK_DGRAM):
+        with suppress(OSError), socket.socket(family, kind, protocol) as sending:
+            sending.connect(place)  # of a datagram socket: looks up the route and sends nothing
+            return str(sending.getsockname()[0])
+    return "127.0.0.1"
+
+
+def _resolved(host: str, port: int, kind: socket.SocketKind) -> list[tuple[int, int, int, str, tuple[str | int, ...]]]:
+    try:
+        return list(socket.getaddrinfo(host, port, type=kind))  # type: ignore[arg-type]
+    except OSError:
+        return []
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,361 @@
+"""All that needs a GPU: `make test-gpu`. docs/gpu.md says how to run it and what to report.
+
+    corpus in RAM or on the device ─► pinned slots ─► GPU: fp32, bf16, compiled ─► NCCL: DDP, FSDP2 ─► a lost rank
+
+Losses are compared with those of one GPU in fp32 without compiling, and these with a CPU's. Trainings are the command
+that users start, each in processes of its own. `HEARTLM_GPU_REHEARSAL=1` runs the trainings on CPUs, which shows
+that this file is sound and nothing about a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heartlm.launch.gpus import MASK, visible_gpus
+from heartlm.training.device import device_and_precision
+from heartlm.training.energy import energy_counter
+from heartlm.training.feed import Feed
+from tests.test_training_feed import CORPUS, MAKERS, TENSORS, order_of
+
+REHEARSAL = "HEARTLM_GPU_REHEARSAL" in os.environ
+NUM_GPUS = 2 if REHEARSAL else torch.cuda.device_count()
+DEVICE = "cpu" if REHEARSAL else "cuda"
+WHY = "torch sees no GPU here" if torch.version.cuda else "this torch is built without CUDA"
+TIMEOUT_S = 900
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS < 1, reason=WHY)]
+two_gpus = pytest.mark.skipif(NUM_GPUS < 2, reason=f"two ranks want a GPU each, torch sees {NUM_GPUS}")
+real_gpu = pytest.mark.skipif(REHEARSAL, reason="a rehearsal on CPUs says nothing about this")
+
+FP32, BF16 = 1e-3, 3e-2
+"""Losses may differ by so much, relative: sums in another order, and numbers of 8 bits."""
+
+SETTINGS: dict[str, Any] = {
+    "depth": 2,
+    "window": 48,
+    "batch-size": 16,
+    "steps": 24,
+    "log-every": 1,
+    "validate-every": 12,
+    "checkpoint-every": 12,
+    "dropout": 0.1,
+    "precision": "fp32",
+    "threads": 1,
+    "timeout-s": 60,
+}
+
+
+def command(corpus: Path, out: Path, num_ranks: int = 1, **changed: Any) -> list[str]:
+    """The command that trains on `num_ranks` GPUs of this machine."""
+    settings = {"device": DEVICE, **SETTINGS, **{name.replace("_", "-"): value for name, value in changed.items()}}
+    words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in settings.items()]
+    program = ["heartlm", "pretrain", f"--corpus={corpus}", f"--out={out}", *words]
+    if num_ranks == 1:
+        return [sys.executable, "-m", *program]
+    ranks = ["heartlm.launch.torchrun", "--standalone", f"--nproc-per-node={num_ranks}", "-m"]
+    return [sys.executable, "-m", *ranks, *program]
+
+
+def losses(run: Path) -> dict[tuple[str, int], float]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return {(line["split"], line["step"]): line["loss"] for line in lines}
+
+
+def trained(corpus: Path, out: Path, num_ranks: int = 1, **changed: Any) -> dict[tuple[str, int], float]:
+    """The losses of a training."""
+    done = subprocess.run(command(corpus, out, num_ranks, **changed), capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    return losses(out)
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], float]:
+    """One GPU, fp32, not compiled."""
+    found = trained(tiny_corpus, tmp_path_factory.mktemp("gpu") / "reference")
+    assert len(set(found.values())) > SETTINGS["steps"] / 2
+    return found
+
+
+# --- one GPU ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_computes_what_a_cpu_computes(
+    tiny_corpus: Path, tmp_path: Path, reference: dict[tuple[str, int], float]
+) -> None:
+    assert trained(tiny_corpus, tmp_path / "cpu", device="cpu") == pytest.approx(reference, rel=FP32)
+
+
+@pytest.mark.parametrize(
+    ("changed", "relative"),
+    [
+        ({"activation_checkpointing": True}, FP32),
+        ({"accumulation": 4}, FP32),
+        ({"precision": "bf16"}, BF16),
+        ({"compile": True}, FP32),
+        ({"compile": True, "precision": "bf16"}, BF16),
+        ({"compile": True, "activation_checkpointing": True}, FP32),
+    ],
+    ids=lambda changed: "-".join(changed) if isinstance(changed, dict) else str(changed),
+)
+def test_other_ways_to_compute_it(
+    tiny_corpus: Path,
+    tmp_path: Path,
+    reference: dict[tuple[str, int], float],
+    changed: dict[str, Any],
+    relative: float,
+) -> None:
+    if changed.get("precision") == "bf16" and not (REHEARSAL or torch.cuda.is_bf16_supported(False)):
+        pytest.skip("this GPU has no bf16")
+    assert trained(tiny_corpus, tmp_path / "run", **changed) == pytest.approx(reference, rel=relative)
+
+
+def test_the_causal_model_is_compiled(tiny_corpus: Path, tmp_path: Path) -> None:
+    plain = trained(tiny_corpus, tmp_path / "plain", objective="causal")
+    assert trained(tiny_corpus, tmp_path / "compiled", objective="causal", compile=True) == pytest.approx(
+        plain, rel=FP32
+    )
+
+
+@pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=two_gpus)])
+def test_a_run_stopped_in_the_middle_goes_on_as_if_never_stopped(
+    tiny_corpus: Path, tmp_path: Path, num_ranks: int
+) -> None:
+    longer = {"steps": 400, "validate_every": 200}
+    unbroken = trained(tiny_corpus, tmp_path / "unbroken", num_ranks, **longer)
+    out = tmp_path / "stopped"
+    with subprocess.Popen(command(tiny_corpus, out, num_ranks, **longer), stderr=subprocess.PIPE, text=True) as process:
+        give_up_s = time.monotonic() + TIMEOUT_S
+        while not (out / "metrics.jsonl").exists() or len(losses(out)) < 5:
+            assert process.poll() is None and time.monotonic() < give_up_s
+            time.sleep(0.01)
+        process.send_signal(signal.SIGUSR1)
+        _, said = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 128 + signal.SIGTERM and "stopped after step" in said, said
+    first, words = command(tiny_corpus, out, num_ranks), ["pretrain", f"--resume={out}"]
+    done = subprocess.run(
+        [*first[: first.index("pretrain")], *words], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0 and "resumed after step" in done.stderr, done.stderr
+    assert losses(out) == pytest.approx(unbroken, rel=FP32)
+
+
+@real_gpu
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("resident", [False, True], ids=["pinned", "resident"])
+def test_batches_on_the_gpu_are_those_of_the_cpu(kind: str, resident: bool) -> None:
+    """Slots of pinned memory are used again many times: one sent too early or too late would show."""
+    gpu, drawn = torch.device("cuda", 0), order_of(8)
+    steps = {"first_step": 0, "last_step": 200, "accumulation": 2}
+    with (
+        Feed(drawn, MAKERS[kind], **steps, device=gpu, on_device=resident, prefetch=3) as there,
+        Feed(drawn, MAKERS[kind], **steps) as here,
+    ):
+        assert (there.resident is not None) == resident
+        for found, expected in zip(there, here, strict=True):
+            assert (found.num_counted, found.num_tokens) == (expected.num_counted, expected.num_tokens)
+            for batch, other in zip(found.micro_batches, expected.micro_batches, strict=True):
+                for name in TENSORS:
+                    assert getattr(batch, name).device == gpu
+                    torch.testing.assert_close(getattr(batch, name).cpu(), getattr(other, name), rtol=0, atol=0)
+
+
+@real_gpu
+def test_a_corpus_that_fits_is_kept_on_the_gpu() -> None:
+    feed = Feed(order_of(8), MAKERS["causal"], first_step=0, last_step=1, device=torch.device("cuda", 0))
+    assert feed.resident is not None
+    assert np.array_equal(feed.resident.bits.cpu().numpy().view(np.uint16), CORPUS.codes)
+
+
+@real_gpu
+def test_energy_is_counted_and_only_grows() -> None:
+    counter = energy_counter(str(torch.cuda.get_device_properties(0).uuid))
+    if counter is None:
+        pytest.skip("NVML counts no energy of this GPU, or heartlm[energy] is not installed")
+    before, busy = counter(), torch.randn(4096, 4096, device="cuda")
+    give_up_s = time.monotonic() + 60
+    while counter() <= before and time.monotonic() < give_up_s:
+        busy = (busy @ busy).clamp(-1, 1)
+        torch.cuda.synchronize()
+    assert counter() > before
+
+
+# --- which GPU --------------------------------------------------------------------------------------------------------
+
+SEEN = """
+import torch
+from heartlm.launch.gpus import visible_gpus
+print(torch.cuda.device_count(), len(visible_gpus()), *(torch.cuda.get_device_properties(i).uuid
+      for i in range(torch.cuda.device_count())))
+"""
+
+
+def seen(mask: str) -> list[str]:
+    """How many GPUs torch and heartlm see with this mask, and which."""
+    done = subprocess.run(
+        [sys.executable, "-c", SEEN], env=os.environ | {MASK: mask}, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@real_gpu
+def test_masks_are_understood_as_cuda_understands_them() -> None:
+    names = visible_gpus()
+    assert len(names) == torch.cuda.device_count()
+    uuids = [str(torch.cuda.get_device_properties(number).uuid) for number in range(len(names))]
+    for name, uuid in zip(names, uuids, strict=True):
+        assert seen(name) == ["1", "1", uuid]
+        if not name.startswith("MIG-"):
+            assert seen(f"GPU-{uuid}") == ["1", "1", uuid]
+    for mask in ("", "-1", f"-1,{names[0]}"):
+        assert seen(mask) == ["0", "0"]
+    assert seen(f"{names[0]},-1")[:2] == ["1", "1"]
+
+
+def mig_names() -> Iterator[str]:
+    """UUIDs of the MIG instances of this machine."""
+    nvml = pytest.importorskip("pynvml", reason="MIG instances are found by heartlm[energy]")
+    nvml.nvmlInit()
+    for number in range(nvml.nvmlDeviceGetCount()):
+        gpu = nvml.nvmlDeviceGetHandleByIndex(number)
+        try:
+            most = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
+        except nvml.NVMLError:
+            continue
+        for place in range(most):
+            try:
+                yield str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)))
+            except nvml.NVMLError:
+                continue
+
+
+@real_gpu
+def test_a_mig_instance_is_trained_on(
+    tiny_corpus: Path,
+    tmp_path: Path,
+    reference: dict[tuple[str, int], float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = next(mig_names(), None)
+    if name is None:
+        pytest.skip("no GPU here is divided (MIG)")
+    assert seen(name)[:2] == ["1", "1"]
+    monkeypatch.setenv(MASK, name)
+    assert trained(tiny_corpus, tmp_path / "run") == pytest.approx(reference, rel=FP32)
+
+
+ONE_OF_TWO = """
+import os, sys, pynvml, torch
+from heartlm.training.device import device_and_precision
+from heartlm.training.feed import Feed
+from tests.test_training_feed import MAKERS, order_of
+gpu, _ = device_and_precision("cuda", "fp32", 1)
+with Feed(order_of(8), MAKERS["masked"], first_step=0, last_step=20, device=gpu, on_device=False) as feed:
+    for _ in feed: pass
+torch.cuda.synchronize()
+pynvml.nvmlInit()
+uuids = [f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in (0, 1)]
+print(*(os.getpid() in [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByUUID(u))]
+        for u in uuids))
+"""
+
+
+@real_gpu
+@two_gpus
+def test_a_rank_leaves_no_context_on_another_gpu() -> None:
+    pytest.importorskip("pynvml", reason="contexts are counted by heartlm[energy]")
+    done = subprocess.run([sys.executable, "-c", ONE_OF_TWO], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    if done.stdout.split()[1] == "False":
+        pytest.skip("NVML does not know this process by its number (in a container)")
+    assert done.stdout.split() == ["False", "True"]
+
+
+# --- two GPUs ---------------------------------------------------------------------------------------------------------
+
+
+@two_gpus
+@pytest.mark.parametrize(
+    ("changed", "relative"),
+    [
+        ({"parallel": "ddp"}, FP32),
+        ({"parallel": "ddp", "bucket_cap_mb": "auto", "accumulation": 2}, FP32),
+        ({"parallel": "fsdp"}, FP32),
+        ({"parallel": "ddp", "compile": True, "precision": "bf16", "activation_checkpointing": True}, BF16),
+        ({"parallel": "fsdp", "compile": True, "precision": "bf16", "activation_checkpointing": True}, BF16),
+    ],
+    ids=["ddp", "ddp-measured-buckets", "fsdp", "ddp-all", "fsdp-all"],
+)
+def test_two_gpus_are_one(
+    tiny_corpus: Path,
+    tmp_path: Path,
+    reference: dict[tuple[str, int], float],
+    changed: dict[str, Any],
+    relative: float,
+) -> None:
+    if changed.get("precision") == "bf16" and not (REHEARSAL or torch.cuda.is_bf16_supported(False)):
+        pytest.skip("this GPU has no bf16")
+    assert trained(tiny_corpus, tmp_path / "run", 2, **changed) == pytest.approx(reference, rel=relative)
+
+
+@real_gpu
+@two_gpus
+def test_sums_over_gpus_are_measured_with_nccl() -> None:
+    from heartlm.launch.allreduce import QUICK_SIZES_BYTES, measure_all_reduce
+
+    fit = measure_all_reduce(2, device="cuda", sizes_bytes=QUICK_SIZES_BYTES, rounds=3)
+    assert (fit.backend, fit.world_size) == ("nccl", 2)
+
+
+@two_gpus
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_lost_rank_is_reported_with_the_checkpoint_to_go_on_from(
+    tiny_corpus: Path, tmp_path: Path, parallel: str
+) -> None:
+    """Ranks are started without torchrun, which would end the survivor itself."""
+    out = tmp_path / "run"
+    words = command(tiny_corpus, out, steps=1_000_000, validate_every=10**9, timeout_s=20, parallel=parallel)
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533"}
+    ranks = [
+        subprocess.Popen(
+            words,
+            env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        give_up_s = time.monotonic() + TIMEOUT_S
+        while not list((out / "checkpoints").glob("step-*/files.json")):
+            assert ranks[0].poll() is None and time.monotonic() < give_up_s
+            time.sleep(0.01)
+        ranks[1].kill()
+        _, said = ranks[0].communicate(timeout=TIMEOUT_S)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert ranks[0].returncode == 2, said
+    assert "rank 0 lost another rank in step" in said and "is good, continue with --resume" in said
+
+
+@real_gpu
+@two_gpus
+def test_a_rank_without_a_gpu_of_its_own_is_a_user_error() -> None:
+    from heartlm.errors import HeartlmError
+
+    with pytest.raises(HeartlmError, match="needs a GPU of its own"):
+        device_and_precision("cuda", "fp32", torch.cuda.device_count())
