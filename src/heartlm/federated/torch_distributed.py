@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import functools
-=======
 import os
->>>>>>> 19ddc7d (Nodes meet by routes, ranks share one gloo group, NCCL's watchdog leaves the process)
 import time
 from contextlib import ExitStack
 from typing import Any, Literal, TypeVar
@@ -15,12 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-<<<<<<< HEAD
 from heartlm.federated.communicator import Pending, shared_sum_of
-=======
-from heartlm.federated.communicator import Pending
 from heartlm.training.agreement import host_group
->>>>>>> 19ddc7d (Nodes meet by routes, ranks share one gloo group, NCCL's watchdog leaves the process)
 from heartlm.training.config import TrainingConfig
 from heartlm.training.parallel import joined
 from heartlm.training.shared_memory import SharedSum
