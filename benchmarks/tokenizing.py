@@ -1,4 +1,4 @@
-"""Tokenising end to end: read, find the beats, make tokens, write the corpus; against the usual script.
+"""Tokenising end to end: read, find the beats, make tokens, write the corpus; against usual scripts.
 
     python benchmarks/tokenizing.py --data FOLDER --work FOLDER
 
@@ -7,7 +7,8 @@ first hour, tokenizers fitted on mitdb, and corpora. Beats are detected througho
 archive. A rate counts the samples of the leads that are tokenised. Before anything is timed, the usual script has to
 give heartlm's tokens for heartlm's beats. Files are in the page cache unless a row says otherwise. About three minutes.
 
-The usual script is timed on the first minutes of a record, heartlm on all of it: both are linear in its length.
+Usual scripts, with wfdb's XQRS and gqrs and with sleepecg, are timed on the first minutes of a record, heartlm on all
+of it: all are linear in its length.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from pathlib import Path
 from typing import Any
 
 from reading import LEADS, RATE_HZ, first_hour, forget, generate, peak_mb, plain
-from timing import Table, interleaved, pin, seconds, write
+from timing import Table, interleaved, pin, rates, seconds, write
 
 from heartlm.bench.measure import cores
-from heartlm.bench.usual_script import differing_codes, tokenise_record
+from heartlm.bench.usual_script import detectors, differing_codes, tokenise_record
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.database import open_database
@@ -127,28 +128,32 @@ class Bench:
 
 
 def end_to_end(bench: Bench, rounds: int) -> Table:
-    """One core, one lead and all leads, against the usual script."""
+    """One core, one lead and all leads, against usual scripts."""
     tokenizer = bench.tokenizer("beat")
     assert isinstance(tokenizer, BeatTokenizer)
     differing = "{} of {:,}".format(*differing_codes(open_database(bench.mitdb), "200", tokenizer))
     title = f"Beat tokens end to end, one core (median of {rounds}; on the same beats {differing} codes differ)"
-    table = Table(title, ("recordings", "leads", "usual, M samples/s", "heartlm, M samples/s", "times"))
+    table = Table(title, ("recordings", "leads", "way", "M samples/s", "heartlm is so many times as fast"))
     for name, folder, record, lead, rate_hz in (
         ("mitdb", bench.mitdb, "100", 0, 360),
         (f"a day, {len(LEADS)} leads, {RATE_HZ} Hz", bench.day, "day", LEADS.index("II"), RATE_HZ),
     ):
         some = USUAL_S * rate_hz
-        usual = partial(tokenise_record, str(folder / record), lead, tokenizer, bench.work / "usual.pickle", some)
-        times = interleaved({"usual": usual, "heartlm": partial(bench.build, folder, tokenizer)}, rounds)
-        slow = some / statistics.median(times["usual"])
-        fast = bench.num_samples() / statistics.median(times["heartlm"])
-        table.add(name, "one", f"{slow / 1e6:.3f}", f"{fast / 1e6:.1f}", f"{fast / slow:.0f}")
+        script = partial(tokenise_record, str(folder / record), lead, tokenizer, bench.work / "usual.pickle", some)
+        ways: dict[str, Callable[[], object]] = {"heartlm": partial(bench.build, folder, tokenizer)}
+        ways |= {f"usual script, {peer}": partial(script, find=find) for peer, find in detectors().items()}
+        times = interleaved(ways, rounds)
+        found = {
+            way: rates(taken, (some if way != "heartlm" else bench.num_samples()) / 1e6) for way, taken in times.items()
+        }
+        for way, rate in found.items():
+            table.add(name, "one", way, rate, found["heartlm"].median / rate.median)
     for name, folder, leads, settings in (
         ("mitdb, annotated beats", bench.mitdb, "one", {"beats": "annotated"}),
         ("the first hour of the day", bench.hour, f"all {len(LEADS)}", {"training_leads": "all"}),
     ):
         fast = bench.rate(partial(bench.build, folder, tokenizer, **settings), rounds)
-        table.add(name, leads, "", f"{fast / 1e6:.1f}", "")
+        table.add(name, leads, "heartlm", fast / 1e6, None)
     table.close()
     return table
 

@@ -47,7 +47,7 @@ class Options(BenchOptions):
         patients: how many to simulate.
         minutes: of each simulated recording.
         processes: of a build, each number in turn; by default 1 and as many as there are cores.
-        usual: compare with the usual script, too: wfdb, XQRS and a Python loop over the beats.
+        usual: compare with usual scripts, too: wfdb, a detector (XQRS, gqrs, sleepecg) and a loop over the beats.
         usual_s: seconds of a recording that the usual script is timed on; both are linear in the length.
     """
 
@@ -154,7 +154,7 @@ def _builds(options: Options, recordings: Path, tokenizer: BeatTokenizer, folder
     table.chart = Chart("bars", ("way",), ("M samples/s",), "M samples a second")
     used = {name: number for number, name in names.items()}
     if options.usual:
-        rivals.append(_usual(recordings, tokenizer, folder, options.usual_s, table))
+        rivals += _usual(recordings, tokenizer, folder, options.usual_s, table)
     found = race(rivals, options.rounds)
     first = found[rivals[0].name]
     for name, timed in found.items():
@@ -185,9 +185,9 @@ def _check_same(one: Path, other: Path) -> None:
             raise HeartlmError(f"{name}: differs between numbers of processes: a defect of heartlm, report it")
 
 
-def _usual(recordings: Path, tokenizer: BeatTokenizer, folder: Path, most_s: float, table: BenchTable) -> Rival:
-    """The usual script on the beginning of the first record it can read; first it must give heartlm's codes."""
-    from heartlm.bench.usual_script import differing_codes, tokenise_record
+def _usual(recordings: Path, tokenizer: BeatTokenizer, folder: Path, most_s: float, table: BenchTable) -> list[Rival]:
+    """Usual scripts on the beginning of the first record they can read; first they must give heartlm's codes."""
+    from heartlm.bench.usual_script import detectors, differing_codes, tokenise_record
     from heartlm.ecg.database import open_database
 
     database = open_database(recordings)
@@ -201,5 +201,7 @@ def _usual(recordings: Path, tokenizer: BeatTokenizer, folder: Path, most_s: flo
         f"On the same beats of {record_id}, the usual script gives {differing} of {num_codes:,} codes otherwise."
     )
     record = str(recording.path.with_suffix(""))
-    work = partial(tokenise_record, record, 0, tokenizer, folder / "usual.pickle", num_samples)
-    return Rival("the usual script", work, num_samples)
+    script = partial(tokenise_record, record, 0, tokenizer, folder / "usual.pickle", num_samples)
+    return [
+        Rival(f"usual script, {name}", partial(script, find=find), num_samples) for name, find in detectors().items()
+    ]

@@ -1,18 +1,22 @@
-"""The usual script: wfdb, XQRS, a Python loop over the beats, a pickle. What heartlm is compared with, plainly written.
+"""Usual scripts: wfdb, a detector, a Python loop over the beats, a pickle. What heartlm is compared with.
 
-It makes the tokens of heartlm's beat tokenizer, from the same codebooks, but for its beats, which are those of XQRS.
+They make the tokens of heartlm's beat tokenizer, from the same codebooks, except for the beats, which are those of
+wfdb's XQRS or gqrs, or of sleepecg, where that is installed.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import itertools
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import wfdb
-from wfdb.processing import XQRS
+from wfdb.processing import XQRS, gqrs_detect
 
 from heartlm.ecg.database import Database
 from heartlm.ecg.detect import detect_beats
@@ -27,15 +31,35 @@ DIFFERING = 1e-3
 """At most so many codes differ: where two centroids are equally near, rounding decides."""
 
 
-def tokenise_record(record: str, lead: int, tokenizer: BeatTokenizer, out: Path, sampto: int | None = None) -> int:
+def _by_xqrs(signal: Any, rate_hz: float) -> Any:
+    detector = XQRS(signal, rate_hz)
+    detector.detect(verbose=False)
+    return detector.qrs_inds
+
+
+def detectors() -> dict[str, Callable[[Any, float], Any]]:
+    """What finds beats in usual scripts, by name; those that are installed."""
+    found: dict[str, Callable[[Any, float], Any]] = {"wfdb XQRS": _by_xqrs, "wfdb gqrs": gqrs_detect}
+    if importlib.util.find_spec("sleepecg"):
+        found["sleepecg"] = importlib.import_module("sleepecg").detect_heartbeats
+    return found
+
+
+def tokenise_record(
+    record: str,
+    lead: int,
+    tokenizer: BeatTokenizer,
+    out: Path,
+    sampto: int | None = None,
+    find: Callable[[Any, float], Any] = _by_xqrs,
+) -> int:
     """Tokenise one lead of a record, or its first `sampto` samples; returns how many samples that were."""
     read = wfdb.rdrecord(record, channels=[lead], sampto=sampto)
     signal, rate_hz = read.p_signal[:, 0], read.fs
-    detector = XQRS(signal, rate_hz)
-    detector.detect(verbose=False)
-    tokens = tokens_of(signal, rate_hz, detector.qrs_inds, tokenizer)
+    beats = find(signal, rate_hz)
+    tokens = tokens_of(signal, rate_hz, beats, tokenizer)
     with out.open("wb") as stream:
-        pickle.dump({"record": record, "beats": detector.qrs_inds, "tokens": tokens}, stream)
+        pickle.dump({"record": record, "beats": beats, "tokens": tokens}, stream)
     return len(signal)
 
 
