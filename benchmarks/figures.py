@@ -7,12 +7,12 @@ How to add figures: write a Jinja2 template `benchmarks/templates/NAME.md`, and 
 and `<!-- /figures -->` where its text belongs, in README.md or in a file of docs/. Everything between the two lines is
 generated; `tests/test_readme_figures.py` fails where it was edited by hand or is older than the results. A template
 gets a number with `cell("feeding", "One facet", "heartlm feed, next token", "512")`: result file, start of the table's
-title, first cell of the row (or several, in a tuple), column. Where rounds were measured, that is their median, and
-`low(…)` and `high(…)` are the quartiles. `column(file, title, column)` gives all numbers of a column, `table(file,
-title)` the table as Markdown, `result(file)` the plain content of a file. The filter `n` shows three digits, `n(2)`
-two. Paragraphs are wrapped; a row of a table or a list item has to be one line. A paragraph about processor and date is
-added below; it names results without a date and those during which the machine's speed changed. Give the worst ratio
-next to the best.
+title, first cell of the row (or several, in a tuple), column. Where rounds were measured, that is their median;
+`low(…)` and `high(…)` are the quartiles, and `spread(…)` both in brackets, or nothing. `column(file, title, column)`
+gives all numbers of a column, `table(file, title)` the table as Markdown, `result(file)` the plain content of a file.
+The filter `n` shows three digits, `n(2)` two. Paragraphs are wrapped; a row of a table or a list item has to be one
+line. A paragraph about processor and date is added below; it names results without a date and those during which the
+machine's speed changed. Give the worst ratio next to the best.
 """
 
 from __future__ import annotations
@@ -99,6 +99,11 @@ class Results:
         """The upper quartile of a measured cell."""
         return number(self.raw(name, title, key, column), "high")
 
+    def spread(self, name: str, title: str, key: str | tuple[str, ...], column: str) -> str:
+        """The quartiles of a measured cell in brackets, with a space before; nothing for other cells."""
+        cell = self.raw(name, title, key, column)
+        return f" ({digits(cell['low'])}–{digits(cell['high'])})" if isinstance(cell, dict) else ""
+
     def column(self, name: str, title: str, column: str) -> list[float]:
         """All numbers of a column; cells without one are left out."""
         table = self.find(name, title)
@@ -175,7 +180,9 @@ def rendered(name: str, results: Path = RESULTS, templates: Path = TEMPLATES) ->
         loader=jinja2.FileSystemLoader(templates), undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False
     )
     env.filters["n"] = digits
-    env.globals |= {each: getattr(read, each) for each in ("cell", "low", "high", "column", "table", "result")}
+    env.globals |= {
+        each: getattr(read, each) for each in ("cell", "low", "high", "spread", "column", "table", "result")
+    }
     try:
         text = env.get_template(f"{name}.md").render().strip()
     except jinja2.TemplateError as error:

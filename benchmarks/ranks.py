@@ -14,13 +14,12 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 from steps import Steps
-from timing import Table, write
+from timing import Spread, Table, write
 
 from heartlm.bench.measure import cores
 
@@ -30,7 +29,7 @@ ALONE, RANKS = (sys.executable, "-m", "heartlm"), ("-m", "torch.distributed.run"
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[256, 2048, 4096], help="of a rank and step")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[256, 2048], help="of a rank and step")
     for name, value in (("window", 128), ("depth", 4), ("steps", 60), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
     return parser.parse_args()
@@ -88,7 +87,7 @@ def main() -> None:
     steps.run("simulate", data, "data", "simulate", data, "--patients", 20, "--minutes", 10, "--seed", 1)
     steps.run("tokenize", corpus, "tokenize", data, "--tokenizer", "sample", "--out", corpus)
     columns = ("tokens a rank and step", "one rank", "two ranks", "two alone", "speedup", "ceiling", "of the ceiling")
-    table = Table("two pinned CPU ranks, tokens/s", (*columns, "each round"))
+    table = Table("two pinned CPU ranks, tokens/s (weak scaling)", (*columns, "least of the rounds", "most"))
     for tokens in chosen.tokens:
         runs = Runs(chosen, corpus, tokens)
         one, two, both = list[float](), list[float](), list[float]()
@@ -96,16 +95,12 @@ def main() -> None:
             one += runs.rates(("one", 0))
             two += runs.rates(("two", None))
             both.append(sum(runs.rates(("left", 0), ("right", 1))))
-        shares = [ranks / ceiling for ranks, ceiling in zip(two, both, strict=True)]
-        medians = [statistics.median(rates) for rates in (one, two, both)]
-        table.add(
-            tokens,
-            *(f"{rate:.0f}" for rate in medians),
-            f"{medians[1] / medians[0]:.2f}x",
-            f"{medians[2] / medians[0]:.2f}x",
-            f"{statistics.median(shares):.3f}",
-            ", ".join(f"{share:.3f}" for share in shares),
+        gained, most, share = (
+            [above / below for above, below in zip(*pair, strict=True)]
+            for pair in ((two, one), (both, one), (two, both))
         )
+        spreads = [Spread.of(values) for values in (one, two, both, gained, most, share)]
+        table.add(tokens, *spreads, min(share), max(share))
     table.close()
     write("ranks", "Two CPU ranks against one", [table], {"depth": chosen.depth, "window": chosen.window})
 

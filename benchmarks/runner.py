@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -41,8 +42,8 @@ class Benchmark:
 
     Attributes:
         name: of the script and of its result file.
-        arguments: words with {data} (the recordings), {work} (a folder of its own), {recordings} (simulated ones that
-            two scripts share) and {NAME} for the unpacked archive NAME.tar.xz of {data}.
+        arguments: words with {data} (the recordings), {work} (a folder of its own), {work:NAME} (that of another, or
+            one that is shared and kept) and {NAME} for the unpacked archive NAME.tar.xz of {data}.
         packages: of heartlm whose speed it measures: their sources decide whether a result is out of date.
         minutes: about how long it takes on two cores.
         long: belongs to `make benchmarks-long`.
@@ -58,18 +59,19 @@ class Benchmark:
 TRAINING = ("training", "models", "corpus", "kernels", "bench")
 FEDERATED = ("federated", "training", "models", "kernels")
 BENCHMARKS = (
-    Benchmark("reading", ("--data", "{data}", "--work", "{recordings}"), ("ecg", "kernels"), 2),
+    Benchmark("reading", ("--data", "{data}", "--work", "{work:recordings}"), ("ecg", "kernels"), 2),
     Benchmark("bpe", ("{data}/mitdb",), ("tokenizers", "kernels"), 2),
     Benchmark("feeding", ("--work", "{work}"), ("training", "corpus", "kernels", "bench"), 4),
     Benchmark("ranks", ("--work", "{work}", "--tokens", "2048"), ("launch", *TRAINING), 4),
     Benchmark(
-        "tokenizing", ("--data", "{data}", "--work", "{recordings}"), ("ecg", "tokenizers", "corpus", "kernels"), 4
+        "tokenizing", ("--data", "{data}", "--work", "{work:recordings}"), ("ecg", "tokenizers", "corpus", "kernels"), 4
     ),
     Benchmark("federated_rounds", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 6),
     Benchmark("conv1d", (), ("kernels", "bench"), 5),
     Benchmark("training", ("--work", "{work}"), TRAINING, 6),
     Benchmark("detect", ("{data}", "--ludb", "{ludb}/ludb"), ("ecg", "kernels"), 8),
     Benchmark("prediction", ("--work", "{work}"), ("scaling", *TRAINING), 8),
+    Benchmark("scaling", ("--work", "{work}", "--study", "{work:prediction}/study"), ("scaling", *TRAINING), 6),
     Benchmark("bench", ("--data", "{data}"), ("bench", "federated", *TRAINING), 5, long=True),
     Benchmark("tiny_ecg", ("{data}/mitdb",), ("models", "kernels"), 5, long=True),
     Benchmark("federated", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 20, long=True),
@@ -133,11 +135,12 @@ def is_measured(benchmark: Benchmark) -> bool:
 def words_of(benchmark: Benchmark) -> list[str]:
     """Its arguments, after the archives that they name were unpacked."""
     work = WORK / benchmark.name
-    known = {"data": DATA, "work": work, "recordings": WORK / "recordings"}
+    known = {"data": DATA, "work": work}
     words = []
     for word in benchmark.arguments:
         for name in re.findall(r"{([^}]+)}", word):
-            word = word.replace(f"{{{name}}}", str((known.get(name) or unpacked(name)).resolve()))
+            other = WORK / name.removeprefix("work:") if name.startswith("work:") else None
+            word = word.replace(f"{{{name}}}", str((known.get(name) or other or unpacked(name)).resolve()))
         words.append(word)
     return words
 
@@ -157,8 +160,12 @@ def unpacked(name: str) -> Path:
 
 def measure(benchmark: Benchmark) -> bool:
     """Run it; its output goes to a log, which the terminal shows the end of where it fails."""
-    log = WORK / f"{benchmark.name}.log"
-    (WORK / benchmark.name).mkdir(parents=True, exist_ok=True)
+    log, work = WORK / f"{benchmark.name}.log", WORK / benchmark.name
+    of, sources = work / "sources", sources_of(benchmark.name)
+    if work.is_dir() and (not of.is_file() or of.read_text() != sources):
+        shutil.rmtree(work)  # what another version left there must not pass for a result of this one
+    work.mkdir(parents=True, exist_ok=True)
+    of.write_text(str(sources))
     command = [sys.executable, str(HERE / f"{benchmark.name}.py"), *words_of(benchmark)]
     print(f"{benchmark.name}: about {benchmark.minutes:g} min …", end=" ", flush=True)
     begin_s = time.monotonic()
@@ -168,6 +175,8 @@ def measure(benchmark: Benchmark) -> bool:
     print(took if status == 0 else f"FAILED with status {status} after {took}; the end of {log}:", flush=True)
     if status:
         print("\n".join(log.read_text(errors="replace").splitlines()[-5:]), flush=True)
+    else:
+        of.unlink()  # measured again, it starts from nothing
     with (WORK / "minutes.log").open("a") as stream:
         stream.write(f"{time.strftime('%Y-%m-%d %H:%M')} {benchmark.name} status {status} {took}\n")
     return status == 0

@@ -345,7 +345,7 @@ def in_a_process(rival: str) -> float:
 
 def compare(title: str, rivals: dict[str, str], rounds: int) -> Table:
     """A table of rivals, each run `rounds` times, in turns."""
-    table = Table(title, ("rival", "tokens/s", "heartlm's rate over it", "least of the rounds", "most"))
+    table = Table(title, ("rival", "tokens/s", "heartlm is faster by", "least of the rounds", "most"))
     rates: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         for name, rival in rivals.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,40 @@ def test_every_benchmark_is_a_script_and_measures_packages_that_exist():
     for benchmark in runner.BENCHMARKS:
         assert (ROOT / "benchmarks" / f"{benchmark.name}.py").is_file()
         assert all((ROOT / "src" / "heartlm" / package).is_dir() for package in benchmark.packages)
+
+
+SCRIPT = """import sys
+from pathlib import Path
+kept = Path(sys.argv[2]) / "kept"
+print("found" if kept.exists() else "fresh", Path(sys.argv[1]).name)
+kept.touch()
+sys.exit(Path(sys.argv[2], "..", "status").read_text() != "well")
+"""
+
+
+def test_an_interrupted_benchmark_continues_and_a_measured_one_starts_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    archive, scripts = tmp_path / "signals.tar.xz", tmp_path / "benchmarks"
+    scripts.mkdir()
+    (scripts / "small.py").write_text(SCRIPT)
+    (tmp_path / "record").write_text("data")
+    with tarfile.open(archive, "w:xz") as tar:
+        tar.add(tmp_path / "record", "record")
+    benchmark = runner.Benchmark("small", ("{signals}/record", "{work}"), (), 0.1)
+    for name, value in {"HERE": scripts, "ROOT": tmp_path, "DATA": tmp_path, "WORK": tmp_path / "work"}.items():
+        monkeypatch.setattr(runner, name, value)
+    monkeypatch.setattr(runner, "BENCHMARKS", (benchmark,))
+    (tmp_path / "work").mkdir()
+
+    def said(status: str) -> str:
+        (tmp_path / "work" / "status").write_text(status)
+        assert runner.measure(benchmark) == (status == "well")
+        return (tmp_path / "work" / "small.log").read_text()
+
+    assert said("badly") == "fresh record\n"
+    assert "FAILED with status 1" in capsys.readouterr().out
+    assert said("well") == "found record\n"
+    assert said("badly") == "fresh record\n"
+    (scripts / "small.py").write_text(SCRIPT + "# changed\n")
+    assert said("well") == "fresh record\n"

@@ -1,0 +1,112 @@
+"""Strong scaling: one global batch on one CPU rank and on two, next to what two independent trainings reach.
+
+    python benchmarks/scaling.py --work FOLDER                   a study of 16,384 tokens a step, about 6 minutes
+    python benchmarks/scaling.py --work FOLDER --study STUDY     and the table of a study that is there
+
+A study is what `heartlm scale run` leaves. Speedups are ratios of whole trainings without their warm-up: geometric
+means over repeats, with 95 % intervals. The ceiling is what two independent trainings of the one-rank kind reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+from steps import Steps
+from timing import Table, write
+
+from heartlm.scaling.cell import load_measurements
+from heartlm.scaling.table import Row, table_of
+
+COLUMNS = (
+    "stage, window",
+    "step of one rank ms",
+    "of two ms",
+    "speedup",
+    "95 % from",
+    "to",
+    "ceiling",
+    "of the ceiling",
+    "exposed communication %",
+    "stragglers %",
+    "data %",
+)
+
+
+def make_study(work: Path, windows: list[int], tokens: int, repeats: int) -> Path:
+    """Simulate a database and run the study; one that was interrupted continues."""
+    steps, data, corpus, study = Steps(work), work / "data", work / "corpus", work / "study"
+    steps.run("simulate", data, "data", "simulate", data, "--patients", 20, "--minutes", 10, "--seed", 1)
+    steps.run("tokenize", corpus, "tokenize", data, "--tokenizer", "beat", "--out", corpus)
+    settings = {
+        "databases": {"simulated": str(corpus)},
+        "stages": ["pretrain", "finetune"],
+        "windows": windows,
+        "ranks": [1, 2],
+        "batch_tokens": tokens,
+        "warm_up": 2,
+        "steps": 5,
+        "repeats": repeats,
+    }
+    (work / "study.yaml").write_text(yaml.safe_dump(settings))
+    steps.run("study", study / "no result of its own", "scale", "run", work / "study.yaml", "--out", study)
+    return study
+
+
+def table_from(study: Path) -> Table:
+    """The rows of two ranks of a study, dated when its first measurement was written."""
+    measurements = load_measurements(study)
+    found = table_of(measurements)
+    ones = {row.cell: row for row in found.rows if row.cell.ranks == 1}
+    twos = [row for row in found.rows if row.cell.ranks == 2 and row.speedup is not None and row.ceiling is not None]
+    if not twos:
+        raise SystemExit(f"{study}: no measurement of two ranks with its base and its ceiling found")
+    tokens = twos[0].cell.global_batch * twos[0].cell.window
+    repeats = min(row.repeats for row in twos)
+    table = Table(f"{tokens:,} tokens a step on one rank and on two (at least {repeats} repeats)", COLUMNS)
+    for row in twos:
+        add(table, ones[row.cell.base], row)
+    first_s = min(path.stat().st_mtime for path in (study / "measurements").glob("*.json"))
+    table.date = datetime.fromtimestamp(first_s, UTC).strftime("%Y-%m-%d %H:%M")
+    moved = sum(row.num_moved for row in found.rows)
+    table.notes.append(
+        f"{len(measurements)} measurements, {len(found.failed)} failed; the machine's speed changed by more than a "
+        f"tenth during {moved}."
+    )
+    table.close()
+    return table
+
+
+def add(table: Table, one: Row, two: Row) -> None:
+    """A row of the table from those of one rank and of two."""
+    assert two.speedup and two.ceiling and two.efficiency_of_ceiling
+    step_s = sum(two.part_s.values())
+    shares = (100 * two.part_s[name] / step_s for name in ("exposed_communication", "straggler", "data"))
+    table.add(
+        f"{two.cell.stage} {two.cell.window}",
+        1e3 * one.step_median_s,
+        1e3 * two.step_median_s,
+        *(two.speedup.value, two.speedup.low, two.speedup.high),
+        two.ceiling.value,
+        two.efficiency_of_ceiling.value,
+        *shares,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--study", type=Path, nargs="*", default=[], help="studies that are there")
+    parser.add_argument("--windows", type=int, nargs="+", default=[128, 1024])
+    parser.add_argument("--tokens", type=int, default=16384, help="of a step of the study that is made")
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    made = make_study(given.work, given.windows, given.tokens, given.repeats)
+    tables = [table_from(study) for study in (made, *given.study)]
+    write("scaling", "Two CPU ranks, strong scaling", tables)
+
+
+if __name__ == "__main__":
+    main()
