@@ -219,6 +219,33 @@ def test_a_killed_rank_is_noticed_and_the_last_checkpoint_is_good(
     assert_same_losses(run, straight["pretrain"])
 
 
+def test_two_ranks_killed_and_resumed_end_bit_for_bit_the_same(tiny_corpus: Path, tmp_path: Path) -> None:
+    whole, run, moment = tmp_path / "whole", tmp_path / "run", random.Random(7)
+    for process in ranks(2, *begin("pretrain", tiny_corpus, tmp_path, whole)):
+        finish(process)
+    words: list[str | Path] = [*begin("pretrain", tiny_corpus, tmp_path, run)]
+    for victims, first, last in (((0, 1), 8, STEPS // 3), ((1,), STEPS // 2, 2 * STEPS // 3)):
+        both, step = ranks(2, *words), moment.randrange(first, last)
+        while both[0].poll() is None and max(steps_of(run), default=0) < step:
+            time.sleep(0.005)
+        good = [path.name for path in Checkpoints(run / "checkpoints").complete()]
+        for victim in victims:
+            both[victim].kill()
+        for process in both:
+            process.communicate(timeout=240)
+        expected = [-signal.SIGKILL if rank in victims else 2 for rank in (0, 1)]
+        assert [process.returncode for process in both] == expected
+        assert Checkpoints(run / "checkpoints").complete()[-1].name >= good[-1]
+        words = ["pretrain", "--resume", run]
+    for process in ranks(2, *words):
+        finish(process)
+    assert weights(run) == weights(whole)
+    assert numbers(run) == numbers(whole)
+    assert steps_of(run) == list(range(1, STEPS + 1))
+    names = [{str(path.relative_to(each)) for path in each.rglob("*")} for each in (run, whole)]
+    assert names[0] == names[1]
+
+
 def test_ranks_stop_together_and_one_speaks(tiny_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     first, second = ranks(2, *begin("pretrain", tiny_corpus, tmp_path, run))
