@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -103,6 +105,19 @@ def test_simulate_replaces_when_told_to(tmp_path: Path):
     assert main(["data", "simulate", str(tmp_path / "sim"), *options, "2"]) == 0
     assert main(["data", "simulate", str(tmp_path / "sim"), *options, "1", "--replace"]) == 0
     assert not (tmp_path / "sim" / "s0002.hea").exists()
+
+
+def test_simulate_on_a_full_disk_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    ignored, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        assert main(["data", "simulate", str(tmp_path / "out"), "--patients", "1", "--minutes", "1"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"heartlm data: cannot write {tmp_path / 'out'}: only a part fits (")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_simulate_names_the_impossible_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -183,6 +183,13 @@ def test_launch_refuses_in_one_line(
     assert not Path("x").exists()
 
 
+def test_a_file_name_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "no\nsuch\x1b[31m\x9b.yaml"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("heartlm launch: ")
+    assert r"no\nsuch\x1b[31m\x9b.yaml: " in line
+
+
 def test_gpu_option_without_a_place_for_the_number_is_taken_as_it_is() -> None:
     profile = profile_of({"gpu_option": "--gres=gpu:a100:{gpus} --exclusive"}, "x")
     profile.check()

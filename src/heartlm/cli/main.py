@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import select
 import sys
 import threading
@@ -65,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # here, also after --help, where a reader that has gone is no traceback
     except HeartlmError as error:
-        print(f"heartlm {argv[0]}: {error}", file=sys.stderr)
+        line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], str(error))
+        print(f"heartlm {argv[0]}: {line}", file=sys.stderr)  # a file name may hold what moves a terminal's cursor
         return 2
     except BrokenPipeError:
         poll = select.poll()
