@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from steps import RESULTS, Steps, cell, header, row
+from timing import stamp
 
 WIDTHS = (41, 128, 256, 512)
 AF_RECORDS = "201,202,203,210,217,219,221,222"
@@ -63,7 +64,13 @@ def options() -> argparse.Namespace:
 def write(work: Path, seconds: dict[str, float], machine: dict[str, Any], arguments: argparse.Namespace) -> None:
     """Write the tables as JSON and Markdown."""
     settings = {key: value for key, value in vars(arguments).items() if isinstance(value, int)}
-    content: dict[str, Any] = {"settings": settings, "seconds": seconds, "machine": machine, "scores": {}}
+    content: dict[str, Any] = {
+        **stamp("af_rhythm"),
+        "settings": settings,
+        "seconds": seconds,
+        "machine": machine,
+        "scores": {},
+    }
     lines = [
         "# Atrial fibrillation from RR intervals: learnt on afdb and simulated patients, tested on mitdb",
         "",

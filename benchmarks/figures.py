@@ -9,10 +9,10 @@ generated; `tests/test_readme_figures.py` fails where it was edited by hand or i
 gets a number with `cell("feeding", "One facet", "heartlm feed, next token", "512")`: result file, start of the table's
 title, first cell of the row (or several, in a tuple), column. Where rounds were measured, that is their median;
 `low(…)` and `high(…)` are the quartiles, and `spread(…)` both in brackets, or nothing. `column(file, title, column)`
-gives all numbers of a column, `table(file, title)` the table as Markdown, `result(file)` the plain content of a file.
-The filter `n` shows three digits, `n(2)` two. Paragraphs are wrapped; a row of a table or a list item has to be one
-line. A paragraph about processor and date is added below; it names results without a date and those during which the
-machine's speed changed. Give the worst ratio next to the best.
+gives all numbers of a column, `table(file, title)` the table as Markdown, `plain(file)` the content of a file that has
+no tables. The filter `n` shows three digits, `n(2)` two. Paragraphs are wrapped; a row of a table or a list item has to
+be one line. A paragraph about processor and date is added below; it names results without a date and those during which
+the machine's speed changed. Give the worst ratio next to the best.
 """
 
 from __future__ import annotations
@@ -55,6 +55,13 @@ class Results:
         if not path.is_file():
             raise HeartlmError(f"{path}: not found; measure it: make benchmarks ONLY={name}")
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return content
+
+    def plain(self, name: str) -> dict[str, Any]:
+        """The content of a result without tables, such as scores."""
+        content = self.result(name)
+        self.used[name, ""] = {"date": content.get("date"), "moved": False}
+        self.processors[content["machine"]["cpu"]] = None
         return content
 
     def find(self, name: str, title: str) -> dict[str, Any]:
@@ -180,9 +187,7 @@ def rendered(name: str, results: Path = RESULTS, templates: Path = TEMPLATES) ->
         loader=jinja2.FileSystemLoader(templates), undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False
     )
     env.filters["n"] = digits
-    env.globals |= {
-        each: getattr(read, each) for each in ("cell", "low", "high", "spread", "column", "table", "result")
-    }
+    env.globals |= {each: getattr(read, each) for each in ("cell", "low", "high", "spread", "column", "table", "plain")}
     try:
         text = env.get_template(f"{name}.md").render().strip()
     except jinja2.TemplateError as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from steps import RESULTS, Steps, cell, header, row
+from timing import stamp
 
 CLASSES = ("N", "S", "V", "F")
 ONE_MODEL = ("tokenize", "pretrain", "tokenize-mitdb", "tuned-0", "evaluate-0")
@@ -93,7 +94,7 @@ def write(
     settings: dict[str, int],
 ) -> None:
     """Write the table as JSON and Markdown."""
-    content = {"settings": settings, "seconds": seconds, "machine": machine, "scores": columns}
+    content = {**stamp("mitdb_beats"), "settings": settings, "seconds": seconds, "machine": machine, "scores": columns}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "mitdb_beats.json").write_text(json.dumps(content, indent=1) + "\n")
     text = "\n".join(table(columns, seconds, machine, settings)) + "\n"

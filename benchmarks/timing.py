@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,19 @@ from heartlm.bench.measure import BenchTable, Spread, interleaved, median_rates,
 from heartlm.bench.output import environment
 from heartlm.files import atomic_file
 
-__all__ = ["Spread", "Table", "environment", "interleaved", "median_rates", "pin", "probe", "rates", "seconds", "write"]
+__all__ = [
+    "Spread",
+    "Table",
+    "environment",
+    "interleaved",
+    "median_rates",
+    "pin",
+    "probe",
+    "rates",
+    "seconds",
+    "stamp",
+    "write",
+]
 
 
 class Table(BenchTable):
@@ -30,6 +43,12 @@ class Table(BenchTable):
 def rates(times: Sequence[float], amount: float) -> Spread:
     """Amount a second over the rounds of a rival: median and quartiles, to stand in a table as one cell."""
     return Spread.of([amount / taken for taken in times])
+
+
+def stamp(name: str) -> dict[str, Any]:
+    """What a result file without tables says of its making, so that `runner` and `figures` can read it."""
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    return {"date": date, "sources": sources_of(name), "environment": environment()}
 
 
 def write(name: str, heading: str, tables: list[Table], more: Mapping[str, Any] | None = None) -> None:

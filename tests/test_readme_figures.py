@@ -84,6 +84,12 @@ def test_a_result_of_a_machine_that_changed_its_speed_is_marked(folder: Path):
     assert "speed changed by more than a tenth during: speed." in figures.rendered("speed", folder, folder)
 
 
+def test_scores_without_a_date_are_marked_like_tables(folder: Path):
+    (folder / "scores.json").write_text(json.dumps({"machine": {"cpu": "a processor"}, "f1": 0.5}))
+    (folder / "scores.md").write_text('{{ plain("scores").f1 }}')
+    assert "Without a recorded date: scores." in figures.rendered("scores", folder, folder)
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [
