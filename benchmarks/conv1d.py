@@ -6,8 +6,8 @@
 Tables, for each number of threads: the study's own grid, where its kernel, written for this comparison, competes too;
 layers of ECG networks in inference and in training, against eager `conv1d`, `conv2d` with channels last,
 `torch.compile`, and oneDNN with packed weights in either layout; what the rule that shares shapes out between the
-kernel and torch gains and loses; TinyECG as a whole. The layers come from two draws. The rule was fitted to times that
-were measured on sizes of a grid: "on the grid" are layers of it, "new layers" are drawn from sizes between, which were
+kernel and torch gains and loses; TinyECG as a whole. The layers come from two draws. The rule was fitted to times
+measured on sizes of a grid: "layers of ECG networks" are of it, "new layers" are drawn from sizes between, which were
 never fitted to. `torch.compile` competes for the new layers.
 
 All but the study's kernel are called as layers and allocate their results, from memory that the process keeps. Between
@@ -132,7 +132,7 @@ def main() -> None:
             grid, new = ecg_grid(num, MOST_FLOPS), layers_between(num, MOST_FLOPS, NEW_LAYERS_SEED)
             for mode in ("inference", "training"):
                 tables.append(shapes_table("New layers", new, rounds, not chosen.quick, mode, peak))
-                tables.append(shapes_table("Layers on the grid", grid, rounds, False, mode, peak))
+                tables.append(shapes_table("Layers of ECG networks", grid, rounds, False, mode, peak))
             tables += [rule_table(new, threads), tiny_ecg_table(2 * rounds)]
             for table in tables[-7:]:
                 print(table.markdown(), flush=True)
