@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import wfdb
 from numpy.typing import NDArray
-from timing import Table, interleaved, median_rates, pin, seconds, write
+from timing import Table, interleaved, median_rates, pin, rates, seconds, write
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
@@ -118,8 +118,13 @@ def signals(title: str, paths: list[Path], rounds: int) -> Table:
         assert all(np.array_equal(read_adu(path, variant), expected) for variant in (*variants(), "numpy")), path
         assert np.array_equal(read_wfdb(path).signal(), by_wfdb(path).p_signal.T.astype(np.float32)), path
     lengths = [(read_header(path).num_samples, len(read_header(path).signals)) for path in paths]
-    total = sum(num * leads for num, leads in lengths)
-    rivals: dict[str, Callable[[Path], object]] = {
+    total, one = sum(num * leads for num, leads in lengths), sum(num for num, _ in lengths)
+    database = open_database(paths[0].parent)
+
+    def opened(path: Path, leads: list[int] | None = None) -> object:
+        return database.recording(path.stem).signal(leads=leads)
+
+    all_leads: dict[str, Callable[[Path], object]] = {
         "wfdb, float64": lambda path: by_wfdb(path),
         "wfdb, int16": lambda path: by_wfdb(path, physical=False, return_res=16),
         "NumPy, int16": lambda path: read_adu(path, "numpy"),
@@ -127,21 +132,35 @@ def signals(title: str, paths: list[Path], rounds: int) -> Table:
             f"heartlm, int16, {variant}": lambda path, variant=variant: read_adu(path, variant)
             for variant in variants()
         },
-        "heartlm signal(), float32 mV": lambda path: read_wfdb(path).signal(),
-        "heartlm signal(leads=[0]), float32 mV": lambda path: read_wfdb(path).signal(leads=[0]),
+        "heartlm recording().signal(), float32 mV, checksums": opened,
     }
-    amounts = dict.fromkeys(rivals, total)
-    amounts["heartlm signal(leads=[0]), float32 mV"] = sum(num for num, _ in lengths)
-    table = Table(f"{title}: {total / 1e6:.1f} M samples (median of {rounds})", ("reader", "M samples/s", "times wfdb"))
-    times = interleaved({name: each(read, paths) for name, read in rivals.items()}, rounds)
-    return fill(table, times, amounts, "wfdb, float64")
+    one_lead: dict[str, Callable[[Path], object]] = {
+        "wfdb, float64": lambda path: by_wfdb(path, channels=[0]),
+        "wfdb, int16": lambda path: by_wfdb(path, channels=[0], physical=False, return_res=16),
+        "heartlm recording().signal(leads=[0]), float32 mV, checksum": lambda path: opened(path, [0]),
+    }
+    ways = {
+        (leads, name): read
+        for leads, all_of in (("all", all_leads), ("one", one_lead))
+        for name, read in all_of.items()
+    }
+    times = interleaved({str(key): each(read, paths) for key, read in ways.items()}, rounds)
+    table = Table(
+        f"{title}: {total / 1e6:.1f} M samples (median of {rounds})",
+        ("leads", "reader", "M samples/s", "times wfdb as float64, the same leads"),
+    )
+    found = {key: rates(times[str(key)], (total if key[0] == "all" else one) / 1e6) for key in ways}
+    for (leads, name), rate in found.items():
+        table.add(leads, name, rate, rate.median / found[leads, "wfdb, float64"].median)
+    table.close()
+    return table
 
 
 def fill(table: Table, times: dict[str, list[float]], amounts: dict[str, int], rival: str, unit: float = 1e6) -> Table:
     """A row for every reader: its rate, and how often that of `rival`."""
-    rates = {name: amounts[name] / statistics.median(taken) for name, taken in times.items()}
-    for name, rate in rates.items():
-        table.add(name, f"{rate / unit:.4g}", f"{rate / rates[rival]:.1f}")
+    found = {name: rates(taken, amounts[name] / unit) for name, taken in times.items()}
+    for name, rate in found.items():
+        table.add(name, rate, rate.median / found[rival].median)
     table.close()
     return table
 
@@ -161,9 +180,9 @@ def decoders(rounds: int) -> Table:
         for variant in variants():
             rivals[f"{variant} adu"] = partial(decode, content, fmt, 2, (0, 1), adu, variant=variant)
             rivals[f"{variant} mv"] = partial(decode, content, fmt, 2, (0, 1), mv, 0, calibration, variant=variant)
-        rates = median_rates(interleaved(rivals, rounds), 2 * num_frames / 1e6)
+        found = median_rates(interleaved(rivals, rounds), 2 * num_frames / 1e6)
         for variant in variants():
-            table.add(fmt, variant, f"{rates[f'{variant} adu']:.0f}", f"{rates[f'{variant} mv']:.0f}")
+            table.add(fmt, variant, f"{found[f'{variant} adu']:.0f}", f"{found[f'{variant} mv']:.0f}")
     table.close()
     return table
 

@@ -87,6 +87,23 @@ def test_physical_values_are_the_same_in_every_variant(
         assert (wider[:, :2] == 9).all() and (wider[:, -3:] == 9).all()
 
 
+@pytest.mark.parametrize("fmt", ["16", "61"])
+@pytest.mark.parametrize(
+    "calibration",
+    [(0, 200, 1), (1024, -1000, 1), (-32768, 3, 1), (4194303, 409.5, 1), (0.5, 200, 1), (7, 204.8, 1), (7, 3, 1e-3)],
+)
+def test_every_16_bit_sample_is_rounded_once(fmt: str, calibration: tuple[float, float, float]) -> None:
+    """In single precision, too, where the kernel divides in that."""
+    adu = np.arange(-32767, 32768)
+    content = np.frombuffer(encode(adu.tolist(), fmt), np.uint8)
+    baseline, gain, factor = calibration
+    expected = ((adu - baseline) / gain * factor).astype(np.float32)
+    for variant in variants():
+        out = np.empty((1, len(adu)), np.float32)
+        decode(content, fmt, 1, [0], out, calibration=np.array([calibration], np.float64), variant=variant)
+        assert np.array_equal(out[0], expected), variant
+
+
 @pytest.mark.parametrize("fmt", sorted(GROUP))
 @pytest.mark.parametrize("width", [1, 2, 12, 4000])
 def test_many_blocks(fmt: str, width: int) -> None:

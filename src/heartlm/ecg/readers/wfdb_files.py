@@ -20,7 +20,7 @@ from heartlm.kernels.wfdb import num_bytes
 GROUP: dict[str, tuple[int, ...]] = DECODED | {"8": (0, 1), "160": (0, 2), "310": (0, 2, 4, 4), "311": (0, 2, 3, 4)}
 """Bytes that 0, 1, ... samples take, up to those that fill a group, in every format whose size tells its length."""
 
-_CHUNK_BYTES = 1 << 19
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass
