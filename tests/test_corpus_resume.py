@@ -23,7 +23,7 @@ from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.encode import Work
 from heartlm.corpus.journal import partial_folder
-from heartlm.corpus.plan import make_plan
+from heartlm.corpus.plan import Choice, make_plan
 from heartlm.corpus.processes import AHEAD, encode_all
 from heartlm.ecg.database import open_database
 from heartlm.ecg.simulator import SimulationConfig, simulate_database
@@ -349,7 +349,7 @@ def test_few_parts_are_ahead_of_the_writer(unspoilt: Path, tmp_path: Path, monke
     monkeypatch.setattr(planning, "PART_RECORDS", 1)
     tokenizer = Counted()
     tokenizer.path = tmp_path / "count"
-    work = Work(make_plan([open_database(unspoilt)]), tokenizer, "first", "auto", False)
+    work = Work(make_plan([open_database(unspoilt)]), tokenizer, Choice("first", "auto", False, "refuse", 0, False))
     parts = encode_all(work, 2)
     for number in range(5):
         next(parts)

@@ -91,6 +91,7 @@ def test_modifiers_and_texts_stay_with_their_annotation(tmp_path: Path) -> None:
     read = read_annotation_file(tmp_path / "r.atr")
     assert (read.sample.tolist(), read.symbol.tolist()) == ([10, 15, 16], ["N", "+", "V"])
     assert read.aux == {0: "abc", 1: "(N"}
+    assert read.faults == ("r.atr: more bytes follow the end mark, which stands behind 3 annotations",)
 
 
 def test_truncation_of_a_real_file_is_noticed(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
@@ -27,6 +27,7 @@ class ShowOptions:
         stop: where to end, in seconds; without, ten seconds after the start.
         out: the picture to write (.png, .svg or .pdf); without, RECORD-START-STOP.png in the current folder.
         leads: only these leads, separated by commas.
+        damaged: warn draws a recording that shows damage and says so; refuse stops.
     """
 
     record: Path
@@ -34,6 +35,7 @@ class ShowOptions:
     stop: float | None = None
     out: Path | None = None
     leads: str | None = None
+    damaged: Literal["refuse", "warn"] = "warn"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -50,12 +52,20 @@ def run(argv: Sequence[str]) -> int:
         positionals=["record"],
     )
     from heartlm.cli.record import locate
+    from heartlm.ecg.damage import note_faults, refuse_damaged, warn_of_damage
     from heartlm.report.strip import save_figure, strip_figure
 
     database, record_id = locate(options.record)
     recording = database.recording(record_id)
     start_s, stop_s = _stretch(options, recording)
-    strip = _strip(recording, database.annotations(record_id), start_s, stop_s, _leads(options, recording))
+    annotations, leads = database.annotations(record_id, recording), _leads(options, recording)
+    for lead in leads:
+        recording.signal(leads=[lead])  # a lead read whole is compared with its checksum
+    note_faults(recording, annotations)
+    if options.damaged == "refuse":
+        refuse_damaged(recording)
+    warn_of_damage(recording)
+    strip = _strip(recording, annotations, start_s, stop_s, leads)
     out = options.out or Path(f"{Path(record_id).name}-{start_s:g}-{stop_s:g}.png")
     save_figure(strip_figure(strip, f"{database.name} {record_id}"), out)
     print(out)

@@ -32,6 +32,7 @@ class PredictOptions:
         beats: auto takes annotated beat positions and detects them where there are none.
         lead: the lead to look at; by default MLII, II or the first ECG lead.
         checkpoint: the model with the lowest validation loss, or the last one.
+        damaged: warn annotates a recording that shows damage all the same and says so; refuse stops.
     """
 
     run: Path
@@ -41,6 +42,7 @@ class PredictOptions:
     beats: Literal["auto", "annotated", "detected"] = "auto"
     lead: str | None = None
     checkpoint: Literal["best", "last"] = "best"
+    damaged: Literal["refuse", "warn"] = "warn"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -65,11 +67,21 @@ def run(arguments: Sequence[str]) -> int:
 
     folder = existing(options.run, "run folder")
     result = annotate(
-        folder, database, record_id, beats=options.beats, lead=options.lead, checkpoint=options.checkpoint
+        folder,
+        database,
+        record_id,
+        beats=options.beats,
+        lead=options.lead,
+        checkpoint=options.checkpoint,
+        damaged=options.damaged,
     )
     path = write_annotations(options.out, Path(record_id).name, result.found, options.annotator)
     lead = f", lead {result.lead_name}" if result.lead_name else ""
     print(f"{database.name}/{record_id}{lead}: {result.known.num_beats:,} beats ({result.known.source})")
+    for fault in result.faults:
+        print(f"  damaged: {fault}")
+    for reason, count in result.known.ignored.items():
+        print(f"  left out: {count} annotations {reason}")
     print("  " + (beat_counts(result.found) if result.task == "beats" else rhythm_shares(result.found)))
     print(path)
     return 0

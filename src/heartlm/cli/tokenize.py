@@ -36,6 +36,8 @@ class TokenizeOptions:
         training_leads: first encodes one lead of each recording; all adds the other leads of training recordings.
         beats: auto takes annotated beats and detects them where there are none.
         skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
+        damaged: refuse takes a recording whose checksums or annotation file show damage for unreadable; warn uses it
+            and lists it in the manifest.
         processes: how many encode side by side; by default one a core. The corpus does not depend on it.
         seed: of the choice of beats that the codebooks are fitted on.
     """
@@ -49,6 +51,7 @@ class TokenizeOptions:
     training_leads: Literal["first", "all"] = "first"
     beats: Literal["auto", "annotated", "detected"] = "auto"
     skip_unreadable: bool = False
+    damaged: Literal["refuse", "warn"] = "refuse"
     processes: int | None = None
     seed: int = 0
 
@@ -77,6 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         beats=options.beats,
         fit=options.tokenizer_from is None,
         skip_unreadable=options.skip_unreadable,
+        damaged=options.damaged,
         processes=options.processes,
         seed=options.seed,
         command=shlex.join(["heartlm", "tokenize", *arguments]),
@@ -131,4 +135,6 @@ def describe(manifest: dict[str, Any], folder: Path) -> list[str]:
     for entry in manifest["dropped"]:
         reasons[entry["reason"]] += entry.get("count", 1)
     lines += [f"  left out: {count} x {reason} (listed in manifest.json)" for reason, count in reasons.most_common()]
+    if damaged := {entry["record"] for entry in manifest["damaged"]}:
+        lines.append(f"  damaged and used: {len(damaged)} recordings (listed in manifest.json)")
     return lines

@@ -22,6 +22,7 @@ from heartlm.corpus.manifest import CorpusWriter, finish_corpus
 from heartlm.corpus.plan import Choice, Plan, make_plan
 from heartlm.corpus.processes import encode_all
 from heartlm.corpus.sources import Beats, TrainingLeads, open_sources
+from heartlm.ecg.damage import Damaged
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, recover_folder, replace_folder
 from heartlm.progress import Measure, track
@@ -40,6 +41,7 @@ def build_corpus(
     beats: Beats = "auto",
     fit: bool = True,
     skip_unreadable: bool = False,
+    damaged: Damaged = "refuse",
     processes: int | None = None,
     seed: int = 0,
     command: str | None = None,
@@ -54,6 +56,7 @@ def build_corpus(
         beats: annotated beats, detected ones, or annotated where there are any.
         fit: false keeps the tokenizer as it is (another run's).
         skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
+        damaged: refuse recordings that show damage as if they were unreadable, or use them and list them.
         processes: how many encode side by side; by default as many as this process has cores.
         seed: of the choice of beats the codebooks are fitted on.
         command: noted in the manifest, so that others can do the same.
@@ -62,12 +65,12 @@ def build_corpus(
         HeartlmError: unreadable input, nothing to tokenise, or `out` cannot be written or holds something else.
     """
     databases = open_sources(folders)
-    choice = Choice(training_leads, beats, skip_unreadable, seed, fit and tokenizer.needs_fitting)
+    choice = Choice(training_leads, beats, skip_unreadable, damaged, seed, fit and tokenizer.needs_fitting)
     with _under_way(_replaceable(out)) as journal:
         plan = make_plan(databases)
         tokenizer = _begin(journal, plan, tokenizer, choice)
         writer = CorpusWriter(journal)
-        work = Work(plan, tokenizer, training_leads, beats, skip_unreadable)
+        work = Work(plan, tokenizer, choice)
         with closing(encode_all(work, processes or len(os.sched_getaffinity(0)), journal.num_parts)) as parts:
             for part in track(parts, len(plan.parts), "tokenize", _measure(plan, journal.num_parts)):
                 writer.append(part)

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from heartlm.corpus.plan import Plan
+from heartlm.corpus.plan import Choice, Plan
 from heartlm.corpus.schema import FILES, ROW_FIELDS
-from heartlm.corpus.sources import Beats, Source, TrainingLeads, Unusable, find_source, usable_leads
+from heartlm.corpus.sources import Source, Unusable, find_source, usable_leads
 from heartlm.ecg.beats import BEAT_CLASSES
+from heartlm.ecg.damage import warn_of_damage
 from heartlm.ecg.rhythms import RHYTHMS
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
@@ -48,6 +49,7 @@ class Part:
         tokens: what to append to each file of the corpus.
         rows: for each field of a row, `first_token` apart, its values.
         left_out: what was left out.
+        damaged: `record` and `fault` of each recording that is damaged and was used.
         beats: beats of each class, by split; a beat that several leads show is counted once.
         rhythms: tokens of each rhythm, by split.
     """
@@ -60,6 +62,7 @@ class Part:
         default_factory=lambda: {name: [] for name in ROW_FIELDS if name != "first_token"}
     )
     left_out: LeftOut = field(default_factory=LeftOut)
+    damaged: list[dict[str, str]] = field(default_factory=list)
     beats: dict[str, dict[str, int]] = field(default_factory=dict)
     rhythms: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -70,16 +73,16 @@ class Work:
 
     plan: Plan
     tokenizer: Tokenizer
-    training_leads: TrainingLeads
-    beats: Beats
-    skip_unreadable: bool
+    choice: Choice
 
     def encode(self, number: int) -> Part:
         """Encode every usable lead of the recordings of part `number`."""
         database, record_ids = self.plan.records(number)
         part, tokens = Part(database.name, len(record_ids)), list[Tokens]()
         for record_id in record_ids:
-            source = find_source(database, record_id, self.tokenizer, self.training_leads, self.skip_unreadable)
+            source = find_source(
+                database, record_id, self.tokenizer, self.choice.training_leads, self.choice.skip_unreadable
+            )
             if isinstance(source, Unusable):
                 part.left_out.add(f"{database.name}/{record_id}", source.reason, unreadable=source.unreadable)
             else:
@@ -89,7 +92,7 @@ class Work:
 
     def _encode_source(self, source: Source, part: Part) -> Iterator[Tokens]:
         ignored, first = dict[str, int](), True
-        for lead in readable_leads(source, self.tokenizer, self.beats, part.left_out, self.skip_unreadable):
+        for lead in readable_leads(source, self.tokenizer, self.choice, part.left_out):
             tokens = self.tokenizer.encode(lead)
             if first:
                 _count(part.beats, source.split, lead.annotations.beat_classes(), BEAT_CLASSES)
@@ -101,6 +104,9 @@ class Work:
             yield tokens
         for reason, count in ignored.items():
             part.left_out.entries.append({"record": source.name, "reason": f"annotation: {reason}", "count": count})
+        if not first and self.choice.damaged == "warn":
+            warn_of_damage(source.recording)
+            part.damaged += [{"record": source.name, "fault": fault} for fault in source.recording.faults]
 
 
 def _add_row(rows: dict[str, list[Any]], source: Source, lead: int, num_tokens: int) -> None:
@@ -147,21 +153,19 @@ def _count(counts: dict[str, dict[str, int]], split: str, index: np.ndarray[Any,
             counted[name] = counted.get(name, 0) + count
 
 
-def readable_leads(
-    source: Source, tokenizer: Tokenizer, beats: Beats, left_out: LeftOut, skip_unreadable: bool
-) -> Iterator[Lead]:
+def readable_leads(source: Source, tokenizer: Tokenizer, choice: Choice, left_out: LeftOut) -> Iterator[Lead]:
     """Yield the usable leads of `source` and add the others, with the reason, to `left_out`.
 
     Raises:
-        HeartlmError: the recording is unreadable and such are not to be skipped.
+        HeartlmError: the recording is unreadable or refused, and such are not to be skipped.
     """
     try:
-        for lead in usable_leads(source, tokenizer, beats):
+        for lead in usable_leads(source, tokenizer, choice.beats, choice.damaged):
             if isinstance(lead, Unusable):
                 left_out.add(source.name, lead.reason)
             else:
                 yield lead
     except HeartlmError as error:
-        if not skip_unreadable:
+        if not choice.skip_unreadable:
             raise
         left_out.add(source.name, str(error), unreadable=True)

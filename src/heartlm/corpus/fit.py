@@ -53,7 +53,7 @@ def _to_fit_on(database: Database, tokenizer: Tokenizer, choice: Choice, random:
 def _leads_to_fit(sources: Sequence[Source], tokenizer: Tokenizer, choice: Choice) -> Iterator[Lead]:
     left_out, num_leads = LeftOut(), 0
     for source in track(sources, len(sources), f"fit the {tokenizer.kind} tokenizer"):
-        for lead in readable_leads(source, tokenizer, choice.beats, left_out, choice.skip_unreadable):
+        for lead in readable_leads(source, tokenizer, choice, left_out):
             num_leads += 1
             yield lead
     if not num_leads:

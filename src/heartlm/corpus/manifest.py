@@ -35,6 +35,7 @@ class CorpusWriter:
         """Append one part and note it."""
         noted = {name: getattr(part, name) for name in ("database", "num_records", "rows", "beats", "rhythms")}
         left_out = {"dropped": part.left_out.entries, "num_unreadable": part.left_out.num_unreadable}
+        left_out["damaged"] = part.damaged
         self.journal.add(part.tokens, noted | left_out)
 
 
@@ -69,11 +70,13 @@ class Counts:
     num_tokens: int = 0
     databases: dict[str, _Database] = field(default_factory=dict)
     dropped: list[dict[str, Any]] = field(default_factory=list)
+    damaged: list[dict[str, str]] = field(default_factory=list)
     last: tuple[str, str] | None = None
 
     def add_part(self, entry: Entry) -> None:
         """Count the beats of a part and list what it left out."""
         self.dropped += entry["dropped"]
+        self.damaged += entry["damaged"]
         for name in {*entry["beats"], *entry["rhythms"]}:
             split = self.databases.setdefault(entry["database"], _Database()).split(name)
             split.beats += Counter(entry["beats"].get(name, {}))
@@ -123,6 +126,7 @@ def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -
         "num_beats": sum(split.beats.total() for split in splits),
         "databases": [_described(name, counts.databases[name]) for name in sorted(counts.databases)],
         "dropped": counts.dropped,
+        "damaged": counts.damaged,
         "checksums": {**journal.checksums(), "records.parquet": sha256_of(folder / "records.parquet")},
     }
     write_json(folder / "manifest.json", manifest)

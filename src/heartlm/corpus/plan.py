@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from heartlm import __version__
 from heartlm.corpus.schema import SCHEMA_VERSION
 from heartlm.corpus.sources import Beats, TrainingLeads
+from heartlm.ecg.damage import Damaged
 from heartlm.ecg.database import Database
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Tokenizer
@@ -103,6 +104,7 @@ class Choice:
     training_leads: TrainingLeads
     beats: Beats
     skip_unreadable: bool
+    damaged: Damaged
     seed: int
     fit: bool
 
@@ -115,6 +117,7 @@ class Choice:
             "recordings": fingerprint(plan),
             "training_leads": self.training_leads,
             "beats": self.beats,
+            "damaged": self.damaged,
             "seed": self.seed,
         }
         return dict(json.loads(json.dumps(settings)))

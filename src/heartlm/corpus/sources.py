@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.damage import Damaged, note_faults, refuse_damaged
 from heartlm.ecg.database import Database
 from heartlm.ecg.detect import detect_beats
 from heartlm.ecg.recording import Annotations, Recording
@@ -108,15 +109,23 @@ def chosen_leads(recording: Recording, split: Split, training_leads: TrainingLea
     return tuple(voltage) if training_leads == "all" and split == "train" else tuple(first)
 
 
-def usable_leads(source: Source, tokenizer: Tokenizer, beats: Beats) -> Iterator[Lead | Unusable]:
+def usable_leads(source: Source, tokenizer: Tokenizer, beats: Beats, damaged: Damaged) -> Iterator[Lead | Unusable]:
     """The leads of `source` ready to encode, or the reason why one is not: it is flat, or has fewer than two beats.
 
+    Damage is gathered in `source.recording.faults`.
+
     Raises:
-        HeartlmError: a file is unreadable, or beats have to be detected where that is impossible.
+        HeartlmError: a file is unreadable, or damaged and such are to be refused, or beats have to be detected where
+            that is impossible.
     """
-    annotations = source.database.annotations(source.recording.record_id, source.recording)
+    recording = source.recording
+    annotations = source.database.annotations(recording.record_id, recording)
+    note_faults(recording, annotations)
     for index in source.leads:
-        yield _usable_lead(source, tokenizer, beats, annotations, index)
+        ready = _usable_lead(source, tokenizer, beats, annotations, index)
+        if damaged == "refuse":
+            refuse_damaged(recording)
+        yield ready
 
 
 def _usable_lead(

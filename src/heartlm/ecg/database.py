@@ -19,7 +19,7 @@ from heartlm.ecg.databases_known import KNOWN_DATABASES, UNKNOWN, database_name,
 from heartlm.ecg.readers.annotation_file import AnnotationFile, read_annotation_file
 from heartlm.ecg.readers.discovery import RecordFiles, find_records, printable
 from heartlm.ecg.readers.foreign import is_there
-from heartlm.ecg.readers.labels import beats_of, positions_at_rate, rhythms_of
+from heartlm.ecg.readers.labels import OUTSIDE, beats_of, positions_at_rate, rhythms_of
 from heartlm.ecg.readers.plausible import check_rate
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
@@ -39,6 +39,9 @@ _SETTINGS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "splits": (dict, "an object"),
 }
 """The fields of `database.json`: type, and its name in an error."""
+
+_MOST_OUTSIDE = 0.1
+"""Published files have single annotations past the end; where more of the beats are outside, the file is damaged."""
 
 
 def open_database(folder: Path) -> Database:
@@ -210,7 +213,11 @@ class Database:
             rhythms = ()
         annotator = beat_file.path.suffix.removeprefix(".") if beat_file is not None else None
         labelled = self.beats_labelled and annotator not in (None, *self._known.unlabelled_annotators)
-        return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored)
+        files = {file.path: file for file in (beat_file, rhythm_file) if file is not None}
+        faults = [fault for file in files.values() for fault in file.faults]
+        if (outside := sum(ignored.get(reason, 0) for reason in OUTSIDE)) > _MOST_OUTSIDE * (outside + len(sample)):
+            faults.append(f"{sources[0]}: {outside} of {outside + len(sample)} beats are outside of the recording")
+        return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored, tuple(faults))
 
 
 def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:

@@ -43,8 +43,8 @@ class Recording:
         path: the file to name in an error message (header or the only file).
         comments: free text of the header, one entry a line.
         samples: the reader of samples; None for annotation-only records.
-        faults: what reading has found wrong so far and read all the same, one line each: leads that were read whole and
-            do not sum to the header's checksum.
+        faults: signs of damage in what was read so far, one line each: leads that were read whole and do not sum to
+            the header's checksum, infinite samples.
     """
 
     record_id: str
@@ -137,6 +137,7 @@ class Annotations:
             whose beats are all marked N without classification (afdb `.qrs`, cudb).
         source: where they came from, for example `"100.atr"` or `"detected"`.
         ignored: counts of entries left out, by reason, for example `{"past the end": 1}`.
+        faults: signs that a file is damaged though it could be read, one line each.
     """
 
     rate_hz: float
@@ -146,6 +147,7 @@ class Annotations:
     beats_labelled: bool = True
     source: str = ""
     ignored: dict[str, int] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
 
     @property
     def num_beats(self) -> int:

@@ -129,6 +129,7 @@ def _annotation_findings(database: Database, recording: Recording) -> Iterator[F
         except HeartlmError as error:
             yield _as_finding(path, error)
             continue
+        yield from (Finding(path, "error", fault.removeprefix(f"{path.name}: ")) for fault in file.faults)
         sample = positions_at_rate(file, recording.rate_hz)
         disordered = int((np.diff(sample) < 0).sum())
         if disordered:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.corpus.sources import Beats, Source, Unusable, beats_for, chosen_leads, usable_leads
+from heartlm.ecg.damage import Damaged, warn_of_damage
 from heartlm.ecg.database import Database
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
 from heartlm.errors import HeartlmError
@@ -32,12 +33,14 @@ class Annotated:
         lead_name: the lead it looked at; empty where it reads no signal.
         known: the beats it was told of, annotated or detected.
         found: beats with the model's codes (task beats), or spans of its rhythms (task rhythm).
+        faults: signs that the recording is damaged, one line each.
     """
 
     task: str
     lead_name: str
     known: Annotations
     found: Annotations
+    faults: tuple[str, ...] = ()
 
 
 def annotate(
@@ -48,6 +51,7 @@ def annotate(
     beats: Beats = "auto",
     lead: str | None = None,
     checkpoint: str = "best",
+    damaged: Damaged = "warn",
 ) -> Annotated:
     """Annotate a recording with the model of a fine-tuned run.
 
@@ -58,6 +62,7 @@ def annotate(
         beats: use annotated beat positions, detect them, or detect them where none are annotated.
         lead: the lead to look at; by default the one a corpus would take.
         checkpoint: the `"best"` model by validation loss, or the `"last"`.
+        damaged: refuse a recording that shows damage, or use it with a warning.
 
     Raises:
         HeartlmError: the run is not fine-tuned, or the recording cannot be used.
@@ -65,7 +70,7 @@ def annotate(
     fine_tuned = load_finetuned(run, checkpoint)
     model, info, tokenizer = fine_tuned.model, fine_tuned.info, fine_tuned.tokenizer()
     assert info.task is not None, "a fine-tuned model has a task"
-    ready = ready_lead(tokenizer, database, record_id, beats, lead)
+    ready = ready_lead(tokenizer, database, record_id, beats, lead, damaged)
     tokens = tokenizer.encode(ready)
     if not tokens.num_tokens:
         raise HeartlmError(f"{ready.recording.path}: too short for a single token, so there is nothing to annotate")
@@ -78,7 +83,7 @@ def annotate(
         spans = rhythm_spans(answer == 1, tokens.sample, end, info.positive[0])
         found = Annotations(known.rate_hz, np.empty(0, np.int64), np.empty(0, "<U1"), spans, source=SOURCE)
     lead_name = ready.recording.lead_names[ready.lead] if tokenizer.needs_signal else ""
-    return Annotated(info.task, lead_name, known, found)
+    return Annotated(info.task, lead_name, known, found, tuple(ready.recording.faults))
 
 
 def _beats(answer: NDArray[np.int64], known: Annotations, info: ModelInfo) -> Annotations:
@@ -113,7 +118,9 @@ def rhythm_spans(
     )
 
 
-def ready_lead(tokenizer: Tokenizer, database: Database, record_id: str, beats: Beats, lead: str | None) -> Lead:
+def ready_lead(
+    tokenizer: Tokenizer, database: Database, record_id: str, beats: Beats, lead: str | None, damaged: Damaged = "warn"
+) -> Lead:
     """The lead to tokenise, with the beats that are to be labelled.
 
     Raises:
@@ -122,7 +129,8 @@ def ready_lead(tokenizer: Tokenizer, database: Database, record_id: str, beats: 
     recording = database.recording(record_id)
     index = _lead_index(tokenizer, recording, lead)
     source = Source(recording, database.split_of(record_id), (index,), database)
-    ready = next(iter(usable_leads(source, tokenizer, beats)))
+    ready = next(iter(usable_leads(source, tokenizer, beats, damaged)))
+    warn_of_damage(recording)
     if isinstance(ready, Unusable):
         raise HeartlmError(f"{recording.path}: {ready.reason}, so the model cannot read it")
     if tokenizer.needs_beats:

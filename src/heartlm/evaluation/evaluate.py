@@ -94,6 +94,7 @@ def _shared(config: EvaluationConfig, tuned: FineTuned, scored: ScoredLeads, com
         "split": config.split,
         "records": [lead.name for lead in scored.leads],
         "records_left_out": scored.left_out,
+        "records_damaged": scored.damaged,
         "checkpoint": config.checkpoint,
         "step": tuned.info.step,
         "random_init": str(config.random_init) if config.random_init else None,

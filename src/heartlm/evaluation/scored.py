@@ -17,6 +17,7 @@ from pathlib import Path
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.schema import Row
 from heartlm.corpus.sources import PREFERRED_LEADS, Source, Unusable, find_sources, usable_leads
+from heartlm.ecg.damage import warn_of_damage
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.discovery import RecordFiles
 from heartlm.ecg.recording import Annotations, Recording
@@ -65,10 +66,12 @@ class ScoredLeads:
     Attributes:
         leads: one a recording.
         left_out: `record` and `reason` of each recording that has no usable lead.
+        damaged: `record` and `fault` of each recording that shows damage and is scored.
     """
 
     leads: list[ScoredLead]
     left_out: list[dict[str, str]]
+    damaged: list[dict[str, str]] = field(default_factory=list)
 
 
 def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
@@ -87,7 +90,11 @@ def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
     wanted = _wanted(splits, config)
     leads = [lead_of_row(corpus, chosen[key]) for key in chosen if key in wanted and rows[chosen[key]].num_tokens > 0]
     empty = [key for key in wanted if rows[chosen[key]].num_tokens == 0]
-    return _some(leads, [{"record": "/".join(key), "reason": "no tokens"} for key in sorted(empty)], config)
+    damaged = [
+        entry for entry in corpus.manifest.get("damaged", []) if entry["record"] in {lead.name for lead in leads}
+    ]
+    left_out = [{"record": "/".join(key), "reason": "no tokens"} for key in sorted(empty)]
+    return _some(leads, left_out, damaged, config)
 
 
 def lead_of_row(corpus: Corpus, index: int) -> ScoredLead:
@@ -137,19 +144,21 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
     left_out = [entry for entry in unusable if entry["record"] in inside]
     wanted = _wanted({_key(source): source.split for source in sources}, config)
     chosen = [source for source in sources if _key(source) in wanted]
-    leads = []
+    leads, damaged = [], list[dict[str, str]]()
     for source in track(chosen, len(chosen), "tokenize"):
         annotations = source.database.annotations(source.recording.record_id)
         detected = config.beats == "detected"
         if detected and task == "beats" and (annotations is None or not annotations.beats_labelled):
             left_out.append({"record": source.name, "reason": "beats not classified by anybody"})
             continue
-        for lead in usable_leads(source, tokenizer, config.beats):
+        for lead in usable_leads(source, tokenizer, config.beats, config.damaged):
             if isinstance(lead, Unusable):
                 left_out.append({"record": source.name, "reason": lead.reason})
             else:
                 leads.append(_encoded(source, lead, tokenizer, annotations if detected else None))
-    return _some(leads, left_out, config)
+        warn_of_damage(source.recording)
+        damaged += [{"record": source.name, "fault": fault} for fault in source.recording.faults]
+    return _some(leads, left_out, damaged, config)
 
 
 def _encoded(source: Source, lead: Lead, tokenizer: Tokenizer, annotations: Annotations | None) -> ScoredLead:
@@ -193,12 +202,14 @@ def _split_option(split: str) -> str:
     return "all" if split == "excluded" else f"{split} or all"
 
 
-def _some(leads: list[ScoredLead], left_out: list[dict[str, str]], config: EvaluationConfig) -> ScoredLeads:
+def _some(
+    leads: list[ScoredLead], left_out: list[dict[str, str]], damaged: list[dict[str, str]], config: EvaluationConfig
+) -> ScoredLeads:
     if not leads:
         reasons = _reasons(entry["reason"] for entry in left_out)
         hint = "" if config.split == "all" else ": try --split all"
         raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}{hint}")
-    return ScoredLeads(leads, left_out)
+    return ScoredLeads(leads, left_out, damaged)
 
 
 def _reasons(reasons: Iterable[str]) -> str:

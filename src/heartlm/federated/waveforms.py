@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
+from heartlm.ecg.damage import note_faults, refuse_damaged
 from heartlm.ecg.database import Database, open_database
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms
@@ -143,6 +144,8 @@ def _beats_of(each: Labelled, window: BeatWindow) -> tuple[NDArray[np.float32], 
     assert annotations is not None, "it had labelled beats"
     label = annotations.beat_classes()
     signal = recording.signal(leads=[0])[0]
+    note_faults(recording, annotations)
+    refuse_damaged(recording)
     shape = beat_waveforms(signal, annotations.sample, recording.rate_hz, window).shape
     known = label != UNLABELLED
     return shape[known], label[known]

@@ -6,7 +6,7 @@ Format: annot(5) of the WFDB Applications Guide, https://physionet.org/physiotoo
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.readers.foreign import LIST_BYTES, read_bytes
 from heartlm.ecg.readers.plausible import check_rate
 from heartlm.errors import HeartlmError
-from heartlm.kernels.wfdb import decode_annotations
+from heartlm.kernels.wfdb import Annotations, decode_annotations
 
 _NOTE = 22
 
@@ -23,6 +23,12 @@ SYMBOL_OF_CODE: NDArray[np.str_] = np.full(64, "", "<U1")
 """WFDB symbol of each annotation code; empty where the code is unused (ecgcodes.h of the WFDB library)."""
 for _code, _symbol in enumerate(' NLRaVFJASEj/Q~ | sT*D"=pB^t+u?![]en@xf()r'):
     SYMBOL_OF_CODE[_code] = _symbol.strip()
+
+_IS_UNUSED = (SYMBOL_OF_CODE == "") & ~np.isin(np.arange(64), [0, *range(42, 50)])
+"""Codes that neither the WFDB library nor, from 42 to 49, a user defines; 0 is a note about the file."""
+
+_LONGEST_TEXT = 255
+_NO_TEXT = re.compile(rb"[\x02-\x09\x0b\x0c\x0e-\x1f\x7f]|\0[^\0]")
 
 _TIME_RESOLUTION = re.compile(r"## time resolution: ([0-9.]+)")
 
@@ -37,6 +43,7 @@ class AnnotationFile:
         code: its WFDB code, uint8 `[num_annotations]`.
         aux: text by index of the annotation it belongs to, without trailing NULs.
         ticks_hz: the file's own ticks a second; None where it uses the recording's rate.
+        faults: signs of damage that did not stop the reader, one line each.
     """
 
     path: Path
@@ -44,6 +51,7 @@ class AnnotationFile:
     code: NDArray[np.uint8]
     aux: dict[int, str]
     ticks_hz: float | None
+    faults: tuple[str, ...] = ()
 
     @property
     def symbol(self) -> NDArray[np.str_]:
@@ -64,12 +72,27 @@ def read_annotation_file(path: Path) -> AnnotationFile:
             f"{path}: no end mark in {len(content)} bytes; the annotation file is truncated or of another format, "
             "fetch it again"
         )
+    faults = _faults(path, content, found)
     aux = {
         index: content[first : first + length].decode("latin-1").rstrip("\x00")
         for index, first, length in found.texts.tolist()
         if index >= 0
     }
-    return _without_notes_about_the_file(path, found.sample, found.code, aux)
+    return replace(_without_notes_about_the_file(path, found.sample, found.code, aux), faults=faults)
+
+
+def _faults(path: Path, content: bytes, found: Annotations) -> tuple[str, ...]:
+    """What no annotator writes: bytes behind the end mark, codes that mean nothing, texts that are none."""
+    faults = []
+    if decode_annotations(content.rstrip(b"\0")) is not None:  # an end mark that is not the last one
+        faults.append(f"{path.name}: more bytes follow the end mark, which stands behind {len(found.code)} annotations")
+    unused = int(_IS_UNUSED[found.code].sum() + ((found.code == 0) & (found.sample != 0)).sum())
+    if unused:
+        faults.append(f"{path.name}: {unused} of {len(found.code)} annotations have a code that is not in use")
+    texts = (content[first : first + length] for _, first, length in found.texts.tolist())
+    if garbled := sum(len(text) > _LONGEST_TEXT or _NO_TEXT.search(text) is not None for text in texts):
+        faults.append(f"{path.name}: {garbled} of {len(found.texts)} texts are not readable")
+    return tuple(faults)
 
 
 def _without_notes_about_the_file(

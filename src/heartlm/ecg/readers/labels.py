@@ -15,6 +15,9 @@ from heartlm.ecg.readers.annotation_file import SYMBOL_OF_CODE, AnnotationFile
 from heartlm.ecg.recording import RhythmSpan
 from heartlm.ecg.rhythms import RHYTHMS, rhythm_index
 
+OUTSIDE = ("before the start", "past the end")
+"""Reasons for which `beats_of` leaves out beats that are not in the recording."""
+
 _FAR = 2.0**62
 """Positions beyond are of a damaged file; they are outside of every recording either way."""
 
@@ -48,7 +51,7 @@ def beats_of(
     past = (sample >= num_samples) if num_samples else np.zeros(len(sample), np.bool_)
     repeated = np.diff(sample, prepend=-1) == 0
     repeated &= ~before
-    reasons = {"before the start": before, "past the end": past, "at the sample of another beat": repeated & ~past}
+    reasons = {OUTSIDE[0]: before, OUTSIDE[1]: past, "at the sample of another beat": repeated & ~past}
     keep = ~(before | past | repeated)
     return sample[keep], symbol[keep], {reason: int(left.sum()) for reason, left in reasons.items() if left.any()}
 
