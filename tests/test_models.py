@@ -15,14 +15,17 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from heartlm.errors import HeartlmError  # noqa: E402
+from heartlm.models import transformer  # noqa: E402
 from heartlm.models.config import ModelConfig  # noqa: E402
 from heartlm.models.dropout import dropped  # noqa: E402
 from heartlm.models.fused import rotate  # noqa: E402
 from heartlm.models.heart import HeartModel  # noqa: E402
 from heartlm.models.store import ModelInfo, build_model, load_foundation, load_model, save_model  # noqa: E402
-from heartlm.models.transformer import rotary_angles  # noqa: E402
+from heartlm.models.transformer import Trunk, rotary_angles  # noqa: E402
 from heartlm.tokenizers.rr import ordinal_coordinates  # noqa: E402
 
 SIZES = (11, 7, 5)
@@ -234,6 +237,50 @@ def test_what_is_dropped_belongs_to_the_window() -> None:
     assert torch.equal(torch.cat([dropped(x[:4], key[:4], 0.4), dropped(x[4:], key[4:], 0.4)]), whole)
     assert torch.equal(dropped(x.flip(0), key.flip(0), 0.4).flip(0), whole)
     assert dropped(x, None, 0.4) is x and dropped(x, key, 0.0) is x
+
+
+class Largest(TorchDispatchMode):
+    """Notes how many elements the largest tensor has."""
+
+    num_elements = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        found = (each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor))
+        self.num_elements = max(self.num_elements, *found, 0)
+        return result
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_with_dropout_never_holds_all_probabilities(
+    monkeypatch: pytest.MonkeyPatch, causal: bool, padded: bool
+) -> None:
+    """In double precision, where no kernel attends, as on a GPU."""
+    trunk = Trunk(ModelConfig(SIZES, 2, 16, 2, 16, causal=causal, dropout=0.3)).double()
+    x, keys = torch.randn(2, 200, 16, dtype=torch.float64), some_keys(6, 2)
+    valid = torch.arange(200) < torch.tensor([[200], [60]]) if padded else None
+    num_probabilities = 2 * 2 * 200 * 200
+
+    def computed() -> tuple[list[Any], int]:
+        trunk.zero_grad()
+        given = x.clone().requires_grad_()
+        with Largest() as largest:
+            out = trunk(given, valid, keys)
+            out.square().sum().backward()
+        return [out, given.grad, *(each.grad for each in trunk.parameters())], largest.num_elements
+
+    whole, size = computed()
+    assert size == num_probabilities
+    monkeypatch.setattr(transformer, "SLICE_SIZE", num_probabilities // 8 - 1)  # 24 queries, 8 in the last slice
+    sliced, size = computed()
+    for one, other in zip(sliced, whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    if not padded:  # the mask of padding, which attention without dropout needs as well, has one head
+        assert size < num_probabilities / 4
+    trunk.blocks[0].recompute = trunk.blocks[1].recompute = True
+    for one, other in zip(computed()[0], whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
 def test_what_is_dropped_in_one_place_says_nothing_about_another() -> None:

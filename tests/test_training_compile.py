@@ -1,7 +1,7 @@
 """Compiled blocks: the losses of a run that is not compiled, from a bounded number of graphs.
 
 Every corpus here has recordings shorter than a window, so batches come with and without a mask, and validation has
-batches of two sizes. `torch.compile` is real; its C++ compiler takes a minute, so most tests stop before it.
+batches of two sizes. `torch.compile` is real; its C++ compiler takes a minute, so all tests but one stop before it.
 """
 
 from __future__ import annotations
@@ -81,6 +81,18 @@ def test_masks_wanted_tokens_and_validation_need_few_graphs(
     assert num_graphs() == graphs
 
 
+@pytest.mark.parametrize("objective", ["masked", "labels"])
+@pytest.mark.slow
+def test_with_the_compiler_of_cpus_in_both_precisions(tmp_path: Path, objective: str) -> None:
+    counters.clear()
+    for precision, close in (("fp32", 1e-4), ("bf16", 0.02)):
+        plain = losses(tmp_path / f"{precision} plain", objective, precision=precision)
+        compiled = losses(tmp_path / precision, objective, precision=precision, compile=True)
+        assert compiled == pytest.approx(plain, rel=close)
+    assert num_graphs() <= 8
+
+
+@pytest.mark.slow
 def test_recomputed_and_split_into_micro_batches(traced: None, tmp_path: Path) -> None:
     how = {"activation_checkpointing": True, "accumulation": 4}  # single windows: some ask for a single token
     plain = losses(tmp_path / "plain", "masked", **how)
@@ -88,6 +100,7 @@ def test_recomputed_and_split_into_micro_batches(traced: None, tmp_path: Path) -
     assert 0 < num_graphs() <= 4
 
 
+@pytest.mark.slow
 def test_runs_of_one_process_do_not_use_up_each_others_graphs(traced: None, tmp_path: Path) -> None:
     for batch_size in (4, 6):
         losses(tmp_path / str(batch_size), "masked", compile=True, batch_size=batch_size, steps=10)
@@ -105,6 +118,7 @@ def in_two_ranks(folder: str) -> None:
         assert run_ranks(2, compile_as_rank, f"{folder}/{compiled}", compiled) == [0, 0]
 
 
+@pytest.mark.slow
 def test_two_ranks_of_ddp_with_activation_checkpointing(tmp_path: Path) -> None:
     run_in_a_process_of_its_own("tests.test_training_compile:in_two_ranks", str(tmp_path))
     plain, compiled = (

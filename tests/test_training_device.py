@@ -8,19 +8,29 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from heartlm.errors import HeartlmError
-from heartlm.training.batches import CausalBatches
+from heartlm.training.batches import CausalBatches, LabelBatches, MakeBatch, MaskedBatches
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.communication import Exchange
+from heartlm.training.config import TrainingConfig
 from heartlm.training.device import device_and_precision
 from heartlm.training.feed import Feed
+from heartlm.training.learner import Learner
 from heartlm.training.meters import Meters
+from heartlm.training.objectives import FacetLoss, LabelLoss
+from heartlm.training.ranks import Ranks
+from heartlm.training.wrapping import gradient_norm
 from tests.checkpointed import progress, trained
-from tests.synthetic_corpus import synthetic_corpus
+from tests.synthetic_corpus import SIZES, every_window, small_model, synthetic_corpus
 from tests.test_training_feed import order_of
 from tests.test_training_measured import Hand
 
@@ -87,3 +97,54 @@ def test_the_gpu_is_waited_for_at_the_last_gradient_only_where_a_measurement_ask
     assert (parts["forward_backward"], parts["communication"]) == (1, 0)
     with pytest.raises((AssertionError, RuntimeError)):
         Exchange(meters, device, measured=True).ready()
+
+
+class Transfers(TorchDispatchMode):
+    """Notes every operation that has tensors on two devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        tensors = [each for each in tree_leaves((args, kwargs, result)) if isinstance(each, Tensor)]
+        if len({each.device.type for each in tensors}) > 1:
+            self.seen.append(str(function))
+        return result
+
+
+CORPUS = synthetic_corpus((400, 300, 7))
+MASK = np.array(SIZES)
+MAKERS: dict[str, MakeBatch] = {
+    "masked": MaskedBatches(CORPUS, MASK, 0.3, 3, seed=5),
+    "causal": CausalBatches(CORPUS),
+    "labels": LabelBatches(CORPUS, CORPUS.beat_class.astype(np.int64), MASK, False, 0.2, seed=5),
+}
+
+
+@pytest.mark.parametrize("objective", sorted(MAKERS))
+@pytest.mark.parametrize("padded", [False, True])
+def test_between_its_batch_and_its_losses_a_step_sends_nothing_to_the_host(
+    monkeypatch: pytest.MonkeyPatch, objective: str, padded: bool
+) -> None:
+    """On the device `meta`, whose numbers cannot be read: what depends on one, or waits for one, raises there."""
+    device, labels = torch.device("meta"), objective == "labels"
+    learner = Learner(
+        small_model(num_classes=4 if labels else 0, causal=objective == "causal", dropout=0.1 if labels else 0.0),
+        LabelLoss(torch.ones(4)) if labels else FacetLoss(("count", "half")),
+        TrainingConfig(batch_size=6, clip=1e-9),
+        device=device,
+        precision=torch.float32,
+        ranks=Ranks(),
+    )
+    windows = every_window(CORPUS, 16)
+    batch = MAKERS[objective](windows[-6:] if padded else windows[:6], 0).to(device)
+    keys = torch.zeros(learner.model.num_dropout_sites, 6, dtype=torch.int32, device=device) if labels else None
+    monkeypatch.setattr(learner.optimizer, "step", lambda: None)  # torch has no fused AdamW for this device
+    with Transfers() as transfers:
+        loss, _ = learner.module(batch, keys)
+        loss.backward()
+        gradient_norm([parameter.grad for parameter in learner.learning if parameter.grad is not None])
+        learner.step(1e-3, norm=5.0)
+    assert transfers.seen == []

@@ -22,6 +22,9 @@ from heartlm.models.fused import EPSILON, attends, attention, attention_of, rms_
 SITES_OF_BLOCK = 3
 """Where a block drops: attention probabilities, what attention adds, what the feed-forward part adds."""
 
+SLICE_SIZE = 1 << 22
+"""Probabilities that are computed together where some are dropped and no kernel does it."""
+
 
 class Norm(nn.RMSNorm):
     """RMSNorm in one pass over memory."""
@@ -103,7 +106,7 @@ class Block(nn.Module):
     ) -> Tensor:
         looks, attends, feeds = (None, None, None) if keys is None or not self.dropout else keys
         seen = self._attend(self.norm_attention(x), angles, mask, looks, wanted)
-        x = x if wanted is None else x.flatten(0, 1)[wanted]
+        x = x if wanted is None else x.flatten(0, 1).index_select(0, wanted)
         x = x + dropped(self.attention_out(seen), attends, self.dropout)
         return x + dropped(self.feed_out(swiglu(self.gate_up(self.norm_feed(x)))), feeds, self.dropout)
 
@@ -120,25 +123,48 @@ class Block(nn.Module):
             if key is None:
                 y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
             else:
-                y = dropped(self._probabilities(q, k, mask), key, self.dropout) @ v
+                y = self._attend_dropping(q, k, v, mask, key)
             y = y.transpose(1, 2)
         return y.flatten(2)
 
     def _attend_from(self, wanted: Tensor, x: Tensor, angles: Tensor, mask: Tensor | None) -> Tensor:
         num_windows, num_tokens, width = x.shape
         if mask is not None or not attends(x, width // self.heads):
-            return self._attend(x, angles, mask, None, None).flatten(0, 1)[wanted]
-        query = F.linear(x.flatten(0, 1)[wanted], self.qkv.weight[:width]).view(len(wanted), self.heads, -1)
+            return self._attend(x, angles, mask, None, None).flatten(0, 1).index_select(0, wanted)
+        query = F.linear(x.flatten(0, 1).index_select(0, wanted), self.qkv.weight[:width]).view(
+            len(wanted), self.heads, -1
+        )
         kv = F.linear(x, self.qkv.weight[width:]).view(num_windows, num_tokens, 2, self.heads, -1)
         return attention_of(query, wanted, kv, angles, self.causal).flatten(1)
 
-    def _probabilities(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """How much each token looks at each other, `[B, H, T, T]`: attention in the open, where some are dropped."""
+    def _attend_dropping(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key: Tensor) -> Tensor:
+        """Attention of which some probabilities are dropped, `[B, H, T, W]`.
+
+        Torch's own attention draws what it drops from a generator, which would depend on how a batch is split. Slices
+        of queries, each computed a second time in the backward pass, bound the memory for probabilities.
+        """
+        num_tokens = q.shape[-2]
+        rows = max(1, SLICE_SIZE // (q.shape[:2].numel() * num_tokens))
+        if rows >= num_tokens:
+            return self._attend_slice(q, k, v, mask, key, 0)
+        slices = []
+        for first in range(0, num_tokens, rows):
+            queries = slice(first, first + rows)
+            of_slice = mask if mask is None or mask.shape[-2] == 1 else mask[..., queries, :]
+            arguments = q[:, :, queries], k, v, of_slice, key, first
+            if self.recompute and torch.compiler.is_compiling():  # the block is computed a second time as a whole
+                slices.append(self._attend_slice(*arguments))
+            else:
+                slices.append(checkpoint(self._attend_slice, *arguments, use_reentrant=False, preserve_rng_state=False))
+        return torch.cat(slices, dim=2)
+
+    def _attend_slice(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key: Tensor, first: int) -> Tensor:
+        """The same for the queries `q` `[B, H, R, W]` from number `first` on."""
         logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
         if mask is None and self.causal:
-            mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
-        probabilities: Tensor = (logits if mask is None else logits.masked_fill(~mask, -torch.inf)).softmax(dim=-1)
-        return probabilities
+            mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).tril(first)
+        probabilities = (logits if mask is None else logits.masked_fill(~mask, -torch.inf)).softmax(dim=-1)
+        return dropped(probabilities, key, self.dropout, first, k.shape[-2]) @ v
 
 
 def rotary_angles(num_tokens: int, head_width: int, device: torch.device) -> Tensor:
@@ -191,7 +217,7 @@ class Trunk(nn.Module):
         block, of_block = last
         x = block(x, angles, mask, of_block, wanted if keys is None else None)
         if keys is not None and wanted is not None:
-            x = x.flatten(0, 1)[wanted]
+            x = x.flatten(0, 1).index_select(0, wanted)
         out: Tensor = self.norm(x)
         return out
 

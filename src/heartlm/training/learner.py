@@ -53,9 +53,9 @@ class Learner:
         ranks: Ranks,
         exchange: Exchange | None = None,
     ) -> None:
-        self.model, self.config, self.ranks = model.to(device), config, ranks
+        self.model, self.config, self.ranks = model, config, ranks
         self.device, self.precision = device, precision
-        self.alone = LossModule(self.model, loss)
+        self.alone = LossModule(self.model, loss).to(device)
         self.model.recompute(config.activation_checkpointing)
         if config.compile:
             torch.compiler.reset()  # graphs of an earlier run in this process count towards torch's limit
@@ -118,7 +118,8 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if norm + 1e-6 > self.config.clip:
-            nn.utils.clip_grads_with_norm_(self.learning, self.config.clip, torch.tensor(norm, device=self.device))
+            whole = torch.full((), norm, device=self.device)  # filled there: torch.tensor would send and wait
+            nn.utils.clip_grads_with_norm_(self.learning, self.config.clip, whole)
         self.optimizer.step()
         self.forget()
 
@@ -131,7 +132,8 @@ class Learner:
         """Sums of the losses of `batch`, in full precision and without dropout."""
         self.alone.eval()
         loss, parts = self.alone(batch.to(self.device), None)
-        return {"loss": float(loss), **{name: float(part) for name, part in parts.items()}}
+        values = torch.stack([loss, *parts.values()]).tolist()  # waits for the device, once
+        return dict(zip(("loss", *parts), values, strict=True))
 
     def _compute(self, module: nn.Module, batch: Batch) -> None:
         loss, _ = self._loss(module, batch, self._keys(0, 0, len(batch.codes)))
@@ -151,6 +153,8 @@ class Learner:
             return None
         first_window = (self.ranks.rank * self.config.accumulation + index) * num_windows
         keys = dropout_keys(self.config.seed, step, num_sites, first_window, num_windows)
+        if self.device.type == "cuda":
+            keys = keys.pin_memory()  # from other memory, sending waits
         return keys.to(self.device, non_blocking=True)
 
 

@@ -62,7 +62,7 @@ class FacetLoss:
         counting, target = None, batch.target.flatten(0, 1)
         if batch.num_counted < len(target):
             counting = torch.nonzero_static(batch.counts.flatten(), size=batch.num_counted).squeeze(1)
-            target = target[counting]
+            target = target.index_select(0, counting)
         hidden, table = model.hidden(batch.codes, padding(batch), keys, counting)
         hidden = hidden.reshape(len(target), -1)
         logits = model.facet_logits(hidden, target, table)
@@ -70,24 +70,27 @@ class FacetLoss:
         return torch.stack(sums).mean(), dict(zip(self.names, (s.detach() for s in sums), strict=True))
 
 
-@dataclass(frozen=True)
-class LabelLoss:
-    """Cross-entropy of the labels, each class weighed.
+class LabelLoss(nn.Module):
+    """Cross-entropy of the labels, each class weighed. A module, so that the weights are sent to the device once.
 
-    Attributes:
+    Args:
         class_weight: float32 `[num_classes]`, averaging one over the training labels.
     """
 
     class_weight: Tensor
 
-    def __call__(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    def __init__(self, class_weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("class_weight", class_weight)
+
+    def forward(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
         logits = model.class_logits(batch.codes, padding(batch), keys)
         target = batch.target.flatten()
         loss = F.cross_entropy(
             logits.flatten(0, -2),
             target,
-            weight=self.class_weight.to(target.device),
+            weight=self.class_weight,
             ignore_index=-1,
             reduction="sum",
         )
