@@ -292,6 +292,37 @@ def test_download_with_a_file_that_never_verifies_is_status_2(
     assert (target / "100.hea").exists() and not (target / "100.dat").exists()
 
 
+@pytest.mark.parametrize("name", ["100.dat", "100.dat.part"])
+def test_download_writes_through_no_symbolic_link(
+    mirror: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+):
+    url, _ = mirror
+    target = tmp_path / "mitdb"
+    target.mkdir()
+    (tmp_path / "thesis.txt").write_text("ten years")
+    (target / name).symlink_to(tmp_path / "thesis.txt")
+    assert main(["data", "download", "mitdb", str(target), "--base-url", url]) == 2
+    assert f"{name} is a symbolic link" in capsys.readouterr().err
+    assert (tmp_path / "thesis.txt").read_text() == "ten years"
+
+
+def test_download_writes_into_no_linked_folder(
+    mirror: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    url, database = mirror
+    (database / "sub").mkdir()
+    (database / "sub" / "x").write_bytes(b"x")
+    with (database / "SHA256SUMS.txt").open("a") as stream:
+        stream.write(f"{hashlib.sha256(b'x').hexdigest()} sub/x\n")
+    target = tmp_path / "mitdb"
+    target.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (target / "sub").symlink_to(tmp_path / "elsewhere")
+    assert main(["data", "download", "mitdb", str(target), "--base-url", url]) == 2
+    assert "sub: is a symbolic link" in capsys.readouterr().err
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 @pytest.mark.parametrize("option", ["--attempts", "--workers"])
 def test_download_without_a_try_or_a_worker_is_refused(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]):
     assert main(["data", "download", "mitdb", str(tmp_path / "mitdb"), option, "0"]) == 2

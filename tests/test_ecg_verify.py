@@ -25,6 +25,7 @@ def only(folder: Path) -> tuple[str, str, str]:
 
 def test_a_whole_database_has_no_findings(tmp_path: Path) -> None:
     write_database(tmp_path, "r", "s")
+    (tmp_path / "database.json").write_text('{"patients": {"r": "one", "s": "one"}}')
     assert findings(tmp_path) == []
 
 
@@ -109,6 +110,7 @@ def test_annotations_out_of_order_past_the_end_and_unreadable(tmp_path: Path) ->
 
 def test_a_malformed_header_does_not_stop_the_others(tmp_path: Path) -> None:
     write_database(tmp_path, "r", "s")
+    (tmp_path / "database.json").write_text('{"patients": {"r": "one", "s": "one"}}')
     (tmp_path / "s.hea").write_text("nonsense\n")
     name, severity, message = only(tmp_path)
     assert (name, severity) == ("s.hea", "error")

@@ -262,6 +262,19 @@ def test_a_table_of_patients_without_its_columns_is_one_line(tmp_path: Path, con
         open_database(tmp_path).patient_of("r")
 
 
+def test_one_recording_in_two_subfolders_is_found(whole: Path, tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        shutil.copytree(whole, tmp_path / "db" / place, ignore=shutil.ignore_patterns("database.json"))
+    found = [finding for finding in verify_database(tmp_path / "db") if "holds the samples of a/" in finding.message]
+    assert [finding.file.parent.name for finding in found] == ["b"] * 5
+    database = open_database(tmp_path / "db")
+    patients = {f"{place}/s000{number}": f"p{number}" for place in "ab" for number in range(1, 6)}
+    splits = [[database.split_of(f"{place}/s000{number}") for place in "ab"] for number in range(1, 6)]
+    assert [finding.severity for finding in found] == ["warning" if a == b else "error" for a, b in splits]
+    (tmp_path / "db" / "database.json").write_text(json.dumps({"patients": patients}))
+    assert verify_database(tmp_path / "db") == []
+
+
 def test_infinite_samples_are_read_as_invalid_and_noted(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("time,II\n" + "".join(f"{t / 100},{t % 7}\n" for t in range(50)) + "0.5,inf\n")
     recording = open_database(tmp_path).recording("r")

@@ -131,6 +131,7 @@ def download_database(
         chosen = _choose(records, available, info.name)
         checksums = _restrict(checksums, set(chosen), set(available))
         records_text = "".join(f"{record}\n" for record in chosen)
+    _refuse_linked_folders(folder, checksums)
     listener.started(len(checksums))
     summary = _fetch_all(transfer, site, folder, checksums, workers, listener)
     if RECORDS not in checksums and records_text:
@@ -162,6 +163,12 @@ def _checksums(transfer: Transfer, site: str) -> dict[str, str]:
     if not checksums:
         raise HeartlmError(f"{source}: it lists no files")
     return checksums
+
+
+def _refuse_linked_folders(folder: Path, files: Iterable[str]) -> None:
+    for parent in {parent for file in files for parent in PurePosixPath(file).parents}:
+        if str(parent) != "." and (folder / parent).is_symlink():
+            raise HeartlmError(f"{folder / parent}: is a symbolic link, which a download does not follow; remove it")
 
 
 def _records(transfer: Transfer, site: str) -> str:

@@ -22,6 +22,8 @@ from heartlm.files import sha256_of
 
 _CHUNK_BYTES = 1 << 14
 """A cut connection loses at most this much of what it brought."""
+_TEXT_BYTES = 1 << 28
+"""The largest list of files: of two million files with long names."""
 _MAY_PASS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 
 
@@ -82,7 +84,7 @@ class Transfer:
         self._stop.set()
 
     def text(self, url: str) -> str:
-        """Fetch a small text file.
+        """Fetch a text file of at most `_TEXT_BYTES`.
 
         Raises:
             RefusedError: the server has no such file, or denies it.
@@ -93,7 +95,12 @@ class Transfer:
             self._wait(attempt)
             try:
                 with self._get(url, offset=0) as response:
-                    return response.content.decode("utf-8", "replace")
+                    content = bytearray()
+                    for chunk in response.iter_content(_CHUNK_BYTES):
+                        content += chunk
+                        if len(content) > _TEXT_BYTES:
+                            raise HeartlmError(f"{url}: more than {_TEXT_BYTES >> 20} MiB, which no such list has")
+                    return content.decode("utf-8", "replace")
             except (_BrokenError, requests.RequestException) as error:
                 reason = _explain(error)
         raise HeartlmError(f"{url}: {reason}, in {self.retry.attempts} tries; check the connection and try again")
@@ -108,6 +115,9 @@ class Transfer:
             if path.is_file() and sha256_of(path) == sha256:
                 return Fetched(skipped=True)
             path.parent.mkdir(parents=True, exist_ok=True)
+            for place in (path, path.with_name(path.name + ".part")):
+                if place.is_symlink():
+                    return Fetched(failure=f"{place} is a symbolic link, which a download does not follow; remove it")
             return self._until_verified(url, path, sha256)
         except _StoppedError:
             return Fetched(failure="stopped")

@@ -6,6 +6,7 @@ and annotations outside of the recording or out of order. Nothing is repaired.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
+from heartlm.ecg.readers.foreign import LIST_BYTES, read_bytes, stays_inside
 from heartlm.ecg.readers.labels import positions_at_rate
 from heartlm.ecg.readers.wfdb_checks import checksums
 from heartlm.ecg.readers.wfdb_header import Header, read_header
@@ -42,8 +44,9 @@ def verify_database(folder: Path) -> list[Finding]:
     """
     database = open_database(folder)
     findings = list(verify_sums(database.folder))
+    first_with = dict[bytes, str]()
     for record_id in database.record_ids:
-        findings += verify_record(database, record_id)
+        findings += verify_record(database, record_id, first_with)
     return findings
 
 
@@ -52,9 +55,13 @@ def verify_sums(folder: Path) -> Iterator[Finding]:
     sums = next((folder / name for name in _SUMS if (folder / name).is_file()), None)
     if sums is None:
         return
-    for number, line in enumerate(sums.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(read_bytes(sums, LIST_BYTES).decode("utf-8", "replace").splitlines(), 1):
         digest, _, name = line.partition(" ")
-        path = folder / name.strip(" *")
+        name = name.strip(" *")
+        path = folder / name
+        if name and not stays_inside(name):
+            yield Finding(sums, "error", f"line {number} names {name!r}, a file outside of the database")
+            continue
         if not name or len(digest) != 64:
             yield Finding(sums, "warning", f"line {number} is not a SHA-256 sum and a file name")
         elif not path.is_file():
@@ -63,8 +70,8 @@ def verify_sums(folder: Path) -> Iterator[Finding]:
             yield Finding(path, "error", f"differs from its SHA-256 in {sums.name}: damaged or changed, fetch it again")
 
 
-def verify_record(database: Database, record_id: str) -> list[Finding]:
-    """Check the files of one record."""
+def verify_record(database: Database, record_id: str, first_with: dict[bytes, str]) -> list[Finding]:
+    """Check the files of one record; `first_with` gathers, by a digest of its samples, the first record with them."""
     try:
         recording = database.recording(record_id)
     except HeartlmError as error:
@@ -73,7 +80,7 @@ def verify_record(database: Database, record_id: str) -> list[Finding]:
     if recording.path.suffix == ".hea":
         findings += _wfdb_findings(read_header(recording.path), calibrated=not database.accepts_uncalibrated)
     if recording.has_signal:
-        findings += _lead_findings(recording)
+        findings += _lead_findings(database, recording, first_with)
     told = {finding.message for finding in findings}
     findings += [Finding(recording.path, "error", fault) for fault in recording.faults if fault not in told]
     findings += _annotation_findings(database, recording)
@@ -104,13 +111,26 @@ def _wfdb_findings(header: Header, *, calibrated: bool) -> Iterator[Finding]:
                 yield Finding(part.path, "warning" if checksum.stated == 0 else "error", checksum.fault)
 
 
-def _lead_findings(recording: Recording) -> Iterator[Finding]:
-    """Leads without a valid sample, with gaps, or without any change."""
+def _lead_findings(database: Database, recording: Recording, first_with: dict[bytes, str]) -> Iterator[Finding]:
+    """Leads without a valid sample, with gaps, or without any change; samples that are another record's."""
     try:
         signal = recording.signal()
     except HeartlmError as error:
         yield _as_finding(recording.path, error)
         return
+    record_id, digest = recording.record_id, hashlib.blake2b(signal.tobytes()).digest()
+    other = first_with.setdefault(digest, record_id)
+    varies = signal.size > 0 and np.fmin.reduce(signal, axis=None) < np.fmax.reduce(signal, axis=None)
+    if varies and database.patient_of(other) != recording.patient_id:
+        severity: Literal["error", "warning"] = (
+            "warning" if database.split_of(other) == database.split_of(record_id) else "error"
+        )
+        yield Finding(
+            recording.path,
+            severity,
+            f"holds the samples of {other}, yet they count as two patients ({database.split_of(other)} and "
+            f"{database.split_of(record_id)}); remove one, or give both one patient in database.json",
+        )
     for name, lead in zip(recording.lead_names, signal, strict=True):
         valid = lead[np.isfinite(lead)]
         if len(valid) == 0:
