@@ -251,10 +251,11 @@ class _Loop:
 
     def _left_behind(self, error: RuntimeError) -> str:
         complete = self.checkpoints.complete()
-        where = f"{complete[-1].name} is good, continue with --resume {self.job.run.path}"
+        where = "there is no checkpoint yet, start again"
+        if complete:
+            where = f"{complete[-1].name} is good, continue with --resume {self.job.run.path}"
         return (
-            f"rank {self.ranks.rank} lost another rank in step {self.progress.step + 1} ({reason_of(error)}): "
-            f"{where if complete else 'there is no checkpoint yet, start anew'}"
+            f"rank {self.ranks.rank} lost another rank in step {self.progress.step + 1} ({reason_of(error)}): {where}"
         )
 
     @contextmanager
