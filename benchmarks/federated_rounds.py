@@ -122,7 +122,7 @@ class Rank:
         return handed_over_s + tested_s + time.perf_counter() - begin_s
 
     def _start(self, update: Update, at_once: bool) -> PendingMean:
-        delta = self.flat.on_host().double() - self.vector.double()  # once more, as a client does it
+        delta = self.flat.vector.detach().cpu().double().sub_(self.vector)  # once more, as a client does it
         share = Share(self.client.number, self.client.num_samples / self.samples, replace(update, delta=delta))
         return self.mean.start(0, [share], self.samples, at_once)
 

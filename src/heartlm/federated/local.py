@@ -84,7 +84,7 @@ class LocalClient:
             self._hold_back(anchors)
             learning.step(self._rate(errand.round_index * study.local_steps + step))
             between()
-        delta = learning.flat.on_host().double() - global_vector.double()
+        delta = learning.flat.vector.detach().cpu().double().sub_(global_vector)
         loss = float(torch.stack(losses).mean()) if losses else float("nan")
         if study.keep_optimizer:
             self.load_state(remembered(learning.optimizer))
