@@ -429,7 +429,7 @@ def test_a_damaged_config_is_refused(saved: Path) -> None:
     config = json.loads((saved / "config.json").read_text())
     edit(saved, schema_version=2)
     assert "schema version 2, this heartlm reads 1" in refused(saved)
-    for changes in ({"classes": ...}, {"config": ...}, {"tokenizer_hash": ...}, {"colour": "red"}):
+    for changes in ({"classes": "N"}, {"objective": ...}, {"config": ...}, {"tokenizer_hash": ...}, {"colour": "red"}):
         edit(saved, **{**config, **changes})
         assert next(iter(changes)) in refused(saved)
         (saved / "config.json").write_text(json.dumps(config))

@@ -171,9 +171,9 @@ def test_a_torn_last_line_of_metrics_is_counted(runs: tuple[Path, Path]):
     ("file", "content", "words"),
     [
         ("run.json", "{", "not valid JSON"),
-        ("run.json", "[]", "expected a JSON object"),
+        ("run.json", "[]", "fields with their values expected"),
         ("run.json", '{"schema": 2}', "schema is 2, this heartlm reads 1"),
-        ("data.json", '{"path": 1}', "expected a JSON list of objects"),
+        ("data.json", '{"path": 1}', "a list of fields with their values expected"),
         ("scores/test/scores.json", '{"schema": "x"}', "schema is 'x'"),
     ],
 )

@@ -276,19 +276,19 @@ def finite_float(value: float | str) -> float:
     return number
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Return what JSON `text` says.
+def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
+    """Return what JSON `text` says; numbers may be NaN or infinite unless they must be `finite`.
 
     Raises:
         ValueError: it is no JSON, is nested more than `MAX_DEPTH` deep, has a key twice in one object, or a number
-            that is not finite or has more than 64 bits.
+            that has more than 64 bits or is not `finite`.
     """
     try:
         value = json.loads(
             text,
             parse_int=small_int,
-            parse_float=finite_float,
-            parse_constant=finite_float,
+            parse_float=finite_float if finite else float,
+            parse_constant=finite_float if finite else float,
             object_pairs_hook=_without_repeats,
         )
     except RecursionError:
@@ -334,7 +334,7 @@ def read_json(path: Path, kind: Any = Any, *, max_bytes: int = MAX_JSON_BYTES) -
 
 
 def read_json_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Read a file of one JSON object a line; lines that are none, as a kill leaves one, are counted.
+    """Read a file of one JSON object a line, such as metrics; lines that are none, as a kill leaves one, are counted.
 
     Returns:
         The objects in order, and the number of other lines. Both are empty where there is no file.
@@ -347,10 +347,30 @@ def read_json_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     lines, num_torn = list[dict[str, Any]](), 0
     for text in read_text(path, MAX_JSON_BYTES).splitlines():
         try:
-            lines.append(typed(dict[str, Any], parse_json(text)))
+            lines.append(typed(dict[str, Any], parse_json(text, finite=False)))
         except (ValueError, HeartlmError):
             num_torn += bool(text.strip())
     return lines, num_torn
+
+
+def keep_lines(path: Path, name: str, most: int) -> None:
+    """Drop the lines of JSON whose whole number `name` is more than `most`, and all from a torn one on.
+
+    Raises:
+        HeartlmError: the file cannot be read or written.
+    """
+    if not Path(path).exists():
+        return
+    kept = []
+    for line in read_text(path, MAX_JSON_BYTES).splitlines():
+        try:
+            number = typed(int, typed(dict[str, Any], parse_json(line, finite=False)).get(name))
+        except (ValueError, HeartlmError):
+            break
+        if number <= most:
+            kept.append(line)
+    with atomic_file(path) as stream:
+        stream.writelines(line + "\n" for line in kept)
 
 
 def read_yaml(path: Path, what: str) -> Any:

@@ -12,9 +12,11 @@ from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
+from heartlm.files import read_yaml
 from heartlm.launch.profile import SiteProfile, load_profile
 from heartlm.launch.run_file import POSITIONAL, RunFile
 from heartlm.launch.topology import Topology, counted, seconds_of
+from heartlm.typed import typed
 
 EXAMPLES = (
     "heartlm launch foundation.yaml --nodes 2 --gpus-per-node 4 --time 02:00:00",
@@ -236,8 +238,7 @@ def _check_training(work: RunFile, topology: Topology) -> None:
 
 def _depth(run: Path) -> int | None:
     """The depth of a pretrained model, where it is known already."""
-    import yaml
-
-    with suppress(OSError, yaml.YAMLError, TypeError, KeyError, ValueError):
-        return int(yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["depth"])
+    with suppress(HeartlmError):
+        settings = typed(dict[str, Any], read_yaml(run / "config.yaml", "the settings of a run"))
+        return typed(int, settings.get("depth"))
     return None

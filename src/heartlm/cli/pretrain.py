@@ -9,12 +9,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
 from heartlm.cli.options import existing, parse
 from heartlm.errors import HeartlmError
+from heartlm.files import read_yaml
 from heartlm.training.config import LAYOUT, PretrainConfig, TrainingConfig
 from heartlm.training.ranks import Ranks, ToldElsewhere
+from heartlm.typed import typed
 
 EXAMPLES = (
     "heartlm pretrain --corpus corpora/many --out runs/foundation",
@@ -118,13 +118,9 @@ def resumed(config: Config, arguments: Sequence[str]) -> Config:
         raise HeartlmError(
             f"{beside[0]}: cannot change when a run is resumed: give --resume alone, or with {', '.join(LAYOUT)}"
         )
-    try:
-        saved = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise HeartlmError(f"{folder}/config.yaml cannot be read ({error}): start the run anew") from error
+    saved = read_yaml(folder / "config.yaml", "the settings of a run")
     known = {field.name for field in fields(config)}
     if not isinstance(saved, dict) or set(saved) != known:
         raise HeartlmError(f"{folder}: not a run of this command, or of another version of heartlm: start it anew")
-    paths = {name: Path(saved[name]) for name in ("corpus", "out", "run") if saved.get(name) is not None}
     changed = {name: getattr(config, name) for name in layout.values() if name in LAYOUT}
-    return type(config)(**{**saved, **paths, **changed, "resume": folder})
+    return typed(type(config), {**saved, **changed, "resume": folder}, folder / "config.yaml")

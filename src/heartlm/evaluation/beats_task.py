@@ -161,7 +161,7 @@ def majority_beat(tuned: FineTuned) -> int:
     counts = dict.fromkeys(BEAT_TASK_CLASSES, 0)
     for manifest in tuned.training_manifests():
         for database in manifest["databases"]:
-            beats = database["splits"].get("train", {}).get("beats_per_class", {})
+            beats = database["splits"]["train"]["beats_per_class"] if "train" in database["splits"] else {}
             for name in counts:
                 counts[name] += beats.get(name, 0)
     return BEAT_CLASSES.index(max(counts, key=lambda name: counts[name]))

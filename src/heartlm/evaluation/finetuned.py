@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.corpus.schema import Manifest
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, load_model
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
 from heartlm.tokenizers.registry import tokenizer_class
 from heartlm.training.run_folder import RunFolder
+from heartlm.typed import typed
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class FineTuned:
         """Whether each of its tokens is a heartbeat; else they are pieces of the signal."""
         return tokenizer_class(self.info.tokenizer_kind).needs_beats
 
-    def training_manifests(self) -> list[dict[str, Any]]:
+    def training_manifests(self) -> list[Manifest]:
         """Copies of the manifests of what it was trained on, which stay when the corpus is gone."""
-        return [entry["manifest"] for entry in read_json(self.folder.path / "data.json")]
+        return [entry["manifest"] for entry in self.folder.trained_on]
 
     def training_corpus(self) -> Corpus:
         """Open the corpus it was trained on.
@@ -56,7 +56,7 @@ class FineTuned:
         Raises:
             HeartlmError: the corpus is gone, or another one stands in its place.
         """
-        corpus = open_corpus(Path(read_json(self.folder.path / "data.json")[0]["path"]))
+        corpus = open_corpus(Path(self.folder.trained_on[0]["path"]))
         if corpus.manifest_hash != self.about["manifest_hash"]:
             raise HeartlmError(f"{corpus.folder}: no longer the corpus that the run was trained on")
         return corpus
@@ -64,7 +64,7 @@ class FineTuned:
     @property
     def num_steps(self) -> int:
         """How many steps it was fine-tuned for."""
-        return int(yaml.safe_load(self.folder.config.read_text(encoding="utf-8"))["steps"])
+        return typed(int, self.folder.settings.get("steps"), f"{self.folder.config}: steps")
 
     def seen_notes(self, patients: Collection[str]) -> list[str]:
         """What a reader has to know where `patients` were trained on, or where nobody can tell; else nothing."""

@@ -14,7 +14,6 @@ from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.annotate import ready_lead
 from heartlm.evaluation.scored import lead_of_row
-from heartlm.files import read_json
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, load_model
 from heartlm.tokenizers.base import Tokenizer, Tokens, load_tokenizer
@@ -49,7 +48,7 @@ class Writer:
         Raises:
             HeartlmError: it is gone.
         """
-        return open_corpus(Path(read_json(self.run / "data.json")[0]["path"]))
+        return open_corpus(Path(RunFolder(self.run).trained_on[0]["path"]))
 
 
 @dataclass(frozen=True)

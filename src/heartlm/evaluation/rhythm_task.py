@@ -150,7 +150,7 @@ def _mostly_positive(tuned: FineTuned) -> bool:
     counts = np.zeros(2, np.int64)
     for manifest in tuned.training_manifests():
         for database in manifest["databases"]:
-            rhythms = database["splits"].get("train", {}).get("rhythms", {})
+            rhythms = database["splits"]["train"]["rhythms"] if "train" in database["splits"] else {}
             for rhythm, count in rhythms.items():
                 index = np.array([RHYTHM_INDEX.get(rhythm, -1)], np.int8)
                 label = rhythm_labels(index, wanted, flutter)[0]

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import yaml
@@ -37,11 +37,19 @@ from heartlm.federated.aggregate import Mean
 from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.rounds import Server
 from heartlm.federated.study_file import StudyConfig, load_study
-from heartlm.files import append_line, atomic_file, read_json, write_json
+from heartlm.files import append_line, atomic_file, keep_lines, read_json, write_json
 from heartlm.training.config import TrainingConfig
 from heartlm.training.run_folder import environment
 
 SCHEMA_VERSION = 1
+
+
+class StudyAbout(TypedDict, total=False):
+    """What is read of a study's `run.json`; it holds more for people."""
+
+    schema: int
+    kind: str
+    finished: str | None
 
 
 class StudyFolder:
@@ -82,7 +90,7 @@ class StudyFolder:
             HeartlmError: the folder holds something already, or cannot be written.
         """
         if (self.path / "run.json").exists():
-            finished = read_json(self.path / "run.json").get("finished")
+            finished = read_json(self.path / "run.json", StudyAbout).get("finished")
             hint = "choose another --out" if finished else f"continue it with --resume {self.path}, or remove it"
             raise HeartlmError(f"{self.path} holds a study already: {hint}")
         config = self.path / "config.yaml"
@@ -103,18 +111,20 @@ class StudyFolder:
         """
         if not (self.path / "run.json").is_file():
             raise HeartlmError(f"{self.path}: no run.json, so not a federated study: make one with  heartlm federate")
-        about = read_json(self.path / "run.json")
+        about = read_json(self.path / "run.json", StudyAbout)
         if about.get("kind") != "federated" or about.get("schema") != SCHEMA_VERSION:
             raise HeartlmError(f"{self.path}: {about.get('kind')} of schema {about.get('schema')} found, federated of "
                                f"{SCHEMA_VERSION} expected")  # fmt: skip
-        if about["finished"]:
-            raise HeartlmError(f"{self.path}: finished on {about['finished']}, nothing to resume: start another study")
+        if about.get("finished"):
+            raise HeartlmError(
+                f"{self.path}: finished on {about.get('finished')}, nothing to resume: start another study"
+            )
         return load_study(self.path / "config.yaml")
 
     def finish(self, scores: Mapping[str, Any]) -> None:
         """Note the scores of the final model, and that the last round was run."""
         write_json(self.scores, scores)
-        write_json(self.path / "run.json", {**read_json(self.path / "run.json"), "finished": _now()})
+        write_json(self.path / "run.json", {**read_json(self.path / "run.json", StudyAbout), "finished": _now()})
 
     # --- metrics ----------------------------------------------------------------------------------------------------
 
@@ -125,17 +135,7 @@ class StudyFolder:
 
     def truncate_metrics(self, round_index: int) -> None:
         """Drop the lines from round `round_index` on, and a torn last one: these rounds are run again."""
-        if not self.metrics.exists():
-            return
-        kept = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
-            try:
-                if json.loads(line)["round"] < round_index:
-                    kept.append(line)
-            except ValueError:
-                break
-        with atomic_file(self.metrics) as stream:
-            stream.writelines(line + "\n" for line in kept)
+        keep_lines(self.metrics, "round", round_index - 1)
 
     # --- state ------------------------------------------------------------------------------------------------------
 

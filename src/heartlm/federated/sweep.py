@@ -84,7 +84,7 @@ def study_folder(folder: Path, cell: Cell) -> Path:
 def is_finished(folder: Path, cell: Cell) -> bool:
     """Whether a cell was run to its end."""
     path = study_folder(folder, cell) / "run.json"
-    return path.exists() and bool(read_json(path).get("finished"))
+    return path.exists() and bool(read_json(path, dict[str, Any]).get("finished"))
 
 
 def _run(cell: Cell, sweep: SweepConfig, folder: Path, launcher: Launcher) -> str | None:
@@ -103,7 +103,7 @@ def _describe(sweep: SweepConfig, folder: Path) -> None:
     settings: dict[str, Any] = asdict(sweep)
     about = {name: settings[name] for name in DECIDES}
     path = folder / "sweep.json"
-    before = read_json(path) if path.exists() else about
+    before = read_json(path, dict[str, Any]) if path.exists() else about
     for name, value in about.items():
         if before.get(name) != value:
             raise HeartlmError(

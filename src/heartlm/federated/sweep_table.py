@@ -8,14 +8,14 @@ its communication, as there.
 from __future__ import annotations
 
 import csv
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from heartlm.errors import HeartlmError
 from heartlm.federated.sweep_cells import Cell
-from heartlm.files import atomic_file, read_json
+from heartlm.files import atomic_file, read_json, read_json_lines
 
 Row = dict[str, Any]
 
@@ -42,7 +42,11 @@ COLUMNS = (
 
 def rows_of(cell: Cell, folder: Path) -> list[Row]:
     """The lines of one finished study."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines, num_torn = read_json_lines(folder / "metrics.jsonl")
+    if num_torn:
+        raise HeartlmError(
+            f"{folder}/metrics.jsonl: {num_torn} lines are no JSON: remove {folder}, run the sweep again"
+        )
     clients = defaultdict[tuple[int, int], list[Row]](list)
     for line in lines:
         if line["kind"] == "client" and line.get("num_steps"):
@@ -78,8 +82,7 @@ def _row(cell: Cell, line: Mapping[str, Any], clients: list[Row], accuracy: floa
 
 def accuracy_of(folder: Path) -> float | None:
     """Accuracy of the final model of a study; None where nothing was labelled."""
-    scores = read_json(folder / "scores.json")
-    accuracy = scores.get("accuracy") if isinstance(scores, dict) else None
+    accuracy = read_json(folder / "scores.json", dict[str, Any]).get("accuracy")
     value = accuracy.get("value") if isinstance(accuracy, dict) else accuracy
     return float(value) if isinstance(value, int | float) else None
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
+from heartlm.files import parse_json, read_json, read_yaml
 from heartlm.launch.campaign import Experiment
 from heartlm.launch.run_file import RunFile
-from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig, TrainingConfig
+from heartlm.safe_yaml import parse_yaml
+from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig, RunAbout, TrainingConfig
+from heartlm.typed import typed
 
 TRAININGS: dict[str, type[TrainingConfig]] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
 _PATHS = ("corpus", "run")
@@ -66,10 +67,9 @@ def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:
     """Steps done and all steps of a training run; None where it has not begun."""
     if experiment.run.command not in TRAININGS or not (note := result_file(experiment, folder)).is_file():
         return None
-    about = read_json(note)
-    if about.get("finished"):
-        return about["steps"], about["steps"]
-    return _last_step(note.parent / "metrics.jsonl"), about["steps"]
+    about = read_json(note, RunAbout)
+    steps = about.get("steps", 0)
+    return (steps if about.get("finished") else _last_step(note.parent / "metrics.jsonl")), steps
 
 
 def _last_step(metrics: Path) -> int:
@@ -80,15 +80,19 @@ def _last_step(metrics: Path) -> int:
             lines = stream.read().rpartition(b"\n")[0].splitlines()
     except OSError:
         return 0
-    return int(yaml.safe_load(lines[-1])["step"]) if lines else 0
+    try:
+        return typed(int, parse_json(lines[-1], finite=False)["step"])
+    except (HeartlmError, ValueError, TypeError, LookupError):
+        return 0
 
 
 def _training_progress(experiment: Experiment, folder: Path) -> Progress:
     note = result_file(experiment, folder)
     if not note.is_file():
         return "absent"
-    about = read_json(note)
-    saved = yaml.safe_load((note.parent / "config.yaml").read_text(encoding="utf-8"))
+    about = read_json(note, RunAbout)
+    config = note.parent / "config.yaml"
+    saved = typed(dict[str, Any], read_yaml(config, "the settings of a run"), config)
     expected = _settings(experiment)
     if about.get("kind") != experiment.run.command:
         raise _other(experiment, note.parent, "kind", about.get("kind"), experiment.run.command)
@@ -111,7 +115,9 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return bool(one == other or yaml.safe_load(str(one)) == yaml.safe_load(str(other)))
+    with suppress(ValueError):
+        return bool(one == other or parse_yaml(str(one)) == parse_yaml(str(other)))
+    return False
 
 
 def _other(experiment: Experiment, folder: Path, name: str, found: Any, expected: Any) -> HeartlmError:
@@ -123,7 +129,10 @@ def _other(experiment: Experiment, folder: Path, name: str, found: Any, expected
 
 def _check_command(experiment: Experiment, folder: Path, note: Path) -> None:
     """Raise a HeartlmError unless what lies there was made by the command of `experiment`, however it was written."""
-    made_by = shlex.split(str(read_json(note).get("command") or ""))
+    try:
+        made_by = shlex.split(str(read_json(note, dict[str, Any]).get("command") or ""))
+    except ValueError as error:
+        raise HeartlmError(f"{note}: command: {error}: remove it, or give the experiment another name") from error
     wanted = ["heartlm", *experiment.run.argv()]
     if _meaning(made_by, folder) != _meaning(wanted, folder):
         raise HeartlmError(

@@ -14,7 +14,6 @@ An attempt that began and did not end is running if its log is locked or its job
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 import time
@@ -22,10 +21,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from heartlm.errors import HeartlmError
-from heartlm.files import write_json
+from heartlm.files import read_json, write_json
 from heartlm.launch.campaign import Campaign, Experiment
 from heartlm.launch.campaign_done import progress_of, steps_of
 
@@ -53,15 +52,14 @@ class Attempt:
         return self.folder / f"attempt-{self.number}.log"
 
     @property
-    def begun(self) -> Mapping[str, Any]:
+    def begun(self) -> _Note:
         """When it began, and where."""
         return _read(self.folder / f"attempt-{self.number}.begun")
 
     @property
     def status(self) -> int | None:
         """Its exit status; None where it has not ended, or was killed."""
-        status = _read(self.folder / f"attempt-{self.number}.ended").get("status")
-        return None if status is None else int(status)
+        return _read(self.folder / f"attempt-{self.number}.ended").get("status")
 
     @property
     def seconds(self) -> float | None:
@@ -102,12 +100,17 @@ class Attempt:
         return False
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+class _Note(TypedDict, total=False):
+    at: float
+    host: str
+    job: str | None
+    status: int
+
+
+def _read(path: Path) -> _Note:
+    with suppress(HeartlmError):
+        return read_json(path, _Note)
+    return {}
 
 
 def attempts_of(campaign: Campaign, name: str) -> list[Attempt]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypedDict
 
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, write_json
@@ -100,9 +101,14 @@ def _note(campaign: Campaign, arrays: list[TaskArray], jobs: Mapping[str, str]) 
     write_json(campaign.state_folder / "submitted.json", {"user": os.getuid(), "jobs": dict(jobs), "tasks": tasks})
 
 
+class _Submitted(TypedDict):
+    user: int
+    jobs: dict[str, str]
+    tasks: dict[str, str]
+
+
 def _jobs(campaign: Campaign) -> dict[str, str]:
-    jobs: dict[str, str] = read_json(campaign.state_folder / "submitted.json")["jobs"]
-    return jobs
+    return read_json(campaign.state_folder / "submitted.json", _Submitted)["jobs"]
 
 
 def queue_of(campaign: Campaign) -> dict[str, str]:
@@ -114,7 +120,7 @@ def queue_of(campaign: Campaign) -> dict[str, str]:
     path = campaign.state_folder / "submitted.json"
     if not path.is_file():
         return {}
-    submitted = read_json(path)
+    submitted = read_json(path, _Submitted)
     listed = call("squeue", "--noheader", "--array", f"--user={submitted['user']}", "--format=%F_%K %T")
     states = dict(line.split(maxsplit=1) for line in listed.splitlines() if line.strip())
     return {name: states[task].strip() for name, task in submitted["tasks"].items() if task in states}

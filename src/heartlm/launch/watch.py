@@ -6,22 +6,25 @@ metrics that a resumed run has cut back are read anew.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Any, TypedDict
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
+from heartlm.files import parse_json, read_json, read_yaml
+from heartlm.training.config import RunAbout
+from heartlm.typed import typed
 
 NUM_RECENT = 10
 """Lines that a rate is taken from: the latest."""
+
+
+class _Settings(TypedDict, total=False):
+    steps: int
 
 
 @dataclass
@@ -30,7 +33,7 @@ class WatchedRun:
 
     Attributes:
         folder: of the run.
-        about: content of run.json.
+        about: what run.json says.
         config: its settings.
         train: lines of training steps, oldest first.
         validation: lines of validations, oldest first.
@@ -53,12 +56,10 @@ class WatchedRun:
         """
         if not (self.folder / "run.json").is_file():
             raise HeartlmError(f"{self.folder}: no run.json, so not a run folder: make one with  heartlm pretrain")
-        self.about = read_json(self.folder / "run.json")
+        self.about = dict[str, Any](read_json(self.folder / "run.json", RunAbout))
         if not self.config:
-            try:
-                self.config = dict(yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8")))
-            except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
-                raise HeartlmError(f"{self.folder}/config.yaml cannot be read ({error})") from error
+            path = self.folder / "config.yaml"
+            self.config = dict[str, Any](typed(_Settings, read_yaml(path, "the settings of a run"), path))
         self._read_metrics()
 
     def _read_metrics(self) -> None:
@@ -80,11 +81,12 @@ class WatchedRun:
     def _take(self, line: bytes) -> None:
         """Add a line; one that a kill tore counts as if it were not there."""
         try:
-            entry = json.loads(line)
-        except ValueError:
+            entry = dict(parse_json(line, finite=False))
+            split, step = entry.pop("split"), entry["step"]
+        except (ValueError, TypeError, KeyError):
             return
-        if isinstance(entry, dict) and {"step", "split", "loss"} <= entry.keys():
-            (self.train if entry["split"] == "train" else self.validation).append(entry)
+        if isinstance(step, int) and "loss" in entry and all(isinstance(each, int | float) for each in entry.values()):
+            (self.train if split == "train" else self.validation).append(entry)
 
     @property
     def steps(self) -> int:

@@ -45,7 +45,7 @@ class FacetEmbedding(nn.Module):
 
     def mask_row(self, facet: int) -> int:
         """The row of `table` that stands for "masked" in this facet."""
-        return int(self.offset[facet]) + self.sizes[facet]
+        return sum(self.sizes[: facet + 1]) + facet
 
     def table(self) -> Tensor:
         """Embeddings of every code of every facet, its mask last: `[sum(sizes) + num_facets, width]`."""

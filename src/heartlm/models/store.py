@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import atomic_folder, read_json, recover_folder
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
+from heartlm.typed import typed
 
 SCHEMA_VERSION = 1
 _CLASS_HEAD = "class_head."
@@ -145,24 +146,42 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
         raise HeartlmError(f"{path} cannot be read ({_one_line(error)}): train anew") from error
     if not all(f"embedding.places_{facet}" in tensors for facet in range(len(info.config.facet_sizes))):
         raise HeartlmError(f"{path}: the geometry of the {info.tokenizer_kind} tokenizer is missing: train anew")
+    _check_shapes(folder, tensors, info.config)
     return tensors, info
 
 
+def _check_shapes(folder: Path, tensors: dict[str, Tensor], config: ModelConfig) -> None:
+    """See that the tensors are those of `config`, before a model is built that may not fit into memory."""
+    geometry = geometry_of(tensors, config)
+    blocks = {name.split(".")[2] for name in tensors if name.startswith("trunk.blocks.")}
+    if len(blocks) != config.depth or any(places.ndim != 2 for places in geometry):
+        raise HeartlmError(f"{folder}: tensors do not fit config.json ({len(blocks)} blocks found): train again")
+    try:
+        with torch.device("meta"):
+            expected = build_model(config, geometry).state_dict()
+    except (RuntimeError, TypeError, ValueError) as error:  # larger than any tensor can be
+        raise HeartlmError(f"{folder}: tensors do not fit config.json ({_one_line(error)}): train again") from error
+    for name, each in expected.items():
+        found = tuple(tensors[name].shape) if name in tensors else "nothing"
+        if found != tuple(each.shape):
+            raise HeartlmError(
+                f"{folder}: tensors do not fit config.json ({name}: {found} found, {tuple(each.shape)} expected): "
+                "train again"
+            )
+
+
 def _read_info(path: Path) -> ModelInfo:
-    described: Any = read_json(path)
-    version = described.pop("schema_version", None) if isinstance(described, dict) else None
+    described = read_json(path, dict[str, Any])
+    version = described.pop("schema_version", None)
     if version != SCHEMA_VERSION:
         raise HeartlmError(
             f"{path}: model of schema version {version}, this heartlm reads {SCHEMA_VERSION}: train anew"
         )
+    info = typed(ModelInfo, described, path)
     try:
-        config = described["config"]
-        described["config"] = ModelConfig(**{**config, "facet_sizes": tuple(config["facet_sizes"])})
-        for name in ("classes", "positive"):
-            described[name] = tuple(described[name])
-        return ModelInfo(**described)
-    except (KeyError, TypeError) as error:
-        raise HeartlmError(f"{path}: a field is missing or unknown ({_one_line(error)}): train anew") from error
+        return replace(info, config=info.config.resolve())
+    except HeartlmError as error:
+        raise HeartlmError(f"{path}: config: {error}") from error
 
 
 def _one_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heartlm.errors import needs
+from heartlm.errors import HeartlmError, needs
 from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
 from heartlm.report.numbers import Score, count, decimal
@@ -29,7 +29,12 @@ def write_report(run: Path, out: Path | None = None) -> Path:
             be written; an earlier page is then untouched.
     """
     out = Path(out) if out else Path(run) / REPORT_NAME
-    page = render("page.html", context(read_run_folder(run)))
+    folder = read_run_folder(run)
+    try:
+        page = render("page.html", context(folder))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # the results have dozens of shapes, and the page is all that reads them
+        raise HeartlmError(f"{run}: a result file holds something else than expected ({error!r})") from error
     with atomic_file(out) as stream:
         stream.write(page)
     return out

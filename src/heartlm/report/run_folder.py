@@ -6,14 +6,13 @@ and the page says so; a file that is there but cannot be understood is an error 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json
+from heartlm.files import read_json, read_json_lines
 
 SCHEMA = 1
 """The version of `run.json` and `scores.json` that this module reads."""
@@ -94,7 +93,7 @@ def _read(path: Path, num_ancestors: int) -> RunFolder:
         raise HeartlmError(f"{path} is not a run folder (it has no run.json): heartlm pretrain and finetune make one")
     run = _mapping(path / "run.json")
     _check_schema(path / "run.json", run)
-    metrics, num_torn_lines = _metrics(path / "metrics.jsonl")
+    metrics, num_torn_lines = read_json_lines(path / "metrics.jsonl")
     config = path / "config.yaml"
     parent = _parent_folder(path, run.get("parent"))
     return RunFolder(
@@ -128,22 +127,6 @@ def _score_sets(folder: Path) -> list[ScoreSet]:
     return sorted(sets, key=lambda each: str(each.scores.get("created", "")), reverse=True)
 
 
-def _metrics(file: Path) -> tuple[list[dict[str, Any]], int]:
-    if not file.is_file():
-        return [], 0
-    lines, num_torn = [], 0
-    for text in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            line = None
-        if isinstance(line, dict):
-            lines.append(line)
-        else:
-            num_torn += bool(text.strip())
-    return lines, num_torn
-
-
 def _check_schema(file: Path, value: dict[str, Any]) -> None:
     if value.get("schema", SCHEMA) != SCHEMA:
         raise HeartlmError(
@@ -152,14 +135,8 @@ def _check_schema(file: Path, value: dict[str, Any]) -> None:
 
 
 def _mapping(file: Path) -> dict[str, Any]:
-    value = read_json(file) if file.is_file() else {}
-    if not isinstance(value, dict):
-        raise HeartlmError(f"{file} holds a {type(value).__name__}, expected a JSON object: make it anew")
-    return value
+    return read_json(file, dict[str, Any]) if file.is_file() else {}
 
 
 def _mappings(file: Path) -> list[dict[str, Any]]:
-    value = read_json(file) if file.is_file() else []
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise HeartlmError(f"{file}: expected a JSON list of objects, found another shape: make it anew")
-    return value
+    return read_json(file, list[dict[str, Any]]) if file.is_file() else []

@@ -178,8 +178,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     from heartlm.tokenizers.registry import tokenizer_class
 
     path = Path(folder) / "tokenizer.json"
-    saved = read_json(path)
-    version = saved.get("schema_version") if isinstance(saved, dict) else None
+    saved = read_json(path, dict[str, Any])
+    version = saved.get("schema_version")
     if version != SCHEMA_VERSION:
         raise HeartlmError(f"{path}: schema version {version} found, {SCHEMA_VERSION} expected: tokenize anew")
     tensors = Path(folder) / "tensors.safetensors"
@@ -187,10 +187,11 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         arrays = load_file(tensors) if tensors.exists() else {}
         tokenizer = tokenizer_class(saved["kind"]).restore(saved["settings"], arrays)
         tokenizer.fitted_on, expected = saved["fitted_on"], saved["content_hash"]
+        found = tokenizer.content_hash()
     except HeartlmError:
         raise
     except Exception as error:
         raise HeartlmError(f"{folder}: the tokenizer cannot be read ({error!r}): tokenize anew") from error
-    if tokenizer.content_hash() != expected:
+    if found != expected:
         raise HeartlmError(f"{folder}: the tokenizer does not match its content hash: it was changed, tokenize anew")
     return tokenizer

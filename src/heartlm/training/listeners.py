@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from heartlm.errors import needs
 from heartlm.training.config import TrainingConfig
 from heartlm.training.run_folder import RunFolder
@@ -101,7 +99,7 @@ class WeightsAndBiases(Listener):
             resume="allow" if mode == "online" else None,
             mode=mode,
             dir=str(run.path),
-            config=yaml.safe_load(run.config.read_text(encoding="utf-8")),
+            config=run.settings,
             settings=settings,
         )
         self._run.define_metric("step")

@@ -16,7 +16,6 @@ tokenizer/          the artefact whose codes the model reads
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shlex
@@ -26,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -34,12 +33,21 @@ import yaml
 
 from heartlm import __version__
 from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.schema import Manifest
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file, read_json, write_json
-from heartlm.training.config import TrainingConfig
+from heartlm.files import atomic_file, keep_lines, read_json, read_yaml, write_json
+from heartlm.training.config import RunAbout, TrainingConfig
 from heartlm.training.ranks import Ranks
+from heartlm.typed import typed
 
 SCHEMA_VERSION = 1
+
+
+class TrainedOn(TypedDict):
+    """A corpus in `data.json`."""
+
+    path: str
+    manifest: Manifest
 
 
 class RunFolder:
@@ -98,10 +106,35 @@ class RunFolder:
         """
         if not (self.path / "run.json").is_file():
             raise HeartlmError(f"{self.path}: no run.json, so not a run folder: make one with  heartlm pretrain")
-        about: dict[str, Any] = read_json(self.path / "run.json")
+        about = dict[str, Any](read_json(self.path / "run.json", RunAbout))
         if about.get("schema") != SCHEMA_VERSION:
             raise HeartlmError(f"{self.path}: run of schema {about.get('schema')}, this heartlm reads {SCHEMA_VERSION}")
+        for name in ("name", "kind", "from_scratch", "manifest_hash", "finished"):
+            if name not in about:
+                raise HeartlmError(f"{self.path}/run.json: {name}: nothing found: it was changed, train again")
         return about
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Content of `config.yaml`.
+
+        Raises:
+            HeartlmError: it cannot be read.
+        """
+        return typed(dict[str, Any], read_yaml(self.config, "the settings of a run"), self.config)
+
+    @property
+    def trained_on(self) -> list[TrainedOn]:
+        """Content of `data.json`: at least one corpus.
+
+        Raises:
+            HeartlmError: it cannot be read.
+        """
+        path = self.path / "data.json"
+        corpora = read_json(path, list[TrainedOn])
+        if not corpora:
+            raise HeartlmError(f"{path}: nothing found, the corpus of the run expected")
+        return corpora
 
     def start(self, config: TrainingConfig, about: Mapping[str, Any], corpus: Corpus) -> None:
         """Write what is known before the first step.
@@ -110,7 +143,7 @@ class RunFolder:
             HeartlmError: the folder holds a run or something else already, or cannot be written.
         """
         if (self.path / "run.json").exists():
-            finished = read_json(self.path / "run.json").get("finished")
+            finished = read_json(self.path / "run.json", RunAbout).get("finished")
             hint = "choose another --out" if finished else f"continue it with --resume {self.path}, or remove it"
             raise HeartlmError(f"{self.path} holds a run already: {hint}")
         if self.path.exists() and not self.config.exists() and (self.path.is_file() or any(self.path.iterdir())):
@@ -154,18 +187,7 @@ class RunFolder:
 
     def truncate_metrics(self, step: int) -> None:
         """Drop the lines after `step`, and a torn last line: the steps after a checkpoint are done again."""
-        if not self.metrics.exists():
-            return
-        kept = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                break
-            if entry["step"] <= step:
-                kept.append(line)
-        with atomic_file(self.metrics) as stream:
-            stream.writelines(line + "\n" for line in kept)
+        keep_lines(self.metrics, "step", step)
 
 
 def environment(config: TrainingConfig) -> dict[str, Any]:
