@@ -87,10 +87,10 @@ class Bench:
         (folder / "database.json").write_text(json.dumps({"splits": {header.stem: "train"}}))
         return folder
 
-    def copies(self) -> Path:
-        """A database of mitdb four times over."""
-        copies = self.work / "copies"
-        for number in range(4):
+    def copies(self, times: int) -> Path:
+        """A database of mitdb so many times over."""
+        copies = self.work / f"copies-{times}"
+        for number in range(times):
             (copies / str(number)).mkdir(parents=True, exist_ok=True)
             for path in (path for path in self.mitdb.iterdir() if path.suffix in (".hea", ".dat", ".atr")):
                 link = copies / str(number) / path.name
@@ -196,18 +196,25 @@ def codes_of(shape: ResidualQuantizer, deviation: ResidualQuantizer, cut: Any, a
 
 
 def processes(bench: Bench, rounds: int) -> Table:
-    """Two processes against one, and against two builds side by side, which is what the machine gives at most."""
-    copies = bench.copies()
+    """Two processes against one, and against two builds side by side, which is what the machine gives at most.
+
+    Two builds also start and end side by side; the last row says how long that takes in one.
+    """
+    copies, record = bench.copies(8), bench.work / "one-record"
+    record.mkdir(exist_ok=True)
+    for suffix in (".hea", ".dat"):
+        if not (record / f"100{suffix}").is_symlink():
+            (record / f"100{suffix}").symlink_to((bench.mitdb / f"100{suffix}").resolve())
     tokenizer = bench.work / "fitted-beat"
-    words = ["tokenize", str(copies), "--tokenizer-from", str(tokenizer), "--beats", "detected", "--out"]
+    words = ["--tokenizer-from", str(tokenizer), "--beats", "detected", "--out"]
     two = cores()[:2]
 
-    def run(*builds: tuple[str, int, Sequence[int]]) -> None:
+    def run(*builds: tuple[str, int, Sequence[int]], folder: Path = copies) -> None:
         started = []
         for out, number, where in builds:
             shutil.rmtree(bench.work / out, ignore_errors=True)
-            command = ["taskset", "-c", ",".join(map(str, where)), sys.executable, "-m", "heartlm", *words]
-            command += [str(bench.work / out), "--processes", str(number)]
+            command = ["taskset", "-c", ",".join(map(str, where)), sys.executable, "-m", "heartlm"]
+            command += ["tokenize", str(folder), *words, str(bench.work / out), "--processes", str(number)]
             started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         assert all(process.wait() == 0 for process in started)
 
@@ -216,6 +223,7 @@ def processes(bench: Bench, rounds: int) -> Table:
             "1 process": lambda: run(("one", 1, two[:1])),
             "2 processes": lambda: run(("two", 2, two)),
             "2 builds side by side": lambda: run(("left", 1, two[:1]), ("right", 1, two[1:])),
+            "start and end: a build of one record": lambda: run(("short", 1, two[:1]), folder=record),
         },
         rounds,
     )
@@ -228,7 +236,7 @@ def processes(bench: Bench, rounds: int) -> Table:
     alone = statistics.median(times["1 process"])
     for name, taken in times.items():
         typical = statistics.median(taken)
-        work = 2 * samples if "side" in name else samples
+        work = 2 * samples if "side" in name else bench.num_samples("short") if "start" in name else samples
         table.add(name, f"{typical:.2f}", f"{work / typical / 1e6:.1f}", f"{work / samples * alone / typical:.2f}")
     table.close()
     return table
@@ -288,7 +296,7 @@ def memory(bench: Bench) -> Table:
     table = Table("Memory of a build beyond its modules, at most", ("recordings", "MB"))
     for name, folder, leads in (
         ("mitdb, 48 records", bench.mitdb, "all"),
-        ("mitdb four times over, 192 records", bench.copies(), "all"),
+        ("mitdb four times over, 192 records", bench.copies(4), "all"),
         (f"a day of 12 leads, {lead_mb:.0f} MB a lead in mV, one of them", bench.day, "first"),
         ("its first hour, all 12 leads", bench.hour, "all"),
     ):
