@@ -6,40 +6,42 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test test-slow test-gpu lint kernels benchmarks benchmarks-long clean
 
-demo: $(VENV)/ready
+demo: $(VENV)/kernels
 	$(BIN)/heartlm demo --out demo
 
 # In parallel, the tests of a file in one process: they share its fixtures.
-test: $(VENV)/ready
+test: $(VENV)/kernels
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow"
 
 # A real SLURM, a browser, whole trainings, the mutation campaign. One after the other: they take every core themselves.
-test-slow: $(VENV)/ready
+test-slow: $(VENV)/kernels
 	$(BIN)/python -m pytest -m slow
 
 # What needs a GPU, or two; without one each is skipped with its reason. See docs/gpu.md.
-test-gpu: $(VENV)/ready
+test-gpu: $(VENV)/kernels
 	$(BIN)/python -m pytest -m gpu -rs -v
 
-lint: $(VENV)/ready
+lint: $(VENV)/kernels
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # Speed tables in about 45 minutes, one quiet machine; ONLY=feeding,training measures these alone, and what is measured
-# already is not measured again. The second target takes hours. Both build the kernels, which an editable installation
-# does not do by itself after a change, and fill the figures of README.md and docs/ in.
-benchmarks: $(VENV)/rivals kernels
+# already is not measured again. The second target takes hours. Both fill the figures of README.md and docs/ in.
+benchmarks: $(VENV)/rivals $(VENV)/kernels
 	$(BIN)/python benchmarks/runner.py --only "$(ONLY)"
 	$(BIN)/python benchmarks/figures.py --write
 
-benchmarks-long: $(VENV)/rivals kernels
+benchmarks-long: $(VENV)/rivals $(VENV)/kernels
 	$(BIN)/python benchmarks/runner.py --long --only "$(ONLY)"
 	$(BIN)/python benchmarks/figures.py --write
 
-# After a change of src/heartlm/kernels/c/.
-kernels: $(VENV)/ready
+# An editable installation does not build the kernels again by itself when their sources change.
+kernels: $(VENV)/kernels
+
+$(VENV)/kernels: $(VENV)/ready $(wildcard src/heartlm/kernels/c/*)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
 
 # The environment is made anew whenever what it holds has changed.
 $(VENV)/ready: pyproject.toml constraints.txt CMakeLists.txt
@@ -47,7 +49,7 @@ $(VENV)/ready: pyproject.toml constraints.txt CMakeLists.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
-	touch $@
+	touch $@ && touch $(VENV)/kernels
 
 $(VENV)/rivals: $(VENV)/ready benchmarks/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement benchmarks/requirements.txt

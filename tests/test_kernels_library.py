@@ -3,14 +3,16 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import heartlm.kernels
 from heartlm.kernels.gather import gather_codes, gather_windows, gather_windows_reference
-from heartlm.kernels.library import VARIANTS, variants
+from heartlm.kernels.library import VARIANTS, library, variants
 
 
 def test_the_library_is_built_here() -> None:
@@ -57,6 +59,19 @@ def test_numpy_can_be_asked_for() -> None:
 @pytest.mark.parametrize("variant", variants())
 def test_a_variant_can_be_asked_for(variant: str) -> None:
     assert loading(variant).stdout.startswith("<_FuncPtr")
+
+
+def test_a_library_of_other_sources_is_refused(tmp_path: Path) -> None:
+    """A library older than the Python files that call it would read arguments that nobody passed."""
+    (built,) = (folder / "lib" / "libheartlm_kernels.so" for folder in map(Path, heartlm.kernels.__path__)
+                if (folder / "lib").is_dir())  # fmt: skip
+    content = built.read_bytes()
+    library.cache_clear()
+    digest = library().heartlm_sources()  # type: ignore[union-attr]
+    assert content.count(digest) == 1
+    (tmp_path / "old.so").write_bytes(content.replace(digest, bytes(reversed(digest))))
+    result = loading(str(tmp_path / "old.so"))
+    assert "old.so: built from other sources" in result.stderr and "make kernels" in result.stderr
 
 
 def test_a_wrong_setting_is_named() -> None:

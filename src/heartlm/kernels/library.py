@@ -5,13 +5,14 @@ it; each of its functions exists once for each kind of processor, and `kernel` p
 Where there is no library, `kernel` returns None and its caller takes the NumPy way; that is said once.
 
 `HEARTLM_KERNELS` overrides the choice: `portable`, `avx2` or `avx512` for a variant, `numpy` for none at all, or the
-path of another build of the library.
+path of another build of the library from the same sources.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import os
 import sys
 from collections.abc import Callable
@@ -34,7 +35,11 @@ pointer = ctypes.c_void_p
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The library, or None where there is none."""
+    """The library, or None where there is none.
+
+    Raises:
+        HeartlmError: `HEARTLM_KERNELS` names no library, or the library was built from other sources than those here.
+    """
     setting = os.environ.get("HEARTLM_KERNELS", "")
     if setting == "numpy":
         return None
@@ -43,7 +48,9 @@ def library() -> ctypes.CDLL | None:
 
     for path in [named] if named else [Path(folder) / "lib" / _NAME for folder in heartlm.kernels.__path__]:
         if path.is_file():
-            return ctypes.CDLL(str(path))
+            loaded = ctypes.CDLL(str(path))
+            _check_sources(loaded, path)
+            return loaded
     if named:
         raise HeartlmError(
             f"HEARTLM_KERNELS: {setting!r} found, one of {', '.join(VARIANTS)}, numpy or the path of a library expected"
@@ -53,6 +60,22 @@ def library() -> ctypes.CDLL | None:
         file=sys.stderr,
     )
     return None
+
+
+def _check_sources(loaded: ctypes.CDLL, path: Path) -> None:
+    """Compare the library with the C sources of a checkout: a face in Python may call what an older one does not have.
+
+    An installation from a wheel has no sources; its library and its Python files were built together.
+    """
+    sources = sorted(path for path in (Path(__file__).parent / "c").glob("*") if path.is_file())
+    if not sources:
+        return
+    digests = "".join(hashlib.sha256(source.read_bytes()).hexdigest() for source in sources)
+    built_from = getattr(loaded, "heartlm_sources", None)
+    if built_from is not None:
+        built_from.restype = ctypes.c_char_p
+    if built_from is None or built_from() != hashlib.sha256(digests.encode()).hexdigest().encode():
+        raise HeartlmError(f"{path}: built from other sources than {sources[0].parent}: build it with  make kernels")
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-/* Which variant of the kernels this machine can run. */
+/* Which variant of the kernels this machine can run, and which sources they were built from. */
 #include <stdint.h>
 
 /* 0 portable, 1 AVX2 with FMA and BMI2, 2 AVX-512 F, BW, VL and DQ as well. */
@@ -14,3 +14,6 @@ __attribute__((visibility("default"))) int32_t heartlm_cpu_level(void) {
     return 0;
 #endif
 }
+
+/* SHA-256 over the SHA-256 of each source in the order of their names, in hexadecimal digits. */
+__attribute__((visibility("default"))) const char *heartlm_sources(void) { return HEARTLM_SOURCES; }
