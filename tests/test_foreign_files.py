@@ -275,6 +275,19 @@ def test_one_recording_in_two_subfolders_is_found(whole: Path, tmp_path: Path) -
     assert verify_database(tmp_path / "db") == []
 
 
+def test_one_recording_in_training_and_in_validation_is_refused(
+    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for place in ("a", "b", "c"):
+        shutil.copytree(whole, tmp_path / "db" / place, ignore=shutil.ignore_patterns("database.json"))
+    words = ["tokenize", str(tmp_path / "db"), "--tokenizer", "sample", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert "yet they count as two patients, one in" in capfd.readouterr().err
+    patients = {f"{place}/s000{number}": f"p{number}" for place in "abc" for number in range(1, 6)}
+    (tmp_path / "db" / "database.json").write_text(json.dumps({"patients": patients}))
+    assert main(words) == 0
+
+
 def test_infinite_samples_are_read_as_invalid_and_noted(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("time,II\n" + "".join(f"{t / 100},{t % 7}\n" for t in range(50)) + "0.5,inf\n")
     recording = open_database(tmp_path).recording("r")

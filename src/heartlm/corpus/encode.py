@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +19,8 @@ from heartlm.ecg.damage import warn_of_damage
 from heartlm.ecg.rhythms import RHYTHMS
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
+
+_TELLING_TOKENS = 16
 
 
 @dataclass
@@ -48,6 +51,7 @@ class Part:
         num_samples: samples of the leads that were encoded.
         tokens: what to append to each file of the corpus.
         rows: for each field of a row, `first_token` apart, its values.
+        digests: of the tokens of each row; empty where these are too few to tell recordings apart.
         left_out: what was left out.
         damaged: `record` and `fault` of each recording that is damaged and was used.
         beats: beats of each class, by split; a beat that several leads show is counted once.
@@ -61,6 +65,7 @@ class Part:
     rows: dict[str, list[Any]] = field(
         default_factory=lambda: {name: [] for name in ROW_FIELDS if name != "first_token"}
     )
+    digests: list[str] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
     damaged: list[dict[str, str]] = field(default_factory=list)
     beats: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -100,6 +105,7 @@ class Work:
             ignored, first = lead.annotations.ignored, False
             part.num_samples += source.recording.num_samples
             _add_row(part.rows, source, lead.lead, tokens.num_tokens)
+            part.digests.append(_digest(tokens))
             del lead
             yield tokens
         for reason, count in ignored.items():
@@ -107,6 +113,14 @@ class Work:
         if not first and self.choice.damaged == "warn":
             warn_of_damage(source.recording)
             part.damaged += [{"record": source.name, "fault": fault} for fault in source.recording.faults]
+
+
+def _digest(tokens: Tokens) -> str:
+    if tokens.num_tokens < _TELLING_TOKENS:
+        return ""
+    # Positions of the first tokens do: those of the others cost more to read than they tell.
+    content = np.ascontiguousarray(tokens.codes).tobytes() + tokens.sample[:_TELLING_TOKENS].tobytes()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _add_row(rows: dict[str, list[Any]], source: Source, lead: int, num_tokens: int) -> None:

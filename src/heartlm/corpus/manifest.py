@@ -18,6 +18,7 @@ from heartlm import __version__
 from heartlm.corpus.encode import Part
 from heartlm.corpus.journal import Entry, Journal
 from heartlm.corpus.schema import SCHEMA_VERSION, Row, row_schema
+from heartlm.errors import HeartlmError
 from heartlm.files import sha256_of, write_json
 from heartlm.tokenizers.base import Tokenizer
 
@@ -33,7 +34,9 @@ class CorpusWriter:
 
     def append(self, part: Part) -> None:
         """Append one part and note it."""
-        noted = {name: getattr(part, name) for name in ("database", "num_records", "rows", "beats", "rhythms")}
+        noted = {
+            name: getattr(part, name) for name in ("database", "num_records", "rows", "digests", "beats", "rhythms")
+        }
         left_out = {"dropped": part.left_out.entries, "num_unreadable": part.left_out.num_unreadable}
         left_out["damaged"] = part.damaged
         self.journal.add(part.tokens, noted | left_out)
@@ -134,12 +137,19 @@ def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -
 
 
 def _rows(entries: Iterable[Entry], counts: Counts) -> Iterator[Row]:
+    first_with = dict[str, Row]()
     for entry in entries:
         counts.add_part(entry)
         columns = entry["rows"]
-        for values in zip(*columns.values(), strict=True):
+        for digest, *values in zip(entry["digests"], *columns.values(), strict=True):
             row = Row(first_token=counts.num_tokens, **dict(zip(columns, values, strict=True)))
             counts.add_row(row)
+            other = first_with.setdefault(digest, row) if digest else row
+            if other.patient_id != row.patient_id and other.split != row.split:
+                raise HeartlmError(
+                    f"{row.source}: gives the tokens of {other.source}, yet they count as two patients, one in "
+                    f"{other.split} and one in {row.split}; remove one, or give both one patient in database.json"
+                )
             yield row
 
 
