@@ -48,7 +48,7 @@ def _shown(folder: Path, groups: list[Group], drawings: list[Any]) -> dict[str, 
         "num_studies": sum(len(repeats) for group in groups for repeats in group.of.values()),
         "drawings": drawings,
         "rows": [row for group in groups for row in _rows(group)],
-        "skipped": read_json(skipped) if skipped.exists() else [],
+        "skipped": read_json(skipped, list[tuple[str, str]]) if skipped.exists() else [],
     }
 
 

@@ -40,4 +40,4 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
 def skipped_cells(study: Path) -> list[tuple[str, str]]:
     """Cells of the study that were not measured, with the reason."""
     path = study / "skipped.json"
-    return [(str(name), str(reason)) for name, reason in read_json(path)] if path.exists() else []
+    return read_json(path, list[tuple[str, str]]) if path.exists() else []

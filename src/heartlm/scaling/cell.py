@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
@@ -186,7 +186,16 @@ class Measurement:
         value = read_json(path, dict[str, Any])
         if (schema := value.pop("schema", None)) != SCHEMA_VERSION:
             raise HeartlmError(f"{path}: schema {schema!r} found, {SCHEMA_VERSION} expected: remove it, measure again")
-        return typed(cls, value, path)
+        measurement = typed(cls, value, path)
+        typed(_Probes, measurement.environment, f"{path}: environment")
+        return measurement
+
+
+class _Probes(TypedDict, total=False):
+    """What is computed with of a measurement's environment; the rest is only shown."""
+
+    probe_before: float
+    probe_after: float
 
 
 def measurement_path(study: Path, cell: Cell, repeat: int) -> Path:
