@@ -194,8 +194,8 @@ class Measurement:
 class _Probes(TypedDict, total=False):
     """What is computed with of a measurement's environment; the rest is only shown."""
 
-    probe_before: float
-    probe_after: float
+    probe_before: float | None
+    probe_after: float | None
 
 
 def measurement_path(study: Path, cell: Cell, repeat: int) -> Path:
