@@ -66,11 +66,14 @@ def untrained_run(
     tokenizer.save(folder / "tokenizer")
     about = {
         "schema": 1,
+        "name": folder.name,
         "kind": "finetune" if task else "pretrain",
         "task": task,
         "objective": info.objective,
         "parent": str(parent) if parent else None,
         "from_scratch": False,
+        "manifest_hash": "0" * 64,
+        "finished": None,
     }
     (folder / "run.json").write_text(json.dumps(about))
     return folder

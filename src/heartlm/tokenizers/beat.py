@@ -36,6 +36,9 @@ FIT_BEATS = 60_000
 FIT_BEATS_PER_LEAD = 4_000
 """At most so many of one lead, so that memory does not grow with the length of recordings."""
 
+MOST_LEVELS = 64
+"""Of residual codes: each is a facet that the model predicts."""
+
 
 @lru_cache
 def _rr_levels(causal: bool) -> Levels:
@@ -67,6 +70,21 @@ class BeatTokenizer(Tokenizer):
     quantizer: ResidualQuantizer | None = None
     deviation_quantizer: ResidualQuantizer | None = None
     decode_error: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers, which also come from a file: every level is a facet with a name and an embedding.
+
+        Raises:
+            HeartlmError: a number of levels or codes that no codebook can have.
+        """
+        limits = {
+            "num_levels": (1, MOST_LEVELS),
+            "num_deviation_levels": (0, MOST_LEVELS),
+            "num_codes": (1, np.iinfo(np.uint16).max + 1),
+        }
+        for name, (low, high) in limits.items():
+            if not low <= (found := getattr(self, name)) <= high:
+                raise HeartlmError(f"{name}: {found} found, {low} to {high} expected")
 
     @property
     def rr_facets(self) -> tuple[RRFacet, ...]:
