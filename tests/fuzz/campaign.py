@@ -1,0 +1,160 @@
+"""Run mutated cases, each in a forked process with bounded time and memory.
+
+    python -m tests.fuzz.campaign --cases 5000 --seed 7
+    python -m tests.fuzz.campaign --subject corpus --only 17 --keep FOLDER
+
+A case is a pure function of (subject, seed, number), so a failing one is repeated by its number. The allowed outcomes
+are exit status 0, if the subject's own check agrees, and exit status 2 with one line that starts with "heartlm".
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heartlm.cli.main import COMMANDS, main
+from tests.fuzz.mutations import mutate
+from tests.fuzz.subjects import SUBJECTS, Subject
+
+CPU_LIMIT_S, WAIT_LIMIT_S, MEMORY_LIMIT_BYTES = 20, 100, 4 << 30
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a process ended: its exit status (negative: the signal), and what it printed."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    def fault(self, allowed: Sequence[int]) -> str | None:
+        """What is wrong with it, if anything; `allowed` are the exit statuses that a damaged file may give."""
+        if self.status == -signal.SIGXCPU or self.status == -signal.SIGALRM:
+            return f"did not end within {CPU_LIMIT_S} s of processor time and {WAIT_LIMIT_S} s in all"
+        if "Traceback" in self.stderr:
+            return "traceback: " + " | ".join(self.stderr.strip().splitlines()[-3:])
+        if self.status not in allowed:
+            return f"exit status {self.status}: {self.stderr.strip()[-300:]}"
+        if self.status == 2:
+            last = (self.stderr.strip().splitlines() or [""])[-1]
+            if not last.startswith("heartlm") or "\x1b" in last or not self.stderr.endswith("\n"):
+                return f"exit status 2 without a clear last line: {self.stderr[-300:]!r}"
+        return None
+
+
+def run_forked(work: Callable[[], int], folder: Path, cpu_limit_s: int = CPU_LIMIT_S) -> Outcome:
+    """Call `work` in a forked process whose time and memory are bounded."""
+    out, err = folder / "stdout", folder / "stderr"
+    child = os.fork()
+    if child == 0:
+        status = 70
+        try:
+            for path, number in ((out, 1), (err, 2)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_LIMIT_BYTES,) * 2)
+            resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit_s, cpu_limit_s + 5))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            signal.alarm(WAIT_LIMIT_S)
+            os.chdir(folder)
+            status = work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    _, raw = os.waitpid(child, 0)
+    texts = (path.read_text(errors="replace") if path.exists() else "" for path in (out, err))
+    return Outcome(os.waitstatus_to_exitcode(raw), *texts)
+
+
+def run_case(subject: Subject, seeds: Path, seed: int, number: int, keep: Path | None = None) -> tuple[str, str | None]:
+    """Damage one file of the subject and run one of its commands: what was done, and the fault if there is one."""
+    draw = random.Random(f"{subject.name} {seed} {number}")
+    folder = Path(tempfile.mkdtemp(prefix="heartlm-fuzz-"))
+    try:
+        shutil.copytree(seeds / subject.name, folder / "in")
+        victim = draw.choice(subject.victims(folder / "in"))
+        content, mutation = mutate(victim.name, victim.read_bytes(), draw)
+        victim.write_bytes(content)
+        words = [word.format(folder=folder / "in", out=folder / "out") for word in draw.choice(subject.commands)]
+        outcome = run_forked(lambda: main(words), folder)
+        finds_faults = words[:2] == ["data", "verify"]  # its exit status 1 says that it found some
+        fault = outcome.fault((0, 1, 2) if finds_faults else (0, 2))
+        if fault is None and outcome.status == 0 and subject.check is not None:
+            fault = subject.check(folder, seeds / subject.name, victim, outcome.stderr)
+        if fault is None and outcome.status == 2 and (folder / "out").exists():
+            fault = "an output was left although the command failed"
+        done = f"{subject.name} {number}: {mutation} of {victim.relative_to(folder / 'in')}, {' '.join(words[:2])}"
+        return done, fault
+    finally:
+        if keep is not None:
+            shutil.copytree(folder, keep, dirs_exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def prepare(subjects: Sequence[Subject], seeds: Path) -> None:
+    """Write the valid files of each subject, each in a process of its own so that this one starts no thread."""
+    for subject in subjects:
+        (seeds / subject.name).mkdir(parents=True)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                subject.build(seeds / subject.name)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        _, raw = os.waitpid(child, 0)
+        if raw != 0:
+            raise SystemExit(f"the valid files of {subject.name} could not be written")
+    for module, _ in COMMANDS.values():  # imported once here, not once a case
+        importlib.import_module(module)
+
+
+def run_campaign(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line, run the cases and print the faults; the exit status is 1 where there are any."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=500, help="of all subjects together")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--subject", choices=sorted(SUBJECTS), action="append", help="only this one; may be repeated")
+    parser.add_argument("--only", type=int, help="only the case of this number")
+    parser.add_argument("--keep", type=Path, help="with --only: keep the damaged files in this folder")
+    options = parser.parse_args(arguments)
+    subjects = [subject for name, subject in SUBJECTS.items() if options.subject is None or name in options.subject]
+    numbers = range(-(-options.cases // len(subjects))) if options.only is None else [options.only]
+    num_cases, faults = 0, 0
+    with tempfile.TemporaryDirectory(prefix="heartlm-fuzz-") as seeds:
+        prepare(subjects, Path(seeds))
+        for subject in subjects:
+            for number in numbers:
+                done, fault = run_case(subject, Path(seeds), options.seed, number, options.keep)
+                num_cases += 1
+                if fault is not None:
+                    faults += 1
+                    print(f"FAULT {done}\n    {fault}", flush=True)
+                elif options.only is not None:
+                    print(done)
+    print(f"{num_cases} cases, {faults} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_campaign())

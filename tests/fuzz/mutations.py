@@ -1,0 +1,158 @@
+"""Ways to damage a file. Every choice comes from the `random.Random` that is passed in."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+Bytes = Callable[[bytes, random.Random], bytes]
+
+WORDS = (b"\x00\x00", b"\xff\xff", b"\xff\x7f", b"\x00\x80", b"\x00\xec", b"\x01\x04")
+NUMBERS = ("0", "-1", "1e300", "1e-310", "-200", "1" + "0" * 400, "nan", "inf", "99999999999999", "0.5", "65536")
+VALUES: tuple[Any, ...] = (None, True, -1, 0, 1e300, 10**30, 0.5, "", "text", "../../x", "\x00", [], [1], {}, {"a": 1})
+
+
+def _span(content: bytes, draw: random.Random, longest: int = 64) -> tuple[int, int]:
+    start = draw.randrange(len(content) + 1)
+    return start, min(start + draw.randint(1, longest), len(content))
+
+
+def flip_bits(content: bytes, draw: random.Random) -> bytes:
+    """Flip one to eight bits."""
+    changed = bytearray(content)
+    for _ in range(draw.randint(1, 8)):
+        if changed:
+            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+    return bytes(changed)
+
+
+def overwrite_word(content: bytes, draw: random.Random) -> bytes:
+    """Put an extreme 16-bit word at an even offset."""
+    place = draw.randrange(len(content) // 2 + 1) * 2
+    return content[:place] + draw.choice(WORDS) + content[place + 2 :]
+
+
+def delete_span(content: bytes, draw: random.Random) -> bytes:
+    start, stop = _span(content, draw)
+    return content[:start] + content[stop:]
+
+
+def double_span(content: bytes, draw: random.Random) -> bytes:
+    start, stop = _span(content, draw)
+    return content[:stop] + content[start:stop] * draw.randint(1, 40) + content[stop:]
+
+
+def insert_noise(content: bytes, draw: random.Random) -> bytes:
+    place = draw.randrange(len(content) + 1)
+    return content[:place] + draw.randbytes(draw.randint(1, 64)) + content[place:]
+
+
+def truncate(content: bytes, draw: random.Random) -> bytes:
+    return content[: draw.randrange(len(content) + 1)]
+
+
+def empty(content: bytes, draw: random.Random) -> bytes:
+    return b""
+
+
+def change_number(content: bytes, draw: random.Random) -> bytes:
+    """Replace one number of a text by an extreme one."""
+    found = list(re.finditer(rb"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?", content[:100_000]))
+    if not found:
+        return flip_bits(content, draw)
+    number = draw.choice(found)
+    return content[: number.start()] + draw.choice(NUMBERS).encode() + content[number.end() :]
+
+
+def change_line(content: bytes, draw: random.Random) -> bytes:
+    """Delete, double or move a line of a text, or cut a word out of one."""
+    lines = content.split(b"\n")
+    place = draw.randrange(len(lines))
+    match draw.randrange(4):
+        case 0:
+            del lines[place]
+        case 1:
+            lines.insert(place, lines[place])
+        case 2:
+            lines.insert(draw.randrange(len(lines)), lines.pop(place))
+        case _:
+            words = lines[place].split(b" ")
+            del words[draw.randrange(len(words))]
+            lines[place] = b" ".join(words)
+    return b"\n".join(lines)
+
+
+def insert_control(content: bytes, draw: random.Random) -> bytes:
+    """Insert a control character, a NUL or bytes that are not UTF-8."""
+    place = draw.randrange(len(content) + 1)
+    return content[:place] + draw.choice((b"\x00", b"\xff\xfe", b"\x1b[2J", b"\r", b"\xc3")) + content[place:]
+
+
+def nest_deeply(content: bytes, draw: random.Random) -> bytes:
+    """Put a hundred thousand brackets in place of one value."""
+    deep = draw.choice((b"[", b'{"a":')) * 100_000
+    place = max(content.find(b":", draw.randrange(len(content) + 1)), 0) + 1
+    return content[:place] + b" " + deep + content[place:]
+
+
+def alias_bomb(content: bytes, draw: random.Random) -> bytes:
+    """Add a few hundred bytes of YAML that stand for 10^9 values."""
+    lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x,x]"]
+    lines += [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    return content + ("\n" + "\n".join(lines) + "\n").encode()
+
+
+def change_value(content: bytes, draw: random.Random) -> bytes:
+    """Give one value of a JSON document, or of one of its lines, another type."""
+    whole = True
+    lines: list[bytes] = [content]
+    try:
+        document = json.loads(content)
+    except ValueError:
+        whole, lines = False, content.splitlines()
+        place = draw.randrange(len(lines)) if lines else 0
+        try:
+            document = json.loads(lines[place])
+        except (ValueError, IndexError):
+            return change_line(content, draw)
+    places: list[tuple[Any, Any]] = []
+
+    def visit(value: Any) -> None:
+        for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+            places.append((value, key))
+            visit(value[key])
+
+    visit(document)
+    if not places:
+        document = draw.choice(VALUES)
+    else:
+        holder, key = draw.choice(places)
+        if draw.random() < 0.2:
+            del holder[key]
+        else:
+            holder[key] = draw.choice(VALUES)
+    changed = json.dumps(document).encode()
+    if whole:
+        return changed
+    lines[place] = changed
+    return b"\n".join(lines) + b"\n"
+
+
+BINARY: tuple[Bytes, ...] = (flip_bits, overwrite_word, delete_span, double_span, insert_noise, truncate, empty)
+TEXT: tuple[Bytes, ...] = (
+    flip_bits, delete_span, truncate, empty, change_number, change_number, change_line, insert_control
+)  # fmt: skip
+JSON: tuple[Bytes, ...] = (*(change_value,) * 8, *TEXT, nest_deeply)
+YAML: tuple[Bytes, ...] = (*TEXT, change_number, change_line, nest_deeply, alias_bomb)
+
+_BY_ENDING = {".json": JSON, ".jsonl": JSON, ".yaml": YAML, ".hea": TEXT, ".csv": TEXT, ".xml": TEXT, "": TEXT}
+
+
+def mutate(name: str, content: bytes, draw: random.Random) -> tuple[bytes, str]:
+    """Damage the content of the file `name`; returns what it became and the mutation's name."""
+    ending = "." + name.rpartition(".")[2] if "." in name else ""
+    mutation = draw.choice(_BY_ENDING.get(ending, BINARY))
+    return mutation(content, draw), mutation.__name__
