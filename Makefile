@@ -9,13 +9,16 @@ BIN := $(VENV)/bin
 demo: $(VENV)/kernels
 	$(BIN)/heartlm demo --out demo
 
-# In parallel, the tests of a file in one process: they share its fixtures.
-test: $(VENV)/kernels
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow"
+# In parallel, the tests of a file in one process: they share its fixtures. A process that dies ends the whole: with a
+# new one in its place pytest-xdist waits for ever.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --max-worker-restart 0
 
-# A real SLURM, a browser, whole trainings, the mutation campaign. One after the other: they take every core themselves.
+test: $(VENV)/kernels
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+# A real SLURM, whole trainings, ranks that are killed, the mutation campaign.
 test-slow: $(VENV)/kernels
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest $(PARALLEL) -m slow
 
 # What needs a GPU, or two; without one each is skipped with its reason. See docs/gpu.md.
 test-gpu: $(VENV)/kernels

@@ -17,6 +17,13 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever starts a SLURM is slow."""
+    for item in items:
+        if "slurm" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 def shared_data(name: str) -> Path:
     """The folder or file `name` of the real recordings; the test is skipped, with a reason, where it is absent."""
     path = DATA / name

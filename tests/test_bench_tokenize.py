@@ -15,6 +15,8 @@ from heartlm.cli.main import main
 from heartlm.ecg.database import open_database
 from heartlm.tokenizers.base import load_tokenizer
 
+pytestmark = pytest.mark.slow
+
 
 def test_stages_and_builds_are_measured(tiny_database: Path, tmp_path: Path):
     options = Options(out=tmp_path, recordings=tiny_database, rounds=1, processes=(1, 2), usual_s=10)

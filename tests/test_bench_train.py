@@ -19,6 +19,8 @@ from heartlm.files import read_json
 from heartlm.models.config import ModelConfig
 from heartlm.training.utilization import flops_per_token
 
+pytestmark = pytest.mark.slow
+
 TINY = {"depth": 1, "window": 16, "batch_size": 2, "steps": 2, "warm_up": 2, "rounds": 1, "device": "cpu"}
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks want two cores")
 

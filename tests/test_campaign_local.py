@@ -23,6 +23,8 @@ from heartlm.launch.campaign_state import attempts_of
 from heartlm.launch.run_file import RunFile
 from heartlm.launch.topology import Topology
 
+pytestmark = pytest.mark.slow
+
 TRAINING = {"window": 16, "batch_size": 4, "threads": 1, "device": "cpu", "log_every": 1, "checkpoint_every": 5}
 
 

@@ -13,6 +13,8 @@ from heartlm.cli.main import main
 from heartlm.files import read_json
 from tests.browser import open_page
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--patients", "12", "--minutes", "1", "--depth", "1", "--steps", "4", "--finetune-steps", "3", "--threads", "1"]
 
 

@@ -17,6 +17,8 @@ from heartlm.training.schedule import learning_rate
 from tests.federated import SIZES, STUDY, beats, final_vector, learning_of, mpiexec, rounds_of, write_final_vector
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 
+pytestmark = pytest.mark.slow
+
 
 def plain_training(optimizer: str) -> torch.Tensor:
     """The same steps without anything federated: a model of its own, torch's optimiser, one loop."""

@@ -47,6 +47,8 @@ from heartlm.federated.study_file import StudyConfig
 from heartlm.files import read_json, write_json
 from heartlm.typed import typed
 
+pytestmark = pytest.mark.slow
+
 # --- the whole ----------------------------------------------------------------------------------------------------
 
 

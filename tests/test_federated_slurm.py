@@ -19,6 +19,8 @@ from heartlm.files import read_json
 from heartlm.launch.profile import load_profile
 from tests.slurm import Cluster
 
+pytestmark = pytest.mark.slow
+
 CELL = "G0-ranks-2-batch-16-steps-3-0"
 
 

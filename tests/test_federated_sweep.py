@@ -19,6 +19,8 @@ from heartlm.federated.sweep_launch import MPILauncher, mpiexec
 from heartlm.files import read_json
 from heartlm.report.federated_charts import exposed_ms, groups_of, local_ms, share, throughput
 
+pytestmark = pytest.mark.slow
+
 STUDY_COLUMNS = [
     "config",
     "world_size",

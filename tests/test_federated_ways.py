@@ -20,6 +20,8 @@ from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.sweep_launch import MPILauncher, mpiexec
 from heartlm.files import read_json
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = {
     "partition": "iid",
     "clients": 4,

@@ -16,6 +16,8 @@ from heartlm.errors import HeartlmError
 from heartlm.launch.image.make import test_in_environment as install_and_check
 from heartlm.launch.image.recipe import INSTALLED_FROM, checkout, copy_source, definition, pinned_torch, script
 
+pytestmark = pytest.mark.slow
+
 SECTIONS = ["files", "post", "environment", "test", "runscript", "labels", "help"]
 
 

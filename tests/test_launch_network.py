@@ -20,6 +20,8 @@ import pytest
 
 from heartlm.network import address_towards, interface_of, is_own_port
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 240
 ADDRESSES = {"node-a": "10.77.0.1", "node-b": "10.77.0.2"}
 
@@ -74,7 +76,6 @@ def call(*words: str) -> None:
     assert done.returncode == 0, (words, done.stderr)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("endpoint", "port"), [("node-a", 29511), ("10.77.0.2", 29512)])
 def test_nodes_meet_although_their_own_names_mean_the_loopback(
     nodes: dict[str, int], tmp_path: Path, endpoint: str, port: int

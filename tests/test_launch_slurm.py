@@ -26,6 +26,8 @@ from heartlm.training.pretrain import pretrain
 from tests.conftest import shared_data
 from tests.slurm import Cluster, wait_for
 
+pytestmark = pytest.mark.slow
+
 SAME = 1e-5
 """Losses of different layouts differ by rounding alone; relative."""
 

@@ -13,6 +13,8 @@ import pytest
 
 from heartlm.launch.torchrun import STOPPED_STATUS, children
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 600
 
 ENDING = """

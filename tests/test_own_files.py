@@ -27,6 +27,8 @@ from heartlm.training.config import FinetuneConfig
 from heartlm.training.run_folder import RunFolder
 from tests.synthetic_run import write_runs
 
+pytestmark = pytest.mark.slow
+
 OTHERS: list[Any] = [None, -1, 2**62, "x", [], {"a": [1]}]
 
 

@@ -17,6 +17,8 @@ from heartlm.scaling.cell import Cell, Measurement, load_measurements
 from heartlm.scaling.local import LocalTrainer
 from heartlm.scaling.study import StudyConfig
 
+pytestmark = pytest.mark.slow
+
 CORES = len(os.sched_getaffinity(0))
 TOO_MANY = 1 << CORES.bit_length()
 

@@ -12,6 +12,8 @@ from heartlm.scaling.cell import load_measurements
 from heartlm.scaling.slurm import SlurmTrainer
 from tests.slurm import Cluster
 
+pytestmark = pytest.mark.slow
+
 GRID = ["--ranks", "[1, 2]", "--nodes", "[2]", "--windows", "[32]", "--repeats", "1"]
 SHORT = ["--steps", "3", "--warm-up", "2", "--depth", "1", "--batch-tokens", "256", "--timeout-s", "300"]
 

@@ -18,6 +18,8 @@ from heartlm.training.checkpoint import Checkpoints
 from tests.checkpointed import progress, restored_step, save, trained
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 
+pytestmark = pytest.mark.slow
+
 WATCHED = ("open", "os.", "shutil.", "tempfile.", "ctypes.")
 HERE = "tests.test_training_checkpoint_kills"
 

@@ -25,6 +25,8 @@ from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.synthetic_corpus import SIZES, every_window, job, small_model, synthetic_corpus
 from tests.test_training_parallel import this
 
+pytestmark = pytest.mark.slow
+
 CORPUS = synthetic_corpus((400, 300, 7, 2))
 MASK = np.array(SIZES)
 MAKERS: dict[str, MakeBatch] = {
@@ -82,7 +84,6 @@ def test_masks_wanted_tokens_and_validation_need_few_graphs(
 
 
 @pytest.mark.parametrize("objective", ["masked", "labels"])
-@pytest.mark.slow
 def test_with_the_compiler_of_cpus_in_both_precisions(tmp_path: Path, objective: str) -> None:
     counters.clear()
     for precision, close in (("fp32", 1e-4), ("bf16", 0.02)):
@@ -92,7 +93,6 @@ def test_with_the_compiler_of_cpus_in_both_precisions(tmp_path: Path, objective:
     assert num_graphs() <= 8
 
 
-@pytest.mark.slow
 def test_recomputed_and_split_into_micro_batches(traced: None, tmp_path: Path) -> None:
     how = {"activation_checkpointing": True, "accumulation": 4}  # single windows: some ask for a single token
     plain = losses(tmp_path / "plain", "masked", **how)
@@ -100,7 +100,6 @@ def test_recomputed_and_split_into_micro_batches(traced: None, tmp_path: Path) -
     assert 0 < num_graphs() <= 4
 
 
-@pytest.mark.slow
 def test_runs_of_one_process_do_not_use_up_each_others_graphs(traced: None, tmp_path: Path) -> None:
     for batch_size in (4, 6):
         losses(tmp_path / str(batch_size), "masked", compile=True, batch_size=batch_size, steps=10)
@@ -118,7 +117,6 @@ def in_two_ranks(folder: str) -> None:
         assert run_ranks(2, compile_as_rank, f"{folder}/{compiled}", compiled) == [0, 0]
 
 
-@pytest.mark.slow
 def test_two_ranks_of_ddp_with_activation_checkpointing(tmp_path: Path) -> None:
     run_in_a_process_of_its_own("tests.test_training_compile:in_two_ranks", str(tmp_path))
     plain, compiled = (

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -14,6 +15,8 @@ from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.parallel import NCCL_HANDLING, Sums, together
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.test_training_parallel import this
+
+pytestmark = pytest.mark.slow
 
 RANKS = 3
 
