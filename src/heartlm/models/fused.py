@@ -211,6 +211,7 @@ def _given(
     share: float = 0.0,
 ) -> tuple[Any, ...]:
     """What the kernels of attention take before their results; scratch is the last."""
+    assert query.dtype == kv.dtype == angles.dtype == torch.float32, "the kernels read float32"
     batch, tokens, _, heads, width = kv.shape
     keys, values = kv.unbind(2)
     size = kernel("attention_scratch", int64, int64, returns=int64)

@@ -129,7 +129,9 @@ class Block(nn.Module):
 
     def _attend_from(self, wanted: Tensor, x: Tensor, angles: Tensor, mask: Tensor | None) -> Tensor:
         num_windows, num_tokens, width = x.shape
-        if mask is not None or not attends(x, width // self.heads):
+        # autocast gives products of float32 another type, which the kernel does not read
+        by_kernel = attends(x, width // self.heads) and not torch.is_autocast_enabled(x.device.type)
+        if mask is not None or not by_kernel:
             return self._attend(x, angles, mask, None, None).flatten(0, 1).index_select(0, wanted)
         query = F.linear(x.flatten(0, 1).index_select(0, wanted), self.qkv.weight[:width]).view(
             len(wanted), self.heads, -1
