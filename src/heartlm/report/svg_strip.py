@@ -28,6 +28,9 @@ LANE = 22.0
 SMALLEST_RANGE_MV = 1.5
 TALLEST_RANGE_MV = 5.0
 
+LARGEST_RANGE_MV, LONGEST_S = 1000.0, 3600.0
+"""Of a strip: every square is drawn, so a damaged number would draw without an end."""
+
 Beat = Mapping[str, Any]
 
 
@@ -122,10 +125,16 @@ class Paper:
 
     @classmethod
     def of(cls, signal: NDArray[np.float64], rate_hz: float) -> Paper | None:
-        """Return paper that holds the signal `[num_samples]`, in whole large squares of 5 mm."""
+        """Return paper that holds the signal `[num_samples]`, in whole large squares of 5 mm.
+
+        Raises:
+            ValueError: the signal is larger or longer than any strip.
+        """
         if not is_number(rate_hz) or rate_hz <= 0 or not np.isfinite(signal).any():
             return None
         low, high = float(np.nanmin(signal)), float(np.nanmax(signal))
+        if high - low > LARGEST_RANGE_MV or len(signal) / rate_hz > LONGEST_S:
+            raise ValueError(f"a strip of {high - low:g} mV and {len(signal) / rate_hz:g} s")
         mm_per_mv = 10.0 if high - low <= TALLEST_RANGE_MV else 5.0
         square_mv = 5.0 / mm_per_mv
         missing = max(SMALLEST_RANGE_MV - (high - low), 0.0) / 2
