@@ -18,7 +18,6 @@ os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "OMP
 
 import argparse
 import json
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ import numpy as np
 import tiktoken
 import tokenizers
 from numpy.typing import NDArray
-from timing import Table, interleaved, pin, seconds, write
+from timing import Table, interleaved, per, pin, rates, write
 
 from heartlm.ecg.database import open_database
 from heartlm.kernels import bpe as kernels
@@ -120,9 +119,9 @@ def training(train: list[Levels], rounds: int) -> Table:
         "heartlm": lambda: learn(train),
         "Hugging Face tokenizers": lambda: learn_by_tokenizers(texts),
     }
-    taken = {name: statistics.median(times) for name, times in interleaved(rivals, rounds, warm_up=False).items()}
-    for name, median_s in taken.items():
-        table.add(name, f"{median_s:.2f}", f"{taken['Hugging Face tokenizers'] / median_s:.1f}")
+    taken = {name: per(times) for name, times in interleaved(rivals, rounds, warm_up=False).items()}
+    for name, found in taken.items():
+        table.add(name, found, taken["Hugging Face tokenizers"].median / found.median)
     table.close()
     return table
 
@@ -148,10 +147,10 @@ def encoding(test: list[Levels], runs: Runs, model: tokenizers.Tokenizer, tik: t
     num_levels = dict.fromkeys(rivals, sum(map(len, test))) | {in_python: len(test[0])}
     num_tokens = {name: encode() for name, encode in rivals.items()}
     times = interleaved(rivals, rounds)
-    rates = {name: num_levels[name] / statistics.median(taken) / 1e6 for name, taken in times.items()}
-    fastest = max(rates[name] for name in peers)
-    for name, rate in rates.items():
-        table.add(name, f"{rate:.2f}", f"{rate / fastest:.2f}", f"{num_levels[name] / num_tokens[name]:.3f}")
+    found = {name: rates(taken, num_levels[name] / 1e6) for name, taken in times.items()}
+    fastest = max(found[name].median for name in peers)
+    for name, rate in found.items():
+        table.add(name, rate, rate.median / fastest, f"{num_levels[name] / num_tokens[name]:.3f}")
     table.close()
     return table
 
@@ -160,20 +159,19 @@ def compression(train: list[Levels], test: list[Levels]) -> Table:
     table = Table(
         "Levels a token on DS2, by the size of the vocabulary: the longest match, merges replayed in order with the "
         "same runs, and the longest match not cut at seconds",
-        ("codes", "training s", "longest match", "merge order", "longest match, uncut", "trie KiB"),
+        ("codes", "longest match", "merge order", "longest match, uncut", "trie KiB"),
     )
     num_levels = sum(map(len, test))
     for size in SIZES:
-        found: list[Runs] = []
-        taken_s = seconds(lambda size=size, found=found: found.append(learn(train, size)))
-        runs, in_order = found[0], by_tiktoken(list(found[0].symbols))
+        runs = learn(train, size)
+        in_order = by_tiktoken(list(runs.symbols))
         counts = (
             sum(len(runs.encode(part, SECOND)) for part in test),
             sum(len(in_order.encode_ordinary(plain(part))) for part in test),
             sum(len(runs.encode(part, len(part))) for part in test),
         )
         ratios = (f"{num_levels / count:.3f}" for count in counts)
-        table.add(len(runs.symbols), f"{taken_s:.2f}", *ratios, runs.trie.next.nbytes >> 10)
+        table.add(len(runs.symbols), *ratios, runs.trie.next.nbytes >> 10)
     table.close()
     return table
 

@@ -32,8 +32,8 @@ from timing import seconds, write
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.bench.conv1d import shapes_table, tiny_ecg_table
-from heartlm.bench.convolutions import STUDY_GRID, case_of, described, ecg_grid, layers_between, medians
-from heartlm.bench.measure import BenchTable, cores, geometric_mean
+from heartlm.bench.convolutions import STUDY_GRID, case_of, described, ecg_grid, layers_between, timed_turns
+from heartlm.bench.measure import BenchTable, Spread, cores, geometric_mean
 from heartlm.kernels import conv1d as kernels
 from heartlm.kernels.conv1d import ConvShape
 from heartlm.kernels.convolution_function import conv1d
@@ -87,15 +87,15 @@ def study_table(study: ctypes.CDLL, threads: int, rounds: int) -> BenchTable:
     )
     for shape in STUDY_GRID:
         times = study_times(study, shape, threads, rounds)
-        ours, theirs, bare, crossscale = times.values()
-        micros = (1e6 * taken for taken in times.values())
+        ours, theirs, bare, crossscale = (taken.median for taken in times.values())
+        micros = (taken.times(1e6) for taken in times.values())
         table.add(described(shape), *micros, theirs / ours, crossscale / bare, crossscale / ours)
     for name in columns[-1:] + table.columns[-2:]:
         table.notes.append(f"{name}: {geometric_mean([float(cell) for cell in table.column(name)]):.2f} times.")
     return table.close()
 
 
-def study_times(study: ctypes.CDLL, shape: ConvShape, threads: int, rounds: int) -> dict[str, float]:
+def study_times(study: ctypes.CDLL, shape: ConvShape, threads: int, rounds: int) -> dict[str, Spread]:
     """Seconds of ours and torch's as called, and of our kernel and the study's into an array that is there."""
     case = case_of(shape, bias=False)
     x, weight, out = case.x, case.layer.weight.detach(), torch.empty_like(case.dy)
@@ -110,7 +110,7 @@ def study_times(study: ctypes.CDLL, shape: ConvShape, threads: int, rounds: int)
         "bare": lambda: kernels.forward(shape, *addresses[:2], 0, addresses[2], False, threads),
         "study": lambda: study.crossscale_conv1d(*addresses, *sizes),
     }
-    return medians(turns, rounds)  # type: ignore[arg-type]
+    return timed_turns(turns, rounds)  # type: ignore[arg-type]
 
 
 def main() -> None:

@@ -1,19 +1,19 @@
 """Finding heartbeats: how well and how fast, against wfdb's XQRS, sleepecg and, where it is at hand, the C gqrs.
 
-    python benchmarks/detect.py DATA [--ludb FOLDER] [--gqrs PROGRAM] [--bxb PROGRAM]
+    python benchmarks/detect.py DATA [--ludb FOLDER]
 
 `DATA` holds mitdb, scored on lead 0 of every record in full, within 150 ms (ANSI/AAMI EC57), gross. What is found in
 ventricular flutter or fibrillation does not count, as in the WFDB tools. Beside the scores stands the share of RR
 intervals, between beats found one after the other, that are off by more than 10 ms. `--ludb` adds ludb: where a beat
-has its mark was chosen on its odd recordings, nothing on the even ones. `--bxb` has the WFDB comparator count as well,
-from annotation files that heartlm writes; `--gqrs` adds that detector. Both are built from
-https://github.com/bemoody/wfdb and are no part of heartlm. One core; about eight minutes, nearly all of them XQRS.
+has its mark was chosen on its odd recordings, nothing on the even ones. Where the WFDB package's programs are on the
+PATH, `bxb` counts as well, from annotation files that heartlm writes, and `gqrs` is one more detector. They are built
+from https://github.com/bemoody/wfdb and are no part of heartlm. One core; about eight minutes, nearly all of them XQRS.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ import sleepecg
 import wfdb
 from detect_peers import DETECTORS, Positions, Referees, annotated, by_sleepecg, by_xqrs, ludb_leads
 from numpy.typing import NDArray
-from timing import Table, interleaved, pin, write
+from timing import Table, interleaved, pin, rates, write
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS, Mode, StreamingDetector
@@ -224,9 +224,9 @@ def speeds(
         ("detector", "M samples/s", "times XQRS", "times sleepecg"),
     )
     times = interleaved(rivals, rounds)
-    rates = {name: amounts[name] / statistics.median(taken) / 1e6 for name, taken in times.items()}
-    for name, rate in rates.items():
-        table.add(name, f"{rate:.3g}", f"{rate / rates['wfdb XQRS']:.0f}", f"{rate / rates['sleepecg']:.1f}")
+    found = {name: rates(taken, amounts[name] / 1e6) for name, taken in times.items()}
+    for name, rate in found.items():
+        table.add(name, rate, *(rate.median / found[rival].median for rival in ("wfdb XQRS", "sleepecg")))
     table.close()
     return table
 
@@ -255,8 +255,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder that holds mitdb/")
     parser.add_argument("--ludb", type=Path, help="folder of ludb")
-    parser.add_argument("--gqrs", type=Path, help="the program gqrs of the WFDB package")
-    parser.add_argument("--bxb", type=Path, help="the program bxb of the WFDB package")
+    for name in ("gqrs", "bxb"):
+        found = shutil.which(name)
+        parser.add_argument(
+            f"--{name}", type=Path, default=found and Path(found), help="program of the WFDB package; that on the PATH"
+        )
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     pin(0)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 from steps import Steps
-from timing import Table, write
+from timing import Spread, Table, write
 
 from heartlm.files import read_json
 
@@ -66,7 +66,7 @@ def main() -> None:
             f"{cell['stage']} {cell['window']}, {cell['cpus_per_task']} core a rank",
             f"{1e3 * predicted['step_s']:.1f}",
             f"{low}–{high}",
-            f"{1e3 * each['measured']['step_s']:.1f}",
+            Spread.of([1e3 * taken for taken in each["measured"]["repeats_s"]]),
             f"{100 * each['error']:+.1f} %",
             f"{100 * each['outside']:.1f} %",
             predicted["bottleneck"],

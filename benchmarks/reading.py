@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import wfdb
 from numpy.typing import NDArray
-from timing import Table, interleaved, median_rates, pin, rates, seconds, write
+from timing import Table, interleaved, per, pin, rates, seconds, write
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
@@ -180,9 +179,11 @@ def decoders(rounds: int) -> Table:
         for variant in variants():
             rivals[f"{variant} adu"] = partial(decode, content, fmt, 2, (0, 1), adu, variant=variant)
             rivals[f"{variant} mv"] = partial(decode, content, fmt, 2, (0, 1), mv, 0, calibration, variant=variant)
-        found = median_rates(interleaved(rivals, rounds), 2 * num_frames / 1e6)
+        times = interleaved(rivals, rounds)
         for variant in variants():
-            table.add(fmt, variant, f"{found[f'{variant} adu']:.0f}", f"{found[f'{variant} mv']:.0f}")
+            table.add(
+                fmt, variant, *(rates(times[f"{variant} {unit}"], 2 * num_frames / 1e6) for unit in ("adu", "mv"))
+            )
     table.close()
     return table
 
@@ -248,9 +249,8 @@ def a_day(path: Path, rounds: int) -> Table:
         expected = by_wfdb(path, sampfrom=start, sampto=start + SLICE_SAMPLES).p_signal.T.astype(np.float32)
         assert np.array_equal(recording.signal(start, start + SLICE_SAMPLES), expected)
 
-    def slices(starts: list[int], leads: list[int] | None = None) -> float:
-        work = each(lambda start: read_wfdb(path).signal(start, start + SLICE_SAMPLES, leads), starts)
-        return seconds(work) / len(starts)
+    def slices(starts: list[int], leads: list[int] | None = None) -> Callable[[], None]:
+        return each(lambda start: read_wfdb(path).signal(start, start + SLICE_SAMPLES, leads), starts)
 
     def hours() -> None:
         for start in range(0, DAY_SAMPLES, 3600 * RATE_HZ):
@@ -260,31 +260,37 @@ def a_day(path: Path, rounds: int) -> Table:
         recording.signal(leads=[0])
 
     table = Table(f"A day of {len(LEADS)} leads, {data.stat().st_size / 1e9:.2f} GB", ("what", "value", "unit"))
-    for what, leads in (("all leads", None), ("one lead", [0])):
-        table.add(f"slice of 10 s, {what}", milliseconds(slices(starts, leads) for _ in range(rounds)), "ms")
     few = starts[:20]
-    by_package = each(lambda start: by_wfdb(path, sampfrom=start, sampto=start + SLICE_SAMPLES), few)
-    table.add("the same by wfdb, all leads", milliseconds([seconds(by_package) / len(few)]), "ms")
-    forget(data)
-    table.add("slice of 10 s, all leads, from the disk", milliseconds([slices(starts[100:])]), "ms")
-    forget(data)
-    for what in ("disk", "page cache"):
-        rate = data.stat().st_size / seconds(lambda: plain(data)) / 1e6
-        table.add(f"the {what}'s own rate, pieces of 1 MB", f"{rate:.0f}", "MB/s")
-    times = interleaved({"hours": hours, "one lead": one_lead}, rounds)
+    cut = {
+        "slice of 10 s, all leads": (slices(starts), len(starts)),
+        "slice of 10 s, one lead": (slices(starts, [0]), len(starts)),
+        "slice of 10 s, all leads, by wfdb": (
+            each(lambda start: by_wfdb(path, sampfrom=start, sampto=start + SLICE_SAMPLES), few),
+            len(few),
+        ),
+    }
+    for what, times in interleaved({what: work for what, (work, _) in cut.items()}, rounds).items():
+        table.add(what, per(times, cut[what][1] / 1e3), "ms")
+    table.add("slice of 10 s, all leads, from the disk", per(uncached(data, slices(few), rounds), len(few) / 1e3), "ms")
+    reading, size_mb = partial(plain, data), data.stat().st_size / 1e6
+    table.add("the disk's own rate, pieces of 1 MB", rates(uncached(data, reading, rounds), size_mb), "MB/s")
+    whole = interleaved({"cached": reading, "hours": hours, "one lead": one_lead}, rounds)
+    table.add("the page cache's own rate, pieces of 1 MB", rates(whole["cached"], size_mb), "MB/s")
     samples = DAY_SAMPLES / 1e6
-    rate = len(LEADS) * samples / statistics.median(times["hours"])
-    table.add("all leads to float32 mV, an hour at a time", f"{rate:.0f}", "M samples/s")
+    table.add("all leads to float32 mV, an hour at a time", rates(whole["hours"], len(LEADS) * samples), "M samples/s")
     table.add("memory that this takes, at most", f"{peak_mb(hours):.0f}", "MB")
-    table.add(
-        "one lead to float32 mV, all at once", f"{samples / statistics.median(times['one lead']):.0f}", "M samples/s"
-    )
+    table.add("one lead to float32 mV, all at once", rates(whole["one lead"], samples), "M samples/s")
     table.close()
     return table
 
 
-def milliseconds(taken: Iterable[float]) -> str:
-    return f"{1e3 * statistics.median(taken):.2f}"
+def uncached(path: Path, work: Callable[[], object], rounds: int) -> list[float]:
+    """Seconds of `work` in every round, `path` out of the page cache before each."""
+    times = []
+    for _ in range(rounds):
+        forget(path)
+        times.append(seconds(work))
+    return times
 
 
 def peak_mb(work: Callable[[], object]) -> float:

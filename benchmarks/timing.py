@@ -12,7 +12,7 @@ from typing import Any
 
 from runner import RESULTS, sources_of
 
-from heartlm.bench.measure import BenchTable, Spread, interleaved, median_rates, pin, probe, row, seconds, shown
+from heartlm.bench.measure import BenchTable, Spread, interleaved, pin, probe, row, seconds, shown
 from heartlm.bench.output import environment
 from heartlm.files import atomic_file
 
@@ -21,7 +21,7 @@ __all__ = [
     "Table",
     "environment",
     "interleaved",
-    "median_rates",
+    "per",
     "pin",
     "probe",
     "rates",
@@ -43,6 +43,11 @@ class Table(BenchTable):
 def rates(times: Sequence[float], amount: float) -> Spread:
     """Amount a second over the rounds of a rival: median and quartiles, to stand in a table as one cell."""
     return Spread.of([amount / taken for taken in times])
+
+
+def per(times: Sequence[float], amount: float = 1.0) -> Spread:
+    """Seconds for one of `amount` over the rounds of a rival; milliseconds where `amount` is given in thousands."""
+    return Spread.of([taken / amount for taken in times])
 
 
 def stamp(name: str) -> dict[str, Any]:

@@ -32,8 +32,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reading import LEADS, RATE_HZ, first_hour, forget, generate, peak_mb, plain
-from timing import Table, interleaved, pin, rates, seconds, write
+from reading import LEADS, RATE_HZ, first_hour, generate, peak_mb, plain, uncached
+from timing import Spread, Table, interleaved, per, pin, rates, write
 
 from heartlm.bench.measure import cores
 from heartlm.bench.usual_script import detectors, differing_codes, tokenise_record
@@ -121,10 +121,9 @@ class Bench:
         """Bytes of the tokens of a corpus, and of what is told of them."""
         return sum(path.stat().st_size for path in (self.work / out).glob("*.bin"))
 
-    def rate(self, build: Callable[[], object], rounds: int) -> float:
-        """Samples a second of a build, from its median time."""
-        taken = interleaved({"": build}, rounds)[""]
-        return self.num_samples() / statistics.median(taken)
+    def rate(self, build: Callable[[], object], rounds: int) -> Spread:
+        """M samples a second of a build."""
+        return rates(interleaved({"": build}, rounds)[""], self.num_samples() / 1e6)
 
 
 def end_to_end(bench: Bench, rounds: int) -> Table:
@@ -153,7 +152,7 @@ def end_to_end(bench: Bench, rounds: int) -> Table:
         ("the first hour of the day", bench.hour, f"all {len(LEADS)}", {"training_leads": "all"}),
     ):
         fast = bench.rate(partial(bench.build, folder, tokenizer, **settings), rounds)
-        table.add(name, leads, "heartlm", fast / 1e6, None)
+        table.add(name, leads, "heartlm", fast, None)
     table.close()
     return table
 
@@ -184,8 +183,7 @@ def stages(bench: Bench, rounds: int) -> Table:
         ("stage", "ns a sample", "µs a beat"),
     )
     for name, taken in times.items():
-        typical = statistics.median(taken)
-        table.add(name, f"{1e9 * typical / samples:.2f}", f"{1e6 * typical / beats:.2f}")
+        table.add(name, per(taken, samples / 1e9), per(taken, beats / 1e6))
     table.close()
     return table
 
@@ -237,7 +235,7 @@ def processes(bench: Bench, rounds: int) -> Table:
     for name, taken in times.items():
         typical = statistics.median(taken)
         work = 2 * samples if "side" in name else bench.num_samples("short") if "start" in name else samples
-        table.add(name, f"{typical:.2f}", f"{work / typical / 1e6:.1f}", f"{work / samples * alone / typical:.2f}")
+        table.add(name, per(taken), rates(taken, work / 1e6), f"{work / samples * alone / typical:.2f}")
     table.close()
     return table
 
@@ -252,14 +250,14 @@ def archive(bench: Bench, rounds: int) -> Table:
         ("tokenizer", "mitdb, M samples/s", "12 leads, M samples/s", "corpus, GB", "hours, one core", "hours, node"),
     )
     for kind in KINDS:
-        tokenizer, rates, density = bench.tokenizer(kind), list[float](), 0.0
+        tokenizer, found, density = bench.tokenizer(kind), list[Spread](), 0.0
         for folder, leads in ((bench.mitdb, "first"), (bench.hour, "all")):
-            rates.append(bench.rate(partial(bench.build, folder, tokenizer, training_leads=leads), rounds))
+            found.append(bench.rate(partial(bench.build, folder, tokenizer, training_leads=leads), rounds))
             density = max(density, bench.num_bytes() / bench.num_samples())
-        corpus, core_h = density * ARCHIVE_SAMPLES, ARCHIVE_SAMPLES / min(rates) / 3600
+        slowest = 1e6 * min(rate.median for rate in found)
+        corpus, core_h = density * ARCHIVE_SAMPLES, ARCHIVE_SAMPLES / slowest / 3600
         node_h = max(core_h / NODE_CORES, (ARCHIVE_BYTES + corpus) / disk / 3600)
-        shown = (f"{rate / 1e6:.1f}" for rate in rates)
-        table.add(kind, *shown, f"{corpus / 1e9:.0f}", f"{core_h:.2f}", f"{node_h:.2f}")
+        table.add(kind, *found, f"{corpus / 1e9:.0f}", f"{core_h:.2f}", f"{node_h:.2f}")
     reading_h = f"{ARCHIVE_BYTES / disk / 3600:.2f}"
     table.add(f"reading alone, {disk / 1e6:.0f} MB/s", "", "", "", reading_h, reading_h)
     table.close()
@@ -268,11 +266,7 @@ def archive(bench: Bench, rounds: int) -> Table:
 
 def disk_rate(path: Path) -> float:
     """Bytes a second of reading a file from end to end that is not in the page cache; the median of three."""
-    rates = []
-    for _ in range(3):
-        forget(path)
-        rates.append(path.stat().st_size / seconds(lambda: plain(path)))
-    return statistics.median(rates)
+    return rates(uncached(path, partial(plain, path), 3), path.stat().st_size).median
 
 
 def short_recordings(bench: Bench, folder: Path, rounds: int) -> Table:
@@ -284,8 +278,8 @@ def short_recordings(bench: Bench, folder: Path, rounds: int) -> Table:
     )
     for kind in ("beat", "sample"):
         rate = bench.rate(partial(bench.build, folder, bench.tokenizer(kind)), rounds)
-        records = rate / bench.num_samples() * len(database.record_ids)
-        table.add(kind, f"{records:.0f}", f"{rate / 1e6:.1f}")
+        records = 1e6 * rate.median / bench.num_samples() * len(database.record_ids)
+        table.add(kind, f"{records:.0f}", rate)
     table.close()
     return table
 

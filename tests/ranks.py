@@ -44,6 +44,7 @@ def _be_rank(
         dist.init_process_group(
             "gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks, timeout=timedelta(seconds=60)
         )
+        dist.barrier()  # a rank that ends at once would close its connections while others still make theirs
         function(*arguments)
         status = 0
     except BaseException as error:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from heartlm.bench.conv1d import Options, Ratios, shapes_table, tiny_ecg_table
 from heartlm.bench.convolutions import CHOICES, STUDY_GRID, case_of, check, ecg_grid, flops, layers_between, rivals_of
+from heartlm.bench.measure import Spread
 from heartlm.errors import HeartlmError
 from heartlm.kernels.conv1d import ConvShape
 from tests.conftest import ROOT
@@ -73,10 +74,12 @@ def test_a_table_has_a_row_for_every_shape(mode: str) -> None:
     shapes = [ConvShape(2, 1, 60, 8, 3, padding=1), ConvShape(1, 16, 60, 8, 9, padding=4)]
     table = shapes_table("Two", shapes, 1, False, mode)
     assert table.column("shape") == ["2 × 1→8, L 60, K 3", "1 × 16→8, L 60, K 9"]
-    assert all(isinstance(cell, float) and cell > 0 for cells in table.rows for cell in cells[1:])
+    numbers = [cell.median if isinstance(cell, Spread) else cell for cells in table.rows for cell in cells[1:]]
+    assert all(isinstance(number, float) and number > 0 for number in numbers)
     assert "by geometric means over 2 shapes" in table.notes[0]
     over, ours, theirs = (table.column(name)[0] for name in ("over eager", "heartlm µs", "eager µs"))
-    assert over == pytest.approx(theirs / ours)  # type: ignore[operator]
+    assert isinstance(ours, Spread) and isinstance(theirs, Spread)
+    assert over == pytest.approx(theirs.median / ours.median)
 
 
 def test_tiny_ecg_is_timed_in_both_modes() -> None:
@@ -87,8 +90,8 @@ def test_tiny_ecg_is_timed_in_both_modes() -> None:
 
 def test_the_best_of_torch_is_its_fastest_way() -> None:
     ratios = Ratios()
-    ratios.add({"heartlm": 1.0, "eager": 4.0, "packed": 2.0})
-    ratios.add({"heartlm": 1.0, "eager": 1.0, "packed": 8.0})
+    for eager, packed in ((4.0, 2.0), (1.0, 8.0)):
+        ratios.add({"heartlm": Spread.of([1.0]), "eager": Spread.of([eager]), "packed": Spread.of([packed])})
     assert (ratios.eager, ratios.best) == ([4.0, 1.0], [2.0, 1.0])
     assert str(ratios).startswith("2.00 times as fast as torch's conv1d (1.00 to 4.0), 1.41 times")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -26,6 +27,18 @@ TEXT = "Before.\n<!-- figures: speed -->\nstale\n<!-- /figures -->\nAfter.\n"
 def test_figures_are_those_of_the_result_files(path: Path):
     text = path.read_text(encoding="utf-8")
     assert figures.filled(text) == text, f"call benchmarks/figures.py --write: {path.name} differs from the results"
+
+
+TIMED = re.compile(r"/s\b|seconds|\b(s|ms|µs|ns)\b")
+
+
+@pytest.mark.parametrize("name", [each.name for each in runner.BENCHMARKS if not each.long])
+def test_every_timed_table_has_a_spread_a_date_and_a_steady_or_marked_machine(name: str):
+    for table in json.loads((runner.RESULTS / f"{name}.json").read_text(encoding="utf-8"))["tables"]:
+        assert table["date"] and table["probe_before"] and table["probe_after"] and "moved" in table
+        if any(TIMED.search(words) for words in (table["title"], *table["columns"])):
+            spread = any(isinstance(cell, dict) for cells in table["rows"] for cell in cells)
+            assert spread or {"95 % from", "95 % interval"} & set(table["columns"]), table["title"]
 
 
 def test_every_template_stands_in_a_document():

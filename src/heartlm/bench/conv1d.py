@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from heartlm.bench.measure import BenchTable, Chart, geometric_mean
+from heartlm.bench.measure import BenchTable, Chart, Spread, geometric_mean
 from heartlm.bench.options import BenchOptions, at_least, each_at_least
 
 if TYPE_CHECKING:
@@ -89,10 +89,12 @@ class Ratios:
     eager: list[float] = field(default_factory=list)
     best: list[float] = field(default_factory=list)
 
-    def add(self, times: Mapping[str, float]) -> None:
+    def add(self, times: Mapping[str, Spread]) -> None:
         """Take in the seconds of all rivals at a shape."""
-        self.eager.append(times["eager"] / times["heartlm"])
-        self.best.append(min(taken for name, taken in times.items() if name != "heartlm") / times["heartlm"])
+        medians = {name: spread.median for name, spread in times.items()}
+        ours = medians.pop("heartlm")
+        self.eager.append(medians["eager"] / ours)
+        self.best.append(min(medians.values()) / ours)
 
     def __str__(self) -> str:
         slower = sum(ratio < 0.95 for ratio in self.best)
@@ -133,12 +135,12 @@ def shapes_table(
     for shape in shapes:
         times = race(shape, rounds, compiled, trains)
         work = flops(shape) * (3 if trains else 1)
-        share = work / times["heartlm"] / peak
+        share = work / times["heartlm"].median / peak
         ratios, shares = classes.setdefault(shape_class(shape), (Ratios(), []))
         for each in (overall, ratios):
             each.add(times)
         shares.append(share)
-        micros = (1e6 * times[name] for name in ("heartlm", *names))
+        micros = (times[name].times(1e6) for name in ("heartlm", *names))
         table.add(described(shape), *micros, overall.eager[-1], overall.best[-1], 100 * share)
     table.notes += [f"{overall}.", f"Peak: {peak / 1e9:.0f} GFLOP/s."]
     table.notes += [
@@ -152,7 +154,7 @@ def tiny_ecg_table(rounds: int) -> BenchTable:
     """TinyECG with torch's layers and with ours, in inference and for a step of training."""
     import torch
 
-    from heartlm.bench.convolutions import medians, tiny_ecg_turns
+    from heartlm.bench.convolutions import timed_turns, tiny_ecg_turns
 
     threads = torch.get_num_threads()
     columns = "what", "heartlm µs", "eager µs", "over eager"
@@ -160,9 +162,9 @@ def tiny_ecg_table(rounds: int) -> BenchTable:
     ratios = []
     for mode in ("inference", "training"):
         for batch, length in ((1, 500), (64, 36), (64, 360), (256, 500)):
-            times = medians(tiny_ecg_turns(batch, length, mode == "training"), rounds)
-            ratios.append(times["eager"] / times["heartlm"])
-            micros = 1e6 * times["heartlm"], 1e6 * times["eager"]
+            times = timed_turns(tiny_ecg_turns(batch, length, mode == "training"), rounds)
+            ratios.append(times["eager"].median / times["heartlm"].median)
+            micros = (times[name].times(1e6) for name in ("heartlm", "eager"))
             table.add(f"{mode}, {batch} × 1, L {length}", *micros, ratios[-1])
     table.notes.append(f"Geometric mean {geometric_mean(ratios):.2f}. Training is a step of SGD.")
     return table.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heartlm.bench.measure import seconds
+from heartlm.bench.measure import Spread, seconds
 from heartlm.kernels.conv1d import ConvShape
 from heartlm.kernels.convolution import Conv1d, replace_conv1d
 from heartlm.models.tiny_ecg import TinyECG
@@ -201,8 +200,8 @@ def training(layer: Layer, x: Tensor, dy: Tensor) -> Callable[[], object]:
     return lambda: torch.autograd.grad(layer(x), wanted, dy)
 
 
-def medians(turns: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Seconds of a call of each, in the middle of `rounds` in which all take turns.
+def timed_turns(turns: dict[str, Callable[[], object]], rounds: int) -> dict[str, Spread]:
+    """Seconds of a call of each, over `rounds` in which all take turns.
 
     A turn repeats short work `TURN_S` long, as often for all, after doing it once for the caches, which hold what the
     rival before has left; every other round goes through the rivals backwards.
@@ -214,7 +213,7 @@ def medians(turns: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
         for name, turn in (turns.items(), reversed(turns.items()))[number % 2]:
             turn()
             times[name].append(seconds(lambda turn=turn: _repeat(turn, repeats)) / repeats)  # type: ignore[misc]
-    return {name: statistics.median(taken) for name, taken in times.items()}
+    return {name: Spread.of(taken) for name, taken in times.items()}
 
 
 def _repeat(turn: Callable[[], object], times: int) -> None:
@@ -222,14 +221,14 @@ def _repeat(turn: Callable[[], object], times: int) -> None:
         turn()
 
 
-def race(shape: ConvShape, rounds: int, compiled: bool, train: bool) -> dict[str, float]:
+def race(shape: ConvShape, rounds: int, compiled: bool, train: bool) -> dict[str, Spread]:
     """Seconds of each rival at `shape`, whose results must agree first."""
     case = case_of(shape)
     rivals = rivals_of(case, compiled, train)
     check(case, rivals.values())
     if train:
-        return medians({name: training(layer, x, dy) for name, (layer, x, dy) in rivals.items()}, rounds)
-    return medians({name: inference(layer, x) for name, (layer, x, _) in rivals.items()}, rounds)
+        return timed_turns({name: training(layer, x, dy) for name, (layer, x, dy) in rivals.items()}, rounds)
+    return timed_turns({name: inference(layer, x) for name, (layer, x, _) in rivals.items()}, rounds)
 
 
 def check(case: Case, rivals: Iterable[tuple[Layer, Tensor, Tensor]]) -> None:

@@ -51,6 +51,10 @@ class Spread:
         low, median, high = (float(value) for value in np.percentile(values, (25, 50, 75)))
         return cls(median, low, high, len(values))
 
+    def times(self, factor: float) -> Spread:
+        """The same in another unit."""
+        return Spread(self.median * factor, self.low * factor, self.high * factor, self.rounds)
+
 
 Cell = str | int | float | Spread | None
 """What stands in a table; None where there is nothing to say, shown as –."""
@@ -102,11 +106,6 @@ def interleaved(
         for name, work in rivals.items():
             times[name].append(seconds(work))
     return times
-
-
-def median_rates(times: Mapping[str, Sequence[float]], amount: float) -> dict[str, float]:
-    """Amount a second of every rival, from its median time."""
-    return {name: amount / statistics.median(taken) for name, taken in times.items()}
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,18 @@ class Checked:
 
     Attributes:
         predicted: from one-rank measurements.
-        step_s: measured, the median of the repeats' typical steps.
+        repeats_s: measured, a typical step of each repeat.
         part_s: measured, medians of the means over all steps.
     """
 
     predicted: Prediction
-    step_s: float
+    repeats_s: tuple[float, ...]
     part_s: dict[str, float]
+
+    @property
+    def step_s(self) -> float:
+        """The median of the repeats."""
+        return statistics.median(self.repeats_s)
 
     @property
     def error(self) -> float:
@@ -40,7 +45,7 @@ class Checked:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        measured = {"step_s": self.step_s, "part_s": self.part_s}
+        measured = {"step_s": self.step_s, "repeats_s": self.repeats_s, "part_s": self.part_s}
         return {
             "predicted": self.predicted.to_json(),
             "measured": measured,
@@ -99,7 +104,7 @@ def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Valid
     checked = [
         Checked(
             predictor.predict(cell),
-            statistics.median(typical_s(each.step_s) for each in found),
+            tuple(typical_s(each.step_s) for each in found),
             {name: statistics.median(each.part_s[name] for each in found) for name in found[0].part_s},
         )
         for cell, found in known.items()
