@@ -98,6 +98,7 @@ def begin(kind: str, corpus: Path, foundation: Path, out: Path) -> list[str]:
     return [*first, "--corpus", str(corpus), "--out", str(out), "--seed", "5", *SMALL, *OFTEN]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pretrain", "finetune"])
 def test_killed_and_stopped_and_resumed_a_run_ends_bit_for_bit_the_same(
     straight: dict[str, Path], tiny_corpus: Path, tiny_pretrained: Path, tmp_path: Path, kind: str
@@ -200,6 +201,7 @@ def test_torchrun_trains_as_one_process_does(straight: dict[str, Path], tiny_cor
     assert json.loads((run / "environment.json").read_text())["num_ranks"] == 2
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_noticed_and_the_last_checkpoint_is_good(
     straight: dict[str, Path], tiny_corpus: Path, tmp_path: Path
 ) -> None:
@@ -219,6 +221,7 @@ def test_a_killed_rank_is_noticed_and_the_last_checkpoint_is_good(
     assert_same_losses(run, straight["pretrain"])
 
 
+@pytest.mark.slow
 def test_two_ranks_killed_and_resumed_end_bit_for_bit_the_same(tiny_corpus: Path, tmp_path: Path) -> None:
     whole, run, moment = tmp_path / "whole", tmp_path / "run", random.Random(7)
     for process in ranks(2, *begin("pretrain", tiny_corpus, tmp_path, whole)):

@@ -310,6 +310,7 @@ def test_it_works_without_torch():
     assert "torch" in checks["all_reduce"]["error"]
 
 
+@pytest.mark.slow
 def test_all_of_it_quickly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert main(["doctor", "--quick", "--json"]) == 0

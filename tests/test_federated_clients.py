@@ -127,6 +127,7 @@ def make_client() -> LocalClient:
     return LocalClient(0, "client-0", SIZES[0], learning_of(STUDY, range(1)), STUDY, {})
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_loses_its_round_and_comes_back():
     torch.set_num_threads(1)
     here, apart = make_client(), IsolatedClient("client-0", SIZES[0], make_client)
@@ -297,6 +298,7 @@ def test_ranks_that_agree_on_a_mistake_tell_of_it_once(tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_study_gives_the_same_model_on_any_number_of_mpi_ranks(tiny_database: Path, tmp_path: Path):
     words = [f"--databases=[{tiny_database}]", "--partition=iid", "--clients=3", "--local-steps=2", "--batch-size=16"]
     words += ["--rounds=4", "--save-every=2", "--evaluate-every=2", "--device=cpu"]

@@ -37,6 +37,7 @@ def launched(folder: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_run_stopped_here_goes_on_with_the_same_command(tiny_corpus: Path, tmp_path: Path):
     (tmp_path / "two.yaml").write_text(yaml.safe_dump({"corpus": str(tiny_corpus), **SETTINGS}))
     first = launched(tmp_path)

@@ -131,6 +131,7 @@ listener.close()
 """
 
 
+@pytest.mark.slow
 def test_weights_and_biases_keeps_it_offline(tiny_corpus: Path, tmp_path: Path):
     run = tmp_path / "run"
     words = ("--corpus", str(tiny_corpus), "--out", str(run), "--steps", "4", *SHORT)

@@ -159,6 +159,7 @@ def test_dropout_repeats_with_the_seed_and_the_step(corpus: Corpus, masked: Mask
     assert run("a", 0) == run("bb", 0) != run("ccc", 1)
 
 
+@pytest.mark.slow
 def test_compiled_and_recomputed_the_losses_are_the_same(
     corpus: Corpus, masked: MaskedBatches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

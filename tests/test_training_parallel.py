@@ -193,6 +193,7 @@ def compile_as_rank(folder: str) -> None:
     train_as_rank(folder, how, 0.2, False, False)
 
 
+@pytest.mark.slow
 def test_blocks_are_compiled_and_sharded(trained: Path, tmp_path: Path) -> None:
     run((2, compile_as_rank, [str(tmp_path / "run")]))
     expected = losses(trained / "1x4-0.2")
