@@ -29,7 +29,7 @@ lint: $(VENV)/kernels
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Speed tables in about 45 minutes, one quiet machine; ONLY=feeding,training measures these alone, and what is measured
+# Speed tables in about 50 minutes, one quiet machine; ONLY=feeding,training measures these alone, and what is measured
 # already is not measured again. The second target takes hours. Both fill the figures of README.md and docs/ in.
 benchmarks: $(VENV)/rivals $(VENV)/kernels
 	$(BIN)/python benchmarks/runner.py --only "$(ONLY)"

@@ -88,14 +88,16 @@ class Bench:
         return folder
 
     def copies(self, times: int) -> Path:
-        """A database of mitdb so many times over."""
-        copies = self.work / f"copies-{times}"
+        """A database of mitdb so many times over, each record of one patient wherever it lies."""
+        copies, patients = self.work / f"copies-{times}", dict[str, str]()
         for number in range(times):
             (copies / str(number)).mkdir(parents=True, exist_ok=True)
             for path in (path for path in self.mitdb.iterdir() if path.suffix in (".hea", ".dat", ".atr")):
+                patients[f"{number}/{path.stem}"] = path.stem
                 link = copies / str(number) / path.name
                 if not link.is_symlink():
                     link.symlink_to(path.resolve())
+        (copies / "database.json").write_text(json.dumps({"patients": patients}))
         return copies
 
     def tokenizer(self, kind: str) -> Tokenizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,22 @@ def tiny_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny") / "tinydb"
     simulate_database(folder, SimulationConfig(patients=16, minutes=2.0, seed=3, name="tinydb"))
     return folder
+
+
+@pytest.fixture(scope="session")
+def unspoilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated database of half a minute a patient; record s0001 is in its training split. Read it only."""
+    from heartlm.ecg.simulator import SimulationConfig, simulate_database
+
+    folder = tmp_path_factory.mktemp("unspoilt") / "tinydb"
+    simulate_database(folder, SimulationConfig(patients=5, minutes=0.5, seed=3, name="tinydb"))
+    return folder
+
+
+@pytest.fixture
+def database(unspoilt: Path, tmp_path: Path) -> Path:
+    """A copy of `unspoilt`, to spoil."""
+    return Path(shutil.copytree(unspoilt, tmp_path / "tinydb"))
 
 
 @pytest.fixture(scope="session")

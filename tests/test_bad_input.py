@@ -25,7 +25,6 @@ from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.manifest import CorpusWriter
 from heartlm.ecg.database import open_database
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.files import sha256_of
 from heartlm.tokenizers.base import Lead, Tokens
@@ -71,22 +70,6 @@ def only_line(capfd: pytest.CaptureFixture[str], *words: str | Path) -> str:
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def unspoilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("unspoilt") / "tinydb"
-    simulate_database(folder, SimulationConfig(patients=5, minutes=NUM_SAMPLES / 250 / 60, seed=3, name="tinydb"))
-    assert open_database(folder).split_of(RECORD) == "train"
-    return folder
-
-
-@pytest.fixture
-def database(unspoilt: Path, tmp_path: Path) -> Path:
-    """A small simulated database to spoil; `RECORD` is in its training split."""
-    folder = tmp_path / "tinydb"
-    shutil.copytree(unspoilt, folder)
-    return folder
 
 
 def edit(path: Path, old: str, new: str) -> None:

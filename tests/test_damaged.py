@@ -16,28 +16,12 @@ from heartlm.ecg.beats import CLASS_OF_SYMBOL
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.readers.wfdb_signal import read_wfdb
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
 from heartlm.ecg.verify import verify_database
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
 from tests.test_ecg_wfdb import edit_header, write_record
 
 RECORD = "s0001"
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole") / "tinydb"
-    simulate_database(folder, SimulationConfig(patients=5, minutes=0.5, seed=3, name="tinydb"))
-    assert open_database(folder).split_of(RECORD) == "train"
-    return folder
-
-
-@pytest.fixture
-def database(whole: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "tinydb"
-    shutil.copytree(whole, folder)
-    return folder
 
 
 def flip_a_sample(folder: Path) -> None:

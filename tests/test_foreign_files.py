@@ -15,7 +15,6 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.ecg.database import open_database
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
 from heartlm.ecg.verify import verify_database
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
@@ -24,20 +23,12 @@ from tests.test_ecg_wfdb import write_record
 SIGNAL = np.sin(np.arange(1000) / 9)[np.newaxis]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole") / "tinydb"
-    simulate_database(folder, SimulationConfig(patients=5, minutes=0.5, seed=3, name="tinydb"))
-    (folder / "RECORDS").unlink()
-    (folder / "SHA256SUMS.txt").unlink(missing_ok=True)
-    return folder
-
-
 @pytest.fixture
-def database(whole: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "tinydb"
-    shutil.copytree(whole, folder)
-    return folder
+def database(database: Path) -> Path:
+    """Without lists of what it holds, so that files can be added and changed."""
+    (database / "RECORDS").unlink()
+    (database / "SHA256SUMS.txt").unlink(missing_ok=True)
+    return database
 
 
 def header(line: str, record: str = "r 1 250 1000") -> Callable[[Path], None]:
@@ -262,9 +253,9 @@ def test_a_table_of_patients_without_its_columns_is_one_line(tmp_path: Path, con
         open_database(tmp_path).patient_of("r")
 
 
-def test_one_recording_in_two_subfolders_is_found(whole: Path, tmp_path: Path) -> None:
+def test_one_recording_in_two_subfolders_is_found(database: Path, tmp_path: Path) -> None:
     for place in ("a", "b"):
-        shutil.copytree(whole, tmp_path / "db" / place, ignore=shutil.ignore_patterns("database.json"))
+        shutil.copytree(database, tmp_path / "db" / place, ignore=shutil.ignore_patterns("database.json"))
     found = [finding for finding in verify_database(tmp_path / "db") if "holds the samples of a/" in finding.message]
     assert [finding.file.parent.name for finding in found] == ["b"] * 5
     database = open_database(tmp_path / "db")
@@ -276,10 +267,10 @@ def test_one_recording_in_two_subfolders_is_found(whole: Path, tmp_path: Path) -
 
 
 def test_one_recording_in_training_and_in_validation_is_refused(
-    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for place in ("a", "b", "c"):
-        shutil.copytree(whole, tmp_path / "db" / place, ignore=shutil.ignore_patterns("database.json"))
+        shutil.copytree(database, tmp_path / "db" / place, ignore=shutil.ignore_patterns("database.json"))
     words = ["tokenize", str(tmp_path / "db"), "--tokenizer", "sample", "--out", str(tmp_path / "out")]
     assert main(words) == 2
     assert "yet they count as two patients, one in" in capfd.readouterr().err

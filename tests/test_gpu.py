@@ -73,6 +73,11 @@ def losses(run: Path) -> dict[tuple[str, int], float]:
     return {(line["split"], line["step"]): line["loss"] for line in lines}
 
 
+def skip_without_bf16(settings: dict[str, Any]) -> None:
+    if settings.get("precision") == "bf16" and not (REHEARSAL or torch.cuda.is_bf16_supported(False)):
+        pytest.skip("this GPU has no bf16")
+
+
 def trained(corpus: Path, out: Path, num_ranks: int = 1, **changed: Any) -> dict[tuple[str, int], float]:
     """The losses of a training."""
     done = subprocess.run(command(corpus, out, num_ranks, **changed), capture_output=True, text=True, timeout=TIMEOUT_S)
@@ -116,8 +121,7 @@ def test_other_ways_to_compute_it(
     changed: dict[str, Any],
     relative: float,
 ) -> None:
-    if changed.get("precision") == "bf16" and not (REHEARSAL or torch.cuda.is_bf16_supported(False)):
-        pytest.skip("this GPU has no bf16")
+    skip_without_bf16(changed)
     assert trained(tiny_corpus, tmp_path / "run", **changed) == pytest.approx(reference, rel=relative)
 
 
@@ -305,8 +309,7 @@ def test_two_gpus_are_one(
     changed: dict[str, Any],
     relative: float,
 ) -> None:
-    if changed.get("precision") == "bf16" and not (REHEARSAL or torch.cuda.is_bf16_supported(False)):
-        pytest.skip("this GPU has no bf16")
+    skip_without_bf16(changed)
     assert trained(tiny_corpus, tmp_path / "run", 2, **changed) == pytest.approx(reference, rel=relative)
 
 
