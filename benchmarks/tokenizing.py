@@ -100,11 +100,11 @@ class Bench:
         (copies / "database.json").write_text(json.dumps({"patients": patients}))
         return copies
 
-    def tokenizer(self, kind: str) -> Tokenizer:
-        """The tokenizer of a kind, fitted on mitdb once."""
-        out = self.work / f"fitted-{kind}"
+    def tokenizer(self, kind: str, **settings: Any) -> Tokenizer:
+        """The tokenizer of a kind, fitted on mitdb once for each of `settings`."""
+        out = self.work / "-".join(["fitted", kind, *settings])
         if not (out / "manifest.json").is_file():
-            build_corpus([self.mitdb], tokenizer_class(kind)(), out, processes=1)
+            build_corpus([self.mitdb], tokenizer_class(kind)(**settings), out, processes=1)
         return load_tokenizer(out / "tokenizer")
 
     def build(self, folder: Path, tokenizer: Tokenizer, out: str = "corpus", **settings: Any) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Bench:
 
 def end_to_end(bench: Bench, rounds: int) -> Table:
     """One core, one lead and all leads, against usual scripts."""
-    tokenizer = bench.tokenizer("beat")
+    tokenizer = bench.tokenizer("beat", compare=False)  # as usual scripts compare nothing
     assert isinstance(tokenizer, BeatTokenizer)
     differing = "{} of {:,}".format(*differing_codes(open_database(bench.mitdb), "200", tokenizer))
     title = f"Beat tokens end to end, one core (median of {rounds}; on the same beats {differing} codes differ)"

@@ -98,7 +98,7 @@ def _fitted(recordings: Path, folder: Path) -> BeatTokenizer:
     from heartlm.tokenizers.beat import BeatTokenizer
 
     with contextlib.redirect_stderr(io.StringIO()):
-        build_corpus([recordings], BeatTokenizer(), folder / "fitted")
+        build_corpus([recordings], BeatTokenizer(compare=False), folder / "fitted")  # usual scripts compare nothing
     tokenizer = load_tokenizer(folder / "fitted" / "tokenizer")
     assert isinstance(tokenizer, BeatTokenizer)
     return tokenizer

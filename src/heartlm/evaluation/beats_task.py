@@ -187,8 +187,10 @@ def boosted_answers(paired: Sequence[PairedLead], tuned: FineTuned, seed: int) -
 def features_of(lead: ScoredLead, tokenizer: BeatTokenizer) -> NDArray[np.float64]:
     """Features of every beat of a lead, from its tokens alone; `[num_tokens, num_features]`."""
     tokens = lead.tokens
-    waveforms = tokenizer.decode(np.asarray(tokens.codes), np.asarray(tokens.scale_mv))
-    return beat_features(waveforms, rr_intervals_s(np.asarray(tokens.sample), lead.rate_hz))
+    codes = np.asarray(tokens.codes)
+    waveforms = tokenizer.decode(codes, np.asarray(tokens.scale_mv))
+    features = beat_features(waveforms, rr_intervals_s(np.asarray(tokens.sample), lead.rate_hz))
+    return np.concatenate([features, tokenizer.decode_comparisons(codes)], axis=1)
 
 
 def _constant(paired: Sequence[PairedLead], beat_class: int) -> list[LeadAnswers]:

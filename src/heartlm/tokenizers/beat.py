@@ -2,7 +2,8 @@
 
 The waveform around the R peak becomes residual vector-quantisation codes, coarse to fine; so does what sets it apart
 from the beats around it, because a beat is ectopic by what is usual in its patient; the RR intervals become levels of
-their own. Decoding sums the centroids of the waveform and places it by the RR interval.
+their own, and so does how rhythm, QRS complex, T and P wave compare with the rest of the recording. Decoding sums
+the centroids of the waveform and places it by the RR interval.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.kernels.rr import Levels
+from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
 from heartlm.tokenizers.quantize import ResidualQuantizer, fit_quantizer
 from heartlm.tokenizers.rr import (
@@ -26,8 +28,16 @@ from heartlm.tokenizers.rr import (
     levels_of,
     ordinal_coordinates,
     rr_codes,
+    rr_intervals_s,
 )
-from heartlm.tokenizers.waveform import BeatWaveforms, BeatWindow, beat_blocks, beat_waveforms, deviations
+from heartlm.tokenizers.waveform import (
+    BeatBlock,
+    BeatWaveforms,
+    BeatWindow,
+    beat_blocks,
+    beat_waveforms,
+    deviations,
+)
 
 Floats = NDArray[np.float32]
 
@@ -47,13 +57,14 @@ def _rr_levels(causal: bool) -> Levels:
 
 @dataclass
 class BeatTokenizer(Tokenizer):
-    """Residual codes of the waveform around the R peak and of its deviation from the dominant beat, and RR facets.
+    """Residual codes of the waveform around the R peak and of its deviation from the dominant beat, and levels.
 
     Attributes:
         num_levels: residual codes of the waveform.
         num_deviation_levels: residual codes of its deviation.
         num_codes: size of each level's codebook.
         causal_only: leave out the next RR interval, and take all means and medians from the past alone.
+        compare: add the facets of `heartlm.tokenizers.comparisons`.
         window: the grid of times around the R peak.
         emphasis: how much the codebooks care for quiet parts of the beat: distances at each grid point are divided
             by its standard deviation to this power; 0 treats all alike, 1 whitens.
@@ -65,6 +76,7 @@ class BeatTokenizer(Tokenizer):
     num_deviation_levels: int = 2
     num_codes: int = 256
     causal_only: bool = False
+    compare: bool = True
     emphasis: float = 0.0
     window: BeatWindow = field(default_factory=BeatWindow)
     quantizer: ResidualQuantizer | None = None
@@ -93,12 +105,24 @@ class BeatTokenizer(Tokenizer):
 
     @property
     def facets(self) -> tuple[Facet, ...]:
-        """`shape_0`, …, `deviation_0`, … and the RR facets."""
+        """`shape_0`, …, `deviation_0`, …, the RR facets and the comparisons."""
         shape = (Facet(f"shape_{level}", self.num_codes) for level in range(self.num_levels))
         deviation = (
             Facet(f"deviation_{level}", self.num_codes, self.causal_only) for level in range(self.num_deviation_levels)
         )
-        return (*shape, *deviation, *(Facet(f.name, f.scale.size, f.causal) for f in self.rr_facets))
+        intervals = (Facet(f.name, f.scale.size, f.causal) for f in self.rr_facets)
+        compared = (
+            Facet(name, comparisons.SCALES[name].size, self.causal_only or name in comparisons.ALONE)
+            for name in self.comparisons
+        )
+        return (*shape, *deviation, *intervals, *compared)
+
+    @property
+    def comparisons(self) -> tuple[str, ...]:
+        """Names of the comparisons in use."""
+        if not self.compare:
+            return ()
+        return comparisons.CAUSAL if self.causal_only else comparisons.OFFLINE
 
     def waveforms(self, lead: Lead) -> BeatWaveforms:
         """The normalised waveform of every beat of `lead`."""
@@ -145,21 +169,32 @@ class BeatTokenizer(Tokenizer):
         beats, rate_hz = lead.annotations, lead.recording.rate_hz
         shape, deviation = self._fitted()
         intervals = rr_codes(beats.sample, beats.rate_hz, _rr_levels(self.causal_only))
-        num_codes = shape.num_levels + deviation.num_levels + intervals.shape[1]
-        codes = np.empty((beats.num_beats, num_codes), np.uint16)
-        scale_mv, done = np.empty(beats.num_beats, np.float32), 0
-        for waves, apart in beat_blocks(lead.signal_mv(), beats.sample, rate_hz, self.window, self.causal_only):
-            block = slice(done, done := done + len(apart))
-            scale_mv[block] = waves.scale_mv
-            codes[block] = np.concatenate(
-                [shape.encode(waves.shape), deviation.encode(apart), intervals[block]], axis=1
-            )
+        codes = np.empty((beats.num_beats, len(self.facets)), np.uint16)
+        scale_mv = np.empty(beats.num_beats, np.float32)
+        rr_s = rr_intervals_s(beats.sample, beats.rate_hz)
+        rhythm = comparisons.rhythm_values(rr_s, self.causal_only) if self.compare else {}
+        for block in beat_blocks(lead.signal_mv(), beats.sample, rate_hz, self.window, self.causal_only):
+            scale_mv[block.beats] = block.waves.scale_mv
+            parts = [shape.encode(block.waves.shape), deviation.encode(block.deviation), intervals[block.beats]]
+            if self.compare:
+                values = {name: value[block.beats] for name, value in rhythm.items()}
+                parts.append(comparisons.codes_of(values | self._morphology(block, rr_s), self.comparisons))
+            codes[block.beats] = np.concatenate(parts, axis=1)
         return Tokens(
             codes=codes,
             sample=beats.sample,
             beat_class=beats.beat_classes(),
             rhythm=beats.rhythm_at(beats.sample),
             scale_mv=scale_mv,
+        )
+
+    def _morphology(self, block: BeatBlock, rr_s: NDArray[np.float64]) -> dict[str, Floats]:
+        """QRS complex, T and P wave beside those of the block, or of the beats before."""
+        own = block.beats
+        around, first = (block.around, block.first) if self.causal_only else (block.waves.shape, own.start)
+        intervals_s = rr_s[first : own.stop]
+        return comparisons.morphology_values(
+            around, intervals_s, self.window.times_s, own.start - first, self.causal_only
         )
 
     def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:
@@ -172,13 +207,21 @@ class BeatTokenizer(Tokenizer):
         """Interval before each beat in seconds, NaN where unknown; float64 `[num_tokens]`."""
         return self.rr_facets[0].scale.decode(codes[:, self.num_levels + self.num_deviation_levels])
 
+    def decode_comparisons(self, codes: NDArray[np.uint16]) -> Floats:
+        """Values of the comparisons, float32 `[num_tokens, len(comparisons)]`, NaN where unknown."""
+        begin = len(self.facets) - len(self.comparisons)
+        values = [
+            comparisons.SCALES[name].decode(codes[:, begin + place]) for place, name in enumerate(self.comparisons)
+        ]
+        return np.stack(values, axis=1) if values else np.empty((len(codes), 0), np.float32)
+
     def geometry(self) -> list[Floats]:
-        """Centroids of each codebook, in units of its first level's spread, then the levels of the RR facets."""
+        """Centroids of each codebook, in units of its first level's spread, then the levels of all other facets."""
         places: list[Floats] = []
         for quantizer in self._fitted():
             weighted = quantizer.codebooks * quantizer.weight
             places += list(weighted / max(float(weighted[0].std()), 1e-6))
-        return places + [ordinal_coordinates(facet.scale.size) for facet in self.rr_facets]
+        return places + [ordinal_coordinates(facet.size) for facet in self.facets[len(places) :]]
 
     def settings(self) -> dict[str, Any]:
         """Sizes, the window and the error of decoding."""
@@ -187,6 +230,7 @@ class BeatTokenizer(Tokenizer):
             "num_deviation_levels": self.num_deviation_levels,
             "num_codes": self.num_codes,
             "causal_only": self.causal_only,
+            "compare": self.compare,
             "emphasis": self.emphasis,
             "window": asdict(self.window),
             "decode_error": self.decode_error,

@@ -19,6 +19,7 @@ from heartlm.kernels.running import stretch_medians
 from heartlm.kernels.waveform import cut_beats, interpolate, smooth
 
 __all__ = [
+    "BeatBlock",
     "BeatWaveforms",
     "BeatWindow",
     "beat_blocks",
@@ -34,6 +35,7 @@ Floats = NDArray[np.float32]
 
 DOMINANT_BEATS, DOMINANT_EVERY = 300, 32
 BLOCK_BEATS = 128 * DOMINANT_EVERY
+"""At most so many beats at once: about an hour."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,36 @@ def deviations(shape: Floats, causal: bool) -> Floats:
     return _deviations(shape, slice(0, len(shape)), 0, len(shape), causal)
 
 
+@dataclass(frozen=True)
+class BeatBlock:
+    """Consecutive beats of a recording.
+
+    Attributes:
+        beats: their places in the recording.
+        waves: their waveforms.
+        deviation: as `deviations` gives it, float32 `[num_beats, num_points]`.
+        around: waveforms of these beats and of those that they are compared with, `[num_around, num_points]`.
+        first: the place of the first of `around` in the recording.
+    """
+
+    beats: slice
+    waves: BeatWaveforms
+    deviation: Floats
+    around: Floats
+    first: int
+
+
 def beat_blocks(
     signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float, window: BeatWindow, causal: bool
-) -> Iterator[tuple[BeatWaveforms, Floats]]:
-    """What `beat_waveforms` and `deviations` give, some thousand beats at a time, in memory that is used again."""
+) -> Iterator[BeatBlock]:
+    """What `beat_waveforms` and `deviations` give, in blocks of nearly equal length of at most `BLOCK_BEATS`."""
     signal_mv, num_beats = fill_gaps(signal_mv), len(sample)
     shape, first, stop = np.empty((0, len(_grid(window, rate_hz)[0])), np.float32), 0, 0
     baseline, scale = np.empty(num_beats, np.float32), np.empty(num_beats, np.float32)
-    for begin in range(0, num_beats, BLOCK_BEATS):
-        beats = slice(begin, min(begin + BLOCK_BEATS, num_beats))
+    groups = -(-num_beats // DOMINANT_EVERY)
+    size = DOMINANT_EVERY * -(-groups // max(1, -(-num_beats // BLOCK_BEATS)))
+    for begin in range(0, num_beats, size or 1):
+        beats = slice(begin, min(begin + size, num_beats))
         near = _around(beats, num_beats, causal)
         again = min(window.scale_beats - 1, stop)  # beats cut once more, as the running amplitude looks back at them
         cut = _cut(signal_mv, sample[stop - again : near.stop], rate_hz, window)
@@ -124,7 +147,7 @@ def beat_blocks(
         baseline[stop : near.stop], scale[stop : near.stop] = cut.baseline_mv[again:], cut.scale_mv[again:]
         first, stop = near.start, near.stop
         own = BeatWaveforms(shape[begin - first : beats.stop - first], baseline[beats], scale[beats])
-        yield own, _deviations(shape, beats, first, num_beats, causal)
+        yield BeatBlock(beats, own, _deviations(shape, beats, first, num_beats, causal), shape, first)
 
 
 def _around(beats: slice, num_beats: int, causal: bool) -> slice:

@@ -1,0 +1,224 @@
+"""How a beat compares with the others of its recording: its timing, its QRS complex, its T wave and its P wave.
+
+    positions ─► RR intervals over the mean of the stretch, and how irregular the rhythm is
+    waveforms ─► QRS, T and P apart ─► against the medians of the beats with the usual QRS complex
+
+Codes of the waveform as a whole follow the QRS complex, in which nearly all of its energy lies; what tells a
+supraventricular beat is the P wave before it. Where an ectopic rhythm dominates, its P wave is the usual one, so P
+waves are compared with those of *slow* beats: of usual QRS complex, after an interval as long as the longest quarter.
+
+Offline, waveforms are compared within the recording, or about an hour of it, and intervals with the `LONG` on either
+side. The causal form looks back alone. Values become levels; code 0 is "unknown".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.tokenizers.running import mean_around, trailing_median
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+LONG = 1000
+"""Intervals to either side in the long mean."""
+
+LOOK_BACK, EVERY = 600, 32
+"""Beats that the causal form looks back at, and how often it takes their medians anew."""
+
+QRS_S, T_S, P_S, ACTIVE_S = (-0.06, 0.10), (0.12, 0.36), (-0.25, -0.05), (-0.12, 0.17)
+"""Where the parts of a beat lie, from its R peak; the width of the QRS complex is looked for in the last."""
+
+USUAL, FEWEST = 0.9, 20
+"""Correlation from which on a QRS complex is the usual one; with fewer such beats all count as usual."""
+
+SHORTEST_S, LONGEST_S = 0.2, 4.0
+"""RR intervals beyond these are taken for these."""
+
+IRREGULAR = 0.08
+"""Change of the logarithm of the RR interval from which on it counts as irregular."""
+
+NEAR, AROUND = 5, 15
+"""Beats on either side in means nearby, and in the measures of irregularity; the causal form takes them all before."""
+
+
+@dataclass(frozen=True)
+class LinearScale:
+    """Levels of equal width between `low` and `high`; values outside fall into the end levels, NaN into code 0."""
+
+    low: float
+    high: float
+    num_levels: int = 31
+
+    def encode(self, value: Floats) -> NDArray[np.uint16]:
+        """Code of each value, 1 … `num_levels`, 0 for NaN."""
+        place = np.floor((value - self.low) / (self.high - self.low) * self.num_levels)
+        with np.errstate(invalid="ignore"):
+            code: NDArray[np.uint16] = (np.clip(place, 0, self.num_levels - 1) + 1).astype(np.uint16)
+        code[np.isnan(value)] = 0
+        return code
+
+    def decode(self, code: NDArray[np.integer]) -> Floats:
+        """Centre of each code's level, float32; NaN for code 0."""
+        centre = self.low + (np.asarray(code, np.float64) - 0.5) / self.num_levels * (self.high - self.low)
+        value: Floats = np.where(np.asarray(code) == 0, np.nan, centre).astype(np.float32)
+        return value
+
+    @property
+    def size(self) -> int:
+        """How many codes there are."""
+        return self.num_levels + 1
+
+
+SCALES: dict[str, LinearScale] = {
+    "rr_over_mean": LinearScale(-1.2, 1.2),
+    "next_rr_over_mean": LinearScale(-1.2, 1.2),
+    "rr_over_near": LinearScale(-1.0, 1.0),
+    "irregularity": LinearScale(0.0, 0.4),
+    "irregular_share": LinearScale(0.0, 1.0),
+    "qrs_correlation": LinearScale(-0.5, 1.0),
+    "qrs_difference": LinearScale(0.0, 1.5),
+    "qrs_width": LinearScale(-4.0, -1.5),
+    "qrs_width_over_usual": LinearScale(-1.0, 1.5),
+    "qrs_size_over_usual": LinearScale(-1.5, 1.5),
+    "t_correlation": LinearScale(-0.5, 1.0),
+    "p_correlation": LinearScale(-1.0, 1.0),
+    "p_difference": LinearScale(-3.0, 2.0),
+    "p_correlation_near": LinearScale(-1.0, 1.0),
+    "p_consistency": LinearScale(-1.0, 1.0),
+    "p_correlation_usual": LinearScale(-1.0, 1.0),
+}
+"""Names and levels. Ratios are logarithms; correlations are those with the median of usual beats (of slow ones, for the
+P wave); differences are root mean squares over the median's size; the consistency is the median P correlation of slow
+beats, the same for all beats compared with them."""
+
+OFFLINE = tuple(SCALES)
+CAUSAL = tuple(name for name in SCALES if name != "next_rr_over_mean")
+ALONE = ("qrs_width",)
+"""Names of what follows from the beat alone."""
+
+
+def rhythm_values(rr_s: Doubles, causal: bool) -> dict[str, Doubles]:
+    """What follows from the intervals alone.
+
+    Args:
+        rr_s: the interval before each beat of a recording, NaN where unknown, `[num_beats]`.
+        causal: look back only.
+
+    Returns:
+        For each of the first names of `SCALES` the values at each beat, NaN where unknown.
+    """
+    log_rr = np.log(np.clip(rr_s, SHORTEST_S, LONGEST_S))
+    kept = np.exp(log_rr)
+    before, after = (2 * AROUND, 0) if causal else (AROUND, AROUND)
+    near = (2 * NEAR, 0) if causal else (NEAR, NEAR)
+    long = (LONG, 0) if causal else (LONG, LONG)
+    change = np.abs(np.diff(log_rr, prepend=np.nan))
+    ahead = np.append(change, np.full(after, np.nan))
+    mean = np.log(mean_around(kept, *long))
+    values = {
+        "rr_over_mean": log_rr - mean,
+        "next_rr_over_mean": np.append(log_rr[1:], np.nan) - mean,
+        "rr_over_near": log_rr - np.log(mean_around(kept, *near)),
+        "irregularity": trailing_median(ahead, before + after + 1)[after:],
+        "irregular_share": mean_around(np.where(np.isnan(change), np.nan, change > IRREGULAR), before, after),
+    }
+    return {name: value for name, value in values.items() if name in CAUSAL or not causal}
+
+
+def morphology_values(
+    shape: Floats, rr_s: Doubles, times_s: Doubles, first_beat: int, causal: bool
+) -> dict[str, Floats]:
+    """How QRS complex, T and P wave compare with those of other beats.
+
+    Args:
+        shape: waveforms of consecutive beats, any linear unit, float32 `[num_beats, num_points]`.
+        rr_s: the interval before each of them, NaN where unknown, `[num_beats]`.
+        times_s: where the points lie, from the R peak, `[num_points]`.
+        first_beat: the first to compare; those before it are only looked back at. Offline it is 0.
+        causal: compare each with the `LOOK_BACK` beats before it instead of with all; their medians are taken anew
+            every `EVERY` beats, counted from `first_beat`.
+
+    Returns:
+        For each of the other names of `SCALES` the values, `[num_beats - first_beat]`.
+    """
+    parts, stop = _Parts.of(shape, times_s), len(shape)
+    if not causal:
+        return parts.compared(slice(0, stop), slice(0, stop), rr_s, causal)
+    groups = [
+        parts.compared(
+            slice(begin, min(begin + EVERY, stop)), slice(max(begin + 1 - LOOK_BACK, 0), begin + 1), rr_s, causal
+        )
+        for begin in range(first_beat, stop, EVERY)
+    ]
+    return {name: np.concatenate([group[name] for group in groups]) for name in groups[0]}
+
+
+def codes_of(values: dict[str, NDArray[np.floating]], names: tuple[str, ...]) -> NDArray[np.uint16]:
+    """Levels of the values called `names`; uint16 `[num_beats, len(names)]`."""
+    return np.stack([SCALES[name].encode(values[name]) for name in names], axis=1)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Parts of beats, each `[num_beats, points of the part]`; P waves without the line between their ends."""
+
+    qrs: Floats
+    t: Floats
+    p: Floats
+    log_width: Floats
+    size: Floats
+
+    @classmethod
+    def of(cls, shape: Floats, times_s: Doubles) -> _Parts:
+        qrs, t, p, active = (
+            shape[:, (times_s >= first - 1e-9) & (times_s <= last + 1e-9)]
+            for first, last in (QRS_S, T_S, P_S, ACTIVE_S)
+        )
+        place = np.linspace(0, 1, p.shape[1], dtype=np.float32)
+        p = p - (p[:, :1] + (p[:, -1:] - p[:, :1]) * place)
+        away = np.abs(active - np.median(shape, axis=1, keepdims=True))
+        step_s = float(times_s[1] - times_s[0])
+        width = np.sum(away > 0.35 * away.max(axis=1, keepdims=True), axis=1, dtype=np.float32) * np.float32(step_s)
+        return cls(qrs, t, p, np.log(width + 0.01), np.ptp(qrs, axis=1))
+
+    def compared(self, these: slice, others: slice, rr_s: Doubles, causal: bool) -> dict[str, Floats]:
+        """Compare `these` beats with `others`."""
+        qrs, usual = self.qrs[others], np.ones(others.stop - others.start, bool)
+        for _ in range(2):
+            median = np.median(qrs[usual], axis=0)
+            alike = _correlation(qrs, median) > USUAL
+            usual = alike if alike.sum() >= FEWEST else np.ones_like(usual)
+        size = np.float32(np.ptp(median) + 1e-6)
+        interval_s = np.nan_to_num(rr_s[others])
+        slow = usual & (interval_s >= np.quantile(interval_s[usual], 0.75))
+        slow_p = np.median(self.p[others][slow], axis=0)
+        earlier = min(2 * NEAR, these.start) if causal else 0
+        to_slow = _correlation(self.p[these.start - earlier : these.stop], slow_p)
+        near = mean_around(to_slow.astype(np.float64), *((2 * NEAR, 0) if causal else (NEAR, NEAR)))
+        difference = np.sqrt(np.mean((self.p[these] - slow_p) ** 2, axis=1)) / (np.ptp(slow_p) + np.float32(0.02))
+        consistency = np.float32(np.median(_correlation(self.p[others][slow], slow_p)))
+        return {
+            "qrs_correlation": _correlation(self.qrs[these], median),
+            "qrs_difference": np.sqrt(np.mean((self.qrs[these] - median) ** 2, axis=1)) / size,
+            "qrs_width": self.log_width[these],
+            "qrs_width_over_usual": self.log_width[these] - np.median(self.log_width[others]),
+            "qrs_size_over_usual": np.log(self.size[these] / size + np.float32(1e-3)),
+            "t_correlation": _correlation(self.t[these], np.median(self.t[others][usual], axis=0)),
+            "p_correlation": to_slow[earlier:],
+            "p_difference": np.log(difference + np.float32(1e-3)),
+            "p_correlation_near": near[earlier:].astype(np.float32),
+            "p_consistency": np.full(these.stop - these.start, consistency),
+            "p_correlation_usual": _correlation(self.p[these], np.median(self.p[others][usual], axis=0)),
+        }
+
+
+def _correlation(rows: Floats, row: Floats) -> Floats:
+    """Pearson correlation of each of `rows` with `row`; 0 where either is constant."""
+    rows, row = rows - rows.mean(axis=1, keepdims=True), row - row.mean()
+    power = np.sqrt(np.sum(rows**2, axis=1) * np.sum(row**2))
+    correlation: Floats = np.divide(np.sum(rows * row, axis=1), power, out=np.zeros_like(power), where=power > 1e-9)
+    return correlation
