@@ -4,8 +4,10 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
+import pytest
 import wfdb
 
+from heartlm.ecg.database import open_database
 from heartlm.ecg.verify import verify_database
 from tests.conftest import shared_data
 from tests.test_ecg_annotation_files import write_out_of_order
@@ -86,6 +88,17 @@ def test_gain_of_zero(tmp_path: Path) -> None:
     assert ("r.hea", "error", "lead MLII has gain 0 (uncalibrated): its signal is refused") in findings(tmp_path)
     (tmp_path / "database.json").write_text('{"uncalibrated": true}')
     assert [severity for _, severity, _ in findings(tmp_path)] == ["warning", "warning"]
+
+
+@pytest.mark.parametrize("name", ["svdb", "nstdb"])
+def test_databases_published_without_calibration_are_read(name: str, tmp_path: Path) -> None:
+    """As the noise recordings of nstdb are."""
+    folder = tmp_path / name
+    folder.mkdir()
+    write_database(folder, "r")
+    in_mv = open_database(folder).recording("r").signal()
+    edit_header(folder, "200.0(0)/mV", "0(0)/mV")
+    assert np.array_equal(open_database(folder).recording("r").signal(), in_mv)
 
 
 def test_flat_and_invalid_leads(tmp_path: Path) -> None:

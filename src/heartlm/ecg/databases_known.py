@@ -68,7 +68,7 @@ KNOWN_DATABASES: dict[str, KnownDatabase] = {
     "cudb": KnownDatabase(beats_labelled=False, bracketed_rhythm="VFIB"),
     "qtdb": KnownDatabase(mitdb_record_of=lambda record_id: record_id.removeprefix("sel")),
     "sddb": KnownDatabase(beat_annotators=("atr", "ari"), unlabelled_annotators=("ari",)),
-    "nstdb": KnownDatabase(mitdb_record_of=lambda record_id: record_id[:3]),
+    "nstdb": KnownDatabase(uncalibrated=True, mitdb_record_of=lambda record_id: record_id[:3]),
     "ludb": KnownDatabase(beat_annotators=("ii",), rhythm_annotators=(), beats_labelled=False),
     "challenge-2017": KnownDatabase(beat_annotators=(), rhythm_annotators=(), beats_labelled=False),
     "ptb-xl": KnownDatabase(
