@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from steps import RESULTS, Steps, header, row
-from timing import stamp
+from numpy.typing import NDArray
+from steps import Steps
+from timing import Table, write
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.splits import DS1
@@ -35,7 +36,7 @@ FIBRILLATION = ("mitdb/201", "mitdb/203")
 """Patients of DS1 with atrial fibrillation."""
 
 S, V, FEWEST_S = 1, 2, 10
-SCORES = ("V F1", "S F1", "S F1, mean over patients", "false S of 1,000 N in AF")
+MEAN_S, FALSE_S = "S F1, mean over patients", "false S of 1,000 N in AF"
 MODEL, RANDOM, TREES, MAJORITY = "pretrained", "random initialisation", "gradient boosting", "majority class"
 
 
@@ -66,7 +67,7 @@ def linked(data: Path, folder: Path, fold_of: dict[str, int], fold: int) -> list
 
 
 def measured(data: Path, work: Path, settings: argparse.Namespace) -> dict[str, dict[str, Counts]]:
-    """Confusion matrices of every patient, summed over seeds, by method; int64 `[4, labels]`."""
+    """Confusion matrices of every patient, summed over seeds, by method; int64 `[num_labels, num_labels]`."""
     steps, fold_of = Steps(work), folds_of(data, settings.folds)
     found: dict[str, dict[str, Counts]] = {}
     for fold in range(settings.folds):
@@ -91,10 +92,7 @@ def measured(data: Path, work: Path, settings: argparse.Namespace) -> dict[str, 
             score = ("evaluate", tuned, "--on", corpus, "--random-init", scratch, "--checkpoint", "last")
             steps.run(f"evaluate-{fold}-{seed}", scores, *score, "--seed", seed, "--name", "fold")
             content = json.loads(scores.read_text())
-            blocks = {MODEL: content["scores"]} | {
-                name: content["baselines"][name] for name in (RANDOM, TREES, MAJORITY)
-            }
-            for name, block in blocks.items():
+            for name, block in ({MODEL: content["scores"]} | content["baselines"]).items():
                 add(found.setdefault(name, {}), block)
     return found
 
@@ -116,12 +114,15 @@ def f1_of(index: int) -> Callable[[Counts, Counts], Floats]:
     return score
 
 
-def macro_s(drawn: Counts, confusions: Counts) -> Floats:
-    """Mean F1 of S over drawn patients with at least ten S beats."""
-    right, truth, called = parts(confusions, S)
-    counts = truth >= FEWEST_S
-    f1 = np.where(counts, ratio(2 * right, truth + called), 0)
-    return ratio(drawn @ f1, drawn @ counts.astype(np.int64))
+def macro_s(counts: NDArray[np.bool_]) -> Callable[[Counts, Counts], Floats]:
+    """Mean F1 of S over those of the drawn patients that `counts` says have enough S beats."""
+
+    def score(drawn: Counts, confusions: Counts) -> Floats:
+        right, truth, called = parts(confusions, S)
+        f1 = np.where(counts, ratio(2 * right, truth + called), 0)
+        return ratio(drawn @ f1, drawn @ counts.astype(np.int64))
+
+    return score
 
 
 def parts(confusions: Counts, index: int) -> tuple[Counts, Counts, Counts]:
@@ -134,42 +135,36 @@ def false_s(patients: list[str], confusions: Counts) -> float:
     return float(1000 * of[:, 0, S].sum() / of[:, 0].sum())
 
 
-def table(found: dict[str, dict[str, Counts]], seeds: int) -> tuple[list[str], dict[str, Any]]:
-    """Markdown lines, and the same as values."""
+def tables_of(found: dict[str, dict[str, Counts]], seeds: int) -> list[Table]:
+    """Scores of every method, and paired differences."""
     patients = sorted(found[MODEL])
-    matrices = {name: np.stack([of[patient][:4, :4] for patient in patients]) for name, of in found.items()}
+    confusions = {name: np.stack([of[patient][:4, :4] for patient in patients]) for name, of in found.items()}
     resampling = Resampling(2000)
     drawn, once = resampling.weights(len(patients)), np.ones((1, len(patients)), np.int64)
-    values: dict[str, Any] = {}
-    lines = header("method", *SCORES)
-    measures = {"V F1": f1_of(V), "S F1": f1_of(S)}
-    for name, confusions in matrices.items():
-        scores = {
-            label: estimate(float(score(once, confusions)[0]), score(drawn, confusions), len(patients), resampling)
-            for label, score in measures.items()
-        }
-        counted = confusions // seeds if name == MAJORITY else confusions
-        enough = np.array([found[name][patient][S].sum() // seeds >= FEWEST_S for patient in patients])
-        kept = counted * enough[:, None, None]
-        scores["S F1, mean over patients"] = estimate(
-            float(macro_s(once, kept)[0]), macro_s(drawn, kept), int(enough.sum()), resampling
+    with_s = confusions[MODEL][:, S].sum(axis=1) >= FEWEST_S * seeds
+    measures: dict[str, Callable[[Counts, Counts], Floats]] = {
+        "V F1": f1_of(V),
+        "S F1": f1_of(S),
+        MEAN_S: macro_s(with_s),
+    }
+
+    def cell(score: Callable[[Counts, Counts], Floats], of: str, less: str | None = None) -> str:
+        value, resampled = (
+            score(draws, confusions[of]) - (0 if less is None else score(draws, confusions[less]))
+            for draws in (once, drawn)
         )
-        wrong = false_s(patients, confusions)
-        values[name] = {label: each.to_json() for label, each in scores.items()} | {SCORES[-1]: wrong}
-        lines.append(
-            row(name, *(f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in scores.values()), f"{wrong:.0f}")
-        )
-    lines += ["", *header("difference", "V F1", "S F1")]
+        each, sign = estimate(float(value[0]), resampled, len(patients), resampling), "" if less is None else "+"
+        return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
+
+    scores = Table(f"{len(patients)} patients, F1 with 95 % interval by patients", ("method", *measures, FALSE_S))
+    for name, of_method in confusions.items():
+        scores.add(name, *(cell(score, name) for score in measures.values()), f"{false_s(patients, of_method):.0f}")
+    differences = Table("Paired differences", ("difference", *measures))
     for one, other in ((MODEL, TREES), (RANDOM, TREES), (MODEL, RANDOM)):
-        cells, entry = [], {}
-        for label, score in measures.items():
-            both = [score(draws, matrices[one]) - score(draws, matrices[other]) for draws in (once, drawn)]
-            each = estimate(float(both[0][0]), both[1], len(patients), resampling)
-            entry[label] = each.to_json()
-            cells.append(f"{each.value:+.3f} [{each.low:+.3f}, {each.high:+.3f}]")
-        values[f"{one} − {other}"] = entry
-        lines.append(row(f"{one} − {other}", *cells))
-    return lines, values
+        differences.add(f"{one} − {other}", *(cell(score, one, other) for score in measures.values()))
+    for table in (scores, differences):
+        table.close()
+    return [scores, differences]
 
 
 def main() -> None:
@@ -181,16 +176,10 @@ def main() -> None:
     for name, value in (("folds", 5), ("seeds", 5), ("depth", 4), ("pretrain-steps", 1000), ("steps", 500)):
         parser.add_argument(f"--{name}", type=int, default=value)
     settings = parser.parse_args()
-    found = measured(settings.data, settings.work, settings)
-    lines, values = table(found, settings.seeds)
-    name = "quality-causal" if settings.causal else "quality"
+    tables = tables_of(measured(settings.data, settings.work, settings), settings.seeds)
     chosen = {key: value for key, value in vars(settings).items() if isinstance(value, int)}
-    content = {**stamp(name), "settings": chosen, "patients": len(found[MODEL]), "scores": values}
-    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-    heading = f"# Beats of unseen patients: {len(found[MODEL])} patients of DS1 and svdb in {settings.folds} folds"
-    about = f"`benchmarks/quality.py` with {chosen}, {content['date']}. Annotated beats, first lead; 95 % intervals."
-    (RESULTS / f"{name}.md").write_text("\n".join([heading, "", about, "", *lines]) + "\n")
-    print("\n".join(lines))
+    name = "quality-causal" if settings.causal else "quality"
+    write(name, "Beats of patients never seen: folds over DS1 and svdb, annotated beats, first lead", tables, chosen)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,13 @@ BENCHMARKS = (
     Benchmark("federated_sweep", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 30, long=True),
     Benchmark("kills", ("--work", "{work}"), TRAINING, 30, long=True),
     Benchmark("soak", ("--work", "{work}"), TRAINING, 31, long=True),
+    Benchmark(
+        "quality",
+        ("--data", "{data}", "--work", "{work}"),
+        ("evaluation", "ecg", "tokenizers", *TRAINING),
+        150,
+        long=True,
+    ),
     Benchmark("af_rhythm", ("--data", "{data}", "--work", "{work}"), ("evaluation", *TRAINING), 20, long=True),
     Benchmark(
         "mitdb_beats",
