@@ -1,4 +1,4 @@
-"""Beats of patients never seen: a heart language model beside hand-made features, on selection data.
+"""Beats of patients never seen: a heart language model compared with hand-made features, on selection data.
 
     python benchmarks/quality.py --data ../shared/data --work FOLDER
 

@@ -189,7 +189,7 @@ class BeatTokenizer(Tokenizer):
         )
 
     def _morphology(self, block: BeatBlock, rr_s: NDArray[np.float64]) -> dict[str, Floats]:
-        """QRS complex, T and P wave beside those of the block, or of the beats before."""
+        """How QRS complex, T and P wave compare with those of the block, or of the beats before."""
         own = block.beats
         around, first = (block.around, block.first) if self.causal_only else (block.waves.shape, own.start)
         intervals_s = rr_s[first : own.stop]

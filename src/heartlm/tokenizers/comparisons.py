@@ -27,7 +27,7 @@ LONG = 1000
 """Intervals to either side in the long mean."""
 
 LOOK_BACK, EVERY = 600, 32
-"""Beats that the causal form looks back at, and how often it takes their medians anew."""
+"""Beats that the causal form looks back at, and after how many beats their medians are computed again."""
 
 QRS_S, T_S, P_S, ACTIVE_S = (-0.06, 0.10), (0.12, 0.36), (-0.25, -0.05), (-0.12, 0.17)
 """Where the parts of a beat lie, from its R peak; the width of the QRS complex is looked for in the last."""
@@ -139,7 +139,7 @@ def morphology_values(
         rr_s: the interval before each of them, NaN where unknown, `[num_beats]`.
         times_s: where the points lie, from the R peak, `[num_points]`.
         first_beat: the first to compare; those before it are only looked back at. Offline it is 0.
-        causal: compare each with the `LOOK_BACK` beats before it instead of with all; their medians are taken anew
+        causal: compare each with the `LOOK_BACK` beats before it instead of with all; their medians are computed again
             every `EVERY` beats, counted from `first_beat`.
 
     Returns:

@@ -35,7 +35,7 @@ Floats = NDArray[np.float32]
 
 DOMINANT_BEATS, DOMINANT_EVERY = 300, 32
 BLOCK_BEATS = 128 * DOMINANT_EVERY
-"""At most so many beats at once: about an hour."""
+"""Most beats in one block: about an hour."""
 
 
 @dataclass(frozen=True)
