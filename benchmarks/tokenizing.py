@@ -3,10 +3,11 @@
     python benchmarks/tokenizing.py --data FOLDER --work FOLDER
 
 `--data` holds mitdb. Into `--work` (1.5 GB, kept for the next run) go a day of 12 leads at 500 Hz (see reading.py), its
-first hour, tokenizers fitted on mitdb, and corpora. Beats are detected throughout, as nobody has annotated a large
-archive. A rate counts the samples of the leads that are tokenised. Beside usual scripts, and for the stages, heartlm does
-what they do, without the facets that compare a beat with the others of its recording. Before anything is timed, the usual script has to
-give heartlm's tokens for heartlm's beats. Files are in the page cache unless a row says otherwise. About three minutes.
+first hour, tokenizers fitted on mitdb, and corpora. Beats are detected throughout, as large archives have no annotations.
+A rate counts the samples of the leads that are tokenised. Next to usual scripts, and for the stages, heartlm does what
+they do, without the facets that compare a beat with the others of its recording. Before anything is timed, the usual
+script has to give heartlm's tokens for heartlm's beats. Files are in the page cache unless a row says otherwise. About
+three minutes.
 
 Usual scripts, with wfdb's XQRS and gqrs and with sleepecg, are timed on the first minutes of a record, heartlm on all
 of it: all are linear in its length.
@@ -149,7 +150,8 @@ def end_to_end(bench: Bench, rounds: int) -> Table:
         ways |= {f"usual script, {peer}": partial(script, find=find) for peer, find in detectors().items()}
         times = interleaved(ways, rounds)
         found = {
-            way: rates(taken, (bench.num_samples() if way.startswith("heartlm") else some) / 1e6) for way, taken in times.items()
+            way: rates(taken, (bench.num_samples() if way.startswith("heartlm") else some) / 1e6)
+            for way, taken in times.items()
         }
         for way, rate in found.items():
             table.add(name, "one", way, rate, found["heartlm"].median / rate.median)
