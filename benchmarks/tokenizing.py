@@ -3,7 +3,7 @@
     python benchmarks/tokenizing.py --data FOLDER --work FOLDER
 
 `--data` holds mitdb. Into `--work` (1.5 GB, kept for the next run) go a day of 12 leads at 500 Hz (see reading.py), its
-first hour, tokenizers fitted on mitdb, and corpora. Beats are detected throughout, as large archives have no annotations.
+first hour, tokenizers fitted on mitdb, and corpora. Beats are detected throughout: large archives have no annotations.
 A rate counts the samples of the leads that are tokenised. Next to usual scripts, and for the stages, heartlm does what
 they do, without the facets that compare a beat with the others of its recording. Before anything is timed, the usual
 script has to give heartlm's tokens for heartlm's beats. Files are in the page cache unless a row says otherwise. About
