@@ -70,7 +70,7 @@ class Bench:
     """Databases, fitted tokenizers and a place for corpora."""
 
     def __init__(self, data: Path, work: Path) -> None:
-        self.mitdb, self.work = data / "mitdb", work / "tokenizing"
+        self.mitdb, self.work, self.fitted = data / "mitdb", work / "tokenizing", set[Path]()
         self.work.mkdir(parents=True, exist_ok=True)
         day = generate(work)[1]
         hour = work / "hour" / "hour.hea"
@@ -103,9 +103,11 @@ class Bench:
         return copies
 
     def tokenizer(self, kind: str, **settings: Any) -> Tokenizer:
-        """The tokenizer of a kind, fitted on mitdb once for each of `settings`."""
+        """The tokenizer of a kind, fitted on mitdb once a run for each of `settings`."""
         out = self.work / "-".join(["fitted", kind, *settings])
-        if not (out / "manifest.json").is_file():
+        if out not in self.fitted:
+            shutil.rmtree(out, ignore_errors=True)  # what another version left
+            self.fitted.add(out)
             build_corpus([self.mitdb], tokenizer_class(kind)(**settings), out, processes=1)
         return load_tokenizer(out / "tokenizer")
 
