@@ -319,10 +319,10 @@ def test_a_damaged_run(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1.2 MB: room for a corpus, and for a run until its second checkpoint."""
+    """A disk of 2.2 MB: room for a corpus, and for a run until its second checkpoint, each of 1.6 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2200k", "tmpfs", str(folder)]
     if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("mounting a small disk needs root")
     yield folder
