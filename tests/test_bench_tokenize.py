@@ -12,8 +12,10 @@ from heartlm.bench.measure import Rival, Timed
 from heartlm.bench.tokenize import Options, run
 from heartlm.bench.usual_script import detectors, differing_codes
 from heartlm.cli.main import main
+from heartlm.corpus.build import build_corpus
 from heartlm.ecg.database import open_database
 from heartlm.tokenizers.base import load_tokenizer
+from heartlm.tokenizers.beat import BeatTokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -66,9 +68,11 @@ def test_without_recordings_patients_are_simulated(tmp_path: Path, capsys: pytes
     assert "usual script" not in capsys.readouterr().out
 
 
-def test_the_usual_script_makes_the_same_tokens(tiny_database: Path, tiny_corpus: Path):
-    database = open_database(tiny_database)
-    differing, num_codes = differing_codes(database, database.record_ids[0], load_tokenizer(tiny_corpus / "tokenizer"))
+def test_the_usual_script_makes_the_same_tokens(tiny_database: Path, tmp_path: Path):
+    database, compares_nothing = open_database(tiny_database), BeatTokenizer(num_codes=16, compare=False)
+    build_corpus([tiny_database], compares_nothing, tmp_path / "corpus")
+    tokenizer = load_tokenizer(tmp_path / "corpus" / "tokenizer")
+    differing, num_codes = differing_codes(database, database.record_ids[0], tokenizer)
     assert num_codes > 500 and differing <= 1
 
 
