@@ -1,6 +1,6 @@
 """How a beat compares with the others of its recording: its timing, its QRS complex, its T wave and its P wave.
 
-    positions ─► RR intervals over the mean of the stretch, and how irregular the rhythm is
+    positions ─► RR intervals over the mean around, and how irregular the rhythm is
     waveforms ─► QRS, T and P apart ─► against the medians of the beats with the usual QRS complex
 
 Codes of the waveform as a whole follow the QRS complex, in which nearly all of its energy lies; what tells a
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.tokenizers.running import mean_around, trailing_median
+from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -26,8 +27,9 @@ Doubles = NDArray[np.float64]
 LONG = 1000
 """Intervals to either side in the long mean."""
 
-LOOK_BACK, EVERY = 600, 32
-"""Beats that the causal form looks back at, and after how many beats their medians are computed again."""
+LOOK_BACK, EVERY = 2 * DOMINANT_BEATS, DOMINANT_EVERY
+"""Beats that the causal form looks back at, as blocks of waveforms hold them, and after how many their medians are
+computed again."""
 
 QRS_S, T_S, P_S, ACTIVE_S = (-0.06, 0.10), (0.12, 0.36), (-0.25, -0.05), (-0.12, 0.17)
 """Where the parts of a beat lie, from its R peak; the width of the QRS complex is looked for in the last."""
