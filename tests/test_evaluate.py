@@ -52,10 +52,12 @@ def rhythm_runs(rhythm_corpus: Path) -> dict[str, Path]:
     common = {"corpus": rhythm_corpus, "window": 32, "threads": 1, "device": "cpu"}
     parent = pretrain(PretrainConfig(**common, out=rhythm_corpus.parent / "foundation", depth=1, steps=2))
     labels = {**common, "run": parent, "task": "rhythm", "learning_rate": 5e-3}
-    return {
+    runs = {
         head: finetune(FinetuneConfig(**labels, out=rhythm_corpus.parent / head, head=head, steps=steps))
         for head, steps in (("token", 40), ("window", 3))
     }
+    mixed = {"out": rhythm_corpus.parent / "mixed", "head": "window", "shortest_window": 8, "threshold": 0.4}
+    return runs | {"mixed": finetune(FinetuneConfig(**labels, **mixed, steps=6))}
 
 
 def evaluate(run: Path, on: Path, *options: str) -> int:
@@ -268,6 +270,25 @@ def test_a_head_for_windows_scores_its_own_width_only(
     assert scores_of(rhythm_runs["window"], "intervals-test-w32")["scores"]["num_windows"] > 0
     assert evaluate(rhythm_runs["window"], rhythm_corpus, "--window", "20") == 2
     assert "labels windows of 32 beats as a whole" in error_of(capsys)
+
+
+def test_a_head_for_windows_of_mixed_widths_scores_every_width_between(
+    rhythm_runs: dict[str, Path], rhythm_corpus: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = rhythm_runs["mixed"]
+    for width in ("8", "21", "32"):
+        assert evaluate(run, rhythm_corpus, "--no-baselines", "--window", width) == 0
+        scores = scores_of(run, f"intervals-test-w{width}")
+        assert scores["window"] == int(width)
+        assert scores["scores"]["threshold"] == 0.4
+        assert scores["flutter_counted"].keys() == {"negative", "positive", "left out"}
+        same = scores["flutter_counted"][scores["flutter"]]["model"]
+        assert {name: same[name] for name in ("tp", "fp", "fn", "tn")} == {
+            name: scores["scores"][name] for name in ("tp", "fp", "fn", "tn")
+        }
+    for width in ("7", "33"):
+        assert evaluate(run, rhythm_corpus, "--window", width) == 2
+        assert "labels 8 to 32 beats" in error_of(capsys)
 
 
 def test_windows_wider_than_the_models_are_read_in_parts(rhythm_runs: dict[str, Path], rhythm_corpus: Path):

@@ -91,16 +91,28 @@ def test_of_tokens_that_are_no_beats_only_labelled_ones_are_scored():
 def test_windows_lie_side_by_side_and_never_cross_recordings():
     leads = [a_lead([0, 100, 150, 250, 300]), a_lead([7]), a_lead([0, 80, 160, 240])]
     windows = RhythmWindows.of(leads, 2)
-    assert windows.codes[:, :, 0].tolist() == [[0, 1], [2, 3], [0, 1], [2, 3]]
-    assert windows.lead.tolist() == [0, 0, 2, 2]
-    assert windows.sample.tolist() == [0, 150, 0, 160]
-    assert windows.num_left_over == 2
-    assert windows.rr_s.tolist() == [[1, 1], [0.5, 1], [0.8, 0.8], [0.8, 0.8]]
+    assert windows.codes[:, :, 0].tolist() == [[0, 1], [2, 3], [0, 0], [0, 1], [2, 3]]
+    assert windows.lead.tolist() == [0, 0, 1, 2, 2]
+    assert windows.sample.tolist() == [0, 150, 7, 0, 160]
+    assert windows.length.tolist() == [2, 2, 1, 2, 2]
+    assert windows.num_left_over == 1
+    assert windows.rr_s.tolist() == [[1, 1], [0.5, 1], [0, 0], [0.8, 0.8], [0.8, 0.8]]
 
 
-def test_windows_wider_than_every_recording_are_refused():
-    with pytest.raises(HeartlmError, match="the longest recording has 3 beats"):
-        RhythmWindows.of([a_lead([0, 1, 2])], 4)
+def test_a_recording_shorter_than_a_window_gives_a_short_one():
+    leads = [a_lead([0, 100, 250]), a_lead([0, 80, 160, 240, 320]), a_lead([])]
+    windows = RhythmWindows.of(leads, 4)
+    assert windows.lead.tolist() == [0, 1]
+    assert windows.length.tolist() == [3, 4]
+    assert windows.num_left_over == 1
+    assert windows.rr_s.tolist() == [[1, 1, 1.5, 0], [0.8, 0.8, 0.8, 0.8]]
+    assert windows.judged(windows.rr_s, lambda rr_s: rr_s.sum(axis=1)).tolist() == pytest.approx([3.5, 3.2])
+    assert windows.judged(windows.codes, lambda codes: np.full(len(codes), codes.shape[1])).tolist() == [3, 4]
+
+
+def test_recordings_without_a_beat_give_no_windows():
+    with pytest.raises(HeartlmError, match="no recording has a beat"):
+        RhythmWindows.of([a_lead([])], 4)
 
 
 def test_strips_are_of_different_patients_the_hardest_last():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -142,6 +144,27 @@ def test_window_labels_are_the_majority(corpus: Corpus, windows: Windows) -> Non
     assert pooled.target.shape == pooled.counts.shape == (len(windows),)
     for labels, found in zip(tokens.target, pooled.target, strict=True):
         assert found == np.bincount(labels[labels >= 0]).argmax()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_mixed_widths_cut_the_windows_of_a_step_into_equal_parts(
+    corpus: Corpus, windows: Windows, pooled: bool
+) -> None:
+    whole = labelled(corpus)(windows, None)
+    make = dataclasses.replace(labelled(corpus, pooled=pooled), shortest=WIDTH // 4)
+    widths = set()
+    for step in range(20):
+        batch = make(windows, step)
+        width = batch.codes.shape[1]
+        widths.add(width)
+        np.testing.assert_array_equal(batch.codes.flatten(0, 1), whole.codes.flatten(0, 1))
+        np.testing.assert_array_equal(batch.valid.flatten(), whole.valid.flatten())
+        np.testing.assert_array_equal(batch.num_valid, batch.valid.sum(dim=1))
+        labels = whole.target.reshape(-1, width).numpy()
+        np.testing.assert_array_equal(batch.target, majority(labels) if pooled else labels)
+        assert batch.num_counted == int(batch.counts.sum())
+    assert widths == {WIDTH, WIDTH // 2, WIDTH // 4}
+    assert make(windows, None).codes.shape[1] == WIDTH
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,10 @@ def _rhythm_rows(scores: Scores) -> list[list[str]]:
             rows.append(
                 [name.replace("durations", "by time"), *(_with_interval(Score.of(block.get(k))) for k in MEASURES)]
             )
+    for flutter, methods in scores.get("flutter_counted", {}).items():
+        if flutter != scores["flutter"]:
+            measures = [_with_interval(Score.of(methods["model"].get(key))) for key in MEASURES]
+            rows.append([f"heartlm, flutter {flutter}", *measures])
     return rows
 
 

@@ -74,13 +74,13 @@ def annotate(
     tokens = tokenizer.encode(ready)
     if not tokens.num_tokens:
         raise HeartlmError(f"{ready.recording.path}: too short for a single token, so there is nothing to annotate")
-    answer = token_probabilities(model, tokens.codes, info.window).argmax(axis=1)
+    probabilities = token_probabilities(model, tokens.codes, info.window)
     known = ready.annotations
     if info.task == "beats":
-        found = _beats(answer[nearest(tokens.sample, known.sample)], known, info)
+        found = _beats(probabilities.argmax(axis=1)[nearest(tokens.sample, known.sample)], known, info)
     else:
         end = ready.recording.num_samples or int(tokens.sample[-1]) + 1
-        spans = rhythm_spans(answer == 1, tokens.sample, end, info.positive[0])
+        spans = rhythm_spans(probabilities[:, 1] >= info.threshold, tokens.sample, end, info.positive[0])
         found = Annotations(known.rate_hz, np.empty(0, np.int64), np.empty(0, "<U1"), spans, source=SOURCE)
     lead_name = ready.recording.lead_names[ready.lead] if tokenizer.needs_signal else ""
     return Annotated(info.task, lead_name, known, found, tuple(ready.recording.faults))

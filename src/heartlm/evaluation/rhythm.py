@@ -41,6 +41,7 @@ def window_labels(
     rule: WindowRule = "majority",
     flutter: Flutter = "negative",
     positive: Sequence[str] = ("AFIB",),
+    length: NDArray[np.int64] | None = None,
 ) -> WindowLabels:
     """Fold the rhythm labels of each window's beats into one label.
 
@@ -52,6 +53,7 @@ def window_labels(
         rule: how beats become a window label.
         flutter: whether atrial flutter (AFL) counts as negative, as positive, or as if it were unlabelled.
         positive: the rhythms sought.
+        length: beats of each window, `[num_windows]`; by default all have `width`.
     """
     is_flutter = rhythm == RHYTHM_INDEX["AFL"]
     is_positive = np.isin(rhythm, [RHYTHM_INDEX[name] for name in positive])
@@ -61,7 +63,7 @@ def window_labels(
     elif flutter == "left out":
         is_positive, is_labelled = is_positive & ~is_flutter, is_labelled & ~is_flutter
 
-    width = rhythm.shape[1]
+    width = rhythm.shape[1] if length is None else length
     num_positive = is_positive.sum(axis=1)
     num_negative = is_labelled.sum(axis=1) - num_positive
     if rule == "pure":

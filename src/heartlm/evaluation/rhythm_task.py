@@ -9,9 +9,9 @@ Every method judges a window by its own beats alone (an interval relative to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,26 +35,28 @@ from heartlm.training.batches import IGNORE, rhythm_labels
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-THRESHOLD = 0.5
-"""Probability from which the model's window, or beat, counts as in the rhythm."""
-
 
 @dataclass(frozen=True)
 class Verdicts:
     """What a method says of every window: positive where `score`, float64 `[num_windows]`, reaches `threshold`."""
 
     score: Floats
-    threshold: float = THRESHOLD
+    threshold: float = 0.5
 
 
 def window_of(tuned: FineTuned, config: EvaluationConfig) -> int:
     """Beats a window.
 
     Raises:
-        HeartlmError: a model that labels windows as a whole is asked for another width than it learnt.
+        HeartlmError: a model that labels windows as a whole is asked for a width that it has not learnt.
     """
-    width = config.window or tuned.info.window
-    if tuned.info.pooled and width != tuned.info.window:
+    width, info = config.window or tuned.info.window, tuned.info
+    learnt = info.shortest <= width <= info.window if info.shortest else width == info.window
+    if info.pooled and not learnt:
+        if info.shortest:
+            raise HeartlmError(
+                f"window: {width} found, but {tuned.folder.path} labels {info.shortest} to {info.window} beats"
+            )
         raise HeartlmError(
             f"window: {width} found, but {tuned.folder.path} labels windows of {tuned.info.window} beats as a whole: "
             "leave --window out, or fine-tune at that width"
@@ -77,7 +79,7 @@ def score_rhythm_task(
         name: of the first score set; the second gets `-pure` behind it.
 
     Raises:
-        HeartlmError: no whole window, or none with a label.
+        HeartlmError: no window, or none with a label.
     """
     windows = RhythmWindows.of(leads, window_of(tuned, config))
     if not labels_of(windows, tuned, "majority").scored.any():
@@ -85,8 +87,10 @@ def score_rhythm_task(
     own, notes = model_verdicts(windows, tuned), list[str]()
     methods = baseline_methods(windows, tuned, rival, config)
     baselines = {method: attempt(method, judge, notes) for method, judge in methods.items()}
-    durations = _duration_scores(leads, tuned, config)
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
+    once = _duration_scores(leads, tuned, config)
+    if tuned.info.positive[0] == "AFIB":
+        once["flutter_counted"] = _by_flutter(windows, {"model": own} | baselines, patient, config)
     sets = []
     for rule, suffix in (("majority", ""), ("pure", "-pure")):
         labels = labels_of(windows, tuned, cast(WindowRule, rule))
@@ -101,7 +105,7 @@ def score_rhythm_task(
         sets.append(
             ScoreSet(
                 name + suffix,
-                about | (durations if rule == "majority" else {}),
+                about | (once if rule == "majority" else {}),
                 scores=_score(own, labels, patient, config).to_json() | unscored,
                 baselines={
                     method: verdicts and _score(verdicts, labels, patient, config).to_json()
@@ -119,13 +123,41 @@ def labels_of(windows: RhythmWindows, tuned: FineTuned, rule: WindowRule) -> Win
     """Reference labels of windows, flutter counted as in training."""
     wanted, flutter = tuned.info.positive
     counted = cast(Flutter, flutter if wanted == "AFIB" else "negative")
-    return window_labels(windows.rhythm, rule=rule, flutter=counted, positive=[wanted])
+    return window_labels(windows.rhythm, rule=rule, flutter=counted, positive=[wanted], length=windows.length)
+
+
+def _by_flutter(
+    windows: RhythmWindows,
+    methods: Mapping[str, Verdicts | None],
+    patient: NDArray[np.str_],
+    config: EvaluationConfig,
+) -> dict[str, dict[str, Any]]:
+    """Scores of every method, by majority of beats, with flutter as no fibrillation, as fibrillation, and left out."""
+    counted: dict[str, dict[str, Any]] = {}
+    for flutter in get_args(Flutter):
+        labels = window_labels(windows.rhythm, flutter=flutter, length=windows.length)
+        if not labels.scored.any():
+            continue
+        counted[flutter] = {
+            name: score_windows(
+                labels.positive[labels.scored],
+                patient[labels.scored],
+                predicted=(verdicts.score >= verdicts.threshold)[labels.scored],
+                num_bootstrap=config.bootstrap,
+                seed=config.seed,
+            ).to_json()
+            for name, verdicts in methods.items()
+            if verdicts is not None
+        }
+    return counted
 
 
 def model_verdicts(windows: RhythmWindows, tuned: FineTuned) -> Verdicts:
     """The model's probability of every window: of the window, or the mean over its beats."""
-    probabilities = window_probabilities(tuned.model, windows.codes, tuned.info.window)
-    return Verdicts(probabilities[:, 1].astype(np.float64))
+    probabilities = windows.judged(
+        windows.codes, lambda codes: window_probabilities(tuned.model, codes, tuned.info.window)
+    )
+    return Verdicts(probabilities[:, 1].astype(np.float64), tuned.info.threshold)
 
 
 def baseline_methods(
@@ -160,24 +192,38 @@ def _mostly_positive(tuned: FineTuned) -> bool:
 
 def _entropy(windows: RhythmWindows, tuned: FineTuned) -> Floats:
     _needs_intervals(tuned)
-    return zhou.window_entropy(windows.rr_s)
+    return entropy_of(windows)
+
+
+def entropy_of(windows: RhythmWindows) -> Floats:
+    """Zhou's entropy of every window, 0 where there are too few beats for it; float64 `[num_windows]`."""
+    return windows.judged(
+        windows.rr_s,
+        lambda rr_s: zhou.window_entropy(rr_s) if rr_s.shape[1] >= SMALLEST_WINDOW else np.zeros(len(rr_s)),
+    )
+
+
+def features_of(windows: RhythmWindows) -> Floats:
+    """Hand-made features of every window, float64 `[num_windows, num_features]`."""
+    return windows.judged(windows.rr_s, rr_window_features)
 
 
 def _fitted_zhou(windows: RhythmWindows, tuned: FineTuned) -> Verdicts:
-    training, positive = _training_windows(tuned, windows.codes.shape[1])
+    training, labels = _training_windows(tuned, windows.codes.shape[1])
+    positive = labels.positive[labels.scored]
     if len(np.unique(positive)) < 2:
         raise HeartlmError("a threshold needs windows with and without the rhythm in the training split")
-    return Verdicts(_entropy(windows, tuned), zhou.fit_threshold(zhou.window_entropy(training), positive))
+    return Verdicts(entropy_of(windows), zhou.fit_threshold(entropy_of(training)[labels.scored], positive))
 
 
 def _boosted(windows: RhythmWindows, tuned: FineTuned, seed: int) -> Verdicts:
-    training, positive = _training_windows(tuned, windows.codes.shape[1])
-    boosted = GradientBoostedRhythm(seed).fit(rr_window_features(training), positive)
-    return Verdicts(boosted.score(rr_window_features(windows.rr_s)))
+    training, labels = _training_windows(tuned, windows.codes.shape[1])
+    features, positive = features_of(training)[labels.scored], labels.positive[labels.scored]
+    return Verdicts(GradientBoostedRhythm(seed).fit(features, positive).score(features_of(windows)))
 
 
-def _training_windows(tuned: FineTuned, width: int) -> tuple[Floats, Flags]:
-    """Intervals `[num_windows, width]` and majority labels of the labelled windows the run was trained on.
+def _training_windows(tuned: FineTuned, width: int) -> tuple[RhythmWindows, WindowLabels]:
+    """The windows the run was trained on, and their majority labels.
 
     Raises:
         HeartlmError: the training corpus is gone, or its tokens are not beats.
@@ -188,8 +234,7 @@ def _training_windows(tuned: FineTuned, width: int) -> tuple[Floats, Flags]:
         (corpus.records.database[row], corpus.records.record_id[row]): row for row in corpus.records.select("train")
     }
     windows = RhythmWindows.of([lead_of_row(corpus, int(row)) for row in unique.values()], width)
-    labels = labels_of(windows, tuned, "majority")
-    return windows.rr_s[labels.scored], labels.positive[labels.scored]
+    return windows, labels_of(windows, tuned, "majority")
 
 
 def _needs_intervals(tuned: FineTuned) -> None:
@@ -227,7 +272,7 @@ def _duration_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: Eval
 
 def _positive_beats(lead: ScoredLead, tuned: FineTuned) -> Flags:
     probabilities = token_probabilities(tuned.model, np.asarray(lead.tokens.codes), tuned.info.window)
-    return np.asarray(probabilities[:, 1] >= THRESHOLD)
+    return np.asarray(probabilities[:, 1] >= tuned.info.threshold)
 
 
 def _durations(lead: ScoredLead, tuned: FineTuned, positive: Flags) -> Durations:

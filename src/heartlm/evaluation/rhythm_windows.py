@@ -1,18 +1,19 @@
 """Windows of beats, side by side, from tokens: what every method of the rhythm task reads.
 
-Windows do not overlap. The beats after the last whole window of a recording, and recordings shorter than a window, are
-left out and counted, because thresholds and features hold for one width.
+Windows do not overlap. A recording shorter than a window gives one short window of what it has, so that every recording
+is answered; the beats after the last whole window of a longer one are left out and counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.beats import UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.scored import ScoredLead
 from heartlm.tokenizers.rr import rr_intervals_s
@@ -22,15 +23,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RhythmWindows:
-    """Windows of one width over several recordings.
+    """Windows of one width over several recordings, and shorter ones of short recordings.
 
     Attributes:
-        codes: uint16 `[num_windows, width, num_facets]`.
-        rr_s: interval before each beat, float64 `[num_windows, width]`; a recording's first beat, which has none,
-            repeats the next.
-        rhythm: rhythm index of each beat, int8 `[num_windows, width]`.
+        codes: uint16 `[num_windows, width, num_facets]`, 0 behind the end of a short window.
+        rr_s: interval before each beat, float64 `[num_windows, width]`, 0 behind the end; a recording's first beat,
+            which has none, repeats the next.
+        rhythm: rhythm index of each beat, `UNLABELLED` behind the end, int8 `[num_windows, width]`.
         sample: position of the first beat, int64 `[num_windows]`.
         lead: index of the recording, int64 `[num_windows]`.
+        length: beats of each window, int64 `[num_windows]`.
         num_left_over: beats of no window.
     """
 
@@ -39,6 +41,7 @@ class RhythmWindows:
     rhythm: NDArray[np.int8]
     sample: NDArray[np.int64]
     lead: NDArray[np.int64]
+    length: NDArray[np.int64]
     num_left_over: int
 
     @classmethod
@@ -46,30 +49,44 @@ class RhythmWindows:
         """Lay windows over `leads`.
 
         Raises:
-            HeartlmError: every recording is shorter than a window.
+            HeartlmError: no recording has a beat.
         """
         num_tokens = np.array([lead.tokens.num_tokens for lead in leads], np.int64)
-        num_windows = num_tokens // width
+        num_windows = np.maximum(num_tokens // width, num_tokens > 0)
         if not num_windows.any():
-            raise HeartlmError(
-                f"window: {width} found, but the longest recording has {num_tokens.max(initial=0)} beats: choose fewer"
-            )
+            raise HeartlmError("no recording has a beat: there are no windows to score")
 
-        def windows(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-            parts = [each[: count * width] for each, count in zip(arrays, num_windows, strict=True)]
-            return np.concatenate([part.reshape(-1, width, *part.shape[1:]) for part in parts])
+        def windows(arrays: Sequence[NDArray[Any]], padding: int = 0) -> NDArray[Any]:
+            parts = []
+            for each, count in zip(arrays, num_windows.tolist(), strict=True):
+                short = max(0, count * width - len(each))
+                part = np.pad(each[: count * width], [(0, short)] + [(0, 0)] * (each.ndim - 1), constant_values=padding)
+                parts.append(part.reshape(-1, width, *part.shape[1:]))
+            return np.concatenate(parts)
 
         return cls(
-            codes=windows([lead.tokens.codes for lead in leads]),
+            codes=windows([np.asarray(lead.tokens.codes) for lead in leads]),
             rr_s=windows([rr_of(lead) for lead in leads]),
-            rhythm=windows([lead.tokens.rhythm for lead in leads]),
-            sample=windows([lead.tokens.sample for lead in leads])[:, 0],
+            rhythm=windows([np.asarray(lead.tokens.rhythm) for lead in leads], UNLABELLED),
+            sample=windows([np.asarray(lead.tokens.sample) for lead in leads])[:, 0],
             lead=np.repeat(np.arange(len(leads)), num_windows),
-            num_left_over=int((num_tokens - num_windows * width).sum()),
+            length=np.repeat(np.minimum(num_tokens, width), num_windows),
+            num_left_over=int(np.maximum(num_tokens - num_windows * width, 0).sum()),
         )
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def judged(self, array: NDArray[Any], judge: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+        """What `judge` says of the rows of `array`, `[num_windows, width, ...]`, those of one length at a time."""
+        answers: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
+        for length in np.unique(self.length).tolist():
+            rows = np.flatnonzero(self.length == length)
+            answers.append((rows, judge(array[rows, :length])))
+        out = np.empty((len(self), *answers[0][1].shape[1:]), answers[0][1].dtype)
+        for rows, answer in answers:
+            out[rows] = answer
+        return out
 
 
 def rr_of(lead: ScoredLead) -> Floats:

@@ -42,6 +42,8 @@ class ModelInfo:
         pooled: it labels windows instead of tokens.
         positive: of the rhythm task, the rhythm it looks for and how flutter counts; empty otherwise.
         step: after how many steps it was saved.
+        shortest: of the rhythm task, tokens of the shortest window it was trained on; 0 where that is the window.
+        threshold: of the rhythm task, the probability from which something counts as in the rhythm.
     """
 
     config: ModelConfig
@@ -54,6 +56,8 @@ class ModelInfo:
     pooled: bool = False
     positive: tuple[str, ...] = ()
     step: int = 0
+    shortest: int = 0
+    threshold: float = 0.5
 
 
 def save_model(folder: Path, model: HeartModel, info: ModelInfo) -> None:

@@ -23,10 +23,10 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.rhythms import RHYTHM_INDEX
-from heartlm.kernels.draws import Spans, Stream, draws_below, hide_spans
+from heartlm.kernels.draws import Spans, Stream, draws, draws_below, hide_spans
 from heartlm.kernels.gather import gather_codes, gather_windows
 
-MASK_STREAM, DROP_STREAM = 1, 2
+MASK_STREAM, DROP_STREAM, WIDTH_STREAM = 1, 2, 4
 IGNORE = -1
 
 
@@ -232,6 +232,9 @@ class LabelBatches(MakeBatch):
         labels: label of every token of the corpus, int64 `[num_tokens]`, −1 to ignore.
         pooled: label windows by the majority of their labelled tokens.
         facet_dropout: share of codes hidden in training.
+        seed: of what is hidden, and of the widths.
+        shortest: in training every step cuts its windows into parts of one width, drawn from the halves of the windows'
+            width down to this one; None leaves them whole.
     """
 
     corpus: Corpus
@@ -240,15 +243,24 @@ class LabelBatches(MakeBatch):
     pooled: bool
     facet_dropout: float
     seed: int
+    shortest: int | None = None
 
     def draft(self, windows: Windows, place: Place) -> Draft:
-        """Gather labels, and choose what to hide."""
+        """Gather labels, and choose what to hide and how wide windows are."""
         of_tokens = gather_windows(self.labels, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
+        width = self._width(windows.width, place)
+        of_tokens = of_tokens.reshape(-1, width)
         labels = majority(of_tokens) if self.pooled else of_tokens
-        num_counting = (labels != IGNORE).reshape(len(windows), -1).sum(axis=1)
+        num_counting = (labels != IGNORE).reshape(len(of_tokens), -1).sum(axis=1)
         hidden = self._dropped(windows, place) if place.step is not None and self.facet_dropout else None
-        return Draft(windows.length, num_counting, hidden, labels)
+        return Draft(windows.valid.reshape(-1, width).sum(axis=1), num_counting, hidden, labels)
+
+    def _width(self, widest: int, place: Place) -> int:
+        if self.shortest is None or place.step is None:
+            return widest
+        widths = part_widths(widest, self.shortest)
+        return widths[int(draws(place.stream(self.seed, WIDTH_STREAM), 0, 1)[0]) % len(widths)]
 
     def _dropped(self, windows: Windows, place: Place) -> NDArray[np.bool_]:
         shape = len(windows), windows.width, self.corpus.codes.shape[1]
@@ -260,7 +272,17 @@ class LabelBatches(MakeBatch):
         """Hide what was chosen."""
         assert parts.labels is not None
         codes = parts.codes if parts.hidden is None else _hide(parts, parts.hidden, self.mask_codes)
-        return Batch(codes, parts.labels, parts.labels != IGNORE, parts.valid, draft.num_valid, draft.num_counting)
+        num_windows = len(draft.num_valid)
+        codes, valid = codes.view(num_windows, -1, codes.shape[2]), parts.valid.reshape(num_windows, -1)
+        return Batch(codes, parts.labels, parts.labels != IGNORE, valid, draft.num_valid, draft.num_counting)
+
+
+def part_widths(widest: int, shortest: int) -> list[int]:
+    """Widths of equal parts of a window: its own, its half, the half of that and so on, none below `shortest`."""
+    widths = [widest]
+    while widths[-1] % 2 == 0 and widths[-1] // 2 >= shortest:
+        widths.append(widths[-1] // 2)
+    return widths
 
 
 def majority(labels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -261,6 +261,10 @@ class FinetuneConfig(TrainingConfig):
         head: token labels each token; window labels a window as a whole by the majority of its tokens.
         rhythm: the rhythm that the rhythm task looks for.
         flutter: how atrial flutter counts when the rhythm is AFIB.
+        shortest_window: train on mixed widths: each step cuts its windows into halves, quarters and so on, none shorter
+            than this. The model then labels windows of any width in between.
+        threshold: of the rhythm task, the probability from which a window or beat counts as in the rhythm; stored with
+            the model. Choose it on patients that are neither trained on nor tested.
         class_balance: 0 weighs every labelled token alike, 1 every class alike, 0.5 lies between.
         facet_dropout: share of codes hidden from the model in training.
         dropout: share of activations dropped in training.
@@ -272,6 +276,8 @@ class FinetuneConfig(TrainingConfig):
     head: Literal["token", "window"] = "token"
     rhythm: str = "AFIB"
     flutter: Literal["negative", "positive", "left out"] = "negative"
+    shortest_window: int | None = None
+    threshold: float = 0.5
     class_balance: float = 0.5
     facet_dropout: float = 0.1
     dropout: float = 0.1
@@ -287,5 +293,9 @@ class FinetuneConfig(TrainingConfig):
             raise HeartlmError(f"rhythm: {self.rhythm!r} found, one of {', '.join(RHYTHMS)} expected")
         self._require(lambda value: 0 <= value <= 1, "0 to 1", "class_balance")
         self._require(lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "dropout")
+        self._require(lambda value: 0 < value < 1, "between 0 and 1", "threshold")
+        self._require(lambda value: 1 <= value <= self.window, f"1 to {self.window}, the window", "shortest_window")
+        if self.shortest_window is not None and self.compile:
+            raise HeartlmError("compile: true found, but windows of mixed widths have no one shape: leave it out")
         if self.head == "window" and self.task == "beats":
             raise HeartlmError("head: 'window' found, but the beats task labels tokens: use --head token")

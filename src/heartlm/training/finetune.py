@@ -69,7 +69,9 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
         model=model,
         info=_info(config, foundation, classes),
         sampler=windows,
-        make_batch=LabelBatches(corpus, labels, mask_codes, pooled, config.facet_dropout, config.seed),
+        make_batch=LabelBatches(
+            corpus, labels, mask_codes, pooled, config.facet_dropout, config.seed, config.shortest_window
+        ),
         loss=LabelLoss(class_weights(training, len(classes), config.class_balance)),
         validation=validation_windows(corpus, labelled_rows(corpus, labels, "validation"), config.window),
         ranks=ranks,
@@ -80,6 +82,8 @@ def _info(config: FinetuneConfig, foundation: ModelInfo, classes: tuple[str, ...
     return replace(
         foundation,
         window=config.window,
+        shortest=config.shortest_window or 0,
+        threshold=config.threshold,
         task=config.task,
         classes=classes,
         pooled=config.head == "window",
