@@ -135,6 +135,6 @@ def test_truncated_or_missing_codebooks_and_folders_are_refused(saved: Path) -> 
 
 
 def test_every_kind_has_its_class() -> None:
-    assert [tokenizer_class(kind).kind for kind in KINDS] == ["beat", "rhythm", "sample", "bpe"]
-    with pytest.raises(HeartlmError, match=r"'word' found, one of beat, rhythm, sample, bpe expected"):
+    assert [tokenizer_class(kind).kind for kind in KINDS] == ["beat", "rhythm", "sample", "bpe", "millivolts"]
+    with pytest.raises(HeartlmError, match=r"'word' found, one of beat, rhythm, sample, bpe, millivolts expected"):
         tokenizer_class("word")

@@ -32,7 +32,7 @@ IMPOSSIBLE: list[tuple[type[TrainingConfig], str, Any]] = [
     *((FinetuneConfig, "class_balance", value) for value in (-0.1, 1.5, math.nan)),
     (FinetuneConfig, "rhythm", "JAZZ"),
     (FinetuneConfig, "head", "window"),
-    (FinetuneConfig, "run", Path()),
+    (FinetuneConfig, "run", None),
 ]
 
 

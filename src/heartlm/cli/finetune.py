@@ -13,6 +13,7 @@ EXAMPLES = (
     "heartlm finetune runs/foundation --task beats --corpus corpora/mitdb --out runs/beats",
     "heartlm finetune runs/foundation --task beats --corpus corpora/mitdb --from-scratch --out runs/scratch",
     "heartlm finetune runs/rhythms --task rhythm --corpus corpora/afdb --window 41",
+    "heartlm finetune --task waveform --corpus corpora/vf --out runs/vf",
     "heartlm finetune --resume runs/beats",
 )
 

@@ -236,8 +236,10 @@ def _check_training(work: RunFile, topology: Topology) -> None:
     config.check_split(topology.world_size)
 
 
-def _depth(run: Path) -> int | None:
+def _depth(run: Path | None) -> int | None:
     """The depth of a pretrained model, where it is known already."""
+    if run is None:
+        return None
     with suppress(HeartlmError):
         settings = typed(dict[str, Any], read_yaml(run / "config.yaml", "the settings of a run"))
         return typed(int, settings.get("depth"))

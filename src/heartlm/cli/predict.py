@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Literal
 from heartlm.cli.options import existing, parse
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from heartlm.ecg.recording import Annotations
 
 EXAMPLES = (
     "heartlm predict runs/beats mitdb/100",
     "heartlm predict runs/beats mitdb/100 --beats detected --lead V5 --out annotated",
     "heartlm predict runs/af afdb/04015",
+    "heartlm predict runs/vf cudb/cu01",
 )
 
 
@@ -84,7 +88,21 @@ def run(arguments: Sequence[str]) -> int:
         print(f"  left out: {count} annotations {reason}")
     print("  " + (beat_counts(result.found) if result.task == "beats" else rhythm_shares(result.found)))
     print(path)
+    if result.seconds is not None:
+        print(_write_seconds(path.with_name(path.name + ".csv"), result.seconds))
     return 0
+
+
+def _write_seconds(path: Path, seconds: NDArray[np.float64]) -> Path:
+    """Write the probabilities of each second, one a row, replacing an earlier file of heartlm's."""
+    from heartlm.files import atomic_file
+    from heartlm.training.waveform import CLASSES
+
+    with atomic_file(path) as stream:
+        stream.write(",".join(["time_s", *CLASSES]) + "\n")
+        for second, row in enumerate(seconds.tolist()):
+            stream.write(",".join([str(second), *(f"{value:.4f}" for value in row)]) + "\n")
+    return path
 
 
 def beat_counts(found: Annotations) -> str:

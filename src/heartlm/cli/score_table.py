@@ -10,10 +10,13 @@ from heartlm.report.scores import MEASURES, MODEL, class_score, method_scores
 
 Scores = Mapping[str, Any]
 
+CALLED_VF = {"vt_called_vf": "VT called VF", "noise_called_vf": "noise called VF"}
+"""Scores of the task waveform beside those of VF against other rhythms, with their names."""
+
 
 def score_table(scores: Scores) -> list[str]:
     """The lines that tell what `scores.json` says."""
-    rows = _rhythm_rows(scores) if scores["task"] == "rhythm" else _beat_rows(scores)
+    rows = _beat_rows(scores) if scores["task"] == "beats" else _rhythm_rows(scores)
     left_out = scores["records_left_out"]
     lines = [_heading(scores), *aligned(rows)]
     lines += [f"  left out: {entry['record']}: {entry['reason']}" for entry in left_out]
@@ -22,7 +25,10 @@ def score_table(scores: Scores) -> list[str]:
 
 def _heading(scores: Scores) -> str:
     block = scores["scores"]
-    if scores["task"] == "rhythm":
+    if scores["task"] == "waveform":
+        what = f"{block['num_windows']:,} windows of {scores['window']:g} s, labelled by {_rule(scores)}"
+        unscored = f"{block['num_left_out']:,} windows without such a label"
+    elif scores["task"] == "rhythm":
         what = f"{block['num_windows']:,} windows of {scores['window']} beats, labelled by {_rule(scores)}"
         unscored = f"{block['num_left_out']:,} windows without such a label and {block['num_beats_left_over']:,} beats"
     else:
@@ -72,7 +78,10 @@ def _rhythm_rows(scores: Scores) -> list[list[str]]:
     rows = [[f"{scores['positive']}, by window", *MEASURES.values(), "threshold"]]
     for name, block in method_scores(scores).items():
         measures = [_with_interval(Score.of(block.get(key))) for key in MEASURES]
-        rows.append([name, *measures, decimal(block["threshold"], 3)])
+        apart = [_with_interval(Score.of(block.get(key))) for key in CALLED_VF] if "vt_called_vf" in block else []
+        rows.append([name, *measures, decimal(block["threshold"], 3), *apart])
+        if apart and len(rows) == 2:
+            rows[0] += CALLED_VF.values()
     for name in ("durations", "durations of Zhou 2015"):
         if name in scores:
             block = scores[name]

@@ -16,6 +16,7 @@ EXAMPLES = (
     "heartlm tokenize mitdb --tokenizer beat --out corpora/mitdb",
     "heartlm tokenize mitdb cudb cinc2017 --tokenizer beat --training-leads all --out corpora/many",
     "heartlm tokenize afdb --tokenizer rhythm --out corpora/afdb",
+    "heartlm tokenize cudb mitdb nstdb cinc2017 --tokenizer millivolts --training-leads all --out corpora/vf",
     "heartlm tokenize svdb --tokenizer-from runs/foundation --out corpora/svdb",
 )
 
@@ -29,7 +30,7 @@ class TokenizeOptions:
         out: the corpus folder to write; an earlier one is replaced when the new one is complete. Killed, the same
             command goes on where it was.
         tokenizer: beat, the default, reads waveforms and RR intervals; rhythm reads RR intervals alone; sample reads
-            amplitudes at 100 Hz; bpe reads runs of them.
+            amplitudes at 100 Hz; bpe reads runs of them; millivolts reads voltages at 100 Hz, for the task waveform.
         tokenizer_from: encode with the tokenizer of this run or corpus instead of fitting one.
         causal: leave out what needs the next beats, so that a live stream can be tokenised alike (beat).
         num_codes: how many different runs there are at most, by default 1024 (bpe).
@@ -44,7 +45,7 @@ class TokenizeOptions:
 
     databases: list[Path]
     out: Path
-    tokenizer: Literal["beat", "rhythm", "sample", "bpe"] | None = None
+    tokenizer: Literal["beat", "rhythm", "sample", "bpe", "millivolts"] | None = None
     tokenizer_from: Path | None = None
     causal: bool = False
     num_codes: int | None = None

@@ -48,6 +48,7 @@ _ALIASES = {
     "O": "OTHER",
     "~": "NOISE",
     "PM": "P",
+    "VER": "IVR",
 }
 
 

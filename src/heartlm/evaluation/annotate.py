@@ -5,6 +5,7 @@ recording ─► one lead, its beats ─► tokens ─► class probabilities �
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,10 +19,19 @@ from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import token_probabilities
+from heartlm.evaluation.waveform_task import called, class_probabilities, window_starts, windows_at
+from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo
 from heartlm.tokenizers.base import Lead, Tokenizer
+from heartlm.tokenizers.sample import GRID_HZ
+from heartlm.training import waveform
 
 SOURCE = "heartlm"
+
+RHYTHM_OF_CLASS = ("OTHER", "VT", "VFIB", "ASYS", "NOISE")
+"""The rhythm that an annotation file names for each class of the task waveform."""
+
+_NO_BEATS = np.empty(0, np.int64), np.empty(0, "<U1")
 
 
 @dataclass(frozen=True)
@@ -29,11 +39,12 @@ class Annotated:
     """What the model says of a recording.
 
     Attributes:
-        task: beats or rhythm.
+        task: beats, rhythm or waveform.
         lead_name: the lead it looked at; empty where it reads no signal.
         known: the beats it was told of, annotated or detected.
-        found: beats with the model's codes (task beats), or spans of its rhythms (task rhythm).
+        found: beats with the model's codes (task beats), or spans of its rhythms (tasks rhythm and waveform).
         faults: signs that the recording is damaged, one line each.
+        seconds: of the task waveform, the probability of each class in every second, float64 `[num_seconds, 5]`.
     """
 
     task: str
@@ -41,6 +52,7 @@ class Annotated:
     known: Annotations
     found: Annotations
     faults: tuple[str, ...] = ()
+    seconds: NDArray[np.float64] | None = None
 
 
 def annotate(
@@ -74,16 +86,22 @@ def annotate(
     tokens = tokenizer.encode(ready)
     if not tokens.num_tokens:
         raise HeartlmError(f"{ready.recording.path}: too short for a single token, so there is nothing to annotate")
-    probabilities = token_probabilities(model, tokens.codes, info.window)
-    known = ready.annotations
-    if info.task == "beats":
-        found = _beats(probabilities.argmax(axis=1)[nearest(tokens.sample, known.sample)], known, info)
+    known, seconds = ready.annotations, None
+    end = ready.recording.num_samples or int(tokens.sample[-1]) + 1
+    if info.task == "waveform":
+        seconds = second_probabilities(model, tokens.codes)
+        starts = tokens.sample[:: waveform.STRIDE][: len(seconds)]
+        names = [RHYTHM_OF_CLASS[each] for each in called(seconds, info.threshold).tolist()]
+        found = Annotations(known.rate_hz, *_NO_BEATS, joined_spans(names, starts, end), source=SOURCE)
+    elif info.task == "beats":
+        answer = token_probabilities(model, tokens.codes, info.window).argmax(axis=1)
+        found = _beats(answer[nearest(tokens.sample, known.sample)], known, info)
     else:
-        end = ready.recording.num_samples or int(tokens.sample[-1]) + 1
-        spans = rhythm_spans(probabilities[:, 1] >= info.threshold, tokens.sample, end, info.positive[0])
-        found = Annotations(known.rate_hz, np.empty(0, np.int64), np.empty(0, "<U1"), spans, source=SOURCE)
+        positive = token_probabilities(model, tokens.codes, info.window)[:, 1] >= info.threshold
+        spans = rhythm_spans(positive, tokens.sample, end, info.positive[0])
+        found = Annotations(known.rate_hz, *_NO_BEATS, spans, source=SOURCE)
     lead_name = ready.recording.lead_names[ready.lead] if tokenizer.needs_signal else ""
-    return Annotated(info.task, lead_name, known, found, tuple(ready.recording.faults))
+    return Annotated(info.task, lead_name, known, found, tuple(ready.recording.faults), seconds)
 
 
 def _beats(answer: NDArray[np.int64], known: Annotations, info: ModelInfo) -> Annotations:
@@ -110,12 +128,36 @@ def rhythm_spans(
         end: where the last span ends.
         rhythm: the name of the rhythm looked for.
     """
-    begins = np.flatnonzero(np.diff(positive, prepend=~positive[:1]))
-    starts, other = sample[begins].tolist(), "N" if rhythm != "N" else "OTHER"
-    names = [rhythm if positive[begin] else other for begin in begins]
+    other = "N" if rhythm != "N" else "OTHER"
+    return joined_spans([rhythm if each else other for each in positive.tolist()], sample, end)
+
+
+def joined_spans(names: Sequence[str], sample: NDArray[np.int64], end: int) -> tuple[RhythmSpan, ...]:
+    """Join pieces in a row of one name, which begin at `sample`; the last span ends at `end`."""
+    begins = [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
+    starts = sample[begins].tolist()
     return tuple(
-        RhythmSpan(start, stop, name) for start, stop, name in zip(starts, [*starts[1:], end], names, strict=True)
+        RhythmSpan(start, stop, names[place])
+        for start, stop, place in zip(starts, [*starts[1:], end], begins, strict=True)
     )
+
+
+def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
+    """Probability of each class of the task waveform in every second: the mean over the windows that cover it.
+
+    Raises:
+        HeartlmError: the recording is shorter than a window.
+    """
+    starts = window_starts(len(codes))
+    if len(starts) == 0:
+        raise HeartlmError(f"{len(codes) / GRID_HZ:.1f} s of signal found, at least {waveform.WINDOW_S:g} s expected")
+    of_window = class_probabilities(model, windows_at(codes, starts))
+    reach = waveform.WINDOW // waveform.STRIDE
+    total, count = np.zeros((len(starts) + reach - 1, of_window.shape[1])), np.zeros((len(starts) + reach - 1, 1))
+    for back in range(reach):
+        total[back : back + len(starts)] += of_window
+        count[back : back + len(starts)] += 1
+    return np.asarray(total / count)
 
 
 def ready_lead(

@@ -22,8 +22,11 @@ from heartlm.evaluation.finetuned import FineTuned, load_finetuned, load_random_
 from heartlm.evaluation.results import write_score_set
 from heartlm.evaluation.rhythm_task import score_rhythm_task, window_of
 from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
+from heartlm.evaluation.waveform_task import score_waveform_task
 from heartlm.training.device import device_and_precision
 from heartlm.training.finetune import check_tokenizer
+
+TASKS = {"beats": score_beats_task, "rhythm": score_rhythm_task, "waveform": score_waveform_task}
 
 
 def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, dict[str, Any]]]:
@@ -46,11 +49,12 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
     tuned = load_finetuned(config.run, config.checkpoint, device)
     rival = load_random_init(config.random_init, tuned, config.checkpoint, device) if config.random_init else None
     if tuned.info.task != "rhythm" and config.window is not None:
-        raise HeartlmError(f"window: {config.window} found, but the task {tuned.info.task} scores single beats")
+        units = "single beats" if tuned.info.task == "beats" else "windows of 4 s"
+        raise HeartlmError(f"window: {config.window} found, but the task {tuned.info.task} scores {units}")
     if tuned.info.task == "rhythm":
         window_of(tuned, config)
     scored = leads_to_score(config, tuned)
-    score = score_rhythm_task if tuned.info.task == "rhythm" else score_beats_task
+    score = TASKS[str(tuned.info.task)]
     score_sets = score(scored.leads, tuned, rival, config, config.name or default_name(config, tuned))
     notes = tuned.seen_notes([lead.patient_id for lead in scored.leads])
     notes += steps_notes(rival, tuned) if rival is not None else []
@@ -81,7 +85,8 @@ def leads_to_score(config: EvaluationConfig, tuned: FineTuned) -> ScoredLeads:
 
 def default_name(config: EvaluationConfig, tuned: FineTuned) -> str:
     """The folder of a score set that was given no name, for example `mitdb-test-annotated` or `afdb-all-w41`."""
-    how = f"w{window_of(tuned, config)}" if tuned.info.task == "rhythm" else config.beats
+    task = str(tuned.info.task)
+    how = f"w{window_of(tuned, config)}" if task == "rhythm" else config.beats if task == "beats" else task
     chosen = [f"{len(config.record_ids)}records"] if config.record_ids else []
     last = ["last"] if config.checkpoint == "last" else []
     return "-".join([config.on.resolve().name, config.split, how, *chosen, *last])

@@ -109,13 +109,13 @@ def _pretraining(config: PretrainConfig, corpus: Corpus) -> Task:
 
 def _finetuning(config: FinetuneConfig, corpus: Corpus) -> Task:
     model, foundation = load_foundation(
-        RunFolder(config.run).model("best"),
+        RunFolder(config.foundation).model("best"),
         num_classes=len(BEAT_TASK_CLASSES),
         pooled=False,
         dropout=config.dropout,
         keep_weights=not config.from_scratch,
     )
-    check_tokenizer(corpus, foundation, config.run)
+    check_tokenizer(corpus, foundation, config.foundation)
     labels = beat_labels(corpus.beat_class)
     rows = labelled_rows(corpus, labels, "train")
     if len(rows) == 0:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from heartlm.errors import HeartlmError
 
@@ -23,6 +24,7 @@ class ModelConfig:
         feed_forward: inner width of the SwiGLU; by default 8/3 of the width, rounded up to a multiple of 32.
         causal: each token sees only itself and those before it.
         dropout: share of activations dropped in training, 0 to below 1.
+        network: a transformer over tokens, or the convolutions of the task waveform, of which `depth` and `width` tell.
     """
 
     facet_sizes: tuple[int, ...]
@@ -32,6 +34,7 @@ class ModelConfig:
     feed_forward: int | None = None
     causal: bool = False
     dropout: float = 0.0
+    network: Literal["transformer", "waveform"] = "transformer"
 
     def resolve(self) -> ModelConfig:
         """Return the same shape with every size filled in.
@@ -50,4 +53,4 @@ class ModelConfig:
             raise HeartlmError(f"heads: {heads} found; it must divide the width {width} into even parts")
         if not 0 <= self.dropout < 1:
             raise HeartlmError(f"dropout: {self.dropout} found, 0 to below 1 expected")
-        return ModelConfig(self.facet_sizes, self.depth, width, heads, feed_forward, self.causal, self.dropout)
+        return replace(self, width=width, heads=heads, feed_forward=feed_forward)

@@ -21,6 +21,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import atomic_folder, read_json, recover_folder
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
+from heartlm.models.waveform import WaveformNetwork
 from heartlm.typed import typed
 
 SCHEMA_VERSION = 1
@@ -37,13 +38,13 @@ class ModelInfo:
         tokenizer_kind: beat, rhythm, sample or bpe.
         objective: what it was pretrained for, masked or causal.
         window: tokens a window it was trained on.
-        task: beats or rhythm; None for a foundation model.
+        task: beats, rhythm or waveform; None for a foundation model.
         classes: names of its labels; empty for a foundation model.
         pooled: it labels windows instead of tokens.
         positive: of the rhythm task, the rhythm it looks for and how flutter counts; empty otherwise.
         step: after how many steps it was saved.
         shortest: of the rhythm task, tokens of the shortest window it was trained on; 0 where that is the window.
-        threshold: of the rhythm task, the probability from which something counts as in the rhythm.
+        threshold: the probability from which something counts as in the rhythm sought, or as VF.
     """
 
     config: ModelConfig
@@ -125,6 +126,8 @@ def build_model(config: ModelConfig, geometry: list[Tensor], num_classes: int = 
         raise HeartlmError(
             f"the tokenizer has facets of {tuple(map(len, geometry))} codes, the model expects {config.facet_sizes}"
         )
+    if config.network == "waveform":
+        return WaveformNetwork(config, geometry, num_classes)
     return HeartModel(config, geometry, num_classes, pooled)
 
 

@@ -16,7 +16,7 @@ from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
 from heartlm.report.numbers import Score, count, decimal
 from heartlm.report.run_folder import RunFolder, ScoreSet, is_number, read_run_folder
-from heartlm.report.scores import MODEL, block_of, method_scores, missing_baselines, score_rows
+from heartlm.report.scores import BY_WINDOW, MODEL, block_of, method_scores, missing_baselines, score_rows
 
 REPORT_NAME = "report.html"
 
@@ -101,7 +101,7 @@ def _banner(folder: RunFolder) -> str | None:
 
 def _score_set(score_set: ScoreSet) -> dict[str, Any]:
     scores = score_set.scores
-    block, methods, is_beats = block_of(scores), method_scores(scores), scores.get("task") != "rhythm"
+    block, methods, is_beats = block_of(scores), method_scores(scores), scores.get("task") not in BY_WINDOW
     return {
         "name": score_set.name,
         "is_beats": is_beats,
@@ -109,7 +109,7 @@ def _score_set(score_set: ScoreSet) -> dict[str, Any]:
         "split": scores.get("split") or "–",
         "beats": scores.get("beats"),
         "num_left_out": count(block.get("num_left_out")) if block.get("num_left_out") else None,
-        "window": count(scores.get("window")),
+        "window": f"{count(scores.get('window'))} {'s' if scores.get('task') == 'waveform' else 'beats'}",
         "labels": scores.get("labels"),
         "positive": scores.get("positive") or "–",
         "others": [name for name in methods if name != MODEL],

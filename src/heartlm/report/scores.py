@@ -15,6 +15,9 @@ MODEL = "this model"
 MEASURES = {"se": "Se", "sp": "Sp", "ppv": "+P", "f1": "F1", "accuracy": "accuracy", "auroc": "AUROC"}
 """Scores of a yes-or-no task in the order they are shown, with their names."""
 
+BY_WINDOW = ("rhythm", "waveform")
+"""Tasks that are scored by window; the others are scored by beat."""
+
 Block = Mapping[str, Any]
 
 
@@ -49,7 +52,7 @@ def class_score(block: Block, name: str, measure: str) -> Score:
 def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, Score]]:
     """Return the scores worth a picture, by row and method: F1 by class for beats, every measure for rhythm."""
     methods = method_scores(scores)
-    if scores.get("task") == "rhythm":
+    if scores.get("task") in BY_WINDOW:
         return {
             title: {method: Score.of(block.get(key)) for method, block in methods.items()}
             for key, title in MEASURES.items()

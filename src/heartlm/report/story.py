@@ -8,12 +8,13 @@ from typing import Any
 
 from heartlm.report.numbers import Score, count, decimal, duration, short
 from heartlm.report.run_folder import RunFolder, ScoreSet, is_number
-from heartlm.report.scores import MEASURES, MODEL, block_of, class_score, score_rows
+from heartlm.report.scores import BY_WINDOW, MEASURES, MODEL, block_of, class_score, score_rows
 
 TITLES = {
     ("pretrain", None): "A heart language model, pretrained",
     ("finetune", "beats"): "A heart language model that names heartbeats",
     ("finetune", "rhythm"): "A heart language model that names rhythms",
+    ("finetune", "waveform"): "A network that finds ventricular fibrillation",
 }
 OBJECTIVES = {"masked": "by filling in masked tokens", "causal": "by predicting the next token"}
 
@@ -66,7 +67,8 @@ def _databases(corpora: list[dict[str, Any]]) -> str:
 
 def _scoring_sentence(scores: Mapping[str, Any]) -> str:
     block = block_of(scores)
-    what = "heartbeats" if scores.get("task") != "rhythm" else f"windows of {count(scores.get('window'))} beats"
+    unit = "s" if scores.get("task") == "waveform" else "beats"
+    what = f"windows of {count(scores.get('window'))} {unit}" if scores.get("task") in BY_WINDOW else "heartbeats"
     amount = (
         f"{count(block['num_beats'])} {scores.get('beats') or ''} ".replace("  ", " ") if "num_beats" in block else ""
     )
@@ -83,13 +85,13 @@ def score_cards(score_set: ScoreSet) -> list[Card]:
     """Return the key scores, each beside its best baseline."""
     scores, block = score_set.scores, block_of(score_set.scores)
     rows = score_rows(scores)
-    if scores.get("task") == "rhythm":
+    if scores.get("task") in BY_WINDOW:
         chosen = {name: rows[name] for name in (MEASURES[key] for key in ("f1", "se", "sp", "ppv", "auroc"))}
     else:
         ectopic = [name for name in ("V", "S", "F") if (_support(block, name) or 0) > 0]
         chosen = {name: rows.get(name, {}) for name in ("macro F1", *(f"{each} F1" for each in ectopic))}
     cards = [_score_card(name, row) for name, row in chosen.items()]
-    if scores.get("task") != "rhythm":
+    if scores.get("task") not in BY_WINDOW:
         cards.append(_score_card("accuracy", {MODEL: Score.of(block.get("accuracy"))}))
     return cards
 

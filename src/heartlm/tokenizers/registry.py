@@ -5,7 +5,7 @@ from __future__ import annotations
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Tokenizer
 
-KINDS: tuple[str, ...] = ("beat", "rhythm", "sample", "bpe")
+KINDS: tuple[str, ...] = ("beat", "rhythm", "sample", "bpe", "millivolts")
 
 
 def tokenizer_class(kind: str) -> type[Tokenizer]:
@@ -16,6 +16,7 @@ def tokenizer_class(kind: str) -> type[Tokenizer]:
     """
     from heartlm.tokenizers.beat import BeatTokenizer
     from heartlm.tokenizers.bpe import BPETokenizer
+    from heartlm.tokenizers.millivolts import MillivoltTokenizer
     from heartlm.tokenizers.rhythm import RhythmTokenizer
     from heartlm.tokenizers.sample import SampleTokenizer
 
@@ -24,6 +25,7 @@ def tokenizer_class(kind: str) -> type[Tokenizer]:
         "rhythm": RhythmTokenizer,
         "sample": SampleTokenizer,
         "bpe": BPETokenizer,
+        "millivolts": MillivoltTokenizer,
     }
     if kind not in classes:
         raise HeartlmError(f"tokenizer: {kind!r} found, one of {', '.join(classes)} expected")

@@ -112,12 +112,14 @@ class Draft:
         num_counting: tokens (or windows) that count in each window, int64 `[B]`.
         hidden: tokens `[B, W]` or codes `[B, W, F]` to hide, bool; None where nothing is.
         labels: int64 `[B, W]` or `[B]`; None where codes are predicted.
+        codes: int64 `[B, W, F]`, that stand in the place of the corpus's; None where its own do.
     """
 
     num_valid: NDArray[np.int64]
     num_counting: NDArray[np.int64]
     hidden: NDArray[np.bool_] | None = None
     labels: NDArray[np.int64] | None = None
+    codes: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)

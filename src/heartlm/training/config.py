@@ -29,6 +29,9 @@ _AT_LEAST_ONE = (
 )
 
 
+WAVEFORM_WINDOW, WAVEFORM_BATCH = 400, 128
+"""Tokens of a window of the task waveform, 4 s, and windows of a batch by default."""
+
 LAYOUT = (
     "accumulation",
     "device",
@@ -255,23 +258,26 @@ class FinetuneConfig(TrainingConfig):
     """Settings of fine-tuning.
 
     Attributes:
-        run: the run folder of the pretrained model.
-        task: beats labels every beat with its AAMI class; rhythm labels every beat as in the rhythm or not.
+        run: the run folder of the pretrained model; none for the task waveform, whose small network learns from
+            random weights.
+        task: beats labels every beat with its AAMI class; rhythm labels every beat as in the rhythm or not; waveform
+            labels 4 s of the signal as VF, VT, asystole, noise or other, and takes a corpus of the millivolt
+            tokenizer. Classes and patients are drawn alike and windows disturbed in ways of its own.
         from_scratch: start from random weights instead of the pretrained ones: the baseline of every score.
         head: token labels each token; window labels a window as a whole by the majority of its tokens.
         rhythm: the rhythm that the rhythm task looks for.
         flutter: how atrial flutter counts when the rhythm is AFIB.
         shortest_window: train on mixed widths: each step cuts its windows into halves, quarters and so on, none shorter
             than this. The model then labels windows of any width in between.
-        threshold: of the rhythm task, the probability from which a window or beat counts as in the rhythm; stored with
+        threshold: the probability from which a window or beat counts as in the rhythm, or a window as VF; stored with
             the model. Choose it on patients that are neither trained on nor tested.
         class_balance: 0 weighs every labelled token alike, 1 every class alike, 0.5 lies between.
         facet_dropout: share of codes hidden from the model in training.
         dropout: share of activations dropped in training.
     """
 
-    run: Path = Path()
-    task: Literal["beats", "rhythm"] = "beats"
+    run: Path | None = None
+    task: Literal["beats", "rhythm", "waveform"] = "beats"
     from_scratch: bool = False
     head: Literal["token", "window"] = "token"
     rhythm: str = "AFIB"
@@ -287,8 +293,10 @@ class FinetuneConfig(TrainingConfig):
         from heartlm.ecg.rhythms import RHYTHMS
 
         super().check()
-        if self.run == Path():
-            raise HeartlmError("run: nothing found, a run folder expected: heartlm finetune RUN --corpus FOLDER")
+        if self.task == "waveform":
+            self._check_waveform()
+        else:
+            _ = self.foundation
         if self.rhythm not in RHYTHMS:
             raise HeartlmError(f"rhythm: {self.rhythm!r} found, one of {', '.join(RHYTHMS)} expected")
         self._require(lambda value: 0 <= value <= 1, "0 to 1", "class_balance")
@@ -299,3 +307,22 @@ class FinetuneConfig(TrainingConfig):
             raise HeartlmError("compile: true found, but windows of mixed widths have no one shape: leave it out")
         if self.head == "window" and self.task == "beats":
             raise HeartlmError("head: 'window' found, but the beats task labels tokens: use --head token")
+
+    @property
+    def foundation(self) -> Path:
+        """The run folder of the pretrained model.
+
+        Raises:
+            HeartlmError: none is named.
+        """
+        if self.run is None:
+            raise HeartlmError("run: nothing found, a run folder expected: heartlm finetune RUN --corpus FOLDER")
+        return self.run
+
+    def _check_waveform(self) -> None:
+        if self.run is not None:
+            raise HeartlmError(f"run: {self.run} found, none expected: the task waveform learns from random weights")
+        if self.window not in (TrainingConfig.window, WAVEFORM_WINDOW):
+            raise HeartlmError(f"window: {self.window} found, {WAVEFORM_WINDOW} expected by the task waveform (4 s)")
+        if self.weights or self.order != "random":
+            raise HeartlmError("order: random without weights expected by the task waveform, which draws classes alike")

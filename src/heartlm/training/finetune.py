@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.errors import HeartlmError
+from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
-from heartlm.models.store import ModelInfo, load_foundation
+from heartlm.models.store import ModelInfo, build_model, load_foundation
+from heartlm.tokenizers.millivolts import MillivoltTokenizer
+from heartlm.training import waveform
 from heartlm.training.batches import BEAT_TASK_CLASSES, LabelBatches, beat_labels, rhythm_labels
-from heartlm.training.config import FinetuneConfig
+from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_WINDOW, FinetuneConfig
 from heartlm.training.job import Job
 from heartlm.training.objectives import LabelLoss, class_weights
 from heartlm.training.parallel import joined, together
@@ -37,7 +40,9 @@ def finetune(config: FinetuneConfig) -> Path:
 
 def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
     corpus = open_corpus(config.checked_corpus())
-    parent = RunFolder(config.run)
+    if config.task == "waveform":
+        return _waveform_job(config, corpus, ranks)
+    parent = RunFolder(config.foundation)
     kind = parent.about["kind"]
     if kind != "pretrain":
         raise HeartlmError(f"run: {config.run} is a {kind} run, a pretrained one expected")
@@ -50,7 +55,7 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
         dropout=config.dropout,
         keep_weights=not config.from_scratch,
     )
-    check_tokenizer(corpus, foundation, config.run)
+    check_tokenizer(corpus, foundation, config.foundation)
     assert foundation.config.width
     config.follow(foundation.config.depth, foundation.config.width)
     config.check_split(ranks.world_size)
@@ -78,6 +83,53 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
     )
 
 
+def _waveform_job(config: FinetuneConfig, corpus: Corpus, ranks: Ranks) -> Job:
+    kind = corpus.manifest["tokenizer"]["kind"]
+    if kind != MillivoltTokenizer.kind:
+        raise HeartlmError(
+            f"{corpus.folder}: tokens of the {kind} tokenizer found, the task waveform reads millivolts: tokenize "
+            "with  --tokenizer millivolts"
+        )
+    config.window, config.batch_size = WAVEFORM_WINDOW, config.batch_size or WAVEFORM_BATCH
+    torch.manual_seed(config.seed)
+    geometry = [torch.from_numpy(places) for places in corpus.tokenizer().geometry()]
+    shape = ModelConfig((len(geometry[0]),), 4, 48, dropout=config.dropout, network="waveform").resolve()
+    assert shape.width
+    config.follow(shape.depth, shape.width)
+    if ranks.world_size * config.accumulation > 1:
+        raise HeartlmError(
+            f"task: waveform found with {ranks.world_size} ranks and accumulation {config.accumulation}, 1 of each "
+            "expected: its small network normalises over whole batches"
+        )
+    model = build_model(shape, geometry, len(waveform.CLASSES), pooled=True)
+    classes, rows = waveform.corpus_classes(corpus), corpus.records.select("train")
+    windows = waveform.balanced_windows(corpus, rows, classes, config.batch_size or WAVEFORM_BATCH, config.seed)
+    info = ModelInfo(
+        shape,
+        corpus.tokenizer_hash,
+        kind,
+        objective="labels",
+        window=WAVEFORM_WINDOW,
+        task=config.task,
+        classes=waveform.CLASSES,
+        pooled=True,
+        threshold=config.threshold,
+    )
+    run = RunFolder(config.resume or config.out or Path("runs") / f"waveform-s{config.seed}")
+    begin(run, config, _about(config, info, model), corpus, ranks)
+    return Job(
+        config=config,
+        run=run,
+        model=model,
+        info=info,
+        sampler=windows,
+        make_batch=waveform.WaveformBatches(corpus, classes, rows, config.seed),
+        loss=waveform.WaveformLoss(),
+        validation=validation_windows(corpus, labelled_rows(corpus, classes, "validation"), WAVEFORM_WINDOW),
+        ranks=ranks,
+    )
+
+
 def _info(config: FinetuneConfig, foundation: ModelInfo, classes: tuple[str, ...]) -> ModelInfo:
     return replace(
         foundation,
@@ -96,8 +148,8 @@ def _about(config: FinetuneConfig, foundation: ModelInfo, model: HeartModel) -> 
         "kind": "finetune",
         "objective": foundation.objective,
         "task": config.task,
-        "parent": str(config.run.resolve()),
-        "from_scratch": config.from_scratch,
+        "parent": None if config.run is None else str(config.run.resolve()),
+        "from_scratch": config.from_scratch or config.run is None,
         "num_parameters": model.num_parameters,
         "steps": config.steps,
     }

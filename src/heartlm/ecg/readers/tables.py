@@ -79,7 +79,13 @@ def _named_in_words(text: str) -> str:
     return "OTHER"
 
 
+def _nstdb(folder: Path, recording: Recording) -> StatedRhythm | None:
+    """The noise of electrodes that see no heart; the recordings of mitdb with noise added have annotations."""
+    return StatedRhythm("NOISE", recording.path.name) if recording.record_id in ("bw", "em", "ma") else None
+
+
 _READERS: dict[str, Callable[[Path, Recording], StatedRhythm | None]] = {
     "challenge-2017": _challenge_2017,
     "ludb": _ludb,
+    "nstdb": _nstdb,
 }

@@ -1,0 +1,249 @@
+"""Scores of the task waveform: windows of four seconds, one a second, in and out of ventricular fibrillation.
+
+    leads ─► windows ─► probability of VF, by each method ─► scores, twice: of windows with one label throughout, and by
+                                                             the label of most of their time
+
+Specificity is over windows of other rhythms and asystole. Ventricular tachycardia, some of which is to be shocked too,
+and noise stand apart: how much of each is called VF. Recordings in which only fibrillation was annotated count as other
+rhythms outside of it, without the ten seconds before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.errors import HeartlmError, needs
+from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.config import EvaluationConfig
+from heartlm.evaluation.finetuned import FineTuned
+from heartlm.evaluation.predictions import window_probabilities
+from heartlm.evaluation.results import ScoreSet, attempt
+from heartlm.evaluation.rhythm import score_windows
+from heartlm.evaluation.rhythm_task import Verdicts
+from heartlm.evaluation.scored import ScoredLead, lead_of_row
+from heartlm.evaluation.waveform_features import waveform_features
+from heartlm.models.heart import HeartModel
+from heartlm.tokenizers.millivolts import dequantize
+from heartlm.training.batches import IGNORE
+from heartlm.training.waveform import (
+    ASYSTOLE,
+    CLASSES,
+    NOISE,
+    NOT_VF,
+    OTHER,
+    STRIDE,
+    VF,
+    VT,
+    WINDOW,
+    WINDOW_S,
+    token_classes,
+)
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+RULES = {"": "pure", "-majority": "majority"}
+"""Suffix of the name of each score set, and how a window got its label."""
+NUM_TREES, MOST_OF_CLASS = 200, 8000
+"""Of the forest: trees, and windows of each class that it learns from at most."""
+
+
+@dataclass(frozen=True)
+class WaveformWindows:
+    """Windows of `WINDOW` tokens, `STRIDE` apart, over several leads.
+
+    Attributes:
+        codes: uint16 `[num_windows, WINDOW, 1]`.
+        num_tokens: how many tokens of each class and `NOT_VF` there are in each, int64 `[num_windows, 6]`.
+        sample: position of the first token, int64 `[num_windows]`.
+        lead: index of the lead, int64 `[num_windows]`.
+    """
+
+    codes: NDArray[np.uint16]
+    num_tokens: Labels
+    sample: Labels
+    lead: Labels
+
+    @classmethod
+    def of(cls, leads: Sequence[ScoredLead]) -> WaveformWindows:
+        """Lay windows over `leads`.
+
+        Raises:
+            HeartlmError: every recording is shorter than a window.
+        """
+        parts = [window_starts(lead.tokens.num_tokens) for lead in leads]
+        if not any(map(len, parts)):
+            raise HeartlmError(f"no recording is as long as a window of {WINDOW_S:g} s: nothing to score")
+        counts = []
+        for lead, starts in zip(leads, parts, strict=True):
+            classes = token_classes(lead.database, lead.tokens.beat_class, lead.tokens.rhythm)
+            of_class = classes[:, None] == np.arange(NOT_VF + 1)
+            before = np.concatenate([np.zeros((1, NOT_VF + 1), np.int64), np.cumsum(of_class, axis=0)])
+            counts.append(before[starts + WINDOW] - before[starts])
+        return cls(
+            np.concatenate([windows_at(lead.tokens.codes, at) for lead, at in zip(leads, parts, strict=True)]),
+            np.concatenate(counts),
+            np.concatenate([lead.tokens.sample[starts] for lead, starts in zip(leads, parts, strict=True)]),
+            np.repeat(np.arange(len(leads)), list(map(len, parts))),
+        )
+
+    def labels(self, rule: str) -> Labels:
+        """Class of each window, `NOT_VF` or −1: that of all its tokens (`pure`), or of more than half (`majority`)."""
+        enough = WINDOW if rule == "pure" else WINDOW // 2 + 1
+        return np.where(self.num_tokens.max(axis=1) >= enough, self.num_tokens.argmax(axis=1), IGNORE)
+
+
+def window_starts(num_tokens: int) -> Labels:
+    """First tokens of the windows of a lead; none where it is shorter than a window."""
+    return np.arange(0, num_tokens - WINDOW + 1, STRIDE)
+
+
+def windows_at(codes: NDArray[np.uint16], starts: Labels) -> NDArray[np.uint16]:
+    """Codes `[num_windows, WINDOW, 1]` of the windows of a lead that begin at `starts`."""
+    return np.asarray(codes[starts[:, None] + np.arange(WINDOW)])
+
+
+def score_waveform_task(
+    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig, name: str
+) -> list[ScoreSet]:
+    """Score the network and its baselines on windows of `leads`: pure ones and, second, by majority.
+
+    Args:
+        leads: what to score.
+        tuned: the network.
+        rival: none; the network has no pretrained form.
+        config: which baselines, how many resamples.
+        name: of the first score set; the second gets `-majority` behind it.
+
+    Raises:
+        HeartlmError: no window has a label, or a rival is given.
+    """
+    if rival is not None:
+        raise HeartlmError(
+            "random_init: a run found, none expected: the task waveform always learns from random weights"
+        )
+    windows, notes = WaveformWindows.of(leads), list[str]()
+    if (windows.labels("majority") == IGNORE).all():
+        raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
+    probabilities = class_probabilities(tuned.model, windows.codes)
+    methods = {
+        "majority class": lambda: Verdicts(np.zeros(len(windows.codes))),
+        "forest on 12 features": lambda: _forest(windows, tuned, config.seed),
+    }
+    found: dict[str, Verdicts | None] = {}
+    if config.baselines:
+        found = {method: attempt(method, judge, notes) for method, judge in methods.items()}
+    patient = np.array([lead.patient_id for lead in leads])[windows.lead]
+    sets = []
+    for suffix, rule in RULES.items():
+        labels = windows.labels(rule)
+        own = score_vf(Verdicts(probabilities[:, VF], tuned.info.threshold), labels, patient, config)
+        confusion, answers = (
+            np.zeros((len(CLASSES), len(CLASSES)), np.int64),
+            called(probabilities, tuned.info.threshold),
+        )
+        known = (labels != IGNORE) & (labels != NOT_VF)
+        np.add.at(confusion, (labels[known], answers[known]), 1)
+        sets.append(
+            ScoreSet(
+                name + suffix,
+                {"window": WINDOW_S, "positive": "VF", "labels": rule, "beats": None},
+                scores=own
+                | {"num_left_out": int((labels == IGNORE).sum()), "num_beats_left_over": 0}
+                | {"confusion": confusion.tolist(), "confusion_labels": list(CLASSES)},
+                baselines={
+                    method: verdicts and score_vf(verdicts, labels, patient, config)
+                    for method, verdicts in found.items()
+                },
+                notes=notes,
+                columns=_columns(leads, windows, labels, answers, probabilities),
+                classes=CLASSES,
+            )
+        )
+    return sets
+
+
+def class_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> Floats:
+    """Probability of each class in windows `[num_windows, WINDOW, 1]`, float64 `[num_windows, 5]`."""
+    return window_probabilities(model, codes, WINDOW).astype(np.float64)
+
+
+def called(probabilities: Floats, threshold: float) -> Labels:
+    """The class a window is called: VF from `threshold` on, else the most likely of the others."""
+    others = probabilities.copy()
+    others[:, VF] = -1
+    return np.where(probabilities[:, VF] >= threshold, VF, others.argmax(axis=1))
+
+
+def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config: EvaluationConfig) -> dict[str, Any]:
+    """Scores of VF against other rhythms and asystole, and shares of the windows of VT and noise that are called VF."""
+    scored, positive = np.isin(labels, (OTHER, ASYSTOLE, NOT_VF, VF)), method.score >= method.threshold
+    block = score_windows(
+        labels[scored] == VF,
+        patient[scored],
+        score=method.score[scored],
+        threshold=method.threshold,
+        num_bootstrap=config.bootstrap,
+        seed=config.seed,
+    ).to_json()
+    resampling = Resampling(config.bootstrap, config.seed)
+    for index in (VT, NOISE):
+        own = labels == index
+        patients, counts = sum_by(
+            patient[own].tolist(), np.stack([positive[own], np.ones(own.sum())], 1).astype(np.int64)
+        )
+        total, drawn = counts.sum(axis=0), resampling.resample(counts)
+        share = estimate(
+            float(ratio(total[0], total[1])), ratio(drawn[:, 0], drawn[:, 1]), len(patients), resampling
+        ).to_json()
+        block[f"{CLASSES[index].lower()}_called_vf"] = share | {"num_windows": int(total[1])}
+    return block
+
+
+def _forest(windows: WaveformWindows, tuned: FineTuned, seed: int) -> Verdicts:
+    """A forest on twelve published features, from the same recordings and labels as the network."""
+    corpus = tuned.training_corpus()
+    unique = {
+        (corpus.records.database[row], corpus.records.record_id[row]): row for row in corpus.records.select("train")
+    }
+    training = WaveformWindows.of([lead_of_row(corpus, int(row)) for row in unique.values()])
+    labels, random = training.labels("pure"), np.random.default_rng(seed)
+    chosen = np.concatenate(
+        [random.permutation(np.flatnonzero(labels == each))[:MOST_OF_CLASS] for each in range(NOT_VF + 1)]
+    )
+    model = fitted_forest(waveform_features(dequantize(training.codes[chosen, :, 0])), labels[chosen] == VF, seed)
+    return Verdicts(model.predict_proba(waveform_features(dequantize(windows.codes[:, :, 0])))[:, 1])
+
+
+def fitted_forest(features: Floats, is_vf: NDArray[np.bool_], seed: int) -> Any:
+    """A random forest that weighs both classes alike."""
+    try:
+        from sklearn.ensemble import RandomForestClassifier
+    except ImportError:
+        raise needs("score", "scikit-learn") from None
+    forest = RandomForestClassifier(
+        NUM_TREES, min_samples_leaf=5, class_weight="balanced_subsample", random_state=seed, n_jobs=1
+    )
+    return forest.fit(features, is_vf)
+
+
+def _columns(
+    leads: Sequence[ScoredLead], windows: WaveformWindows, labels: Labels, answers: Labels, probabilities: Floats
+) -> dict[str, Any]:
+    """The predictions table, column by column, one row a window; `sample` is its first."""
+    names = np.array([*CLASSES, "not VF", None], object)
+    return {
+        "database": np.array([lead.database for lead in leads])[windows.lead],
+        "record": np.array([lead.record_id for lead in leads])[windows.lead],
+        "patient": np.array([lead.patient_id for lead in leads])[windows.lead],
+        "sample": windows.sample,
+        "time_s": windows.sample / np.array([lead.rate_hz for lead in leads])[windows.lead],
+        "reference": names[labels],
+        "predicted": names[answers],
+        "probabilities": probabilities.astype(np.float32),
+    }

@@ -1,0 +1,135 @@
+"""The network of the task waveform: four seconds of one lead in, a rhythm for which there need be no beats out.
+
+    codes [B, 400] ─► mV ─┬─► over its RMS, and clipped at 0.1 mV ─► convolutions ─► mean, maximum over time ─┐
+                          ├─► spectrum to 25 Hz ─► convolutions ───────────────────────────────────────────────┼─► head
+                          └─► RMS and crest in mV (asystole is a voltage) ──────────────────────────────────────┘
+
+It is small enough for a server that judges each second of thousands of streams: see `flops_per_window`. A window ends
+at the present, so whatever is inside is the past. Batch normalisation makes it better than normalising each window or
+nothing (LOG.md); in training it sees a whole batch, so this network is trained by one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from heartlm.models.config import ModelConfig
+from heartlm.models.dropout import dropped
+from heartlm.models.heart import HeartModel
+
+KERNELS, STRIDES = (11, 7, 5, 5), (4, 2, 2, 2)
+NUM_BANDS, SPECTRUM_KERNELS, SPECTRUM_CHANNELS = 100, (9, 5), 16
+"""Lines of the spectrum, 0.25 Hz apart; the two convolutions over them, of stride 2."""
+NUM_HIDDEN = 48
+SMALL_MV = 0.1
+"""Voltages of this size and above saturate one of the two inputs."""
+LEAST_MV = 0.003
+"""What is added to an amplitude before it divides: about the noise of an amplifier."""
+
+
+class WaveformNetwork(HeartModel):
+    """Labels of whole windows of the millivolt tokenizer; it offers what `HeartModel` does, but predicts no codes.
+
+    Args:
+        config: `depth` is the number of convolutions, 4, and `width` the channels of the last.
+        geometry: of the one facet: the voltage of each code stands first, float32 `[num_codes, num_coordinates]`.
+        num_classes: how many labels there are.
+    """
+
+    def __init__(self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0) -> None:
+        nn.Module.__init__(self)  # of a heart model only the interface is wanted, none of its layers
+        assert config.width and config.depth == len(KERNELS), "resolve the config first"
+        self.config, self.pooled, self.num_classes = config, True, num_classes
+        self.embedding = _Levels(geometry[0])  # type: ignore[assignment]
+        channels = channels_of(config)
+        self.trunk = _Blocks(  # type: ignore[assignment]
+            _convolutions((2, *channels), KERNELS, STRIDES)
+        )
+        self.spectrum = nn.Sequential(
+            *_convolutions((1, SPECTRUM_CHANNELS, SPECTRUM_CHANNELS), SPECTRUM_KERNELS, (2, 2))
+        )
+        self.of_spectrum = nn.Linear(SPECTRUM_CHANNELS * NUM_BANDS // 4, NUM_HIDDEN)
+        self.hidden_layer = nn.Linear(2 * channels[-1] + NUM_HIDDEN + 2, NUM_HIDDEN)
+        self.class_head = nn.Linear(NUM_HIDDEN, num_classes) if num_classes else None
+
+    def recompute(self, recompute: bool = True) -> None:
+        """Nothing: its activations are too small to be worth it."""
+
+    @property
+    def num_dropout_sites(self) -> int:
+        """In how many places activations are dropped: each takes a key a window; 0 without dropout."""
+        return 2 if self.config.dropout else 0
+
+    def class_logits(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
+        """Logits of the labels `[B, num_classes]` of windows `[B, T, 1]`; see `HeartModel.hidden`."""
+        assert self.class_head is not None, "a network without a head has no labels to predict"
+        mv = self.embedding.get_buffer("places_0")[codes[..., 0], 0]
+        mv = mv - mv.mean(dim=1, keepdim=True)
+        rms = mv.square().mean(dim=1, keepdim=True).sqrt() + LEAST_MV
+        crest = mv.abs().amax(dim=1, keepdim=True) + LEAST_MV
+        waves = self.trunk(torch.stack([mv / rms, torch.tanh(mv / SMALL_MV)], dim=1))
+        hann = torch.hann_window(mv.shape[1], device=mv.device)
+        power = torch.fft.rfft((mv / rms * hann).float()).abs().square()[:, None, 1 : NUM_BANDS + 1]
+        bands = F.relu(self.of_spectrum(self.spectrum(torch.log1p(power) - 3).flatten(1)))
+        seen = torch.cat([waves.mean(dim=2), waves.amax(dim=2), bands, rms.log(), crest.log() - rms.log()], dim=1)
+        first, second = (None, None) if keys is None or not self.config.dropout else (keys[0], keys[1])
+        hidden = F.relu(self.hidden_layer(dropped(seen, first, self.config.dropout)))
+        logits: Tensor = self.class_head(dropped(hidden, second, self.config.dropout))
+        return logits
+
+
+class _Levels(nn.Module):
+    """Voltages of the codes, under the name by which models on disk carry the geometry of their tokenizer."""
+
+    def __init__(self, places: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("places_0", places)
+
+
+class _Blocks(nn.Module):
+    """Layers in a row."""
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def _convolutions(channels: Sequence[int], kernels: Sequence[int], strides: Sequence[int]) -> list[nn.Module]:
+    return [
+        nn.Sequential(
+            nn.Conv1d(inner, outer, kernel, stride, kernel // 2, bias=False),
+            nn.BatchNorm1d(outer),
+            nn.ReLU(),
+        )
+        for inner, outer, kernel, stride in zip(channels[:-1], channels[1:], kernels, strides, strict=True)
+    ]
+
+
+def channels_of(config: ModelConfig) -> tuple[int, ...]:
+    """Channels of each convolution."""
+    assert config.width, "resolve the config first"
+    return tuple(8 * max(1, round(config.width * share / 8)) for share in (1 / 3, 1 / 2, 2 / 3, 1))
+
+
+def flops_per_window(config: ModelConfig, window: int, num_classes: int) -> int:
+    """Floating-point operations of judging one window, two for each product in a matrix; the FFT is counted too.
+
+    Normalisation, which the convolutions could hold, and activations, some 10,000 more, are left out.
+    """
+    channels, length, products = (2, *channels_of(config)), window, 0
+    for inner, outer, kernel, stride in zip(channels[:-1], channels[1:], KERNELS, STRIDES, strict=True):
+        length = -(-length // stride)
+        products += length * inner * outer * kernel
+    products += SPECTRUM_CHANNELS * (NUM_BANDS // 2 * SPECTRUM_KERNELS[0])
+    products += SPECTRUM_CHANNELS**2 * (NUM_BANDS // 4 * SPECTRUM_KERNELS[1])
+    products += NUM_HIDDEN * (SPECTRUM_CHANNELS * NUM_BANDS // 4 + 2 * channels[-1] + NUM_HIDDEN + 2 + num_classes)
+    return 2 * products + round(2.5 * window * (window - 1).bit_length())

@@ -1,0 +1,107 @@
+"""The millivolt tokenizer: one token each hundredth of a second, its code an absolute voltage.
+
+The sample tokenizer divides by a running amplitude, which hides what tells asystole from fibrillation. Here a level is
+a voltage, finely spaced near zero and widely far from it. A slow average of the past is taken away, so that an
+electrode's offset does not use up the levels; it keeps 99 % of a wave of 1 Hz. The only look ahead is the low-pass of
+one grid step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.beats import UNLABELLED
+from heartlm.kernels.waveform import interpolate, smooth
+from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
+from heartlm.tokenizers.sample import BASELINE_S, GRID_HZ
+from heartlm.tokenizers.waveform import fill_gaps, hann_weights
+
+Floats = NDArray[np.float32]
+
+NUM_LEVELS = 1024
+KNEE_MV = 0.05
+"""Levels are evenly spaced well below this voltage and evenly spaced in its logarithm well above."""
+LIMIT_MV = 20.0
+"""Voltage of the outermost levels."""
+STEP = math.asinh(LIMIT_MV / KNEE_MV) / (NUM_LEVELS // 2 - 1)
+"""Distance of two levels: 0.7 µV near zero, 1.3 % of the voltage far from it."""
+
+
+@dataclass
+class MillivoltTokenizer(Tokenizer):
+    """Voltages at 100 Hz. Levels are fixed, so there is nothing to fit."""
+
+    kind: ClassVar[str] = "millivolts"
+    needs_beats: ClassVar[bool] = False
+    needs_fitting: ClassVar[bool] = False
+
+    @property
+    def facets(self) -> tuple[Facet, ...]:
+        """One facet of 1,024 voltages."""
+        return (Facet("voltage", NUM_LEVELS),)
+
+    def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
+        """Nothing to learn: the levels are fixed."""
+
+    def encode(self, lead: Lead) -> Tokens:
+        """Encode all samples of one lead; a token carries the label of the beat whose R peak falls into it."""
+        rate_hz, beats, signal = lead.recording.rate_hz, lead.annotations, fill_gaps(lead.signal_mv())
+        num_points = math.ceil(len(signal) * GRID_HZ / rate_hz)
+        position = np.arange(num_points, dtype=np.float64) * (rate_hz / GRID_HZ)
+        sample = np.minimum(np.round(position).astype(np.int64), len(signal) - 1)
+        codes = quantize(high_pass(interpolate(smooth(signal, hann_weights(rate_hz, GRID_HZ)), position)))
+        beat_class = np.full(len(codes), UNLABELLED, np.int8)
+        inside = beats.sample < len(signal)
+        at = np.minimum(np.round(beats.sample[inside] * GRID_HZ / rate_hz).astype(np.int64), len(codes) - 1)
+        beat_class[at] = beats.beat_classes()[inside]
+        return Tokens(codes[:, None], sample, beat_class, beats.rhythm_at(sample), np.ones(len(codes), np.float32))
+
+    def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:
+        """Waveform at 100 Hz in millivolts, without its slow average; float32 `[num_tokens]`."""
+        waveform: Floats = (dequantize(codes[:, 0]) * scale_mv).astype(np.float32)
+        return waveform
+
+    def geometry(self) -> list[Floats]:
+        """The level's voltage in millivolts, and its place between −1 and 1: `[1024, 2]`."""
+        level = np.arange(NUM_LEVELS, dtype=np.uint16)
+        return [np.stack([dequantize(level), level / (NUM_LEVELS / 2) - 1], axis=1).astype(np.float32)]
+
+    def settings(self) -> dict[str, Any]:
+        """None: the levels are part of the schema version."""
+        return {}
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> MillivoltTokenizer:
+        """Rebuild the tokenizer."""
+        return cls()
+
+
+def high_pass(grid: Floats) -> Floats:
+    """Take the running average of `grid` `[num_tokens]` away; it starts at the first value."""
+    from scipy.signal import lfilter
+
+    if len(grid) == 0:
+        return grid
+    keep = math.exp(-1 / (BASELINE_S * GRID_HZ))
+    average, _ = lfilter([1 - keep], [1, -keep], grid, zi=[keep * float(grid[0])])
+    centred: Floats = (grid - average).astype(np.float32)
+    return centred
+
+
+def quantize(voltage_mv: Floats) -> NDArray[np.uint16]:
+    """Level of each voltage, 512 for 0 mV; what lies beyond ±`LIMIT_MV` falls into the outermost levels."""
+    level = np.rint(np.arcsinh(voltage_mv / KNEE_MV) / STEP) + NUM_LEVELS // 2
+    code: NDArray[np.uint16] = np.clip(level, 1, NUM_LEVELS - 1).astype(np.uint16)
+    return code
+
+
+def dequantize(code: NDArray[np.uint16]) -> Floats:
+    """Voltage of each level in millivolts."""
+    voltage: Floats = (KNEE_MV * np.sinh((code.astype(np.float32) - NUM_LEVELS // 2) * STEP)).astype(np.float32)
+    return voltage
