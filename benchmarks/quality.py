@@ -5,8 +5,9 @@
 Everything about models is chosen here: patient-wise folds over DS1 of mitdb and svdb. DS2 and other test sets have no
 part in it; each look at one of them is a line in `results/looks.md`. For each fold a tokenizer and a foundation model
 learn from the other patients; for each seed the foundation model and the same model from random initialisation are
-fine-tuned on their labels, and both, gradient boosting and the majority class are scored on the fold's patients. The
-trees learn from the same tokens: decoded waveforms and intervals, and the levels of all comparisons.
+fine-tuned on their labels and on their beats on drawn rhythms (`heartlm data retime`), a quarter of the windows. Both,
+gradient boosting and the majority class are scored on the fold's patients. The trees learn from the same tokens:
+decoded waveforms and intervals, and the levels of all comparisons.
 
 Scores are of all folds together: F1 of V and S pooled over beats, of S also as the mean over patients with ten or more,
 and how many of 1,000 N beats are called S in recordings with atrial fibrillation. Intervals are by bootstrap over
@@ -37,6 +38,9 @@ FIBRILLATION = ("mitdb/201", "mitdb/203")
 
 S, V, FEWEST_S = 1, 2, 10
 MEAN_S, FALSE_S = "S F1, mean over patients", "false S of 1,000 N in AF"
+WEIGHTS = "{mitdb: 3, mitdb-retimed: 1, svdb: 6, svdb-retimed: 2}"
+"""Of the databases in fine-tuning: real beats about by their number."""
+PRETRAINING_WEIGHTS = "{mitdb: 1, svdb: 2}"
 MODEL, RANDOM, TREES, MAJORITY = "pretrained", "random initialisation", "gradient boosting", "majority class"
 
 
@@ -74,18 +78,24 @@ def measured(data: Path, work: Path, settings: argparse.Namespace) -> dict[str, 
         folder = work / f"fold-{fold}"
         corpus, foundation = folder / "corpus", folder / "foundation"
         databases = linked(data, folder, fold_of, fold)
+        for database in tuple(databases):
+            retimed = folder / f"{database.name}-retimed"
+            steps.run(f"retime-{fold}-{database.name}", retimed, "data", "retime", database, retimed)
+            databases.append(retimed)
         causal = ("--causal",) if settings.causal else ()
         steps.run(
             f"tokenize-{fold}", corpus, "tokenize", *databases, "--training-leads", "all", *causal, "--out", corpus
         )
         size = ("--depth", settings.depth, "--steps", settings.pretrain_steps, "--threads", 1)
         steps.run(
-            f"pretrain-{fold}", foundation / "models/last", "pretrain", "--corpus", corpus, *size, "--out", foundation
+            f"pretrain-{fold}",
+            foundation / "models/last",
+            *("pretrain", "--corpus", corpus, *size, "--weights", PRETRAINING_WEIGHTS, "--out", foundation),
         )
         for seed in range(settings.seeds):
             tuned, scratch = folder / f"tuned-{seed}", folder / f"scratch-{seed}"
             train = ("finetune", foundation, "--task", "beats", "--corpus", corpus, "--steps", settings.steps)
-            train = (*train, "--seed", seed, "--threads", 1)
+            train = (*train, "--weights", WEIGHTS, "--seed", seed, "--threads", 1)
             steps.run(f"tuned-{fold}-{seed}", tuned / "models/last", *train, "--out", tuned)
             steps.run(f"scratch-{fold}-{seed}", scratch / "models/last", *train, "--from-scratch", "--out", scratch)
             scores = tuned / "scores/fold/scores.json"
@@ -173,7 +183,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=default, help="folder that holds mitdb and svdb")
     parser.add_argument("--work", type=Path, required=True, help="where corpora and runs go")
     parser.add_argument("--causal", action="store_true", help="the form for live streams")
-    for name, value in (("folds", 5), ("seeds", 5), ("depth", 4), ("pretrain-steps", 1000), ("steps", 500)):
+    for name, value in (("folds", 5), ("seeds", 5), ("depth", 4), ("pretrain-steps", 1000), ("steps", 600)):
         parser.add_argument(f"--{name}", type=int, default=value)
     settings = parser.parse_args()
     tables = tables_of(measured(settings.data, settings.work, settings), settings.seeds)

@@ -20,6 +20,7 @@ from heartlm.tokenizers.comparisons import (
     NEAR,
     OFFLINE,
     SCALES,
+    STEADY,
     LinearScale,
     codes_of,
     morphology_values,
@@ -99,6 +100,46 @@ def test_the_next_interval_is_that_of_the_next_beat() -> None:
     found = rhythm_values(rr_s, causal=False)
     difference = found["next_rr_over_mean"][1:-1] - found["rr_over_mean"][2:]
     assert np.abs(difference).max() < 1e-12 and math.isnan(found["next_rr_over_mean"][-1])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_tachycardia_is_told_by_how_it_began_and_ended(causal: bool) -> None:
+    begin, stop = 200, 900
+    rr_s = np.random.default_rng(0).normal(0.8, 0.01, 1200)
+    rr_s[begin:stop] /= 2
+    rr_s[325::50] *= 0.7  # premature beats change nothing
+    found = rhythm_values(rr_s, causal)
+    late = STEADY - 1 + STEADY // 2 if causal else 0
+    inside = slice(begin + late, stop)
+    assert np.abs(found["last_sudden_change"][inside] + np.log(2)).max() < 0.1
+    assert (found["last_sudden_change"][: begin + late] == 0).all()
+    assert (found["last_sudden_change"][stop + late + 2 :] > 0.5).all(), "the noise may put it a beat or two off"
+    if not causal:
+        assert np.abs(found["next_sudden_change"][begin:stop] - np.log(2)).max() < 0.1
+        assert (found["next_sudden_change"][stop + 2 :] == 0).all()
+
+
+def test_a_rate_that_changes_slowly_changes_never_suddenly() -> None:
+    slowly = np.concatenate([np.full(50, 0.9), np.geomspace(0.9, 0.45, 60), np.full(50, 0.45)])
+    assert (rhythm_values(slowly, causal=False)["last_sudden_change"] == 0).all()
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**32), num=st.integers(1, 120), changed=st.integers(1, 119))
+def test_the_causal_form_does_not_look_ahead(seed: int, num: int, changed: int) -> None:
+    random = np.random.default_rng(seed)
+    rr_s = random.uniform(0.3, 1.5, num)
+    other = rr_s.copy()
+    other[changed:] = random.uniform(0.3, 1.5, len(other[changed:]))
+    one, two = rhythm_values(rr_s, causal=True), rhythm_values(other, causal=True)
+    for name, values in one.items():
+        np.testing.assert_array_equal(values[:changed], two[name][:changed], err_msg=name)
+
+
+def test_slow_intervals_are_the_longest_tenth_around() -> None:
+    rr_s = np.where(np.arange(400) % 5 == 0, 1.2, 0.6)
+    found = rhythm_values(rr_s, causal=False)["rr_over_slow"]
+    np.testing.assert_allclose(found, np.log(rr_s / 1.2), atol=1e-9)
 
 
 # --- waveforms --------------------------------------------------------------------------------------------------------

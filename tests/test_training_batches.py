@@ -24,7 +24,7 @@ from heartlm.training.batches import (
     majority,
     rhythm_labels,
 )
-from heartlm.training.objectives import class_weights
+from heartlm.training.objectives import class_weights, label_weights
 from tests.synthetic_corpus import SIZES, every_window, synthetic_corpus
 
 MASK = np.array(SIZES)
@@ -203,6 +203,24 @@ def test_class_weights_average_one_over_the_labels(counts: list[int], balance: f
     weight = class_weights(labels, len(counts), balance)
     assert float(weight[torch.from_numpy(labels[labels >= 0])].mean()) == pytest.approx(1, rel=1e-4)
     assert torch.isfinite(weight).all()
+
+
+@given(st.integers(0, 2**32), st.floats(0, 1), st.floats(0, 1))
+@settings(derandomize=True, deadline=None)
+def test_balances_share_a_class_out_among_patients(seed: int, classes: float, patients: float) -> None:
+    rng = np.random.default_rng(seed)
+    patient, labels = rng.integers(0, 4, 500), rng.choice(4, 500, p=[0.1, 0.7, 0.15, 0.05]) - 1
+    weight = label_weights(labels, patient, 3, classes, patients).numpy()
+    count = np.stack([np.bincount(labels[(patient == one) & (labels >= 0)], minlength=3) for one in range(4)])
+    mass = weight * count
+    assert mass.sum() == pytest.approx(count.sum(), rel=1e-4)
+    np.testing.assert_allclose(
+        mass.sum(axis=0) / mass.sum(),
+        count.sum(axis=0) ** (1 - classes) / (count.sum(axis=0) ** (1 - classes)).sum(),
+        rtol=1e-4,
+    )
+    within = count ** (1 - patients) * (count > 0)
+    np.testing.assert_allclose(mass / mass.sum(axis=0), within / within.sum(axis=0), rtol=1e-4)
 
 
 def test_balance_goes_from_alike_to_inverse() -> None:

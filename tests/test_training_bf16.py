@@ -39,7 +39,7 @@ def run(folder: Path, labels: bool = False, resume: bool = False, dropout: float
         folder,
         TrainingConfig(**{**how, **often, **changed}),
         make_batch=of_beats if labels else MaskedBatches(CORPUS, mask, 0.3, 3, seed=5),
-        loss=LabelLoss(torch.ones(4)) if labels else FacetLoss(("count", "half")),
+        loss=LabelLoss(torch.ones(1, 4)) if labels else FacetLoss(("count", "half")),
         validation=every_window(CORPUS, 16)[:7],
         ranks=this(),
     )

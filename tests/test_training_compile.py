@@ -48,7 +48,7 @@ def losses(folder: Path, objective: str, dropout: float = 0.0, **changed: Any) -
         folder,
         TrainingConfig(**{**how, "warmup_steps": 5, "device": "cpu", **changed}),
         make_batch=MAKERS[objective],
-        loss=LabelLoss(torch.ones(4)) if classes else FacetLoss(("count", "half")),
+        loss=LabelLoss(torch.ones(1, 4)) if classes else FacetLoss(("count", "half")),
         validation=every_window(CORPUS, 16)[:7],
         ranks=this(),
     )

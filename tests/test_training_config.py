@@ -29,7 +29,7 @@ IMPOSSIBLE: list[tuple[type[TrainingConfig], str, Any]] = [
     (PretrainConfig, "warmup_steps", -1),
     (PretrainConfig, "dropout", 1.0),
     *((FinetuneConfig, name, 1.0) for name in ("dropout", "facet_dropout")),
-    *((FinetuneConfig, "class_balance", value) for value in (-0.1, 1.5, math.nan)),
+    *((FinetuneConfig, f"{of}_balance", value) for of in ("class", "patient") for value in (-0.1, 1.5, math.nan)),
     (FinetuneConfig, "rhythm", "JAZZ"),
     (FinetuneConfig, "head", "window"),
     (FinetuneConfig, "run", None),

@@ -132,7 +132,7 @@ def test_between_its_batch_and_its_losses_a_step_sends_nothing_to_the_host(
     device, labels = torch.device("meta"), objective == "labels"
     learner = Learner(
         small_model(num_classes=4 if labels else 0, causal=objective == "causal", dropout=0.1 if labels else 0.0),
-        LabelLoss(torch.ones(4)) if labels else FacetLoss(("count", "half")),
+        LabelLoss(torch.ones(1, 4)) if labels else FacetLoss(("count", "half")),
         TrainingConfig(batch_size=6, clip=1e-9),
         device=device,
         precision=torch.float32,

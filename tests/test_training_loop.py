@@ -295,7 +295,7 @@ def finetuned_loss(corpus: Corpus, labels: np.ndarray[Any, Any], folder: Path) -
         folder,
         config,
         make_batch=LabelBatches(corpus, labels, MASK, False, 0.0, seed=0),
-        loss=LabelLoss(class_weights(labels, 4, 0.5)),
+        loss=LabelLoss(class_weights(labels, 4, 0.5)[None]),
     )
     train(work, resume=False)
     return float(np.mean([line["loss"] for line in metrics(folder)[-20:]]))

@@ -213,7 +213,7 @@ def label_as_rank(folder: str, parallel: str) -> None:
         Path(folder),
         TrainingConfig(window=16, batch_size=4, steps=12, learning_rate=1e-2, log_every=1, **how),
         make_batch=LabelBatches(corpus, labels, np.array(SIZES), False, 0.1, seed=0),
-        loss=LabelLoss(torch.tensor([1.0, 2.0, 0.5, 1.0])),
+        loss=LabelLoss(torch.tensor([[1.0, 2.0, 0.5, 1.0]])),
         ranks=this(),
     )
     train(work, resume=False)

@@ -39,6 +39,27 @@ class SimulateOptions(SimulationConfig):
 
 
 @dataclass(frozen=True)
+class RetimeOptions:
+    """What to lay out again, and where to.
+
+    Attributes:
+        database: the folder of a database with signals and labelled beats.
+        folder: the folder to write; it must not exist yet, or be empty.
+        copies: recordings made of each training recording.
+        beats: about how many beats each has.
+        seed: the number everything random follows from.
+        replace: replace a database that is in `folder` already.
+    """
+
+    database: Path
+    folder: Path
+    copies: int = 2
+    beats: int = 1500
+    seed: int = 0
+    replace: bool = False
+
+
+@dataclass(frozen=True)
 class VerifyOptions:
     """What to verify.
 
@@ -118,7 +139,34 @@ def run_simulate(argv: Sequence[str]) -> int:
     return 0
 
 
-def _make_sure_nothing_is_lost(options: SimulateOptions) -> None:
+def run_retime(argv: Sequence[str]) -> int:
+    """Write a database with the beats of another on drawn rhythms."""
+    options = parse(
+        RetimeOptions,
+        argv,
+        command="data retime",
+        summary="Lay the beats of training patients out on rhythms that few patients have, to train on beside them.",
+        examples=["heartlm data retime data/mitdb data/mitdb-retimed --copies 3"],
+        positionals=["database", "folder"],
+    )
+    for name in ("copies", "beats"):
+        if getattr(options, name) < 1:
+            raise HeartlmError(f"{name}: {getattr(options, name)} found, at least 1 expected")
+    if options.seed < 0:
+        raise HeartlmError(f"seed: {options.seed} found, at least 0 expected")
+    from heartlm.ecg.retime import retime_database
+
+    _make_sure_nothing_is_lost(options)
+    skipped = retime_database(
+        options.database, options.folder, copies=options.copies, num_beats=options.beats, seed=options.seed
+    )
+    print(f"{options.folder}: {options.copies} recordings of each training recording of {options.database}")
+    if skipped:
+        print(f"left out, irregular or without signal or labelled beats: {', '.join(skipped)}")
+    return 0
+
+
+def _make_sure_nothing_is_lost(options: SimulateOptions | RetimeOptions) -> None:
     folder = options.folder
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
@@ -167,6 +215,7 @@ def run_show(argv: Sequence[str]) -> int:
 SUBCOMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "list": (run_list, "the databases of the catalogue: size, rate, leads, labels, licence, citation"),
     "simulate": (run_simulate, "write a database of simulated patients"),
+    "retime": (run_retime, "lay real beats out on other rhythms, to train on"),
     "download": (run_download, "fetch a database from PhysioNet: resumable, parallel, verified"),
     "verify": (run_verify, "say what is wrong with which file of a database"),
     "show": (run_show, "draw a recording with its beats and rhythms"),

@@ -203,11 +203,10 @@ class LanguageLearning:
         return totals
 
     def _classes(self, between: Between) -> list[tuple[str, str, NDArray[np.int8], NDArray[np.int8]]]:
-        assert self._task.labels is not None
         found = []
         for row in self._rows.tolist():
             place, record = self._corpus.tokens_of(row), self._corpus.records.rows[row]
-            codes, labels = self._corpus.codes[place], self._task.labels[place].astype(np.int8)
+            codes, labels = self._corpus.codes[place], beat_labels(self._corpus.beat_class[place]).astype(np.int8)
             answer = token_probabilities(self._task.model, codes, self._patients.config.window).argmax(axis=1)
             name = f"{record.database}/{record.record_id}"
             found.append((name, record.patient_id, answer[labels >= 0].astype(np.int8), labels[labels >= 0]))

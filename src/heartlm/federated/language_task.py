@@ -17,8 +17,8 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model, load_foundation
 from heartlm.training.batches import BEAT_TASK_CLASSES, beat_labels
 from heartlm.training.config import FinetuneConfig, PretrainConfig
-from heartlm.training.finetune import check_tokenizer, labelled_rows
-from heartlm.training.objectives import FacetLoss, LabelLoss, LossSum, class_weights
+from heartlm.training.finetune import check_tokenizer, labelled_rows, weighted_labels
+from heartlm.training.objectives import FacetLoss, LossSum
 from heartlm.training.run_folder import RunFolder
 from heartlm.typed import typed
 
@@ -38,7 +38,8 @@ class Task:
         info: how it describes itself.
         loss: what it is asked.
         rows: of the corpus to learn from.
-        labels: of every token of the corpus, −1 unlabelled, int64 `[num_tokens]`; None where codes are predicted.
+        labels: of every token of the corpus as `LabelLoss` reads them, int64 `[num_tokens]`; None where codes are
+            predicted.
     """
 
     model: HeartModel
@@ -120,7 +121,6 @@ def _finetuning(config: FinetuneConfig, corpus: Corpus) -> Task:
     rows = labelled_rows(corpus, labels, "train")
     if len(rows) == 0:
         raise HeartlmError(f"{corpus.folder}: no beat of the training split has a label")
-    training = np.concatenate([labels[corpus.tokens_of(int(row))] for row in rows])
-    weight = class_weights(training, len(BEAT_TASK_CLASSES), config.class_balance)
+    labels, loss = weighted_labels(corpus, labels, rows, len(BEAT_TASK_CLASSES), config)
     info = replace(foundation, window=config.window, task="beats", classes=BEAT_TASK_CLASSES)
-    return Task(model, info, LabelLoss(weight), rows, labels)
+    return Task(model, info, loss, rows, labels)

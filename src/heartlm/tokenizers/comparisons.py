@@ -43,6 +43,10 @@ SHORTEST_S, LONGEST_S = 0.2, 4.0
 IRREGULAR = 0.08
 """Change of the logarithm of the RR interval from which on it counts as irregular."""
 
+STEADY, SUDDEN = 9, 0.18
+"""The rate changes suddenly where the medians of the logarithms of so many RR intervals before and after differ by more
+than the second number; a change that takes half a minute, as of exercise, is none."""
+
 NEAR, AROUND = 5, 15
 """Beats on either side in means nearby, and in the measures of irregularity; the causal form takes them all before."""
 
@@ -78,10 +82,15 @@ class LinearScale:
 SCALES: dict[str, LinearScale] = {
     "rr_over_mean": LinearScale(-1.2, 1.2),
     "next_rr_over_mean": LinearScale(-1.2, 1.2),
+    "rr_over_slow": LinearScale(-1.5, 0.5),
     "rr_over_near": LinearScale(-1.0, 1.0),
     "irregularity": LinearScale(0.0, 0.4),
     "irregular_share": LinearScale(0.0, 1.0),
+    "irregular_share_long": LinearScale(0.0, 1.0),
+    "last_sudden_change": LinearScale(-1.0, 1.0),
+    "next_sudden_change": LinearScale(-1.0, 1.0),
     "qrs_correlation": LinearScale(-0.5, 1.0),
+    "qrs_correlation_slow": LinearScale(-0.5, 1.0),
     "qrs_difference": LinearScale(0.0, 1.5),
     "qrs_width": LinearScale(-4.0, -1.5),
     "qrs_width_over_usual": LinearScale(-1.0, 1.5),
@@ -98,7 +107,7 @@ P wave); differences are root mean squares over the median's size; the consisten
 beats, the same for all beats compared with them."""
 
 OFFLINE = tuple(SCALES)
-CAUSAL = tuple(name for name in SCALES if name != "next_rr_over_mean")
+CAUSAL = tuple(name for name in SCALES if not name.startswith("next_"))
 ALONE = ("qrs_width",)
 """Names of what follows from the beat alone."""
 
@@ -120,15 +129,58 @@ def rhythm_values(rr_s: Doubles, causal: bool) -> dict[str, Doubles]:
     long = (LONG, 0) if causal else (LONG, LONG)
     change = np.abs(np.diff(log_rr, prepend=np.nan))
     ahead = np.append(change, np.full(after, np.nan))
+    irregular = np.where(np.isnan(change), np.nan, change > IRREGULAR)
     mean = np.log(mean_around(kept, *long))
+    last, following = _sudden_changes(log_rr, causal)
     values = {
         "rr_over_mean": log_rr - mean,
         "next_rr_over_mean": np.append(log_rr[1:], np.nan) - mean,
+        "rr_over_slow": log_rr - _slow(log_rr, causal),
         "rr_over_near": log_rr - np.log(mean_around(kept, *near)),
         "irregularity": trailing_median(ahead, before + after + 1)[after:],
-        "irregular_share": mean_around(np.where(np.isnan(change), np.nan, change > IRREGULAR), before, after),
+        "irregular_share": mean_around(irregular, before, after),
+        "irregular_share_long": mean_around(
+            irregular, *((LOOK_BACK, 0) if causal else (LOOK_BACK // 2, LOOK_BACK // 2))
+        ),
+        "last_sudden_change": last,
+        "next_sudden_change": following,
     }
     return {name: value for name, value in values.items() if name in CAUSAL or not causal}
+
+
+def _slow(log_rr: Doubles, causal: bool) -> Doubles:
+    """The logarithm of a long interval of the recording around each beat: nine in ten are shorter."""
+    slow = np.full(len(log_rr), np.nan)
+    for begin in range(0, len(log_rr), EVERY):
+        stop = begin + 1 if causal else begin + EVERY + LONG
+        around = log_rr[max(begin - LONG, 0) : stop]
+        if not np.isnan(around).all():
+            slow[begin : begin + EVERY] = np.nanquantile(around, 0.9)
+    return slow
+
+
+def _sudden_changes(log_rr: Doubles, causal: bool) -> tuple[Doubles, Doubles]:
+    """The last sudden change of the rate up to each beat, and the next one after it; 0 where there is none.
+
+    A tachycardia that lasts is told by how it began and ended, which may be further away than a model looks. The causal
+    form knows of a change when the intervals after it, and those that would show a greater one, have been seen.
+    """
+    last, following = np.zeros(len(log_rr)), np.zeros(len(log_rr))
+    if len(log_rr) <= 2 * STEADY or np.isnan(log_rr).all():
+        return last, following
+    median, near = trailing_median(log_rr, STEADY), STEADY // 2
+    change = np.zeros(len(log_rr))
+    change[2 : 1 - STEADY] = np.nan_to_num(median[STEADY + 1 :] - median[1:-STEADY])
+    size = np.abs(change)
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(size, near), 2 * near + 1)
+    first_of_greatest = around.argmax(axis=1) == near
+    begin = np.flatnonzero(first_of_greatest & (size > SUDDEN))
+    if len(begin):
+        beat, known = np.arange(len(log_rr)), begin + (STEADY - 1 + near if causal else 0)
+        place = np.searchsorted(known, beat, side="right")
+        last = np.where(place > 0, change[begin[place - 1]], 0.0)
+        following = np.where(place < len(begin), change[begin[np.minimum(place, len(begin) - 1)]], 0.0)
+    return last, following
 
 
 def morphology_values(
@@ -197,6 +249,7 @@ class _Parts:
         size = np.float32(np.ptp(median) + 1e-6)
         interval_s = np.nan_to_num(rr_s[others])
         slow = usual & (interval_s >= np.quantile(interval_s[usual], 0.75))
+        slow_qrs = np.median(qrs[interval_s >= np.quantile(interval_s, 0.75)], axis=0)
         slow_p = np.median(self.p[others][slow], axis=0)
         earlier = min(2 * NEAR, these.start) if causal else 0
         to_slow = _correlation(self.p[these.start - earlier : these.stop], slow_p)
@@ -205,6 +258,7 @@ class _Parts:
         consistency = np.float32(np.median(_correlation(self.p[others][slow], slow_p)))
         return {
             "qrs_correlation": _correlation(self.qrs[these], median),
+            "qrs_correlation_slow": _correlation(self.qrs[these], slow_qrs),
             "qrs_difference": np.sqrt(np.mean((self.qrs[these] - median) ** 2, axis=1)) / size,
             "qrs_width": self.log_width[these],
             "qrs_width_over_usual": self.log_width[these] - np.median(self.log_width[others]),

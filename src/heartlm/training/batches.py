@@ -231,7 +231,7 @@ class LabelBatches(MakeBatch):
     """Labels of every token, or of each window; in training some codes are hidden.
 
     Attributes:
-        labels: label of every token of the corpus, int64 `[num_tokens]`, −1 to ignore.
+        labels: label of every token of the corpus, int64 `[num_tokens]`, −1 to ignore; see `LabelLoss`.
         pooled: label windows by the majority of their labelled tokens.
         facet_dropout: share of codes hidden in training.
         seed: of what is hidden, and of the widths.
@@ -289,8 +289,9 @@ def part_widths(widest: int, shortest: int) -> list[int]:
 
 def majority(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """The most frequent label of each row of `[B, T]`, −1s left out, the lower of equals; −1 where there is none."""
-    counts = np.stack([(labels == label).sum(axis=1) for label in range(int(labels.max(initial=0)) + 1)], axis=1)
-    return np.where(counts.any(axis=1), counts.argmax(axis=1), IGNORE).astype(np.int64)
+    present = np.unique(np.append(labels[labels != IGNORE], 0))
+    counts = np.stack([(labels == label).sum(axis=1) for label in present], axis=1)
+    return np.where(counts.any(axis=1), present[counts.argmax(axis=1)], IGNORE).astype(np.int64)
 
 
 BEAT_TASK_CLASSES: tuple[str, ...] = BEAT_CLASSES[:4]

@@ -272,6 +272,7 @@ class FinetuneConfig(TrainingConfig):
         threshold: the probability from which a window or beat counts as in the rhythm, or a window as VF; stored with
             the model. Choose it on patients that are neither trained on nor tested.
         class_balance: 0 weighs every labelled token alike, 1 every class alike, 0.5 lies between.
+        patient_balance: 0 weighs a class by its labels, 1 gives every patient with labels of it an equal part in it.
         facet_dropout: share of codes hidden from the model in training.
         dropout: share of activations dropped in training.
     """
@@ -285,6 +286,7 @@ class FinetuneConfig(TrainingConfig):
     shortest_window: int | None = None
     threshold: float = 0.5
     class_balance: float = 0.5
+    patient_balance: float = 0.5
     facet_dropout: float = 0.1
     dropout: float = 0.1
 
@@ -299,7 +301,7 @@ class FinetuneConfig(TrainingConfig):
             _ = self.foundation
         if self.rhythm not in RHYTHMS:
             raise HeartlmError(f"rhythm: {self.rhythm!r} found, one of {', '.join(RHYTHMS)} expected")
-        self._require(lambda value: 0 <= value <= 1, "0 to 1", "class_balance")
+        self._require(lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "patient_balance")
         self._require(lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "dropout")
         self._require(lambda value: 0 < value < 1, "between 0 and 1", "threshold")
         self._require(lambda value: 1 <= value <= self.window, f"1 to {self.window}, the window", "shortest_window")

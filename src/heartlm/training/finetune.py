@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model, load_foundation
 from heartlm.tokenizers.millivolts import MillivoltTokenizer
 from heartlm.training import waveform
-from heartlm.training.batches import BEAT_TASK_CLASSES, LabelBatches, beat_labels, rhythm_labels
+from heartlm.training.batches import BEAT_TASK_CLASSES, IGNORE, LabelBatches, beat_labels, rhythm_labels
 from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_WINDOW, FinetuneConfig
 from heartlm.training.job import Job
-from heartlm.training.objectives import LabelLoss, class_weights
+from heartlm.training.objectives import LabelLoss, label_weights
 from heartlm.training.parallel import joined, together
 from heartlm.training.pretrain import begin, finished, training_windows, validation_windows
 from heartlm.training.ranks import Ranks
@@ -66,7 +67,8 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
     windows = training_windows(corpus, rows, config)
     run = RunFolder(config.resume or config.out or Path("runs") / _name(config, parent))
     begin(run, config, _about(config, foundation, model), corpus, ranks)
-    training = np.concatenate([labels[corpus.tokens_of(int(row))] for row in rows])
+    held_out = labelled_rows(corpus, labels, "validation")
+    labels, loss = weighted_labels(corpus, labels, [*rows, *held_out], len(classes), config)
     mask_codes, pooled = model.mask_codes().numpy(), config.head == "window"
     return Job(
         config=config,
@@ -77,8 +79,8 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
         make_batch=LabelBatches(
             corpus, labels, mask_codes, pooled, config.facet_dropout, config.seed, config.shortest_window
         ),
-        loss=LabelLoss(class_weights(training, len(classes), config.class_balance)),
-        validation=validation_windows(corpus, labelled_rows(corpus, labels, "validation"), config.window),
+        loss=loss,
+        validation=validation_windows(corpus, held_out, config.window),
         ranks=ranks,
     )
 
@@ -165,6 +167,26 @@ def labels_of(corpus: Corpus, task: str, rhythm: str, flutter: str) -> NDArray[n
     if task == "beats":
         return beat_labels(corpus.beat_class)
     return rhythm_labels(corpus.rhythm, rhythm, flutter)
+
+
+def weighted_labels(
+    corpus: Corpus, labels: NDArray[np.int64], rows: Iterable[int], num_classes: int, config: FinetuneConfig
+) -> tuple[NDArray[np.int64], LabelLoss]:
+    """Labels as `LabelLoss` reads them, and that loss: each class of each patient weighs as `config` says.
+
+    Args:
+        corpus: whose tokens the labels are.
+        labels: class of every token, −1 to ignore, int64 `[num_tokens]`.
+        rows: rows of the corpus that are trained on or validated with; labels of others do not count.
+        num_classes: how many classes there are.
+        config: the balances.
+    """
+    records = corpus.records
+    patient = np.repeat(np.unique(records.patient_id, return_inverse=True)[1], records.num_tokens).astype(np.int64)
+    used = np.repeat(np.isin(np.arange(len(records)), list(rows)), records.num_tokens)
+    counted = np.where(used, labels, IGNORE)
+    weight = label_weights(counted, patient, num_classes, config.class_balance, config.patient_balance)
+    return np.where(labels == IGNORE, IGNORE, patient * num_classes + labels), LabelLoss(weight)
 
 
 def check_tokenizer(corpus: Corpus, info: ModelInfo, run: Path) -> None:

@@ -71,30 +71,61 @@ class FacetLoss:
 
 
 class LabelLoss(nn.Module):
-    """Cross-entropy of the labels, each class weighed. A module, so that the weights are sent to the device once.
+    """Cross-entropy of the labels, each class of each patient weighed. A module: weights are sent to the device once.
+
+    The label of a token is `patient × num_classes + class`, so a batch need not carry whose its windows are.
 
     Args:
-        class_weight: float32 `[num_classes]`, averaging one over the training labels.
+        weight: of each class of each patient, float32 `[num_patients, num_classes]`; one row where all are one.
     """
 
-    class_weight: Tensor
+    weight: Tensor
 
-    def __init__(self, class_weight: Tensor) -> None:
+    def __init__(self, weight: Tensor) -> None:
         super().__init__()
-        self.register_buffer("class_weight", class_weight)
+        self.register_buffer("weight", weight)
 
     def forward(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
-        logits = model.class_logits(batch.codes, padding(batch), keys)
-        target = batch.target.flatten()
-        loss = F.cross_entropy(
-            logits.flatten(0, -2),
-            target,
-            weight=self.class_weight,
-            ignore_index=-1,
-            reduction="sum",
-        )
-        return loss, {}
+        logits = model.class_logits(batch.codes, padding(batch), keys).flatten(0, -2)
+        label = batch.target.flatten()
+        of_class = torch.where(label < 0, -1, label % self.weight.shape[1])
+        loss = F.cross_entropy(logits, of_class, ignore_index=-1, reduction="none")
+        return (loss * self.weight.flatten()[label.clamp(min=0)]).sum(), {}
+
+
+def label_weights(
+    labels: NDArray[np.int64],
+    patient: NDArray[np.int64],
+    num_classes: int,
+    class_balance: float,
+    patient_balance: float = 0.0,
+) -> Tensor:
+    """Weigh the labels of each class of each patient, averaging one.
+
+    A patient with n of the N labels of a class has weights in proportion to n to the power −`patient_balance` there;
+    all weights of the class add up to N to the power 1 − `class_balance`. So one patient with most of a rare class
+    does not decide what the class looks like. What never occurs weighs as if it occurred once.
+
+    Args:
+        labels: class of each token, −1 to ignore, `[num_tokens]`.
+        patient: number of its patient, `[num_tokens]`.
+        num_classes: how many classes there are.
+        class_balance: 0 weighs all labels alike, 1 all classes.
+        patient_balance: 0 weighs all patients by their labels, 1 all alike.
+
+    Returns:
+        float32 `[num_patients, num_classes]`.
+    """
+    shape = int(patient.max(initial=0)) + 1, num_classes
+    place = (patient * num_classes + labels)[labels >= 0]
+    counts = np.bincount(place, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+    weight = np.maximum(counts, 1) ** -patient_balance
+    share = np.maximum((weight * counts).sum(axis=0), 1e-12)
+    of_class = np.maximum(counts.sum(axis=0), 1)
+    weight *= np.where(counts.any(axis=0), of_class ** (1 - class_balance) / share, 1.0)
+    weight *= counts.sum() / max((weight * counts).sum(), 1e-12)
+    return torch.tensor(weight, dtype=torch.float32)
 
 
 def class_weights(labels: NDArray[np.int64], num_classes: int, balance: float) -> Tensor:
@@ -102,7 +133,4 @@ def class_weights(labels: NDArray[np.int64], num_classes: int, balance: float) -
 
     A class that never occurs weighs as much as one that occurs once.
     """
-    counts = np.bincount(labels[labels >= 0], minlength=num_classes).astype(np.float64)
-    weight = np.maximum(counts, 1) ** -balance
-    weight *= counts.sum() / max((weight * counts).sum(), 1e-12)
-    return torch.tensor(weight, dtype=torch.float32)
+    return label_weights(labels, np.zeros_like(labels), num_classes, balance)[0]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.recording import Annotations
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_patient, draw_splits, num_recordings
 from heartlm.ecg.simulator.synthesis import simulate_recording
@@ -41,7 +43,7 @@ def simulate_database(folder: Path, config: SimulationConfig) -> None:
                 patients[record_id] = patient_name(index)
         (temporary / "RECORDS").write_text("".join(f"{record_id}\n" for record_id in patients))
         write_json(temporary / "database.json", _description(config, patients))
-        _write_checksums(temporary)
+        write_checksums(temporary)
 
 
 def record_name(index: int, session: int) -> str:
@@ -60,26 +62,37 @@ def digitise(signal_mv: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def _write_recording(folder: Path, record_id: str, config: SimulationConfig, index: int, session: int) -> None:
+    signal, annotations = simulate_recording(config, index, session)
+    comments = _comments(config, draw_patient(config.seed, index))
+    write_record(folder, record_id, signal, config.leads, config.rate_hz, annotations, comments)
+
+
+def write_record(
+    folder: Path,
+    record_id: str,
+    signal_mv: NDArray[np.float32],
+    leads: Sequence[str],
+    rate_hz: float,
+    annotations: Annotations,
+    comments: list[str],
+) -> None:
+    """Write `.hea`, `.dat` (format 212) and `.atr` of one record; `signal_mv` is `[num_leads, num_samples]`."""
     import wfdb
 
-    signal, annotations = simulate_recording(config, index, session)
-    num_leads = len(config.leads)
     wfdb.wrsamp(
         record_id,
-        fs=config.rate_hz,
-        units=["mV"] * num_leads,
-        sig_name=list(config.leads),
-        d_signal=digitise(signal).T,
-        fmt=["212"] * num_leads,
-        adc_gain=[GAIN] * num_leads,
-        baseline=[BASELINE] * num_leads,
-        comments=_comments(config, draw_patient(config.seed, index)),
+        fs=rate_hz,
+        units=["mV"] * len(leads),
+        sig_name=list(leads),
+        d_signal=digitise(signal_mv).T,
+        fmt=["212"] * len(leads),
+        adc_gain=[GAIN] * len(leads),
+        baseline=[BASELINE] * len(leads),
+        comments=comments,
         write_dir=str(folder),
     )
     sample, symbol, aux_note = wfdb_annotations(annotations)
-    wfdb.wrann(
-        record_id, "atr", np.array(sample), symbol=symbol, aux_note=aux_note, fs=config.rate_hz, write_dir=str(folder)
-    )
+    wfdb.wrann(record_id, "atr", np.array(sample), symbol=symbol, aux_note=aux_note, fs=rate_hz, write_dir=str(folder))
 
 
 def _comments(config: SimulationConfig, patient: Patient) -> list[str]:
@@ -104,7 +117,7 @@ def _description(config: SimulationConfig, patients: dict[str, str]) -> dict[str
     }
 
 
-def _write_checksums(folder: Path) -> None:
+def write_checksums(folder: Path) -> None:
     """List the SHA-256 of every file, in the layout of `sha256sum` and of PhysioNet."""
     files = sorted(folder.iterdir())
     text = "".join(f"{sha256_of(file)} {file.name}\n" for file in files)

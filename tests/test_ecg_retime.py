@@ -1,0 +1,100 @@
+"""Beats laid out on other rhythms: who they are of, what they are called, and when they come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heartlm.cli.main import main
+from heartlm.ecg.database import open_database
+from heartlm.ecg.recording import Annotations
+from heartlm.ecg.retime import ATRIAL, NORMAL, OWN, Beat, Rhythms, lay_out, retime_database
+from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six patients, of whom some are trained on."""
+    folder: Path = tmp_path_factory.mktemp("retime") / "simdb"
+    simulate_database(folder, SimulationConfig(patients=6, minutes=8, seed=5))
+    return folder
+
+
+def test_recordings_are_of_training_patients_and_for_training(simulated: Path, tmp_path: Path) -> None:
+    skipped = retime_database(simulated, tmp_path / "retimed", copies=1, num_beats=200)
+    source, made = open_database(simulated), open_database(tmp_path / "retimed")
+    training = [record for record in source.record_ids if source.split_of(record) == "train"]
+    assert made.name == "simdb-retimed"
+    assert sorted(made.record_ids) == sorted(f"{record}_1" for record in training if record not in skipped)
+    for record in made.record_ids:
+        assert made.split_of(record) == "train"
+        assert made.patient_of(record) == source.patient_of(record[:-2]).replace("simdb/", "simdb-retimed/")
+        assert (annotations := made.annotations(record)) is not None
+        assert set(annotations.symbol.tolist()) <= {"N", "A", "V"}
+        assert annotations.num_beats >= 200
+
+
+def test_the_same_seed_writes_the_same_bytes(simulated: Path, tmp_path: Path) -> None:
+    for name, seed in (("one", 3), ("two", 3), ("other", 4)):
+        retime_database(simulated, tmp_path / name, copies=1, num_beats=100, seed=seed)
+    sums = [(tmp_path / name / "SHA256SUMS.txt").read_text() for name in ("one", "two", "other")]
+    assert sums[0] == sums[1] != sums[2]
+
+
+def test_beats_stand_where_the_plan_says(simulated: Path) -> None:
+    database = open_database(simulated)
+    recording = database.recording("s0001")
+    annotations = database.annotations("s0001")
+    assert annotations is not None
+    symbol = np.where(annotations.beat_classes() == 0, "N", "").astype("<U1")
+    known = Annotations(annotations.rate_hz, annotations.sample, symbol)
+    plan = [Beat(1.0 + 0.7 * place, NORMAL, OWN) for place in range(60)]
+    signal, position = lay_out(plan, recording.signal(leads=[0])[0], known, 0, np.random.default_rng(0))
+    np.testing.assert_array_equal(position, [round(beat.at_s * annotations.rate_hz) for beat in plan])
+    size = np.abs(signal - np.median(signal))
+    at_beats = np.median(size[position])
+    between = np.median(size[position[:-1] + round(0.6 * annotations.rate_hz)])
+    assert at_beats > 5 * between
+
+
+def test_tachycardia_is_fast_steady_and_atrial() -> None:
+    intervals_s = 0.8 + 0.03 * np.sin(np.arange(400))
+    rhythms = Rhythms(intervals_s, False, np.random.default_rng(1))
+    rhythms.sinus(20)
+    first = len(rhythms.beats)
+    rhythms.incessant = 0.0
+    rhythms.tachycardia()
+    run = [beat for beat in rhythms.beats[first:] if beat.symbol == ATRIAL]
+    assert [beat.symbol for beat in rhythms.beats[first:]] == [ATRIAL] * len(run) + [NORMAL]
+    interval_s = np.diff([beat.at_s for beat in run])
+    assert np.median(interval_s) < 0.75 * rhythms.base_s
+    assert interval_s.std() < 0.03 * interval_s.mean()
+
+
+def test_sinus_tachycardia_is_normal_and_comes_slowly() -> None:
+    rhythms = Rhythms(np.full(400, 0.8), False, np.random.default_rng(2))
+    rhythms.sinus_tachycardia()
+    interval_s = np.diff([beat.at_s for beat in rhythms.beats])
+    assert {beat.symbol for beat in rhythms.beats} == {NORMAL}
+    assert interval_s.min() < 0.9 * interval_s.max()
+    assert np.abs(np.diff(np.log(interval_s))).max() < 0.05
+
+
+def test_a_database_without_training_beats_is_refused(tmp_path: Path) -> None:
+    simulate_database(tmp_path / "short", SimulationConfig(patients=2, minutes=0.5))
+    with pytest.raises(HeartlmError, match="no training recording can be retimed"):
+        retime_database(tmp_path / "short", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_says_what_is_left_out(simulated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "retime", str(simulated), str(tmp_path / "out"), "--copies", "1", "--beats", "50"]) == 0
+    told = capsys.readouterr().out
+    patients = read_json(tmp_path / "out" / "database.json", dict[str, object])["patients"]
+    assert isinstance(patients, dict) and "1 recordings of each training recording" in told
+    assert main(["data", "retime", str(simulated), str(tmp_path / "out")]) == 2
+    assert main(["data", "retime", str(simulated), str(tmp_path / "new"), "--copies", "0"]) == 2
