@@ -78,8 +78,32 @@ def test_nsrdb_annotations_work_without_the_signal_its_headers_name() -> None:
     nsrdb = open_database(shared_data("nsrdb"))
     record = nsrdb.annotations("16265")
     assert record is not None and record.rate_hz == 128 and record.beats_labelled
+    assert [(span.start, span.name) for span in record.rhythms] == [(0, "N")]
     with pytest.raises(HeartlmError, match=r"16265\.dat: signal file named by 16265\.hea is missing"):
         nsrdb.recording("16265").signal(0, 10)
+
+
+def test_a_table_of_beats_is_a_recording_of_annotations(tmp_path: Path) -> None:
+    folder = tmp_path / "vitaldb-arrhythmia"
+    folder.mkdir()
+    rows = ["10.5,N,N,False,", "11.2,V,N,False,", "11.0,N,N,False,", "11.5,,N,True,Start1", "12.0,S,AFIB/AFL,False,"]
+    rows += ["12.4,S,,False,", "12.9,U,Noise,True,"]
+    table = folder / "Annotation_file_7.csv"
+    table.write_text(
+        "\n".join(["\ufefftime_second,beat_type,rhythm_label,bad_signal_quality,x", *rows]), encoding="utf-8"
+    )
+    (folder / "metadata.csv").write_text("case_id,total_beats\n7,6\n")
+    database = open_database(folder)
+    assert database.record_ids == ("Annotation_file_7",)
+    record = database.annotations("Annotation_file_7")
+    assert record is not None and record.beats_labelled and record.rate_hz == 500
+    assert record.sample.tolist() == [5250, 5500, 5600, 6000, 6200, 6450]
+    assert "".join(record.symbol) == "NNVSSQ"
+    spans = [(span.start, span.stop, span.name) for span in record.rhythms]
+    assert spans == [(5250, 6000, "N"), (6000, 6450, "AFIB"), (6450, 6451, "NOISE")]
+    table.write_text("time_second,beat_type,rhythm_label\nsoon,N,N\n")
+    with pytest.raises(HeartlmError, match="Annotation_file_7"):
+        database.annotations("Annotation_file_7")
 
 
 def test_cudb_brackets_are_fibrillation_and_beats_are_unlabelled() -> None:

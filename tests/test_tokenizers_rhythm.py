@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.tokenizers.base import Lead
-from heartlm.tokenizers.rhythm import RhythmTokenizer
+from heartlm.tokenizers.rhythm import RhythmTokenizer, filtered_intervals
 from tests.synthetic_leads import heart_lead, rhythm_lead
 
 TOKENIZER = RhythmTokenizer()
@@ -47,7 +47,20 @@ def test_codes_are_the_same_at_every_rate_and_facets_compare_with_the_past() -> 
     assert np.array_equal(TOKENIZER.encode(rhythm_lead(rr_s, 1000)).codes, codes)
     rr, over_recent, over_previous = (np.append(0, codes[1:, facet].astype(int)) for facet in range(3))
     assert rr[11] < rr[10] < rr[12] and over_recent[11] < over_recent[10] < over_recent[12]
-    assert over_previous[12] > over_previous[10] and codes[0].tolist() == [0, 0, 0]
+    assert over_previous[12] > over_previous[10] and codes[0].tolist() == [0] * 5
+
+
+def test_the_filter_takes_early_beats_and_their_pauses_out_and_leaves_fibrillation_alone() -> None:
+    usual = np.array([np.nan] + [0.8] * 40)
+    ectopic = usual.copy()
+    ectopic[10::7], ectopic[11::7] = 0.5, 1.1
+    assert np.array_equal(filtered_intervals(ectopic)[1:], usual[1:])
+    irregularity = TOKENIZER.encode(rhythm_lead(ectopic[1:])).codes[20:, 4]
+    assert (irregularity == 1).all()
+    fibrillation = np.random.default_rng(1).uniform(0.5, 1.0, 200)
+    kept = filtered_intervals(fibrillation)
+    assert kept.std() > 0.6 * fibrillation.std()
+    assert (TOKENIZER.encode(rhythm_lead(fibrillation)).codes[20:, 4] > 10).all()
 
 
 def test_the_signal_is_never_read() -> None:
@@ -63,6 +76,6 @@ def test_the_signal_is_never_read() -> None:
 
 def test_one_beat_and_no_beat() -> None:
     lead = rhythm_lead(np.empty(0))
-    assert TOKENIZER.encode(lead).codes.tolist() == [[0, 0, 0]]
+    assert TOKENIZER.encode(lead).codes.tolist() == [[0] * 5]
     nobody = replace(lead.annotations, sample=np.empty(0, np.int64), symbol=np.empty(0, "<U1"))
-    assert TOKENIZER.encode(Lead(lead.recording, nobody)).codes.shape == (0, 3)
+    assert TOKENIZER.encode(Lead(lead.recording, nobody)).codes.shape == (0, 5)

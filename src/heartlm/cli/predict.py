@@ -37,6 +37,7 @@ class PredictOptions:
         lead: the lead to look at; by default MLII, II or the first ECG lead.
         checkpoint: the model with the lowest validation loss, or the last one.
         damaged: warn annotates a recording that shows damage all the same and says so; refuse stops.
+        window: beats judged together by a model of several widths (finetune --shortest-window); by default 128.
     """
 
     run: Path
@@ -47,6 +48,7 @@ class PredictOptions:
     lead: str | None = None
     checkpoint: Literal["best", "last"] = "best"
     damaged: Literal["refuse", "warn"] = "warn"
+    window: int | None = None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -78,6 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         lead=options.lead,
         checkpoint=options.checkpoint,
         damaged=options.damaged,
+        window=options.window,
     )
     path = write_annotations(options.out, Path(record_id).name, result.found, options.annotator)
     lead = f", lead {result.lead_name}" if result.lead_name else ""

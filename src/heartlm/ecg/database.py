@@ -17,6 +17,7 @@ import numpy as np
 
 from heartlm.ecg.databases_known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
 from heartlm.ecg.readers.annotation_file import AnnotationFile, read_annotation_file
+from heartlm.ecg.readers.beat_table import SUFFIX, read_beat_table
 from heartlm.ecg.readers.discovery import RecordFiles, find_records, printable
 from heartlm.ecg.readers.foreign import is_there
 from heartlm.ecg.readers.labels import OUTSIDE, beats_of, positions_at_rate, rhythms_of
@@ -103,7 +104,7 @@ class Database:
         recording = recording or self.recording(record_id)
         beats, rhythms = self._annotation_files(record_id)
         read: dict[Path | None, AnnotationFile] = {
-            path: read_annotation_file(path) for path in {beats, rhythms} if path is not None
+            path: _read_annotations(path) for path in {beats, rhythms} if path is not None
         }
         return self._combine(recording, read.get(beats), read.get(rhythms))
 
@@ -180,7 +181,7 @@ class Database:
         rate_hz = self._settings.get("rate_hz", self._known.rate_hz)
         path = files.annotation_paths[0]
         if rate_hz is None:
-            rate_hz = read_annotation_file(path).ticks_hz
+            rate_hz = _read_annotations(path).ticks_hz
         if rate_hz is None:
             raise HeartlmError(
                 f'{path}: has no header and states no rate; write "rate_hz" into {self.folder / "database.json"}'
@@ -204,6 +205,8 @@ class Database:
             ignored |= left_out
         else:
             stated = whole_record_rhythm(self.name, self.folder, recording)
+            if stated is None and self._known.whole_rhythm is not None and beat_file is not None:
+                rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self._known.whole_rhythm),)
             if stated is not None:
                 rhythms = (RhythmSpan(0, length, stated.name),)
                 sources.append(stated.source)
@@ -218,6 +221,10 @@ class Database:
         if (outside := sum(ignored.get(reason, 0) for reason in OUTSIDE)) > _MOST_OUTSIDE * (outside + len(sample)):
             faults.append(f"{sources[0]}: {outside} of {outside + len(sample)} beats are outside of the recording")
         return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored, tuple(faults))
+
+
+def _read_annotations(path: Path) -> AnnotationFile:
+    return read_beat_table(path) if path.suffix == SUFFIX else read_annotation_file(path)
 
 
 def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:

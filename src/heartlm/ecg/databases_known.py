@@ -23,6 +23,7 @@ class KnownDatabase:
         rhythm_annotators: the same for rhythm changes.
         beats_labelled: whether the beats' codes were assigned by an annotator, or all say N.
         unlabelled_annotators: those of `beat_annotators` whose codes nobody reviewed, where others' are labels.
+        whole_rhythm: the rhythm of all recordings, where no file tells one.
         bracketed_rhythm: the rhythm between `[` and `]`; None where `+` annotations tell it already.
         rate_hz: rate of records without a header; None where every record has one.
         uncalibrated: headers state gain 0, so that 200 adu/mV is assumed, as the WFDB library does.
@@ -37,6 +38,7 @@ class KnownDatabase:
     rhythm_annotators: tuple[str, ...] = ("atr",)
     beats_labelled: bool = True
     unlabelled_annotators: tuple[str, ...] = ()
+    whole_rhythm: str | None = None
     bracketed_rhythm: str | None = None
     rate_hz: float | None = None
     uncalibrated: bool = False
@@ -60,8 +62,8 @@ KNOWN_DATABASES: dict[str, KnownDatabase] = {
     "edb": KnownDatabase(),
     "ltdb": KnownDatabase(uncalibrated=True),
     "ltstdb": KnownDatabase(patient_of=lambda record_id: record_id[:5]),
-    "nsrdb": KnownDatabase(uncalibrated=True),
-    "nsr2db": KnownDatabase(beat_annotators=("ecg",), rhythm_annotators=(), rate_hz=128.0),
+    "nsrdb": KnownDatabase(uncalibrated=True, rhythm_annotators=(), whole_rhythm="N"),
+    "nsr2db": KnownDatabase(beat_annotators=("ecg",), rhythm_annotators=(), rate_hz=128.0, whole_rhythm="N"),
     "chfdb": KnownDatabase(beat_annotators=("ecg",), rhythm_annotators=(), beats_labelled=False, uncalibrated=True),
     "chf2db": KnownDatabase(beat_annotators=("ecg",), rhythm_annotators=(), rate_hz=128.0),
     "vfdb": KnownDatabase(beat_annotators=()),
@@ -69,6 +71,7 @@ KNOWN_DATABASES: dict[str, KnownDatabase] = {
     "qtdb": KnownDatabase(mitdb_record_of=lambda record_id: record_id.removeprefix("sel")),
     "sddb": KnownDatabase(beat_annotators=("atr", "ari"), unlabelled_annotators=("ari",)),
     "nstdb": KnownDatabase(uncalibrated=True, mitdb_record_of=lambda record_id: record_id[:3]),
+    "vitaldb-arrhythmia": KnownDatabase(beat_annotators=("csv",), rhythm_annotators=("csv",)),
     "ludb": KnownDatabase(beat_annotators=("ii",), rhythm_annotators=(), beats_labelled=False),
     "challenge-2017": KnownDatabase(beat_annotators=(), rhythm_annotators=(), beats_labelled=False),
     "ptb-xl": KnownDatabase(
@@ -85,6 +88,7 @@ _ALIASES = {
     "training2017": "challenge-2017",
     "cinc-2017": "challenge-2017",
     "ptbxl": "ptb-xl",
+    "vitaldb": "vitaldb-arrhythmia",
     "icentia11k": "icentia11k-continuous-ecg",
     "mit-bih-arrhythmia-database": "mitdb",
     "mit-bih-atrial-fibrillation-database": "afdb",

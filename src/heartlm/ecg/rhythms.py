@@ -49,6 +49,8 @@ _ALIASES = {
     "~": "NOISE",
     "PM": "P",
     "VER": "IVR",
+    "AFIB/AFL": "AFIB",
+    "Noise": "NOISE",
 }
 
 

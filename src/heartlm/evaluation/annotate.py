@@ -33,6 +33,9 @@ RHYTHM_OF_CLASS = ("OTHER", "VT", "VFIB", "ASYS", "NOISE")
 
 _NO_BEATS = np.empty(0, np.int64), np.empty(0, "<U1")
 
+USUAL_WINDOW = 128
+"""Beats judged together by models that take windows of several widths."""
+
 
 @dataclass(frozen=True)
 class Annotated:
@@ -64,6 +67,7 @@ def annotate(
     lead: str | None = None,
     checkpoint: str = "best",
     damaged: Damaged = "warn",
+    window: int | None = None,
 ) -> Annotated:
     """Annotate a recording with the model of a fine-tuned run.
 
@@ -75,9 +79,11 @@ def annotate(
         lead: the lead to look at; by default the one a corpus would take.
         checkpoint: the `"best"` model by validation loss, or the `"last"`.
         damaged: refuse a recording that shows damage, or use it with a warning.
+        window: beats that are judged together, of a model that labels windows of several widths; by default 128, or the
+            nearest that it has learnt.
 
     Raises:
-        HeartlmError: the run is not fine-tuned, or the recording cannot be used.
+        HeartlmError: the model has not learnt such windows, the run is not fine-tuned, or the recording cannot be used.
     """
     fine_tuned = load_finetuned(run, checkpoint)
     model, info, tokenizer = fine_tuned.model, fine_tuned.info, fine_tuned.tokenizer()
@@ -97,11 +103,21 @@ def annotate(
         answer = token_probabilities(model, tokens.codes, info.window).argmax(axis=1)
         found = _beats(answer[nearest(tokens.sample, known.sample)], known, info)
     else:
-        positive = token_probabilities(model, tokens.codes, info.window)[:, 1] >= info.threshold
+        positive = token_probabilities(model, tokens.codes, _width(info, window))[:, 1] >= info.threshold
         spans = rhythm_spans(positive, tokens.sample, end, info.positive[0])
         found = Annotations(known.rate_hz, *_NO_BEATS, spans, source=SOURCE)
     lead_name = ready.recording.lead_names[ready.lead] if tokenizer.needs_signal else ""
     return Annotated(info.task, lead_name, known, found, tuple(ready.recording.faults), seconds)
+
+
+def _width(info: ModelInfo, window: int | None) -> int:
+    shortest = info.shortest if info.pooled and info.shortest else info.window
+    if window is None:
+        return min(max(USUAL_WINDOW, shortest), info.window)
+    if not shortest <= window <= info.window:
+        learnt = f"{shortest} to {info.window}" if shortest < info.window else str(shortest)
+        raise HeartlmError(f"window: {window} found, but the model judges {learnt} beats together")
+    return window
 
 
 def _beats(answer: NDArray[np.int64], known: Annotations, info: ModelInfo) -> Annotations:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from heartlm.evaluation import zhou
+from heartlm.models.statistics import SCALES, interval_statistics
 from heartlm.tokenizers.running import mean_around, trailing_median
 
 Floats = NDArray[np.float64]
@@ -26,6 +28,9 @@ NUM_SHAPE_SAMPLES = 16
 
 SHORTEST_RR_S = 1e-3
 """Shorter intervals (two beats on one sample) are taken as this long, so that every ratio is finite."""
+
+FEWEST_INTERVALS, NUM_WINDOW_FEATURES = 4, 14 + len(SCALES)
+WINDOWS_AT_ONCE = 64
 
 PNN50_S = 0.050
 SAMPLE_ENTROPY_TOLERANCE_S = 0.030
@@ -49,12 +54,15 @@ def beat_features(waveforms: NDArray[np.float32], rr_s: Floats) -> Floats:
 
 
 def rr_window_features(rr_s: Floats) -> Floats:
-    """Describe windows of RR intervals; float64 `[num_windows, width]` → `[num_windows, 14]`, NaN where undefined.
+    """Describe windows of RR intervals; float64 `[num_windows, width]` → `[num_windows, 43]`, NaN where undefined.
 
     Rate (mean, median, extremes), spread (coefficient of variation, RMSSD and median absolute difference over the
     mean, quartiles' distance over the median, pNN50), order (turning point ratio, correlation with the next interval,
-    and with the one after), entropy (sample entropy, Zhou 2015).
+    and with the one after), entropy (sample entropy, Zhou 2015), and `heartlm.models.statistics.interval_statistics`,
+    among them what an ectopic filter leaves. All are undefined below 4 intervals.
     """
+    if rr_s.shape[1] < FEWEST_INTERVALS:
+        return np.full((len(rr_s), NUM_WINDOW_FEATURES), np.nan)
     rr_s = np.maximum(np.asarray(rr_s, np.float64), SHORTEST_RR_S)
     mean, median = rr_s.mean(axis=1), np.median(rr_s, axis=1)
     step = np.diff(rr_s, axis=1)
@@ -76,7 +84,11 @@ def rr_window_features(rr_s: Floats) -> Floats:
         np.array([_sample_entropy(window) for window in rr_s]),
         zhou.window_entropy(rr_s),
     ]
-    return np.stack(columns, axis=1)
+    statistics = [
+        interval_statistics(torch.from_numpy(part.astype(np.float32))).numpy()
+        for part in np.array_split(rr_s, -(-len(rr_s) // WINDOWS_AT_ONCE) or 1)
+    ]
+    return np.column_stack([*columns, np.concatenate(statistics)])
 
 
 def _rr_features(rr_s: Floats) -> Floats:

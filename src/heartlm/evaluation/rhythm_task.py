@@ -255,7 +255,8 @@ def _score(method: Verdicts, labels: WindowLabels, patient: NDArray[np.str_], co
 
 def _duration_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> dict[str, Any]:
     """Scores of time, of the model and, where it applies, of Zhou 2015 at its published window."""
-    flags = {"durations": [_positive_beats(lead, tuned) for lead in track(leads, len(leads), "predict")]}
+    width = window_of(tuned, config) if tuned.info.pooled else tuned.info.window
+    flags = {"durations": [_positive_beats(lead, tuned, width) for lead in track(leads, len(leads), "predict")]}
     if config.baselines and tuned.info.positive[0] == "AFIB" and tuned.tokens_are_beats:
         flags["durations of Zhou 2015"] = [zhou.detect(rr_of(lead)) for lead in leads]
     patients = [lead.patient_id for lead in leads]
@@ -270,8 +271,8 @@ def _duration_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: Eval
     }
 
 
-def _positive_beats(lead: ScoredLead, tuned: FineTuned) -> Flags:
-    probabilities = token_probabilities(tuned.model, np.asarray(lead.tokens.codes), tuned.info.window)
+def _positive_beats(lead: ScoredLead, tuned: FineTuned, width: int) -> Flags:
+    probabilities = token_probabilities(tuned.model, np.asarray(lead.tokens.codes), width)
     return np.asarray(probabilities[:, 1] >= tuned.info.threshold)
 
 

@@ -19,6 +19,7 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.models.config import ModelConfig
 from heartlm.models.dropout import dropped
 from heartlm.models.embedding import FacetEmbedding
+from heartlm.models.statistics import WindowStatistics
 from heartlm.models.transformer import SITES_OF_BLOCK, Block, Trunk
 
 
@@ -30,10 +31,17 @@ class HeartModel(nn.Module):
         geometry: where the codes of each facet lie, float32 `[num_codes, num_coordinates]` each.
         num_classes: classes of the head for labels; 0 for a foundation model.
         pooled: the head labels whole windows instead of single tokens.
+        seconds: the interval that each code of the first facet stands for, float32 `[size]`; with it a pooled head also
+            reads the `heartlm.models.statistics` of a window.
     """
 
     def __init__(
-        self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0, pooled: bool = False
+        self,
+        config: ModelConfig,
+        geometry: Sequence[Tensor],
+        num_classes: int = 0,
+        pooled: bool = False,
+        seconds: Tensor | None = None,
     ) -> None:
         super().__init__()
         assert config.width, "resolve the config first"
@@ -45,6 +53,7 @@ class HeartModel(nn.Module):
         for head in (*self.facet_heads, self.class_head):
             if isinstance(head, nn.Linear):
                 nn.init.normal_(head.weight, std=0.02)
+        self.statistics = WindowStatistics(seconds, config.width) if seconds is not None else None
 
     def recompute(self, recompute: bool = True) -> None:
         """Let each block compute its activations a second time in the backward pass instead of keeping them."""
@@ -99,5 +108,7 @@ class HeartModel(nn.Module):
         if self.pooled:
             weight = torch.ones_like(hidden[..., :1]) if valid is None else valid[..., None].to(hidden.dtype)
             hidden = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
+            if self.statistics is not None:
+                hidden = hidden + self.statistics(codes[..., 0], valid)
         logits: Tensor = self.class_head(hidden)
         return logits

@@ -25,7 +25,8 @@ from heartlm.models.waveform import WaveformNetwork
 from heartlm.typed import typed
 
 SCHEMA_VERSION = 1
-_CLASS_HEAD = "class_head."
+_NEW = ("class_head.", "statistics.")
+"""Beginnings of the names of tensors that a foundation model does not have."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,20 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[HeartM
         HeartlmError: there is none, it is of another schema version, or its files are damaged.
     """
     tensors, info = _read(folder)
-    model = build_model(info.config, geometry_of(tensors, info.config), len(info.classes), info.pooled)
+    seconds = tensors.get("statistics.seconds")
+    model = build_model(info.config, geometry_of(tensors, info.config), len(info.classes), info.pooled, seconds)
     _fill(model, tensors, folder)
     return model.to(device).eval(), info
 
 
 def load_foundation(
-    folder: Path, *, num_classes: int, pooled: bool, dropout: float, keep_weights: bool
+    folder: Path,
+    *,
+    num_classes: int,
+    pooled: bool,
+    dropout: float,
+    keep_weights: bool,
+    seconds: Tensor | None = None,
 ) -> tuple[HeartModel, ModelInfo]:
     """Load a pretrained model with a new head of `num_classes`; without `keep_weights` only its shape and geometry.
 
@@ -107,17 +115,23 @@ def load_foundation(
     """
     tensors, info = _read(folder)
     config = ModelConfig(**{**asdict(info.config), "dropout": dropout, "facet_sizes": info.config.facet_sizes})
-    model = build_model(config, geometry_of(tensors, config), num_classes, pooled)
+    model = build_model(config, geometry_of(tensors, config), num_classes, pooled, seconds)
     if keep_weights:
-        kept = {name: value for name, value in tensors.items() if not name.startswith(_CLASS_HEAD)}
-        new = {name: value for name, value in model.state_dict().items() if name.startswith(_CLASS_HEAD)}
+        kept = {name: value for name, value in tensors.items() if not name.startswith(_NEW)}
+        new = {name: value for name, value in model.state_dict().items() if name.startswith(_NEW)}
         _fill(model, kept | new, folder)
     model.facet_heads.requires_grad_(False)
     return model, ModelInfo(**{**vars(info), "config": config})
 
 
-def build_model(config: ModelConfig, geometry: list[Tensor], num_classes: int = 0, pooled: bool = False) -> HeartModel:
-    """Build a model with random weights.
+def build_model(
+    config: ModelConfig,
+    geometry: list[Tensor],
+    num_classes: int = 0,
+    pooled: bool = False,
+    seconds: Tensor | None = None,
+) -> HeartModel:
+    """Build a model with random weights; see `HeartModel` for the arguments.
 
     Raises:
         HeartlmError: the geometry is of another number of codes than the config.
@@ -128,7 +142,7 @@ def build_model(config: ModelConfig, geometry: list[Tensor], num_classes: int = 
         )
     if config.network == "waveform":
         return WaveformNetwork(config, geometry, num_classes)
-    return HeartModel(config, geometry, num_classes, pooled)
+    return HeartModel(config, geometry, num_classes, pooled, seconds)
 
 
 def geometry_of(tensors: dict[str, Tensor], config: ModelConfig) -> list[Tensor]:

@@ -237,6 +237,7 @@ class LabelBatches(MakeBatch):
         seed: of what is hidden, and of the widths.
         shortest: in training every step cuts its windows into parts of one width, drawn from the halves of the windows'
             width down to this one; None leaves them whole.
+        num_kept: first facets that are never hidden, since the head reads them too.
     """
 
     corpus: Corpus
@@ -246,6 +247,7 @@ class LabelBatches(MakeBatch):
     facet_dropout: float
     seed: int
     shortest: int | None = None
+    num_kept: int = 0
 
     def draft(self, windows: Windows, place: Place) -> Draft:
         """Gather labels, and choose what to hide and how wide windows are."""
@@ -268,7 +270,9 @@ class LabelBatches(MakeBatch):
         shape = len(windows), windows.width, self.corpus.codes.shape[1]
         first = place.first_window * shape[1] * shape[2]
         stream = place.stream(self.seed, DROP_STREAM)
-        return draws_below(self.facet_dropout, stream, first, int(np.prod(shape))).reshape(shape)
+        hidden = draws_below(self.facet_dropout, stream, first, int(np.prod(shape))).reshape(shape)
+        hidden[..., : self.num_kept] = False
+        return hidden
 
     def finish(self, parts: Parts, draft: Draft) -> Batch:
         """Hide what was chosen."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.errors import HeartlmError
@@ -17,6 +18,7 @@ from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model, load_foundation
 from heartlm.tokenizers.millivolts import MillivoltTokenizer
+from heartlm.tokenizers.rhythm import RHYTHM_FACETS
 from heartlm.training import waveform
 from heartlm.training.batches import BEAT_TASK_CLASSES, IGNORE, LabelBatches, beat_labels, rhythm_labels
 from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_WINDOW, FinetuneConfig
@@ -55,6 +57,7 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
         pooled=config.head == "window",
         dropout=config.dropout,
         keep_weights=not config.from_scratch,
+        seconds=interval_levels(corpus) if config.head == "window" else None,
     )
     check_tokenizer(corpus, foundation, config.foundation)
     assert foundation.config.width
@@ -77,7 +80,14 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
         info=_info(config, foundation, classes),
         sampler=windows,
         make_batch=LabelBatches(
-            corpus, labels, mask_codes, pooled, config.facet_dropout, config.seed, config.shortest_window
+            corpus,
+            labels,
+            mask_codes,
+            pooled,
+            config.facet_dropout,
+            config.seed,
+            config.shortest_window,
+            num_kept=int(model.statistics is not None),
         ),
         loss=loss,
         validation=validation_windows(corpus, held_out, config.window),
@@ -155,6 +165,16 @@ def _about(config: FinetuneConfig, foundation: ModelInfo, model: HeartModel) -> 
         "num_parameters": model.num_parameters,
         "steps": config.steps,
     }
+
+
+def interval_levels(corpus: Corpus) -> Tensor | None:
+    """The interval that each code of the rhythm tokenizer's first facet stands for, 0 for "unknown"; else None."""
+    if corpus.manifest["tokenizer"]["kind"] != "rhythm":
+        return None
+    facet = RHYTHM_FACETS[0].scale
+    seconds = facet.decode(np.arange(facet.size, dtype=np.uint16))
+    # the mask's code, which follows the tokenizer's, tells none either
+    return torch.from_numpy(np.append(np.nan_to_num(seconds), 0).astype(np.float32))
 
 
 def class_names(config: FinetuneConfig) -> tuple[str, ...]:

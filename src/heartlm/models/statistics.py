@@ -1,0 +1,211 @@
+"""What a window of RR intervals says as a whole: measures of irregularity, computed from its tokens.
+
+A transformer of this size does not find Zhou's entropy by itself. Given the measures that rules and trees use, the head
+for windows starts where these end. They are computed from the window's own intervals alone, so they mean the same at
+every width.
+
+Shapes: B windows, T intervals a window.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+SCALES: dict[str, tuple[float, float]] = {
+    "log_mean": (-0.3, 0.3),
+    "log_length": (4.2, 1.1),
+    "log_cv": (-2.1, 1.0),
+    "log_rmssd": (-1.7, 1.3),
+    "log_mad": (-3.4, 1.4),
+    "log_cv_filtered": (-2.5, 1.0),
+    "log_rmssd_filtered": (-2.6, 1.2),
+    "log_mad_filtered": (-3.8, 1.1),
+    "log_cv_median": (-2.6, 1.0),
+    "log_rmssd_median": (-2.9, 1.3),
+    "log_mad_median": (-4.6, 1.5),
+    "entropy": (0.35, 0.4),
+    "entropy_filtered": (0.25, 0.35),
+    "entropy_median": (0.2, 0.3),
+    "cosen": (-1.6, 0.9),
+    "steps_above_50_ms": (0.4, 0.35),
+    "turns": (0.55, 0.15),
+    "correlation_1": (0.1, 0.4),
+    "correlation_2": (0.15, 0.35),
+    "correlation_3": (0.15, 0.35),
+    "log_cv_pairs": (-2.4, 1.1),
+    "log_cv_triples": (-2.6, 1.1),
+    "low": (0.8, 0.15),
+    "high": (1.25, 0.25),
+    "usual": (0.55, 0.3),
+    "dispersion": (0.45, 0.35),
+    "bigeminy": (-10.3, 2.4),
+    "early_then_late": (0.12, 0.1),
+    "late_then_early": (0.12, 0.1),
+}
+"""Names, and about the median and spread of each over windows of 16 to 512 beats of afdb, ltafdb, nsrdb and VitalDB, by
+which they are scaled. `filtered`: after the ectopic filter; `median`: after a running median of three. Sums of two and
+three intervals are steady in bigeminy and trigeminy."""
+
+SHORTEST_S, LONGEST_S = 0.15, 4.0
+EARLY, AROUND = 0.87, 7
+"""An interval below this share of the median of `AROUND` is early; early ones and late ones after them are replaced."""
+
+TOLERANCE_MS = 30
+STEP_S = 0.05
+RUN = 8
+
+
+def interval_statistics(seconds: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Measures of irregularity of windows of RR intervals, in the order of `SCALES`, scaled.
+
+    Entropies are Zhou's (2015) and CoSEn (Lake and Moorman 2011) with the tolerance fixed at 30 ms; dispersion and
+    bigeminy are those of Petrėnas (2015), averaged over runs of 8 intervals.
+
+    Args:
+        seconds: float32 `[B, T]`, at least 4 of each window valid for entropies other than 0.
+        valid: intervals to look at, the first of each window, bool `[B, T]`; None for all.
+
+    Returns:
+        float32 `[B, len(SCALES)]`, finite.
+    """
+    if valid is None:
+        valid = torch.ones_like(seconds, dtype=torch.bool)
+    short = max(0, RUN - seconds.shape[1])
+    seconds, valid = F.pad(seconds, (0, short)), F.pad(valid, (0, short))
+    num = valid.sum(dim=1, keepdim=True)
+    last = (num - 1).clamp(min=0)
+    place = torch.minimum(torch.arange(seconds.shape[1], device=seconds.device)[None], last)
+    x = seconds.gather(1, place).clamp(SHORTEST_S, LONGEST_S)  # the end repeats the last interval, for running medians
+    inside = place[:, :1] + torch.arange(x.shape[1], device=x.device) < num
+    around = _running_median(x, AROUND)
+    early = x < EARLY * around
+    late = F.pad(early[:, :-1], (1, 0)) & (x > around)
+    filtered, smooth = torch.where(early | late, around, x), _running_median(x, 3)
+    nothing = torch.tensor(torch.nan, device=x.device)
+    known = torch.where(inside, x, nothing)
+    mean = known.nanmean(1)
+    columns = [mean.log(), num[:, 0].clamp(min=1).float().log()]
+    for series in (x, filtered, smooth):
+        columns += _spread(torch.where(inside, series, nothing))
+    columns += [_entropy(series, inside) for series in (x, filtered, smooth)]
+    columns.append(_cosen(x, inside))
+    step = known.diff(dim=1)
+    first, second = step[:, :-1], step[:, 1:]
+    relative = known / known.nanmedian(1, keepdim=True).values
+    columns += [
+        _share(step.abs() > STEP_S, step),
+        _share(first * second < 0, second),
+        _correlation(known[:, 1:], known[:, :-1]),
+        _correlation(known[:, 2:], known[:, :-2]),
+        _correlation(known[:, 3:], known[:, :-3]),
+        *(_spread(known.unfold(1, size, 1).mean(2))[0] for size in (2, 3)),
+        relative.nanquantile(0.05, dim=1),
+        relative.nanquantile(0.95, dim=1),
+        _share((relative - 1).abs() < STEP_S, relative),
+        *_dispersion(x, smooth, inside),
+        _share((first < -STEP_S) & (second > STEP_S), second),
+        _share((first > STEP_S) & (second < -STEP_S), second),
+    ]
+    centre, spread = torch.tensor(list(SCALES.values()), device=x.device).T
+    return torch.nan_to_num((torch.stack(columns, dim=1) - centre) / spread).clamp(-5, 5)
+
+
+def _running_median(x: Tensor, width: int) -> Tensor:
+    """Median of `width` neighbours, the ends repeated; the shape of `x`."""
+    ends = F.pad(x[:, None], (width // 2, width // 2), mode="replicate")[:, 0]
+    return ends.unfold(1, width, 1).median(dim=2).values
+
+
+def _spread(known: Tensor) -> list[Tensor]:
+    """Logarithms of standard deviation, RMSSD and median absolute step over the mean."""
+    mean, step = known.nanmean(1), known.diff(dim=1)
+    deviation = ((known - mean[:, None]) ** 2).nanmean(1).sqrt()
+    measures = deviation, (step**2).nanmean(1).sqrt(), step.abs().nanmedian(1).values
+    return [(measure / mean + 1e-3).log() for measure in measures]
+
+
+def _share(holds: Tensor, known: Tensor) -> Tensor:
+    """Share of the values that are known where something holds."""
+    is_known = ~known.isnan()
+    return (holds & is_known).sum(1) / is_known.sum(1).clamp(min=1)
+
+
+def _correlation(one: Tensor, other: Tensor) -> Tensor:
+    both = ~(one.isnan() | other.isnan())
+    num = both.sum(1, keepdim=True).clamp(min=1)
+    one, other = (torch.where(both, x, torch.zeros_like(x)) for x in (one, other))
+    one, other = (torch.where(both, x - x.sum(1, keepdim=True) / num, torch.zeros_like(x)) for x in (one, other))
+    power = ((one**2).sum(1) * (other**2).sum(1)).sqrt()
+    return (one * other).sum(1) / power.clamp(min=1e-9)
+
+
+def _entropy(x: Tensor, inside: Tensor) -> Tensor:
+    """Scaled entropy of words of three symbols of 5 beats a minute, as `heartlm.evaluation.zhou` has it; `[B]`."""
+    symbol = (60 / x / 5).floor().clamp(max=63)
+    word = (symbol[:, :-2] * 64 + symbol[:, 1:-1]) * 64 + symbol[:, 2:]
+    counts = inside[:, 2:]
+    word = torch.where(counts, word, torch.tensor(-1.0, device=x.device))
+    ordered = word.sort(dim=1).values
+    same = torch.searchsorted(ordered, word, right=True) - torch.searchsorted(ordered, word)
+    num = counts.sum(1).clamp(min=2)
+    zero = torch.zeros_like(word)
+    num_different = torch.where(counts, 1 / same, zero).sum(1)
+    bits = torch.where(counts, -(same / num[:, None]).log2(), zero).sum(1) / num
+    return num_different * bits / (num * num.log2())
+
+
+def _cosen(x: Tensor, inside: Tensor) -> Tensor:
+    """Coefficient of sample entropy, of order 1; `[B]`."""
+    num = inside.sum(1)
+    mean = torch.where(inside, x, torch.zeros_like(x)).sum(1) / num.clamp(min=1)
+    milliseconds = (1000 * x).round().to(torch.int16)  # quick to compare
+    ones, twos = torch.zeros_like(mean), torch.zeros_like(mean)
+    for window, length in enumerate(num.tolist()):
+        own = milliseconds[window, :length]
+        near = (own[:, None] - own).abs_() <= TOLERANCE_MS
+        ones[window], twos[window] = near[:-1, :-1].sum(), (near[:-1, :-1] & near[1:, 1:]).sum()
+    itself = num - 1
+    matches = ((ones - itself) / 2).clamp(min=1).log() - ((twos - itself) / 2).clamp(min=0.5).log()
+    return matches + torch.log(2 * TOLERANCE_MS / (1000 * mean.clamp(min=SHORTEST_S)))
+
+
+def _dispersion(x: Tensor, smooth: Tensor, inside: Tensor) -> list[Tensor]:
+    """Share of pairs in runs that differ by 30 ms after the median; how far the median changes a run's sum."""
+    ends = inside[:, RUN - 1 :]
+    runs = smooth.unfold(1, RUN, 1)
+    pairs = torch.combinations(torch.arange(RUN, device=x.device))
+    differ = ((runs[..., pairs[:, 0]] - runs[..., pairs[:, 1]]).abs() >= TOLERANCE_MS / 1000).float().mean(2)
+    change = ((runs.sum(2) / x.unfold(1, RUN, 1).sum(2) - 1) ** 2 + 1e-6).log()
+    num = ends.sum(1).clamp(min=1)
+    return [torch.where(ends, value, torch.zeros_like(value)).sum(1) / num for value in (differ, change)]
+
+
+class WindowStatistics(nn.Module):
+    """The statistics of windows of tokens as vectors to add to what the trunk says of them.
+
+    Args:
+        seconds: the interval that each code of the first facet stands for, 0 where it tells none, float32 `[size]`.
+        width: of the model.
+    """
+
+    seconds: Tensor
+
+    def __init__(self, seconds: Tensor, width: int) -> None:
+        super().__init__()
+        self.register_buffer("seconds", seconds)
+        self.into = nn.Linear(len(SCALES), width)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, codes: Tensor, valid: Tensor | None) -> Tensor:
+        """Vectors `[B, width]` of the first facet's `codes` `[B, T]`; an unknown interval repeats its neighbour."""
+        with torch.no_grad():
+            seconds = self.seconds[codes]
+            place = torch.arange(codes.shape[1], device=codes.device)
+            before = torch.where(seconds > 0, place, -1).cummax(dim=1).values
+            first = torch.where(seconds > 0, place, codes.shape[1] - 1).min(dim=1, keepdim=True).values
+            seconds = seconds.gather(1, torch.where(before < 0, first, before))
+            statistics = interval_statistics(seconds.float(), valid)
+        out: Tensor = self.out(F.silu(self.into(statistics)))
+        return out

@@ -1,0 +1,96 @@
+"""What windows of RR intervals say as a whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from heartlm.evaluation import zhou
+from heartlm.evaluation.features import NUM_WINDOW_FEATURES, rr_window_features
+from heartlm.models.config import ModelConfig
+from heartlm.models.heart import HeartModel
+from heartlm.models.statistics import SCALES, WindowStatistics, interval_statistics
+
+NAMES = list(SCALES)
+
+
+def windows(num: int = 6, width: int = 40) -> torch.Tensor:
+    """Sinus rhythm, bigeminy and fibrillation."""
+    random = np.random.default_rng(0)
+    sinus = random.normal(0.8, 0.02, (num, width))
+    bigeminy = np.tile([0.6, 1.0], (num, width // 2)) + random.normal(0, 0.01, (num, width))
+    return torch.tensor(np.concatenate([sinus, bigeminy, random.uniform(0.4, 1.1, (num, width))]), dtype=torch.float32)
+
+
+def unscaled(statistics: torch.Tensor, name: str) -> torch.Tensor:
+    centre, spread = SCALES[name]
+    return statistics[:, NAMES.index(name)] * spread + centre
+
+
+def test_the_entropy_is_zhous() -> None:
+    seconds = windows()
+    expected = zhou.window_entropy(seconds.numpy().astype(np.float64))
+    assert unscaled(interval_statistics(seconds), "entropy").numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def test_cosen_against_its_definition() -> None:
+    seconds = windows()
+    for row, found in zip(seconds.numpy(), unscaled(interval_statistics(seconds), "cosen").tolist(), strict=True):
+        x = np.rint(1000 * row)
+        pairs = [(i, j) for i in range(len(x) - 1) for j in range(i + 1, len(x) - 1)]
+        ones = [pair for pair in pairs if abs(x[pair[0]] - x[pair[1]]) <= 30]
+        twos = sum(abs(x[i + 1] - x[j + 1]) <= 30 for i, j in ones)
+        entropy = np.log(max(len(ones), 1) / max(twos, 0.5)) + np.log(2 * 0.03 / row.mean())
+        assert found == pytest.approx(entropy, abs=1e-4) or abs(found - SCALES["cosen"][0]) > 4.9 * SCALES["cosen"][1]
+
+
+def test_padding_changes_nothing() -> None:
+    seconds = windows()
+    wider = torch.cat([seconds, torch.full((len(seconds), 13), 2.2)], dim=1)
+    valid = torch.arange(wider.shape[1]) < seconds.shape[1]
+    found = interval_statistics(wider, valid.expand(len(wider), -1))
+    torch.testing.assert_close(found, interval_statistics(seconds), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7])
+def test_few_intervals_give_numbers(width: int) -> None:
+    found = interval_statistics(windows()[:, :width])
+    assert found.shape == (18, len(SCALES)) and found.isfinite().all()
+    features = rr_window_features(windows()[:, :width].numpy())
+    assert features.shape == (18, NUM_WINDOW_FEATURES) and np.isnan(features).all() == (width < 4)
+    empty = interval_statistics(windows(), torch.zeros(18, 40, dtype=torch.bool))
+    assert empty.isfinite().all()
+
+
+def test_bigeminy_is_told_from_fibrillation() -> None:
+    statistics = interval_statistics(windows())
+    for name in ("log_cv_pairs", "entropy", "turns"):
+        sinus, bigeminy, fibrillation = unscaled(statistics, name).split(6)
+        if name == "turns":
+            assert bigeminy.min() >= max(sinus.max(), fibrillation.max())
+        else:
+            assert max(sinus.max(), bigeminy.max()) < fibrillation.min()
+
+
+def test_an_unknown_interval_repeats_its_neighbour() -> None:
+    seconds = torch.tensor([0.0, 0.5, 0.6, 0.7, 0.8, 0.9])
+    module = WindowStatistics(seconds, 32)
+    known = torch.tensor([[1, 1, 2, 3, 3, 4, 5, 5]])
+    unknown = torch.tensor([[0, 1, 2, 3, 0, 4, 5, 0]])
+    torch.testing.assert_close(module(unknown, None), module(known, None))
+    nothing = module(torch.zeros_like(known), None)
+    assert nothing.isfinite().all()
+
+
+def test_a_pooled_head_reads_the_statistics() -> None:
+    config = ModelConfig((6, 4), depth=1, width=32).resolve()
+    geometry = [torch.randn(size, 3) for size in config.facet_sizes]
+    seconds = torch.tensor([0.0, 0.5, 0.6, 0.7, 0.8, 0.9])
+    model = HeartModel(config, geometry, num_classes=2, pooled=True, seconds=seconds).eval()
+    assert model.statistics is not None
+    codes = torch.randint(0, 4, (3, 12, 2))
+    before = model.class_logits(codes)
+    with torch.no_grad():
+        model.statistics.out.weight.mul_(2)
+    assert not torch.equal(model.class_logits(codes), before)
