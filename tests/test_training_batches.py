@@ -139,6 +139,20 @@ def test_codes_are_hidden_in_training_only(corpus: Corpus, windows: Windows) -> 
     assert (make(windows, 4).codes != make(windows, 3).codes).any()
 
 
+def test_waveforms_are_hidden_from_whole_windows(corpus: Corpus, windows: Windows) -> None:
+    facets = [{"name": name, "size": size} for name, size in zip(("shape_0", "rr"), SIZES, strict=True)]
+    named = dataclasses.replace(corpus, manifest={"tokenizer": {"facets": facets}})
+    make = dataclasses.replace(labelled(named), waveform_dropout=0.5)
+    plain = corpus.codes[windows.index]
+    hidden = np.concatenate([make(windows, step).codes.numpy() == MASK for step in range(20)])
+    bare = hidden[:, :, 0].all(axis=1)
+    assert 0.3 < bare.mean() < 0.7
+    assert not hidden[:, :, 1].any() and not hidden[~bare, :, 0].any()
+    np.testing.assert_array_equal(make(windows, None).codes, plain)
+    half = [make(windows[part], 1, part.start, len(windows)).codes for part in (slice(0, 5), slice(5, len(windows)))]
+    np.testing.assert_array_equal(np.concatenate(half), make(windows, 1).codes)
+
+
 def test_window_labels_are_the_majority(corpus: Corpus, windows: Windows) -> None:
     tokens, pooled = labelled(corpus)(windows, None), labelled(corpus, pooled=True)(windows, None)
     assert pooled.target.shape == pooled.counts.shape == (len(windows),)

@@ -28,7 +28,7 @@ IMPOSSIBLE: list[tuple[type[TrainingConfig], str, Any]] = [
     *((PretrainConfig, "seed", value) for value in (-1, 2**31)),
     (PretrainConfig, "warmup_steps", -1),
     (PretrainConfig, "dropout", 1.0),
-    *((FinetuneConfig, name, 1.0) for name in ("dropout", "facet_dropout")),
+    *((FinetuneConfig, name, 1.0) for name in ("dropout", "facet_dropout", "waveform_dropout")),
     *((FinetuneConfig, f"{of}_balance", value) for of in ("class", "patient") for value in (-0.1, 1.5, math.nan)),
     (FinetuneConfig, "rhythm", "JAZZ"),
     (FinetuneConfig, "head", "window"),

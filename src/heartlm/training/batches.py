@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.kernels.draws import Spans, Stream, draws, draws_below, hide_spans
 from heartlm.kernels.gather import gather_codes, gather_windows
 
-MASK_STREAM, DROP_STREAM, WIDTH_STREAM = 1, 2, 4
+MASK_STREAM, DROP_STREAM, WIDTH_STREAM, WAVEFORM_STREAM = 1, 2, 4, 5
 IGNORE = -1
 
 
@@ -238,6 +239,7 @@ class LabelBatches(MakeBatch):
         shortest: in training every step cuts its windows into parts of one width, drawn from the halves of the windows'
             width down to this one; None leaves them whole.
         num_kept: first facets that are never hidden, since the head reads them too.
+        waveform_dropout: share of windows whose codes of shape and deviation are all hidden in training.
     """
 
     corpus: Corpus
@@ -248,6 +250,7 @@ class LabelBatches(MakeBatch):
     seed: int
     shortest: int | None = None
     num_kept: int = 0
+    waveform_dropout: float = 0.0
 
     def draft(self, windows: Windows, place: Place) -> Draft:
         """Gather labels, and choose what to hide and how wide windows are."""
@@ -257,7 +260,8 @@ class LabelBatches(MakeBatch):
         of_tokens = of_tokens.reshape(-1, width)
         labels = majority(of_tokens) if self.pooled else of_tokens
         num_counting = (labels != IGNORE).reshape(len(of_tokens), -1).sum(axis=1)
-        hidden = self._dropped(windows, place) if place.step is not None and self.facet_dropout else None
+        hides = place.step is not None and (self.facet_dropout or self.waveform_dropout)
+        hidden = self._dropped(windows, place) if hides else None
         return Draft(windows.valid.reshape(-1, width).sum(axis=1), num_counting, hidden, labels)
 
     def _width(self, widest: int, place: Place) -> int:
@@ -271,8 +275,17 @@ class LabelBatches(MakeBatch):
         first = place.first_window * shape[1] * shape[2]
         stream = place.stream(self.seed, DROP_STREAM)
         hidden = draws_below(self.facet_dropout, stream, first, int(np.prod(shape))).reshape(shape)
+        if self.waveform_dropout:
+            stream = place.stream(self.seed, WAVEFORM_STREAM)
+            bare = draws_below(self.waveform_dropout, stream, place.first_window, len(windows))
+            hidden |= bare[:, None, None] & self._of_waveform
         hidden[..., : self.num_kept] = False
         return hidden
+
+    @cached_property
+    def _of_waveform(self) -> NDArray[np.bool_]:
+        names = [facet["name"] for facet in self.corpus.manifest["tokenizer"]["facets"]]
+        return np.array([name.startswith(("shape_", "deviation_")) for name in names])
 
     def finish(self, parts: Parts, draft: Draft) -> Batch:
         """Hide what was chosen."""

@@ -274,6 +274,8 @@ class FinetuneConfig(TrainingConfig):
         class_balance: 0 weighs every labelled token alike, 1 every class alike, 0.5 lies between.
         patient_balance: 0 weighs a class by its labels, 1 gives every patient with labels of it an equal part in it.
         facet_dropout: share of codes hidden from the model in training.
+        waveform_dropout: share of windows whose waveform codes are all hidden in training (beat tokenizer): the model
+            learns not to rely on what a beat looks like where its timing and its comparison with others tell more.
         dropout: share of activations dropped in training.
     """
 
@@ -288,6 +290,7 @@ class FinetuneConfig(TrainingConfig):
     class_balance: float = 0.5
     patient_balance: float = 0.5
     facet_dropout: float = 0.1
+    waveform_dropout: float = 0.5
     dropout: float = 0.1
 
     def check(self) -> None:
@@ -302,7 +305,7 @@ class FinetuneConfig(TrainingConfig):
         if self.rhythm not in RHYTHMS:
             raise HeartlmError(f"rhythm: {self.rhythm!r} found, one of {', '.join(RHYTHMS)} expected")
         self._require(lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "patient_balance")
-        self._require(lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "dropout")
+        self._require(lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "waveform_dropout", "dropout")
         self._require(lambda value: 0 < value < 1, "between 0 and 1", "threshold")
         self._require(lambda value: 1 <= value <= self.window, f"1 to {self.window}, the window", "shortest_window")
         if self.shortest_window is not None and self.compile:

@@ -88,6 +88,7 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
             config.seed,
             config.shortest_window,
             num_kept=int(model.statistics is not None),
+            waveform_dropout=config.waveform_dropout,
         ),
         loss=loss,
         validation=validation_windows(corpus, held_out, config.window),
