@@ -20,10 +20,11 @@ from heartlm.ecg.database import open_database
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.waveform_features import NAMES, waveform_features
+from heartlm.evaluation.waveform_task import class_probabilities, smoothed
 from heartlm.models.config import ModelConfig
 from heartlm.models.store import build_model
 from heartlm.models.waveform import flops_per_window
-from heartlm.tokenizers.millivolts import KNEE_MV, LIMIT_MV, STEP, MillivoltTokenizer, dequantize, quantize
+from heartlm.tokenizers.millivolts import KNEE_MV, LIMIT_MV, NO_SIGNAL, STEP, MillivoltTokenizer, dequantize, quantize
 from heartlm.training.batches import IGNORE
 from heartlm.training.waveform import (
     ASYSTOLE,
@@ -264,6 +265,31 @@ def test_features_tell_a_sine_from_a_heart() -> None:
     assert named["kurtosis"][0] == pytest.approx(1.5, abs=0.1) and named["kurtosis"][1] > 5
     assert named["tcsc"][0] > 0.8 > named["tcsc"][1] and named["a2"][0] > 0.9
     assert np.isfinite(waveform_features(np.zeros((2, WINDOW), np.float32))).all()
+
+
+def test_answers_are_averaged_over_the_past_of_a_lead_alone() -> None:
+    probabilities = np.array([[0.9, 0.1], [0.1, 0.9], [0.1, 0.9], [0.1, 0.9], [0.8, 0.2], [0.2, 0.8]])
+    lead = np.array([0, 0, 0, 0, 1, 1])
+    answers = smoothed(probabilities, lead)
+    assert answers.sum(axis=1) == pytest.approx(1)
+    assert answers[[0, 3, 4]] == pytest.approx(probabilities[[0, 3, 4]])
+    assert answers[1] == pytest.approx([0.5, 0.5]) and answers[5] == pytest.approx([0.5, 0.5])
+    changed = np.concatenate([probabilities[:3], probabilities[:3]])
+    assert np.array_equal(smoothed(changed, lead)[:3], answers[:3])
+
+
+def test_no_signal_is_noise_and_never_asystole(tmp_path: Path) -> None:
+    lead = heart_lead(60)
+    signal = lead.signal_mv().copy()
+    signal[5000:8000] = np.nan
+    tokens = MillivoltTokenizer().encode(lead_of(signal, np.empty(0, np.int64)))
+    gone = tokens.codes[2000:3200, 0]
+    assert (gone == NO_SIGNAL).mean() > 0.99 and not dequantize(gone[:1000]).any()
+    assert (tokens.codes[:1990, 0] != NO_SIGNAL).all()
+    config = ModelConfig((1024,), 4, 48, network="waveform").resolve()
+    model = build_model(config, [torch.from_numpy(MillivoltTokenizer().geometry()[0])], len(CLASSES)).eval()
+    answers = class_probabilities(model, tokens.codes[2100 : 2100 + WINDOW][None], np.zeros(1, np.int64))
+    assert answers.argmax() == NOISE
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def joined_spans(names: Sequence[str], sample: NDArray[np.int64], end: int) -> t
 
 
 def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
-    """Probability of each class of the task waveform in every second: the mean over the windows that cover it.
+    """Probability of each class of the task waveform in every second: the mean of the windows that cover it.
 
     Raises:
         HeartlmError: the recording is shorter than a window.
@@ -167,7 +167,7 @@ def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArra
     starts = window_starts(len(codes))
     if len(starts) == 0:
         raise HeartlmError(f"{len(codes) / GRID_HZ:.1f} s of signal found, at least {waveform.WINDOW_S:g} s expected")
-    of_window = class_probabilities(model, windows_at(codes, starts))
+    of_window = class_probabilities(model, windows_at(codes, starts), np.arange(len(starts)))
     reach = waveform.WINDOW // waveform.STRIDE
     total, count = np.zeros((len(starts) + reach - 1, of_window.shape[1])), np.zeros((len(starts) + reach - 1, 1))
     for back in range(reach):

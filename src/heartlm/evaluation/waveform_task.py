@@ -28,7 +28,7 @@ from heartlm.evaluation.rhythm_task import Verdicts
 from heartlm.evaluation.scored import ScoredLead, lead_of_row
 from heartlm.evaluation.waveform_features import waveform_features
 from heartlm.models.heart import HeartModel
-from heartlm.tokenizers.millivolts import dequantize
+from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
 from heartlm.training.batches import IGNORE
 from heartlm.training.waveform import (
     ASYSTOLE,
@@ -49,6 +49,8 @@ Labels = NDArray[np.int64]
 
 RULES = {"": "pure", "-majority": "majority"}
 """Suffix of the name of each score set, and how a window got its label."""
+SMOOTHED = 3
+"""Windows whose answers are averaged: chosen on patient-wise folds of cudb and DS1 (LOG.md)."""
 NUM_TREES, MOST_OF_CLASS = 200, 8000
 """Of the forest: trees, and windows of each class that it learns from at most."""
 
@@ -130,10 +132,10 @@ def score_waveform_task(
     windows, notes = WaveformWindows.of(leads), list[str]()
     if (windows.labels("majority") == IGNORE).all():
         raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
-    probabilities = class_probabilities(tuned.model, windows.codes)
+    probabilities = class_probabilities(tuned.model, windows.codes, windows.lead)
     methods = {
         "majority class": lambda: Verdicts(np.zeros(len(windows.codes))),
-        "forest on 12 features": lambda: _forest(windows, tuned, config.seed),
+        "forest on 12 features": lambda: forest_verdicts(windows, tuned, config.seed),
     }
     found: dict[str, Verdicts | None] = {}
     if config.baselines:
@@ -168,9 +170,34 @@ def score_waveform_task(
     return sets
 
 
-def class_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> Floats:
-    """Probability of each class in windows `[num_windows, WINDOW, 1]`, float64 `[num_windows, 5]`."""
-    return window_probabilities(model, codes, WINDOW).astype(np.float64)
+def class_probabilities(model: HeartModel, codes: NDArray[np.uint16], lead: Labels) -> Floats:
+    """Probability of each class in each window, float64 `[num_windows, 5]`; see `smoothed`.
+
+    A window most of which has no valid sample is noise, never asystole.
+
+    Args:
+        model: the network.
+        codes: uint16 `[num_windows, WINDOW, 1]`, windows of a lead in order.
+        lead: index of the lead of each window, int64 `[num_windows]`.
+    """
+    probabilities = window_probabilities(model, codes, WINDOW).astype(np.float64)
+    probabilities[np.mean(codes[..., 0] == NO_SIGNAL, axis=1) > 0.5] = np.eye(len(CLASSES))[NOISE]
+    return smoothed(probabilities, lead)
+
+
+def smoothed(probabilities: Floats, lead: Labels) -> Floats:
+    """Geometric mean of the probabilities of each window and the `SMOOTHED` − 1 before it in the lead, scaled to 1.
+
+    So an answer follows from the last six seconds, and still from the past alone.
+    """
+    logarithm = np.log(np.maximum(probabilities, 1e-4))
+    total, count = logarithm.copy(), np.ones(len(lead))
+    for back in range(1, SMOOTHED):
+        later = np.flatnonzero(lead[back:] == lead[:-back]) + back
+        total[later] += logarithm[later - back]
+        count[later] += 1
+    mean = np.exp(total / count[:, None])
+    return np.asarray(mean / mean.sum(axis=1, keepdims=True))
 
 
 def called(probabilities: Floats, threshold: float) -> Labels:
@@ -205,8 +232,8 @@ def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config
     return block
 
 
-def _forest(windows: WaveformWindows, tuned: FineTuned, seed: int) -> Verdicts:
-    """A forest on twelve published features, from the same recordings and labels as the network."""
+def forest_verdicts(windows: WaveformWindows, tuned: FineTuned, seed: int) -> Verdicts:
+    """A forest on twelve published features, from the same recordings and labels, its answers smoothed alike."""
     corpus = tuned.training_corpus()
     unique = {
         (corpus.records.database[row], corpus.records.record_id[row]): row for row in corpus.records.select("train")
@@ -217,7 +244,8 @@ def _forest(windows: WaveformWindows, tuned: FineTuned, seed: int) -> Verdicts:
         [random.permutation(np.flatnonzero(labels == each))[:MOST_OF_CLASS] for each in range(NOT_VF + 1)]
     )
     model = fitted_forest(waveform_features(dequantize(training.codes[chosen, :, 0])), labels[chosen] == VF, seed)
-    return Verdicts(model.predict_proba(waveform_features(dequantize(windows.codes[:, :, 0])))[:, 1])
+    probabilities = model.predict_proba(waveform_features(dequantize(windows.codes[:, :, 0])))
+    return Verdicts(smoothed(probabilities, windows.lead)[:, 1])
 
 
 def fitted_forest(features: Floats, is_vf: NDArray[np.bool_], seed: int) -> Any:

@@ -25,6 +25,8 @@ from heartlm.tokenizers.waveform import fill_gaps, hann_weights
 Floats = NDArray[np.float32]
 
 NUM_LEVELS = 1024
+NO_SIGNAL = 0
+"""The code where no sample is valid; it decodes to 0 mV."""
 KNEE_MV = 0.05
 """Levels are evenly spaced well below this voltage and evenly spaced in its logarithm well above."""
 LIMIT_MV = 20.0
@@ -51,11 +53,13 @@ class MillivoltTokenizer(Tokenizer):
 
     def encode(self, lead: Lead) -> Tokens:
         """Encode all samples of one lead; a token carries the label of the beat whose R peak falls into it."""
-        rate_hz, beats, signal = lead.recording.rate_hz, lead.annotations, fill_gaps(lead.signal_mv())
+        rate_hz, beats, raw = lead.recording.rate_hz, lead.annotations, lead.signal_mv()
+        signal = fill_gaps(raw)
         num_points = math.ceil(len(signal) * GRID_HZ / rate_hz)
         position = np.arange(num_points, dtype=np.float64) * (rate_hz / GRID_HZ)
         sample = np.minimum(np.round(position).astype(np.int64), len(signal) - 1)
         codes = quantize(high_pass(interpolate(smooth(signal, hann_weights(rate_hz, GRID_HZ)), position)))
+        codes[np.isnan(raw[sample])] = NO_SIGNAL
         beat_class = np.full(len(codes), UNLABELLED, np.int8)
         inside = beats.sample < len(signal)
         at = np.minimum(np.round(beats.sample[inside] * GRID_HZ / rate_hz).astype(np.int64), len(codes) - 1)
@@ -68,9 +72,10 @@ class MillivoltTokenizer(Tokenizer):
         return waveform
 
     def geometry(self) -> list[Floats]:
-        """The level's voltage in millivolts, and its place between −1 and 1: `[1024, 2]`."""
+        """The level's voltage in millivolts, its place between −1 and 1, and whether there is a signal: `[1024, 3]`."""
         level = np.arange(NUM_LEVELS, dtype=np.uint16)
-        return [np.stack([dequantize(level), level / (NUM_LEVELS / 2) - 1], axis=1).astype(np.float32)]
+        place, known = np.where(level == NO_SIGNAL, 0, level / (NUM_LEVELS / 2) - 1), level != NO_SIGNAL
+        return [np.stack([dequantize(level), place, known], axis=1).astype(np.float32)]
 
     def settings(self) -> dict[str, Any]:
         """None: the levels are part of the schema version."""
@@ -102,6 +107,7 @@ def quantize(voltage_mv: Floats) -> NDArray[np.uint16]:
 
 
 def dequantize(code: NDArray[np.uint16]) -> Floats:
-    """Voltage of each level in millivolts."""
-    voltage: Floats = (KNEE_MV * np.sinh((code.astype(np.float32) - NUM_LEVELS // 2) * STEP)).astype(np.float32)
+    """Voltage of each level in millivolts, 0 without a signal."""
+    level = np.where(code == NO_SIGNAL, 0, code.astype(np.float32) - NUM_LEVELS // 2)
+    voltage: Floats = (KNEE_MV * np.sinh(level * STEP)).astype(np.float32)
     return voltage

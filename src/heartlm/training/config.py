@@ -29,8 +29,11 @@ _AT_LEAST_ONE = (
 )
 
 
-WAVEFORM_WINDOW, WAVEFORM_BATCH = 400, 128
-"""Tokens of a window of the task waveform, 4 s, and windows of a batch by default."""
+WAVEFORM_WINDOW, WAVEFORM_BATCH, WAVEFORM_THRESHOLD = 400, 128, 0.3
+"""Tokens of a window of the task waveform, 4 s; by default windows of a batch, and the probability that means VF.
+
+The threshold is about that which patient-wise folds gave (`benchmarks/waveform.py`).
+"""
 
 LAYOUT = (
     "accumulation",
@@ -269,8 +272,8 @@ class FinetuneConfig(TrainingConfig):
         flutter: how atrial flutter counts when the rhythm is AFIB.
         shortest_window: train on mixed widths: each step cuts its windows into halves, quarters and so on, none shorter
             than this. The model then labels windows of any width in between.
-        threshold: the probability from which a window or beat counts as in the rhythm, or a window as VF; stored with
-            the model. Choose it on patients that are neither trained on nor tested.
+        threshold: the probability from which a window or beat counts as in the rhythm, by default 0.5, or a window as
+            VF, by default 0.3; stored with the model. Choose it on patients that are neither trained on nor tested.
         class_balance: 0 weighs every labelled token alike, 1 every class alike, 0.5 lies between.
         patient_balance: 0 weighs a class by its labels, 1 gives every patient with labels of it an equal part in it.
         facet_dropout: share of codes hidden from the model in training.
@@ -286,7 +289,7 @@ class FinetuneConfig(TrainingConfig):
     rhythm: str = "AFIB"
     flutter: Literal["negative", "positive", "left out"] = "negative"
     shortest_window: int | None = None
-    threshold: float = 0.5
+    threshold: float | None = None
     class_balance: float = 0.5
     patient_balance: float = 0.5
     facet_dropout: float = 0.1

@@ -21,7 +21,7 @@ from heartlm.tokenizers.millivolts import MillivoltTokenizer
 from heartlm.tokenizers.rhythm import RHYTHM_FACETS
 from heartlm.training import waveform
 from heartlm.training.batches import BEAT_TASK_CLASSES, IGNORE, LabelBatches, beat_labels, rhythm_labels
-from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_WINDOW, FinetuneConfig
+from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_THRESHOLD, WAVEFORM_WINDOW, FinetuneConfig
 from heartlm.training.job import Job
 from heartlm.training.objectives import LabelLoss, label_weights
 from heartlm.training.parallel import joined, together
@@ -126,7 +126,7 @@ def _waveform_job(config: FinetuneConfig, corpus: Corpus, ranks: Ranks) -> Job:
         task=config.task,
         classes=waveform.CLASSES,
         pooled=True,
-        threshold=config.threshold,
+        threshold=config.threshold or WAVEFORM_THRESHOLD,
     )
     run = RunFolder(config.resume or config.out or Path("runs") / f"waveform-s{config.seed}")
     begin(run, config, _about(config, info, model), corpus, ranks)
@@ -148,7 +148,7 @@ def _info(config: FinetuneConfig, foundation: ModelInfo, classes: tuple[str, ...
         foundation,
         window=config.window,
         shortest=config.shortest_window or 0,
-        threshold=config.threshold,
+        threshold=config.threshold or ModelInfo.threshold,
         task=config.task,
         classes=classes,
         pooled=config.head == "window",

@@ -13,6 +13,7 @@ is annotated in vfdb alone, so most of it is made here: see `_asystole`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -104,10 +105,12 @@ def corpus_classes(corpus: Corpus) -> NDArray[np.int64]:
     return classes
 
 
-_SHARES = {OTHER: 0.20, NOT_VF: 0.25, VT: 0.10, VF: 0.30, ASYSTOLE: 0.03, NOISE: 0.12}
+_SHARES = {OTHER: 0.20, NOT_VF: 0.25, VT: 0.10, VF: 0.32, ASYSTOLE: 0.03, NOISE: 0.10}
 """Shares of the classes among the windows drawn, as far as the corpus has them."""
-_MADE = {ASYSTOLE: 0.07, VT: 0.08, NOISE: 0.04}
+_MADE = {ASYSTOLE: 0.07, NOISE: 0.04, VT: 0.08, OTHER: 0.05}
 """Shares of windows that are made instead."""
+_PRIOR = 0.2
+"""Weight of each class but `OTHER` where nothing is known but that it is not VF."""
 
 
 def balanced_windows(
@@ -221,32 +224,53 @@ class WaveformBatches(MakeBatch):
         return [np.concatenate(waves) for waves in found.values()]
 
     @cached_property
-    def _noise(self) -> NDArray[np.int64]:
-        """Where windows of noise begin, a second apart; int64, empty where the corpus has none."""
-        starts = [np.empty(0, np.int64)]
+    def _starts(self) -> dict[int, NDArray[np.int64]]:
+        """Where windows of noise and of VF begin, a second apart; int64, empty where the corpus has none."""
+        starts = {NOISE: [np.empty(0, np.int64)], VF: [np.empty(0, np.int64)]}
         for row in self.rows.tolist():
             tokens = self.corpus.tokens_of(row)
-            for first, stop in _runs(self.classes[tokens] == NOISE):
-                starts.append(np.arange(tokens.start + first, tokens.start + stop - WINDOW + 1, STRIDE))
-        return np.concatenate(starts)
+            for label, found in starts.items():
+                for first, stop in _runs(self.classes[tokens] == label):
+                    found.append(np.arange(tokens.start + first, tokens.start + stop - WINDOW + 1, STRIDE))
+        return {label: np.concatenate(found) for label, found in starts.items()}
+
+    def _another(self, label: int, choice: _Choices) -> Floats:
+        """A window of `label` for each at hand, of standard deviation 1; zeros where the corpus has none."""
+        starts, which = self._starts[label], choice.next()
+        if not len(starts):
+            return np.zeros((len(which), WINDOW), np.float32)
+        mv = self._mv(starts[(which * len(starts)).astype(np.int64)])
+        scaled: Floats = mv / (mv.std(axis=1, keepdims=True) + 1e-3)
+        return scaled
 
     def _made(self, mv: Floats, labels: NDArray[np.int64], drawn: Doubles) -> tuple[Floats, NDArray[np.int64]]:
         """Put made windows in the place of some."""
         kind, below = drawn[:, 0], 0.0
         mv, labels = mv.copy(), labels.copy()
-        for label, make in ((ASYSTOLE, _asystole), (NOISE, _artefacts), (VT, self._tachycardia)):
-            chosen = (kind >= below) & (kind < below + _MADE[label])
-            below += _MADE[label]
-            if chosen.any() and (label != VT or self._beats):
-                mv[chosen], labels[chosen] = make(_Choices(drawn[chosen], _FIRST_OF_MADE)), label
+        for label, share in _MADE.items():
+            chosen = (kind >= below) & (kind < below + share)
+            below += share
+            choice = _Choices(drawn[chosen], _FIRST_OF_MADE)
+            if not chosen.any() or (label in (VT, OTHER) and not self._beats):
+                continue
+            labels[chosen] = label
+            if label == ASYSTOLE:
+                mv[chosen] = _asystole(choice)
+            elif label == NOISE:
+                mv[chosen] = _artefacts(choice)
+            else:
+                mv[chosen] = self._ventricular_rhythm(choice, *((105, 260) if label == VT else (45, 92)))
         return mv, labels
 
-    def _tachycardia(self, choice: _Choices) -> Floats:
-        """Ventricular tachycardia: a patient's V beat again and again at 110 to 260/min, the faster the shorter."""
+    def _ventricular_rhythm(self, choice: _Choices, slowest: float, fastest: float) -> Floats:
+        """A patient's V beat again and again, at `slowest` to `fastest` a minute; the faster, the shorter the beat.
+
+        Above 100/min this is tachycardia. Slower it is an escape or paced rhythm, so that width alone is no sign of VT.
+        """
         patient, which = choice.next(), choice.next()
         of = [self._beats[int(p * len(self._beats))] for p in patient]
         wave = np.stack([waves[int(w * len(waves))] for waves, w in zip(of, which, strict=True)])
-        cycle = 60 * GRID_HZ / choice.between(110, 260)
+        cycle = 60 * GRID_HZ / choice.between(slowest, fastest)
         faster = np.minimum(1, (cycle / 60) ** 0.6)
         jitter, unequal = choice.between(0, 0.03) * cycle, choice.between(0, 0.12)
         phase = choice.next() * cycle - _BEFORE
@@ -268,15 +292,15 @@ class WaveformBatches(MakeBatch):
         gain = np.where(asystole, np.minimum(gain, 1.5), gain) * np.where(choice.next() < 0.5, -1, 1)
         mv = waveform * gain[:, None].astype(np.float64)
         size = np.where(asystole, 0, mv.std(axis=1))
+        # Two hearts that fibrillate at once look like one that does: patients with VF are few.
+        both, ratio = (labels == VF) & (choice.next() < 0.3), size * choice.log_between(0.2, 1)
+        mv += np.where(both, ratio, 0)[:, None] * self._another(VF, choice)
         mv += choice.sine(0.1, 0.5, np.where(choice.next() < 0.3, size * choice.log_between(0.05, 1), 0))
         mv += choice.sine(45, 50, np.where(choice.next() < 0.2, size * choice.log_between(0.02, 0.3), 0))
         muscle = np.where(choice.next() < 0.4, size * choice.log_between(0.01, 0.3), 0)
         mv += muscle[:, None] * choice.noise
-        which, mixed, ratio = choice.next(), choice.next() < 0.4, choice.log_between(0.1, 0.7)
-        if len(self._noise):
-            noise = self._mv(self._noise[(which * len(self._noise)).astype(np.int64)])
-            ratio = np.where(mixed & (labels != NOISE), ratio, 0) * size / (noise.std(axis=1) + 1e-3)
-            mv += ratio[:, None] * noise
+        mixed, ratio = choice.next() < 0.4, size * choice.log_between(0.1, 0.7)
+        mv += np.where(mixed & (labels != NOISE), ratio, 0)[:, None] * self._another(NOISE, choice)
         smoothed = (mv + np.roll(mv, 1, axis=1) + np.roll(mv, -1, axis=1)) / 3
         mv = np.where(choice.next()[:, None] < 0.2, smoothed, mv)
         total = np.cumsum(np.pad(mv, ((0, 0), (51, 50)), mode="edge"), axis=1)
@@ -351,10 +375,12 @@ def _artefacts(choice: _Choices) -> Floats:
 
 
 class WaveformLoss(nn.Module):
-    """Cross-entropy of the class; of `NOT_VF`, that of all classes but VF together."""
+    """Cross-entropy of the class; of `NOT_VF`, that of all classes but VF together, the others weighed by a prior."""
 
     def forward(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""
         known = model.class_logits(batch.codes, None, keys).float().log_softmax(dim=-1)
-        not_vf = torch.cat([known[:, :VF], known[:, VF + 1 :]], dim=1).logsumexp(dim=1, keepdim=True)
+        weight = torch.full_like(known[0], math.log(_PRIOR))
+        weight[OTHER], weight[VF] = 0, -math.inf
+        not_vf = (known + weight).logsumexp(dim=1, keepdim=True)
         return F.nll_loss(torch.cat([known, not_vf], dim=1), batch.target, ignore_index=IGNORE, reduction="sum"), {}

@@ -1,0 +1,237 @@
+"""Ventricular fibrillation in patients never seen: the task waveform compared with a forest on published features.
+
+    python benchmarks/waveform.py --data ../shared/data --cinc2017 FOLDER --nstdb FOLDER --work FOLDER
+
+Everything about the network is chosen here, on selection data: patient-wise folds over cudb, DS1 of mitdb, svdb, the
+noise of nstdb (118 of nstdb is 118 of mitdb, and is left out) and some recordings of cinc2017. DS2 has no part in it.
+For each fold and seed the network learns from the other patients; the forest learns from the same windows. Thresholds
+are those at which Se − 0.93 and Sp − 0.95 are closest to each other on cudb in the other folds.
+
+Windows of 4 s, one a second, first lead, with one label throughout. In cudb only fibrillation is annotated: the ten
+seconds before it are left out, and the rest of it counts as no fibrillation although much of it is tachycardia.
+Intervals are by bootstrap over patients, all seeds of a patient together. Steps that are done are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from steps import Steps
+from timing import Table, write
+
+from heartlm.corpus.corpus import open_corpus
+from heartlm.ecg.splits import DS1
+from heartlm.evaluation.config import EvaluationConfig
+from heartlm.evaluation.finetuned import load_finetuned
+from heartlm.evaluation.rhythm_task import Verdicts
+from heartlm.evaluation.scored import leads_of_corpus
+from heartlm.evaluation.waveform_task import WaveformWindows, class_probabilities, forest_verdicts, score_vf
+from heartlm.training.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT
+
+Windows = dict[str, NDArray[Any]]
+NETWORK, FOREST, MAJORITY = "network", "forest on 12 features", "majority class"
+OF_CINC2017 = {"~": 1000, "A": 150, "N": 200, "O": 200}
+"""Recordings of each class at most: all noisy ones."""
+WANTED_SE, WANTED_SP = 0.93, 0.95
+OTHERS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    "mitdb 207, flutter": (("mitdb",), (VF,)),
+    "DS1, other rhythms": (("mitdb",), (OTHER,)),
+    "svdb, other rhythms": (("svdb",), (OTHER,)),
+    "VT of DS1 and svdb": (("mitdb", "svdb"), (VT,)),
+    "nstdb, noise": (("nstdb",), (NOISE,)),
+    "cinc2017, noisy": (("challenge-2017",), (NOISE,)),
+    "cinc2017, other": (("challenge-2017",), (OTHER, ASYSTOLE)),
+}
+"""Columns of the second table: databases and labels of their windows."""
+
+
+def patients_of(data: Path, cinc2017: Path) -> dict[str, list[str]]:
+    """The recordings of each database, each of a patient of its own."""
+    taken, chosen = dict.fromkeys(OF_CINC2017, 0), []
+    for record, label in csv.reader((cinc2017 / "REFERENCE-v3-train.csv").read_text().splitlines()):
+        if (cinc2017 / f"{record}.hea").is_file() and taken[label] < OF_CINC2017[label]:
+            taken[label] += 1
+            chosen.append(record)
+    records = {name: sorted(path.stem for path in (data / name).glob("*.hea")) for name in ("cudb", "svdb")}
+    return records | {"mitdb": list(DS1), "nstdb": ["bw", "ma"], "cinc2017": chosen}
+
+
+def linked(
+    folders: dict[str, Path], folder: Path, records: dict[str, list[str]], num_folds: int, fold: int
+) -> list[Path]:
+    """The databases as links, the patients of `fold` in the test split and all others in training."""
+    databases = []
+    for name, of_name in records.items():
+        database = folder / name
+        database.mkdir(parents=True, exist_ok=True)
+        patterns = [f"{record}.*" for record in of_name] + ["REFERENCE*.csv"]
+        for path in [path for pattern in patterns for path in folders[name].glob(pattern)]:
+            if not (link := database / path.name).is_symlink():
+                link.symlink_to(path.resolve())
+        order = np.random.default_rng(0).permutation(len(of_name)).tolist()
+        splits = {of_name[place]: "test" if index % num_folds == fold else "train" for index, place in enumerate(order)}
+        (database / "database.json").write_text(json.dumps({"splits": splits}))
+        databases.append(database)
+    return databases
+
+
+def measured(settings: argparse.Namespace) -> dict[str, list[Windows]]:
+    """For each method and seed the windows of all folds: label, patient, fold and probability of VF."""
+    steps, work = Steps(settings.work), settings.work
+    folders = {name: settings.data / name for name in ("cudb", "mitdb", "svdb")}
+    folders |= {"nstdb": settings.nstdb, "cinc2017": settings.cinc2017}
+    records = patients_of(settings.data, settings.cinc2017)
+    found: dict[str, list[list[Windows]]] = {NETWORK: [], FOREST: []}
+    for fold in range(settings.folds):
+        folder = work / f"fold-{fold}"
+        corpus = folder / "corpus"
+        databases = linked(folders, folder, records, settings.folds, fold)
+        leads = ("--tokenizer", "millivolts", "--training-leads", "all")
+        steps.run(f"tokenize-{fold}", corpus, "tokenize", *databases, *leads, "--processes", 1, "--out", corpus)
+        for seed in range(settings.seeds):
+            run = folder / f"{settings.name}-{seed}"
+            train = ("finetune", "--task", "waveform", "--corpus", corpus, "--steps", settings.steps, "--seed", seed)
+            steps.run(f"{settings.name}-{fold}-{seed}", run / "models/last", *train, "--threads", 1, "--out", run)
+            for method in found:
+                name = settings.name if method == NETWORK else "forest"
+                kept = folder / f"{name}-{seed}.npz"
+                if not kept.exists():
+                    np.savez(kept, **judged(run, corpus, method, seed))
+                while len(found[method]) <= seed:
+                    found[method].append([])
+                windows = dict(np.load(kept))
+                found[method][seed].append(windows | {"fold": np.full(len(windows["label"]), fold)})
+    return {
+        method: [{key: np.concatenate([part[key] for part in parts]) for key in parts[0]} for parts in of_seed]
+        for method, of_seed in found.items()
+    }
+
+
+def judged(run: Path, corpus: Path, method: str, seed: int) -> Windows:
+    """Label, patient and probability of every window of the fold's patients."""
+    tuned = load_finetuned(run, "last")
+    leads = leads_of_corpus(open_corpus(corpus), EvaluationConfig(run, corpus)).leads
+    windows = WaveformWindows.of(leads)
+    shown = {"patient": np.array([lead.patient_id for lead in leads])[windows.lead], "label": windows.labels("pure")}
+    if method == NETWORK:
+        probabilities = class_probabilities(tuned.model, windows.codes, windows.lead)
+        return shown | {"score": probabilities[:, VF], "tachycardia": probabilities[:, VT]}
+    return shown | {"score": forest_verdicts(windows, tuned, seed).score}
+
+
+def thresholds_of(windows: Windows) -> NDArray[np.float64]:
+    """The threshold of each window: the best on cudb in the folds that the window is not in."""
+    on_cudb, threshold = of_database(windows, "cudb"), np.empty(len(windows["label"]))
+    for fold in np.unique(windows["fold"]):
+        other = on_cudb & (windows["fold"] != fold) & np.isin(windows["label"], (OTHER, NOT_VF, VF))
+        score, is_vf = windows["score"][other], windows["label"][other] == VF
+        tried = np.quantile(score, np.linspace(0.3, 1, 701))
+        se, sp = np.array([((score[is_vf] >= at).mean(), (score[~is_vf] < at).mean()) for at in tried]).T
+        threshold[windows["fold"] == fold] = tried[np.argmax(np.minimum(se - WANTED_SE, sp - WANTED_SP))]
+    return threshold
+
+
+def of_database(windows: Windows, name: str) -> NDArray[np.bool_]:
+    return np.char.startswith(windows["patient"], f"{name}/")
+
+
+def scored(seeds: list[Windows], database: str) -> dict[str, Any]:
+    """Scores over the windows of all seeds; scores are moved so that the threshold of each fold is 0."""
+    parts = [of_database(each, database) for each in seeds]
+    label, patient, score = (
+        np.concatenate([each[key][part] for each, part in zip(seeds, parts, strict=True)])
+        for key in ("label", "patient", "score")
+    )
+    threshold = np.concatenate([thresholds_of(each)[part] for each, part in zip(seeds, parts, strict=True)])
+    config = EvaluationConfig(Path(), Path())
+    block = score_vf(Verdicts(score - threshold, 0.0), label, patient, config)
+    return block | {"auroc": score_vf(Verdicts(score), label, patient, config)["auroc"]}
+
+
+def cell(entry: dict[str, Any] | None) -> str:
+    if entry is None or entry["value"] is None:
+        return "–"
+    low, high = entry["ci"]
+    return f"{entry['value']:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low is not None else "")
+
+
+def tables_of(found: dict[str, list[Windows]]) -> list[Table]:
+    """Scores of every method by database, and the hardest patients of cudb."""
+    found = found | {MAJORITY: [each | {"score": np.zeros(len(each["label"]))} for each in found[NETWORK]]}
+    on_cudb = Table(
+        "cudb, 35 patients, 95 % intervals by patient",
+        ("method", "AUC", "Se", "Sp", "Se by seed", "Sp by seed", "thresholds"),
+    )
+    others = Table("Other databases, at the same thresholds: share of windows called VF", ("method", *OTHERS))
+    for method, seeds in found.items():
+        if method == MAJORITY:
+            on_cudb.add(method, "0.500", "0.000", "1.000", "–", "–", "–")
+            others.add(method, *["0.000"] * 7)
+            continue
+        block, each = scored(seeds, "cudb"), [scored([seed], "cudb") for seed in seeds]
+        by_seed = [[entry[key]["value"] for entry in each] for key in ("se", "sp")]
+        at = np.concatenate([np.unique(thresholds_of(seed)) for seed in seeds])
+        spread = [f"{min(values):.3f}–{max(values):.3f}" for values in (*by_seed, at.tolist())]
+        on_cudb.add(method, *(cell(block[key]) for key in ("auroc", "se", "sp")), *spread)
+        others.add(method, *(called_share(seeds, *which) for which in OTHERS.values()))
+    names = ("patient", "windows of VF", "Se", "other windows", "Sp")
+    hardest = Table("The dozen hardest patients of cudb, network, mean over seeds", names)
+    for patient, *numbers in sorted(by_patient(found[NETWORK]), key=lambda entry: np.nanmin([entry[2], entry[4]]))[:12]:
+        hardest.add(patient, *(f"{number:.3f}" if isinstance(number, float) else number for number in numbers))
+    tables = [on_cudb, others, hardest]
+    for table in tables:
+        table.close()
+    return tables
+
+
+def called_share(seeds: list[Windows], databases: tuple[str, ...], labels: tuple[int, ...]) -> str:
+    """Share of the windows of `labels` in `databases` that are called VF, over all seeds."""
+    called, total = 0, 0
+    for each in seeds:
+        part = np.isin(each["label"], labels) & np.logical_or.reduce([of_database(each, name) for name in databases])
+        called += int((each["score"] >= thresholds_of(each))[part].sum())
+        total += int(part.sum())
+    return f"{called / total:.4f}" if total else "–"
+
+
+def by_patient(seeds: list[Windows]) -> list[tuple[str, int, float, int, float]]:
+    """Of each patient of cudb: windows of VF, Se, other windows, Sp."""
+    rows = []
+    first = seeds[0]
+    for patient in np.unique(first["patient"][of_database(first, "cudb")]).tolist():
+        own = first["patient"] == patient
+        is_vf = first["label"][own] == VF
+        other = np.isin(first["label"][own], (OTHER, NOT_VF))
+        called = np.mean([(each["score"] >= thresholds_of(each))[own] for each in seeds], axis=0)
+        se = float(called[is_vf].mean()) if is_vf.any() else np.nan
+        rows.append((patient, int(is_vf.sum()), se, int(other.sum()), float(1 - called[other].mean())))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
+    parser.add_argument("--data", type=Path, default=default, help="folder that holds cudb, mitdb and svdb")
+    parser.add_argument("--cinc2017", type=Path, required=True, help="unpacked training set of CinC 2017")
+    parser.add_argument("--nstdb", type=Path, required=True, help="unpacked noise of nstdb")
+    parser.add_argument("--work", type=Path, required=True, help="where corpora and runs go")
+    parser.add_argument("--name", default="run", help="of the runs; another name trains again on the same corpora")
+    for name, value in (("folds", 5), ("seeds", 3), ("steps", 1000)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--dry", action="store_true", help="show the tables, write no result files")
+    settings = parser.parse_args()
+    tables = tables_of(measured(settings))
+    chosen = {key: value for key, value in vars(settings).items() if isinstance(value, int)}
+    if not settings.dry:
+        write("waveform", "Ventricular fibrillation: patient-wise folds, windows of 4 s, first lead", tables, chosen)
+
+
+if __name__ == "__main__":
+    main()
