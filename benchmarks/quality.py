@@ -1,12 +1,15 @@
 """Beats of patients never seen: a heart language model compared with hand-made features, on selection data.
 
     python benchmarks/quality.py --data ../shared/data --work FOLDER
+    python benchmarks/quality.py --study svdb --data ../shared/data --work FOLDER
+    python benchmarks/quality.py --study ds2 --data ../shared/data --work FOLDER
 
-Everything about models is chosen here: patient-wise folds over DS1 of mitdb and svdb. DS2 and other test sets have no
-part in it; each look at one of them is a line in `results/looks.md`. For each fold a tokenizer and a foundation model
+Everything about models is chosen by the first: patient-wise folds over DS1 of mitdb and svdb. The second trains on DS1
+alone and scores on svdb. The third trains on both and scores on DS2, a test set: run it once for each model that is to
+be released, and add a line to `results/looks.md`. In each part a tokenizer and a foundation model
 learn from the other patients; for each seed the foundation model and the same model from random initialisation are
 fine-tuned on their labels and on their beats on drawn rhythms (`heartlm data retime`), a quarter of the windows. Both,
-gradient boosting and the majority class are scored on the fold's patients. The trees learn from the same tokens:
+gradient boosting and the majority class are scored on the patients left out. The trees learn from the same tokens:
 decoded waveforms and intervals, and the levels of all comparisons.
 
 Scores are of all folds together: F1 of V and S pooled over beats, of S also as the mean over patients with ten or more,
@@ -30,92 +33,141 @@ from steps import Steps
 from timing import Table, write
 
 from heartlm.ecg.database import open_database
-from heartlm.ecg.splits import DS1
+from heartlm.ecg.splits import DS1, DS2
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio
 
-FIBRILLATION = ("mitdb/201", "mitdb/203")
-"""Patients of DS1 with atrial fibrillation."""
+FIBRILLATION = tuple(f"mitdb/{record}" for record in (201, 203, 210, 219, 221, 222))
+"""Patients of mitdb with atrial fibrillation, 202 being 201; of svdb no rhythms are known."""
+STUDIES = {
+    "folds": ("quality", "Beats of patients never seen: folds over DS1 and svdb"),
+    "svdb": ("quality-svdb", "Beats of another database: trained on DS1, scored on svdb"),
+    "ds2": ("quality-ds2", "Beats of DS2, trained on DS1 and svdb"),
+}
+"""File of results and title of each study."""
+APART = {"ds2": ("232", "201", "213")}
+"""Patients without whom a study is scored again: 232 has most of the S beats of DS2, 201 (there record 202) is in DS1
+too, 213 has most of the F beats, which lie between N and V."""
 
 S, V, FEWEST_S = 1, 2, 10
 MEAN_S, FALSE_S = "S F1, mean over patients", "false S of 1,000 N in AF"
-WEIGHTS = "{mitdb: 3, mitdb-retimed: 1, svdb: 6, svdb-retimed: 2}"
+WEIGHTS = {"mitdb": 3, "mitdb-retimed": 1, "svdb": 6, "svdb-retimed": 2}
 """Of the databases in fine-tuning: real beats about by their number."""
-PRETRAINING_WEIGHTS = "{mitdb: 1, svdb: 2}"
+PRETRAINING_WEIGHTS = {"mitdb": 1, "svdb": 2}
+LABELS = ("N", "S", "V", "F", "other", "none")
+DETECTED = "pretrained, detected beats"
 MODEL, RANDOM, TREES, MAJORITY = "pretrained", "random initialisation", "gradient boosting", "majority class"
 
 
-def folds_of(data: Path, num_folds: int) -> dict[str, int]:
-    """The fold of every patient of DS1 and svdb, drawn once and for all."""
-    patients = [f"mitdb/{record}" for record in DS1]
-    patients += [f"svdb/{record}" for record in sorted(open_database(data / "svdb").record_ids)]
+def parts_of(data: Path, study: str, num_folds: int) -> dict[str, dict[str, str]]:
+    """What is trained and scored apart: by the name of its folder, the split of every patient."""
+    first, second, other = (
+        [f"{database}/{record}" for record in records]
+        for database, records in (
+            ("mitdb", DS1),
+            ("mitdb", DS2),
+            ("svdb", sorted(open_database(data / "svdb").record_ids)),
+        )
+    )
+    if study == "svdb":
+        return {"svdb": dict.fromkeys(first, "train") | dict.fromkeys(other, "test")}
+    if study == "ds2":
+        return {"ds2": dict.fromkeys(first + other, "train") | dict.fromkeys(second, "test")}
+    patients = first + other
     order = np.random.default_rng(0).permutation(len(patients))
-    return {patients[place]: index % num_folds for index, place in enumerate(order)}
+    fold_of = {patients[place]: index % num_folds for index, place in enumerate(order)}
+    return {
+        f"fold-{fold}": {patient: "test" if of == fold else "train" for patient, of in fold_of.items()}
+        for fold in range(num_folds)
+    }
 
 
-def linked(data: Path, folder: Path, fold_of: dict[str, int], fold: int) -> list[Path]:
-    """Both databases as links, without DS2, the patients of `fold` in the test split and all others in training."""
+def linked(data: Path, folder: Path, splits: dict[str, str]) -> list[Path]:
+    """Both databases as links, with the patients of `splits` alone."""
     databases = []
     for name in ("mitdb", "svdb"):
         database = folder / name
         database.mkdir(parents=True, exist_ok=True)
-        patients = {patient.split("/")[1]: of for patient, of in fold_of.items() if patient.startswith(f"{name}/")}
+        patients = {patient.split("/")[1]: of for patient, of in splits.items() if patient.startswith(f"{name}/")}
         for record in patients:
             for path in (data / name).glob(f"{record}.*"):
                 link = database / path.name
                 if not link.is_symlink():
                     link.symlink_to(path.resolve())
-        splits = {patient: "test" if of == fold else "train" for patient, of in patients.items()}
-        (database / "database.json").write_text(json.dumps({"splits": splits}))
+        # DS1 and DS2 share a patient, 201 and 202, so what is of both is split by recordings, as published.
+        stated = {} if {"201", "202"} <= patients.keys() else {"splits": patients}
+        (database / "database.json").write_text(json.dumps(stated))
         databases.append(database)
     return databases
 
 
 def measured(data: Path, work: Path, settings: argparse.Namespace) -> dict[str, dict[str, Counts]]:
-    """Confusion matrices of every patient, summed over seeds, by method; int64 `[num_labels, num_labels]`."""
-    steps, fold_of = Steps(work), folds_of(data, settings.folds)
+    """Confusion matrices of every patient, summed over seeds, by method; int64 `[6, 6]`, see `LABELS`."""
+    steps = Steps(work)
     found: dict[str, dict[str, Counts]] = {}
-    for fold in range(settings.folds):
-        folder = work / f"fold-{fold}"
+    for part, splits in parts_of(data, settings.study, settings.folds).items():
+        folder, name = work / part, part.removeprefix("fold-")
         corpus, foundation = folder / "corpus", folder / "foundation"
-        databases = linked(data, folder, fold_of, fold)
+        databases = linked(data, folder, splits)
         for database in tuple(databases):
-            retimed = folder / f"{database.name}-retimed"
-            steps.run(f"retime-{fold}-{database.name}", retimed, "data", "retime", database, retimed)
-            databases.append(retimed)
+            if "train" in {of for patient, of in splits.items() if patient.startswith(f"{database.name}/")}:
+                retimed = folder / f"{database.name}-retimed"
+                steps.run(f"retime-{name}-{database.name}", retimed, "data", "retime", database, retimed)
+                databases.append(retimed)
         causal = ("--causal",) if settings.causal else ()
-        steps.run(
-            f"tokenize-{fold}", corpus, "tokenize", *databases, "--training-leads", "all", *causal, "--out", corpus
-        )
+        words = ("tokenize", *databases, "--training-leads", "all", *causal, "--out", corpus)
+        steps.run(f"tokenize-{name}", corpus, *words)
+        present = {database.name for database in databases}
+        if settings.study == "svdb":
+            present.remove("svdb")
+        weights, real = (weights_of(present, weights) for weights in (WEIGHTS, PRETRAINING_WEIGHTS))
         size = ("--depth", settings.depth, "--steps", settings.pretrain_steps, "--threads", 1)
-        steps.run(
-            f"pretrain-{fold}",
-            foundation / "models/last",
-            *("pretrain", "--corpus", corpus, *size, "--weights", PRETRAINING_WEIGHTS, "--out", foundation),
-        )
+        words = ("pretrain", "--corpus", corpus, *size, "--weights", real, "--out", foundation)
+        steps.run(f"pretrain-{name}", foundation / "models/last", *words)
         for seed in range(settings.seeds):
             tuned, scratch = folder / f"tuned-{seed}", folder / f"scratch-{seed}"
             train = ("finetune", foundation, "--task", "beats", "--corpus", corpus, "--steps", settings.steps)
-            train = (*train, "--weights", WEIGHTS, "--seed", seed, "--threads", 1)
-            steps.run(f"tuned-{fold}-{seed}", tuned / "models/last", *train, "--out", tuned)
-            steps.run(f"scratch-{fold}-{seed}", scratch / "models/last", *train, "--from-scratch", "--out", scratch)
+            train = (*train, "--weights", weights, "--seed", seed, "--threads", 1)
+            steps.run(f"tuned-{name}-{seed}", tuned / "models/last", *train, "--out", tuned)
+            steps.run(f"scratch-{name}-{seed}", scratch / "models/last", *train, "--from-scratch", "--out", scratch)
             scores = tuned / "scores/fold/scores.json"
             score = ("evaluate", tuned, "--on", corpus, "--random-init", scratch, "--checkpoint", "last")
-            steps.run(f"evaluate-{fold}-{seed}", scores, *score, "--seed", seed, "--name", "fold")
+            steps.run(f"evaluate-{name}-{seed}", scores, *score, "--seed", seed, "--name", "fold")
             content = json.loads(scores.read_text())
-            for name, block in ({MODEL: content["scores"]} | content["baselines"]).items():
-                add(found.setdefault(name, {}), block)
+            for method, block in ({MODEL: content["scores"]} | content["baselines"]).items():
+                add(found.setdefault(method, {}), block)
+            if settings.detected:
+                for database in (each for each in databases if not each.name.endswith("-retimed")):
+                    if "test" in {of for patient, of in splits.items() if patient.startswith(f"{database.name}/")}:
+                        add_detected(steps, found, name, seed, tuned, database)
     return found
+
+
+def add_detected(
+    steps: Steps, found: dict[str, dict[str, Counts]], name: str, seed: int, tuned: Path, database: Path
+) -> None:
+    """Score the model on beats that heartlm finds itself."""
+    scores = tuned / f"scores/detected-{database.name}/scores.json"
+    score = ("evaluate", tuned, "--on", database, "--beats", "detected", "--checkpoint", "last", "--no-baselines")
+    words = (*score, "--seed", seed, "--name", f"detected-{database.name}")
+    steps.run(f"detected-{name}-{seed}-{database.name}", scores, *words)
+    add(found.setdefault(DETECTED, {}), json.loads(scores.read_text())["scores"])
+
+
+def weights_of(present: set[str], weights: dict[str, int]) -> str:
+    """The option for those of the databases that are there."""
+    return "{" + ", ".join(f"{name}: {weight}" for name, weight in weights.items() if name in present) + "}"
 
 
 def add(total: dict[str, Counts], block: dict[str, Any]) -> None:
     """Add the matrices of one scored set."""
+    place = np.array([LABELS.index(label) for label in block["confusion_labels"]])
     for entry in block["per_patient"]:
-        confusion = np.array(entry["confusion"], np.int64)
-        total[entry["patient"]] = total.get(entry["patient"], np.zeros_like(confusion)) + confusion
+        confusion = total.setdefault(entry["patient"], np.zeros((len(LABELS), len(LABELS)), np.int64))
+        confusion[np.ix_(place, place)] += np.array(entry["confusion"], np.int64)
 
 
 def f1_of(index: int) -> Callable[[Counts, Counts], Floats]:
-    """Pooled F1 of a class, of patients drawn `[draws, patients]` times; `confusions` `[patients, 4, 4]`."""
+    """Pooled F1 of a class, of patients drawn `[draws, patients]` times; `confusions` `[patients, 6, 6]`."""
 
     def score(drawn: Counts, confusions: Counts) -> Floats:
         right, truth, called = parts(confusions, index)
@@ -139,16 +191,16 @@ def parts(confusions: Counts, index: int) -> tuple[Counts, Counts, Counts]:
     return confusions[:, index, index], confusions[:, index].sum(axis=1), confusions[:, :, index].sum(axis=1)
 
 
-def false_s(patients: list[str], confusions: Counts) -> float:
+def false_s(patients: list[str], confusions: Counts) -> str:
     """N beats of recordings with atrial fibrillation that are called S, of 1,000."""
-    of = confusions[[patients.index(patient) for patient in FIBRILLATION]]
-    return float(1000 * of[:, 0, S].sum() / of[:, 0].sum())
+    of = confusions[[place for place, patient in enumerate(patients) if patient in FIBRILLATION]]
+    return f"{1000 * of[:, 0, S].sum() / of[:, 0].sum():.0f}" if len(of) else "–"
 
 
-def tables_of(found: dict[str, dict[str, Counts]], seeds: int) -> list[Table]:
-    """Scores of every method, and paired differences."""
-    patients = sorted(found[MODEL])
-    confusions = {name: np.stack([of[patient][:4, :4] for patient in patients]) for name, of in found.items()}
+def tables_of(found: dict[str, dict[str, Counts]], seeds: int, without: str = "") -> list[Table]:
+    """Scores of every method, and paired differences; one patient may be left out."""
+    patients = sorted(patient for patient in found[MODEL] if patient != f"mitdb/{without}")
+    confusions = {name: np.stack([of[patient] for patient in patients]) for name, of in found.items()}
     resampling = Resampling(2000)
     drawn, once = resampling.weights(len(patients)), np.ones((1, len(patients)), np.int64)
     with_s = confusions[MODEL][:, S].sum(axis=1) >= FEWEST_S * seeds
@@ -166,11 +218,14 @@ def tables_of(found: dict[str, dict[str, Counts]], seeds: int) -> list[Table]:
         each, sign = estimate(float(value[0]), resampled, len(patients), resampling), "" if less is None else "+"
         return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
 
-    scores = Table(f"{len(patients)} patients, F1 with 95 % interval by patients", ("method", *measures, FALSE_S))
+    left_out = f" without {without}" if without else ""
+    title = f"{len(patients)} patients{left_out}, F1 with 95 % interval by patients"
+    scores = Table(title, ("method", *measures, FALSE_S))
     for name, of_method in confusions.items():
-        scores.add(name, *(cell(score, name) for score in measures.values()), f"{false_s(patients, of_method):.0f}")
-    differences = Table("Paired differences", ("difference", *measures))
-    for one, other in ((MODEL, TREES), (RANDOM, TREES), (MODEL, RANDOM)):
+        scores.add(name, *(cell(score, name) for score in measures.values()), false_s(patients, of_method))
+    differences = Table(f"Paired differences{left_out}", ("difference", *measures))
+    pairs = ((MODEL, TREES), (RANDOM, TREES), (MODEL, RANDOM), (DETECTED, MODEL))
+    for one, other in (pair for pair in pairs if pair[0] in found):
         differences.add(f"{one} − {other}", *(cell(score, one, other) for score in measures.values()))
     for table in (scores, differences):
         table.close()
@@ -182,14 +237,19 @@ def main() -> None:
     default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
     parser.add_argument("--data", type=Path, default=default, help="folder that holds mitdb and svdb")
     parser.add_argument("--work", type=Path, required=True, help="where corpora and runs go")
+    parser.add_argument("--study", choices=sorted(STUDIES), default="folds")
     parser.add_argument("--causal", action="store_true", help="the form for live streams")
+    parser.add_argument("--detected", action="store_true", help="score on detected beats too")
     for name, value in (("folds", 5), ("seeds", 5), ("depth", 4), ("pretrain-steps", 1000), ("steps", 600)):
         parser.add_argument(f"--{name}", type=int, default=value)
     settings = parser.parse_args()
-    tables = tables_of(measured(settings.data, settings.work, settings), settings.seeds)
+    found = measured(settings.data, settings.work, settings)
+    tables = [
+        table for without in ("", *APART.get(settings.study, ())) for table in tables_of(found, settings.seeds, without)
+    ]
     chosen = {key: value for key, value in vars(settings).items() if isinstance(value, int)}
-    name = "quality-causal" if settings.causal else "quality"
-    write(name, "Beats of patients never seen: folds over DS1 and svdb, annotated beats, first lead", tables, chosen)
+    name, title = STUDIES[settings.study]
+    write(f"{name}-causal" if settings.causal else name, f"{title}, annotated beats, first lead", tables, chosen)
 
 
 if __name__ == "__main__":
