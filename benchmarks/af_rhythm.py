@@ -1,12 +1,19 @@
-"""Atrial fibrillation from RR intervals: learnt on afdb's annotations, tested on mitdb, beside Zhou 2015.
+"""Atrial fibrillation from RR intervals, on patients never seen, at every width from 16 to 512 beats.
 
-    python benchmarks/af_rhythm.py --data ../shared/data --work FOLDER
+    python benchmarks/af_rhythm.py --data ../shared/data --ltafdb DIR --vitaldb DIR --work FOLDER
 
-For windows of 41, 128, 256 and 512 beats: a rhythm model is pretrained on afdb, nsrdb (annotation files only) and
-simulated patients, fine-tuned on the labels of afdb and of the simulated ones, and scored on the mitdb records that
-hold atrial fibrillation, and on all 48. No mitdb record is trained on. The simulated patients are there for their
-ectopic beats, which a model of afdb alone takes for fibrillation. Window labels are the majority of beats; flutter
-counts as no fibrillation.
+Everything is chosen in patient-wise folds over afdb, ltafdb, nsrdb and the VitalDB Arrhythmia Database, all by their
+annotated beats. For each fold a foundation model, and for each seed one model of mixed widths and the same from random
+initialisation, learn from the other patients and from simulated ones. Rivals: gradient boosting at each width on
+hand-made features and on the measures of a window that the model reads, Zhou 2015 at its published threshold and at one
+fitted at each width, and the majority class. Of selection data each recording gives at most `--windows` windows of each
+width, evenly spread.
+
+A threshold, one of all widths for the models and one of each width for the trees, is the one with the best F1 on the
+folds that are not scored, with windows weighed as if one in five were in fibrillation. Models of all patients with the
+threshold of all folds are then scored on all of mitdb, which has no part in any choice: each new run is a look.
+
+Windows are labelled by the majority of beats. Intervals are by bootstrap over patients, all seeds together.
 """
 
 from __future__ import annotations
@@ -14,82 +21,325 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from steps import RESULTS, Steps, cell, header, row
-from timing import stamp
+import numpy as np
+from numpy.typing import NDArray
+from steps import Steps
+from timing import Table, write
 
-WIDTHS = (41, 128, 256, 512)
-AF_RECORDS = "201,202,203,210,217,219,221,222"
-"""The mitdb records whose annotations hold the rhythm (AFIB."""
-SCORES = ("f1", "se", "sp", "ppv")
+from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.ecg.database import open_database
+from heartlm.evaluation import zhou
+from heartlm.evaluation.baselines import GradientBoostedRhythm
+from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.finetuned import load_finetuned
+from heartlm.evaluation.predictions import window_probabilities
+from heartlm.evaluation.rhythm import window_labels
+from heartlm.evaluation.rhythm_task import entropy_of, features_of
+from heartlm.evaluation.rhythm_windows import RhythmWindows
+from heartlm.evaluation.scored import ScoredLead, lead_of_row
+
+WIDTHS = (16, 32, 64, 128, 256, 512)
+MODEL, RANDOM, TREES = "heartlm", "random initialisation", "gradient boosting"
+ZHOU, FITTED, MAJORITY = "Zhou 2015", "Zhou 2015, fitted", "majority class"
+METHODS = (MODEL, RANDOM, TREES, ZHOU, FITTED, MAJORITY)
+
+AF_RECORDS = ("201", "202", "203", "210", "217", "219", "221", "222")
+"""The mitdb records whose annotations hold the rhythm AFIB."""
+CHOOSING = ("afdb", "ltafdb", "nsrdb", "vitaldb-arrhythmia")
+SHARE = 0.2
+"""Of windows in fibrillation, as which thresholds are chosen."""
+WEIGHTS = "{afdb: 2, ltafdb: 3, nsrdb: 1, vitaldb-arrhythmia: 2, simdb: 1}"
+
+Scores = dict[str, NDArray[Any]]
+"""Of the windows of one width: what `some_windows` knows of them, decisions of a `METHOD`, scores of `METHOD/SEED`."""
 
 
 def main() -> None:
-    arguments = options()
-    steps, work, data = Steps(arguments.work), arguments.work, arguments.data
-    simulated, corpus = work / "simdb", work / "corpus"
-    patients = ("--patients", 200, "--minutes", 30, "--leads", "[MLII]", "--seed", 7)
-    steps.run("simulate", simulated, "data", "simulate", simulated, *patients)
-    databases = (data / "afdb", data / "nsrdb", simulated)
-    steps.run("tokenize", corpus, "tokenize", *databases, "--tokenizer", "rhythm", "--out", corpus)
-    for width in WIDTHS:
-        foundation, tuned, scratch = (work / f"{name}-{width}" for name in ("foundation", "tuned", "scratch"))
-        size = ("--depth", arguments.depth, "--window", width, "--steps", arguments.steps)
-        steps.run(
-            f"pretrain-{width}", foundation / "models/last", "pretrain", "--corpus", corpus, *size, "--out", foundation
-        )
-        weights = ("--weights", "{afdb: 1, simdb: 1}")
-        tune = ("finetune", foundation, "--task", "rhythm", "--corpus", corpus, *size[2:], *weights)
-        steps.run(f"tuned-{width}", tuned / "models/last", *tune, "--out", tuned)
-        steps.run(f"scratch-{width}", scratch / "models/last", *tune, "--from-scratch", "--out", scratch)
-        score = ("evaluate", tuned, "--on", data / "mitdb", "--split", "all", "--random-init", scratch)
-        done = tuned / "scores"
-        steps.run(f"af-{width}", done / "af-records", *score, "--records", AF_RECORDS, "--name", "af-records")
-        steps.run(f"all-{width}", done / "all-records", *score, "--name", "all-records")
-    write(work, steps.seconds, json.loads((work / "tuned-128" / "environment.json").read_text()), arguments)
-
-
-def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
     parser.add_argument("--data", type=Path, default=default, help="folder that holds afdb, nsrdb and mitdb")
-    parser.add_argument("--work", type=Path, required=True, help="where corpora and runs go")
-    parser.add_argument("--depth", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=400)
-    return parser.parse_args()
-
-
-def write(work: Path, seconds: dict[str, float], machine: dict[str, Any], arguments: argparse.Namespace) -> None:
-    """Write the tables as JSON and Markdown."""
-    settings = {key: value for key, value in vars(arguments).items() if isinstance(value, int)}
-    content: dict[str, Any] = {
-        **stamp("af_rhythm"),
-        "settings": settings,
-        "seconds": seconds,
-        "machine": machine,
-        "scores": {},
+    for name in ("ltafdb", "vitaldb", "work"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    numbers = {"folds": 3, "seeds": 3, "depth": 2, "pretrain-steps": 80, "steps": 80, "windows": 20}
+    for name, value in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    settings = parser.parse_args()
+    steps, folds = Steps(settings.work), list[dict[int, Scores]]()
+    simulated = settings.work / "simdb"
+    patients = ("--patients", 200, "--minutes", 30, "--leads", "[MLII]", "--seed", 7)
+    steps.run("simulate", simulated, "data", "simulate", simulated, *patients)
+    for fold in range(settings.folds):
+        folder = settings.work / f"fold-{fold}"
+        trained(steps, settings, folder, fold, 0.5)
+        folds.append({width: scored(folder, folder / "corpus", width, settings) for width in WIDTHS})
+    thresholds = {name: chosen(folds, name) for name in names(settings.seeds)}
+    own = float(np.median([thresholds[f"{MODEL}/{seed}"][128] for seed in range(settings.seeds)]))
+    final = settings.work / "final"
+    trained(steps, settings, final, None, round(own, 3))
+    mitdb, tested = settings.data / "mitdb", settings.work / "mitdb"
+    tokenize = ("tokenize", mitdb, "--tokenizer-from", final / "foundation", "--beats", "annotated")
+    steps.run("tokenize-mitdb", tested, *tokenize, "--out", tested)
+    tables = selection_tables(folds, settings.seeds)
+    tables += test_tables(
+        {width: scored(final, tested, width, settings) for width in WIDTHS}, thresholds, settings.seeds
+    )
+    about = {key: value for key, value in vars(settings).items() if isinstance(value, int)} | {
+        "threshold": round(own, 3)
     }
-    lines = [
-        "# Atrial fibrillation from RR intervals: learnt on afdb and simulated patients, tested on mitdb",
-        "",
-        f"`benchmarks/af_rhythm.py` with {settings}, one seed; {machine['cpu']}, {machine['num_cores']} cores, torch "
-        f"{machine['torch']}. [95 % interval by bootstrap over patients].",
+    write("af_rhythm", "Atrial fibrillation from RR intervals on patients never seen", tables, about)
+
+
+def linked(settings: argparse.Namespace, folder: Path, fold: int | None) -> list[Path]:
+    """All databases as links, the patients of `fold` in the test split, all others in training."""
+    sources = {"afdb": settings.data / "afdb", "nsrdb": settings.data / "nsrdb", "ltafdb": settings.ltafdb}
+    sources["vitaldb-arrhythmia"] = settings.vitaldb
+    databases = []
+    for name, source in sources.items():
+        database = open_database(source)
+        patients = sorted({database.patient_of(record).split("/")[1] for record in database.record_ids})
+        order = np.random.default_rng(0).permutation(len(patients))
+        of = {patients[place]: index % settings.folds for index, place in enumerate(order)}
+        links = folder / name
+        links.mkdir(parents=True, exist_ok=True)
+        for path in source.iterdir():
+            if path.is_file() and not (links / path.name).is_symlink():
+                (links / path.name).symlink_to(path.resolve())
+        splits = {patient: "test" if of[patient] == fold else "train" for patient in patients}
+        (links / "database.json").write_text(json.dumps({"name": name, "splits": splits}))
+        databases.append(links)
+    return databases
+
+
+def trained(steps: Steps, settings: argparse.Namespace, folder: Path, fold: int | None, threshold: float) -> None:
+    """Corpus, foundation model, and for each seed a model and one from random initialisation."""
+    corpus, foundation, name = folder / "corpus", folder / "foundation", folder.name
+    databases = (*linked(settings, folder, fold), settings.work / "simdb")
+    tokenize = ("tokenize", *databases, "--tokenizer", "rhythm", "--damaged", "warn", "--processes", 1)
+    steps.run(f"tokenize-{name}", corpus, *tokenize, "--out", corpus)
+    common = ("--corpus", corpus, "--weights", WEIGHTS, "--window", WIDTHS[-1], "--batch-size", 8, "--threads", 1)
+    common += ("--validate-every", 100_000)
+    size = ("--depth", settings.depth, "--steps", settings.pretrain_steps)
+    steps.run(f"pretrain-{name}", foundation / "models/last", "pretrain", *common, *size, "--out", foundation)
+    for seed in range(settings.seeds):
+        tune = ("finetune", foundation, "--task", "rhythm", *common, "--head", "window", "--shortest-window", WIDTHS[0])
+        tune += ("--steps", settings.steps, "--learning-rate", 2e-3, "--seed", seed, "--threshold", threshold)
+        for kind, more in (("tuned", ()), ("scratch", ("--from-scratch",))):
+            run = folder / f"{kind}-{seed}"
+            steps.run(f"{kind}-{name}-{seed}", run / "models/last", *tune, *more, "--out", run)
+
+
+def names(seeds: int) -> Iterator[str]:
+    """Of the methods whose threshold is chosen."""
+    return (f"{method}/{seed}" for method in (MODEL, RANDOM, TREES) for seed in range(seeds))
+
+
+def scored(folder: Path, on: Path, width: int, settings: argparse.Namespace) -> Scores:
+    """What every method says of windows of `on`, trained on the training split of the corpus in `folder`."""
+    kept = folder / f"scores-{on.name}-{width}.npz"
+    if kept.exists():
+        return dict(np.load(kept))
+    corpus, tested = open_corpus(folder / "corpus"), open_corpus(on)
+    rows = tested.records.select("test") if on.parent == folder else np.arange(len(tested.records.rows))
+    most = settings.windows if on.parent == folder else None
+    windows, about = some_windows(tested, rows, width, most)
+    training, known = some_windows(corpus, corpus.records.select("train"), width, settings.windows)
+    keep = known["scored"]
+    positive, features = known["positive"][keep], features_of(training)[keep]
+    ours, entropy = features_of(windows), entropy_of(windows)
+    found: Scores = about | {
+        ZHOU: entropy >= zhou.THRESHOLD,
+        FITTED: entropy >= zhou.fit_threshold(entropy_of(training)[keep], positive),
+        MAJORITY: np.full(len(windows), bool(positive.mean() > 0.5)),
+    }
+    for seed in range(settings.seeds):
+        found[f"{TREES}/{seed}"] = GradientBoostedRhythm(seed).fit(features, positive).score(ours)
+        for name, kind in ((MODEL, "tuned"), (RANDOM, "scratch")):
+            tuned = load_finetuned(folder / f"{kind}-{seed}", "last")
+            judged = windows.judged(windows.codes, lambda codes, of=tuned: window_probabilities(of.model, codes, width))
+            found[f"{name}/{seed}"] = judged[:, 1].astype(np.float64)
+    np.savez(kept, **found)
+    print(folder.name, on.name, width, len(windows), flush=True)
+    return found
+
+
+def some_windows(corpus: Corpus, rows: NDArray[np.int64], width: int, most: int | None) -> tuple[RhythmWindows, Scores]:
+    """At most `most` windows of each recording, evenly spread, or all; and what is known of them."""
+    parts, ectopic, leads = list[RhythmWindows](), list[Floats](), list[ScoredLead]()
+    for row in rows.tolist():
+        lead = lead_of_row(corpus, row)
+        if not lead.tokens.num_tokens:
+            continue
+        windows = RhythmWindows.of([lead], width)
+        these = np.unique(
+            np.linspace(0, len(windows) - 1, min(most or len(windows), len(windows))).round().astype(np.int64)
+        )
+        beats = np.asarray(lead.tokens.beat_class)
+        ectopic.append(np.array([np.isin(beats[i * width : (i + 1) * width], (1, 2)).mean() for i in these]))
+        arrays = {name.name: getattr(windows, name.name) for name in fields(windows) if name.name != "num_left_over"}
+        parts.append(replace(windows, **{name: array[these] for name, array in arrays.items()}))
+        leads += [lead] * len(these)
+    every = {name.name: [getattr(part, name.name) for part in parts] for name in fields(RhythmWindows)}
+    every = {name: np.concatenate(arrays) for name, arrays in every.items() if name != "num_left_over"}
+    windows = RhythmWindows(**every, num_left_over=0)
+    labels = window_labels(windows.rhythm, length=windows.length)
+    about: Scores = {
+        "patient": np.array([lead.patient_id for lead in leads]),
+        "database": np.array([lead.database for lead in leads]),
+        "record": np.array([lead.record_id for lead in leads]),
+        "positive": labels.positive,
+        "scored": labels.scored,
+        "ectopic": np.concatenate(ectopic),
+    }
+    for flutter in ("positive", "left out"):
+        other = window_labels(windows.rhythm, flutter=flutter, length=windows.length)  # type: ignore[arg-type]
+        about |= {f"positive, flutter {flutter}": other.positive, f"scored, flutter {flutter}": other.scored}
+    return windows, about
+
+
+def chosen(folds: list[dict[int, Scores]], name: str) -> dict[int, float]:
+    """The threshold of a method at every width, from `folds`: one of each width for trees, else one of all."""
+    of_widths: dict[int, Floats] = {}
+    grid = np.linspace(0.02, 0.98, 97)
+    for width in WIDTHS:
+        kept = [np.isin(each[width]["database"], CHOOSING) & each[width]["scored"] for each in folds]
+        score = np.concatenate([each[width][name][keep] for each, keep in zip(folds, kept, strict=True)])
+        positive = np.concatenate([each[width]["positive"][keep] for each, keep in zip(folds, kept, strict=True)])
+        found = (score[positive][:, None] >= grid).mean(axis=0)
+        false = (score[~positive][:, None] >= grid).mean(axis=0)
+        of_widths[width] = 2 * SHARE * found / (SHARE * (1 + found) + (1 - SHARE) * false)
+    if not name.startswith(TREES):
+        of_widths = dict.fromkeys(WIDTHS, np.mean(list(of_widths.values()), axis=0))
+    return {width: float(grid[f1.argmax()]) for width, f1 in of_widths.items()}
+
+
+def decisions(scores: Scores, method: str, thresholds: dict[str, float], seeds: int) -> list[NDArray[np.bool_]]:
+    """Of a method, one array a seed."""
+    if method in scores:
+        return [scores[method]] * seeds
+    return [scores[name] >= thresholds[name] for name in (f"{method}/{seed}" for seed in range(seeds))]
+
+
+def counts_of(
+    scores: Scores, thresholds: dict[str, float], keep: NDArray[np.bool_], seeds: int, flutter: str = "negative"
+) -> tuple[tuple[str, ...], dict[str, Counts]]:
+    """Patients, and for each method their tp, fp, fn and tn, `[patients, 4]`, summed over seeds."""
+    suffix = "" if flutter == "negative" else f", flutter {flutter}"
+    keep = keep & scores[f"scored{suffix}"]
+    truth, patients = scores[f"positive{suffix}"][keep], scores["patient"][keep].tolist()
+    counted, who = dict[str, Counts](), ()
+    for method in METHODS:
+        total: Any = 0
+        for called in decisions(scores, method, thresholds, seeds):
+            said = called[keep]
+            cells = np.stack([truth & said, ~truth & said, truth & ~said, ~truth & ~said], axis=1).astype(np.int64)
+            who, sums = sum_by(patients, cells)
+            total = total + sums
+        counted[method] = total
+    return who, counted
+
+
+def f1(drawn: Counts, counts: Counts) -> Floats:
+    tp, fp, fn, _ = np.moveaxis(drawn @ counts, -1, 0)
+    return ratio(2 * tp, 2 * tp + fp + fn)
+
+
+def specificity(drawn: Counts, counts: Counts) -> Floats:
+    _, fp, _, tn = np.moveaxis(drawn @ counts, -1, 0)
+    return ratio(tn, tn + fp)
+
+
+def sensitivity(drawn: Counts, counts: Counts) -> Floats:
+    tp, _, fn, _ = np.moveaxis(drawn @ counts, -1, 0)
+    return ratio(tp, tp + fn)
+
+
+def cell(
+    measure: Callable[[Counts, Counts], Floats], counts: dict[str, Counts], one: str, less: str | None = None
+) -> str:
+    """A score, or a paired difference of two, with its interval."""
+    num, resampling = len(counts[one]), Resampling(1000)
+    values = [
+        measure(drawn, counts[one]) - (0 if less is None else measure(drawn, counts[less]))
+        for drawn in (np.ones((1, num), np.int64), resampling.weights(num))
     ]
-    for name, title in (("af-records", f"Records with AF ({AF_RECORDS})"), ("all-records", "All 48 records")):
-        lines += ["", f"## {title}", "", *header("window", "model", *(score.upper() for score in SCORES))]
-        for width in WIDTHS:
-            scored = json.loads((work / f"tuned-{width}" / "scores" / name / "scores.json").read_text())
-            models = {"heartlm": scored["scores"], **scored["baselines"]}
-            content["scores"][f"{name}-{width}"] = models
-            for model, block in models.items():
-                if block is not None:
-                    lines.append(row(width, model, *(cell([block[score]]) for score in SCORES)))
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "af_rhythm.json").write_text(json.dumps(content, indent=1) + "\n")
-    (RESULTS / "af_rhythm.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+    each, sign = estimate(float(values[0][0]), values[1], num, resampling), "" if less is None else "+"
+    return "–" if np.isnan(each.value) else f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
+
+
+def together(folds: list[dict[int, Scores]], width: int, seeds: int) -> tuple[Scores, dict[str, float]]:
+    """All folds at one width; each method's scores less the threshold that the other folds choose, so from 0 on."""
+    parts = []
+    for index, fold in enumerate(folds):
+        others = folds[:index] + folds[index + 1 :]
+        part = dict(fold[width])
+        for name in names(seeds):
+            part[name] = part[name] - chosen(others, name)[width]
+        parts.append(part)
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return joined, dict.fromkeys(names(seeds), 0.0)
+
+
+Keep = Callable[[Scores], NDArray[np.bool_]]
+
+
+def add_rows(
+    scores: Table, differences: Table, width: int, title: str, measure: Any, counts: dict[str, Counts]
+) -> None:
+    scores.add(title, width, *(cell(measure, counts, method) for method in METHODS))
+    rivals = (TREES, ZHOU, FITTED, RANDOM)
+    differences.add(title, width, *(cell(measure, counts, MODEL, rival) for rival in rivals))
+
+
+def selection_tables(folds: list[dict[int, Scores]], seeds: int) -> list[Table]:
+    """Scores in patient-wise folds, and paired differences."""
+    chosen_sets: dict[str, tuple[Any, Keep]] = {
+        "afdb, F1": (f1, lambda s: s["database"] == "afdb"),
+        "ltafdb, F1": (f1, lambda s: s["database"] == "ltafdb"),
+        "VitalDB, F1": (f1, lambda s: s["database"] == "vitaldb-arrhythmia"),
+        "nsrdb, specificity": (specificity, lambda s: s["database"] == "nsrdb"),
+        "one beat in ten ectopic, specificity": (
+            specificity,
+            lambda s: np.isin(s["database"], CHOOSING) & (s["ectopic"] >= 0.1),
+        ),
+    }
+    scores = Table("Patient-wise folds, with 95 % interval by patients", ("windows", "beats", *METHODS))
+    differences = Table(
+        "Paired differences in patient-wise folds: heartlm less each rival",
+        ("windows", "beats", TREES, ZHOU, FITTED, RANDOM),
+    )
+    joined = {width: together(folds, width, seeds) for width in WIDTHS}
+    for title, (measure, keep) in chosen_sets.items():
+        for width, (every, thresholds) in joined.items():
+            add_rows(scores, differences, width, title, measure, counts_of(every, thresholds, keep(every), seeds)[1])
+    for table in (scores, differences):
+        table.close()
+    return [scores, differences]
+
+
+def test_tables(found: dict[int, Scores], thresholds: dict[str, dict[int, float]], seeds: int) -> list[Table]:
+    """mitdb, with flutter counted three ways."""
+    scores = Table("mitdb, which no choice has seen", ("windows", "beats", *METHODS))
+    differences = Table(
+        "Paired differences on mitdb: heartlm less each rival", ("windows", "beats", TREES, ZHOU, FITTED, RANDOM)
+    )
+    sets: dict[str, tuple[Any, str, Keep]] = {
+        f"all 48 records, {name}, flutter {flutter}": (measure, flutter, lambda s: s["database"] == "mitdb")
+        for flutter in ("negative", "left out", "positive")
+        for name, measure in (("F1", f1), ("sensitivity", sensitivity), ("specificity", specificity))
+    }
+    sets["8 records with AF, F1, flutter negative"] = f1, "negative", lambda s: np.isin(s["record"], AF_RECORDS)
+    for title, (measure, flutter, keep) in sets.items():
+        for width, of in found.items():
+            at = {name: each[width] for name, each in thresholds.items()}
+            add_rows(scores, differences, width, title, measure, counts_of(of, at, keep(of), seeds, flutter)[1])
+    for table in (scores, differences):
+        table.close()
+    return [scores, differences]
 
 
 if __name__ == "__main__":

@@ -91,7 +91,16 @@ BENCHMARKS = (
         150,
         long=True,
     ),
-    Benchmark("af_rhythm", ("--data", "{data}", "--work", "{work}"), ("evaluation", *TRAINING), 20, long=True),
+    Benchmark(
+        "af_rhythm",
+        (
+            *("--data", "{data}", "--ltafdb", "{ltafdb}/ltafdb"),
+            *("--vitaldb", "{vitaldb-arrhythmia}/vitaldb-arrhythmia", "--work", "{work}"),
+        ),
+        ("evaluation", "ecg", "tokenizers", *TRAINING),
+        40,
+        long=True,
+    ),
     Benchmark(
         "mitdb_beats",
         ("--data", "{data}", "--cinc2017", "{cinc2017-train}/cinc2017", "--ludb", "{ludb}/ludb", "--work", "{work}"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.rhythm import RhythmTokenizer, filtered_intervals
-from tests.synthetic_leads import heart_lead, rhythm_lead
+from tests.synthetic_leads import heart_lead, is_ventricular, rhythm_lead
 
 TOKENIZER = RhythmTokenizer()
 intervals = st.lists(st.floats(0.21, 2.45), min_size=1, max_size=50)
@@ -72,6 +72,23 @@ def test_the_signal_is_never_read() -> None:
     assert tokens.num_tokens == 20 and np.isnan(tokens.scale_mv).all()
     assert np.array_equal(tokens.beat_class, lead.annotations.beat_classes())
     assert not TOKENIZER.needs_signal and TOKENIZER.causal
+
+
+def test_waveforms_are_compared_on_demand_and_where_there_is_a_signal() -> None:
+    lead = heart_lead(40)
+    for tokenizer in (RhythmTokenizer(waveforms=True), RhythmTokenizer(waveforms=True, causal_only=True)):
+        names = [facet.name for facet in tokenizer.facets]
+        codes = tokenizer.encode(lead).codes
+        assert np.array_equal(codes[:, :5], TOKENIZER.encode(lead).codes)
+        of_qrs, usual = codes[:, names.index("qrs_correlation")], ~is_ventricular(np.arange(40))
+        assert of_qrs[20:][usual[20:]].min() > of_qrs[20:][~usual[20:]].max()
+        silent = Lead(replace(lead.recording, samples=None), lead.annotations)
+        assert not tokenizer.encode(silent).codes[:, 5:].any()
+        assert tokenizer.reads_signal and not tokenizer.needs_signal and tokenizer.causal == tokenizer.causal_only
+    causal = RhythmTokenizer(waveforms=True, causal_only=True)
+    first = replace(lead.annotations, sample=lead.annotations.sample[:25], symbol=lead.annotations.symbol[:25])
+    whole = causal.encode(lead).codes
+    assert np.array_equal(causal.encode(Lead(lead.recording, first)).codes, whole[:25])
 
 
 def test_one_beat_and_no_beat() -> None:

@@ -32,7 +32,9 @@ class TokenizeOptions:
         tokenizer: beat, the default, reads waveforms and RR intervals; rhythm reads RR intervals alone; sample reads
             amplitudes at 100 Hz; bpe reads runs of them; millivolts reads voltages at 100 Hz, for the task waveform.
         tokenizer_from: encode with the tokenizer of this run or corpus instead of fitting one.
-        causal: leave out what needs the next beats, so that a live stream can be tokenised alike (beat).
+        causal: leave out what needs the next beats, so that a live stream can be tokenised alike (beat; rhythm with
+            waveforms).
+        waveforms: compare the beats' waveforms too, where a recording has a signal (rhythm).
         num_codes: how many different runs there are at most, by default 1024 (bpe).
         training_leads: first encodes one lead of each recording; all adds the other leads of training recordings.
         beats: auto takes annotated beats and detects them where there are none.
@@ -48,6 +50,7 @@ class TokenizeOptions:
     tokenizer: Literal["beat", "rhythm", "sample", "bpe", "millivolts"] | None = None
     tokenizer_from: Path | None = None
     causal: bool = False
+    waveforms: bool = False
     num_codes: int | None = None
     training_leads: Literal["first", "all"] = "first"
     beats: Literal["auto", "annotated", "detected"] = "auto"
@@ -96,12 +99,19 @@ def _tokenizer(options: TokenizeOptions) -> Any:
 
     kind = options.tokenizer or "beat"
     if options.tokenizer_from is not None:
-        settled = {"causal": options.causal, "tokenizer": options.tokenizer, "num_codes": options.num_codes is not None}
+        settled = {
+            "causal": options.causal,
+            "waveforms": options.waveforms,
+            "tokenizer": options.tokenizer,
+            "num_codes": options.num_codes is not None,
+        }
         for name in (name for name, given in settled.items() if given):
             option = name.replace("_", "-")
             raise HeartlmError(f"{name}: the tokenizer of {options.tokenizer_from} is what it is: leave --{option} out")
         return load_tokenizer(existing(options.tokenizer_from, "run or corpus") / "tokenizer")
-    if options.causal and kind != "beat":
+    if options.waveforms and kind != "rhythm":
+        raise HeartlmError(f"waveforms: the {kind} tokenizer has its own way: leave --waveforms out")
+    if options.causal and kind != "beat" and not options.waveforms:
         raise HeartlmError(f"causal: the {kind} tokenizer is causal anyway: leave --causal out")
     if options.num_codes is not None:
         if kind != "bpe":
@@ -109,6 +119,8 @@ def _tokenizer(options: TokenizeOptions) -> Any:
         return tokenizer_class("bpe")(num_codes=options.num_codes)  # type: ignore[call-arg]
     if kind == "beat":
         return tokenizer_class("beat")(causal_only=options.causal)  # type: ignore[call-arg]
+    if kind == "rhythm":
+        return tokenizer_class("rhythm")(waveforms=options.waveforms, causal_only=options.causal)  # type: ignore[call-arg]
     return tokenizer_class(kind)()
 
 

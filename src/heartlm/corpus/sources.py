@@ -96,7 +96,9 @@ def find_source(
             f"{recording.path}: annotations only, and the {tokenizer.kind} tokenizer reads the signal: "
             "use --tokenizer rhythm"
         )
-    leads = chosen_leads(recording, split, training_leads) if tokenizer.needs_signal else (0,)
+    leads = chosen_leads(recording, split, training_leads) if tokenizer.reads_signal else (0,)
+    if not tokenizer.needs_signal:
+        leads = leads or (0,)
     return Source(recording, split, leads, database) if leads else Unusable("no ECG lead (none measured in mV)")
 
 
@@ -132,12 +134,20 @@ def _usable_lead(
     source: Source, tokenizer: Tokenizer, beats: Beats, annotations: Annotations | None, index: int
 ) -> Lead | Unusable:
     recording = source.recording
-    if tokenizer.needs_signal:
-        signal = recording.signal(leads=[index])[0]
-        recording = replace(recording, samples=lambda start, stop, _: signal[None, start:stop])
+    if tokenizer.reads_signal and recording.has_signal:
+        try:
+            signal = recording.signal(leads=[index])[0]
+        except HeartlmError:  # annotations often come without the signal that their header names
+            if tokenizer.needs_signal:
+                raise
+            signal = np.empty(0, np.float32)
         low, high = _extremes(signal)
-        if not low < high:
+        if low < high:
+            recording = replace(recording, samples=lambda start, stop, _: signal[None, start:stop])
+        elif tokenizer.needs_signal:
             return Unusable(f"lead {recording.lead_names[index]}: {'flat' if low == high else 'no valid sample'}")
+        else:
+            recording = replace(recording, samples=None)
     ready = beats_for(recording, annotations, beats if tokenizer.needs_beats else "annotated", index)
     if tokenizer.needs_beats and ready.num_beats < 2:
         return Unusable(f"fewer than two beats {'annotated' if beats == 'annotated' else 'found'}")

@@ -106,7 +106,7 @@ def annotate(
         positive = token_probabilities(model, tokens.codes, _width(info, window))[:, 1] >= info.threshold
         spans = rhythm_spans(positive, tokens.sample, end, info.positive[0])
         found = Annotations(known.rate_hz, *_NO_BEATS, spans, source=SOURCE)
-    lead_name = ready.recording.lead_names[ready.lead] if tokenizer.needs_signal else ""
+    lead_name = ready.recording.lead_names[ready.lead] if _reads(tokenizer, ready.recording) else ""
     return Annotated(info.task, lead_name, known, found, tuple(ready.recording.faults), seconds)
 
 
@@ -196,8 +196,12 @@ def ready_lead(
     return replace(ready, annotations=beats_for(ready.recording, database.annotations(record_id), beats, index))
 
 
+def _reads(tokenizer: Tokenizer, recording: Recording) -> bool:
+    return tokenizer.needs_signal or (tokenizer.reads_signal and recording.has_signal)
+
+
 def _lead_index(tokenizer: Tokenizer, recording: Recording, lead: str | None) -> int:
-    if not tokenizer.needs_signal:
+    if not _reads(tokenizer, recording):
         return 0
     if lead is not None:
         return recording.lead_index(lead)

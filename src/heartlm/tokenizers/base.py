@@ -100,6 +100,11 @@ class Tokenizer(ABC):
     fitted_on: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
     @property
+    def reads_signal(self) -> bool:
+        """Whether the signal is read where there is one; `needs_signal` says whether there has to be one."""
+        return self.needs_signal
+
+    @property
     @abstractmethod
     def facets(self) -> tuple[Facet, ...]:
         """The codes a token has, in order."""

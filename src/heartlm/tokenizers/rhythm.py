@@ -1,7 +1,10 @@
-"""The rhythm tokenizer: RR intervals only, so annotation files without a signal are enough.
+"""The rhythm tokenizer: RR intervals, so annotation files without a signal are enough.
 
 An early beat and the pause after it make a regular rhythm look irregular. So intervals come twice: as they are, and
 after a filter that takes such pairs out, which atrial fibrillation survives.
+
+Intervals of noise are irregular, too, and in fibrillation there are no P waves. On demand tokens therefore say how QRS
+complex, T and P wave compare with the rest of the recording; "unknown" where there is no signal.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.rr import Levels
+from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
 from heartlm.tokenizers.rr import LogScale, RRFacet, levels_of, ordinal_coordinates, rr_codes, rr_intervals_s
 from heartlm.tokenizers.running import trailing_median
+from heartlm.tokenizers.waveform import BeatWindow, beat_blocks
 
 RHYTHM_FACETS: tuple[RRFacet, ...] = (
     RRFacet("rr", LogScale(0.2, 2.5, 127), True),
@@ -29,6 +34,18 @@ FILTERED_FACETS: dict[str, LogScale] = {
     "filtered_irregularity": LogScale(0.004, 0.5, 31),
 }
 """Intervals after the ectopic filter: over the one before, and the median change of the logarithm over `CHANGES`."""
+
+WAVEFORM_FACETS = (
+    "qrs_correlation",
+    "qrs_difference",
+    "qrs_size_over_usual",
+    "t_correlation",
+    "p_correlation",
+    "p_difference",
+    "p_correlation_near",
+    "p_consistency",
+)
+"""Those of `heartlm.tokenizers.comparisons` that tokens have on demand."""
 
 EARLY, AROUND, CHANGES = 0.87, 7, 8
 """An interval below this share of the median of the last `AROUND` is early."""
@@ -67,7 +84,11 @@ class RhythmTokenizer(Tokenizer):
     """One token a heartbeat from the intervals before it: absolute, over the recent median, over the one before; and
     after the ectopic filter over the one before, with how irregular the last ones are.
 
-    Every facet is causal. The levels are fixed, so there is nothing to fit. Decoding gives intervals in seconds,
+    Attributes:
+        waveforms: add facets that compare waveforms, for recordings with a signal.
+        causal_only: compare waveforms with those before alone; all other facets look back only in any case.
+
+    The levels are fixed, so there is nothing to fit. Decoding gives intervals in seconds,
     each the geometric centre of its level: off by at most half a level, 1.0 % of the interval.
     """
 
@@ -75,27 +96,54 @@ class RhythmTokenizer(Tokenizer):
     needs_signal: ClassVar[bool] = False
     needs_fitting: ClassVar[bool] = False
 
+    waveforms: bool = False
+    causal_only: bool = False
+
+    @property
+    def reads_signal(self) -> bool:
+        """Whether the signal is read where there is one."""
+        return self.waveforms
+
     @property
     def facets(self) -> tuple[Facet, ...]:
-        """Three facets of 128 codes, and those of the filtered intervals."""
+        """Three facets of 128 codes, those of the filtered intervals, and those of waveforms on demand."""
         plain = tuple(Facet(facet.name, facet.scale.size, facet.causal) for facet in RHYTHM_FACETS)
-        return plain + tuple(Facet(name, scale.size) for name, scale in FILTERED_FACETS.items())
+        filtered = tuple(Facet(name, scale.size) for name, scale in FILTERED_FACETS.items())
+        waveforms = (Facet(name, comparisons.SCALES[name].size, self.causal_only) for name in WAVEFORM_FACETS)
+        return plain + filtered + (tuple(waveforms) if self.waveforms else ())
 
     def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
         """Nothing to learn: the levels are fixed."""
 
     def encode(self, lead: Lead) -> Tokens:
-        """Encode the RR intervals of one recording; its signal is not read."""
+        """Encode the RR intervals of one recording, and its waveforms on demand."""
         beats = lead.annotations
-        values = filtered_values(rr_intervals_s(beats.sample, beats.rate_hz))
-        filtered = [scale.encode(values[name]) for name, scale in FILTERED_FACETS.items()]
+        rr_s = rr_intervals_s(beats.sample, beats.rate_hz)
+        values = filtered_values(rr_s)
+        more = [scale.encode(values[name]) for name, scale in FILTERED_FACETS.items()]
+        if self.waveforms:
+            more.append(self._waveform_codes(lead, rr_s))
         return Tokens(
-            codes=np.column_stack([rr_codes(beats.sample, beats.rate_hz, _levels()), *filtered]),
+            codes=np.column_stack([rr_codes(beats.sample, beats.rate_hz, _levels()), *more]),
             sample=beats.sample,
             beat_class=beats.beat_classes(),
             rhythm=beats.rhythm_at(beats.sample),
             scale_mv=np.full(beats.num_beats, np.nan, np.float32),
         )
+
+    def _waveform_codes(self, lead: Lead, rr_s: NDArray[np.float64]) -> NDArray[np.uint16]:
+        codes = np.zeros((len(rr_s), len(WAVEFORM_FACETS)), np.uint16)
+        if not lead.recording.has_signal:
+            return codes
+        window, sample = BeatWindow(), lead.annotations.sample
+        for block in beat_blocks(lead.signal_mv(), sample, lead.recording.rate_hz, window, self.causal_only):
+            own = block.beats
+            shape, first = (block.around, block.first) if self.causal_only else (block.waves.shape, own.start)
+            values = comparisons.morphology_values(
+                shape, rr_s[first : own.stop], window.times_s, own.start - first, self.causal_only
+            )
+            codes[own] = comparisons.codes_of(values, WAVEFORM_FACETS)
+        return codes
 
     def decode(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
         """RR intervals in seconds, NaN where unknown; float64 `[num_tokens]`."""
@@ -106,10 +154,10 @@ class RhythmTokenizer(Tokenizer):
         return [ordinal_coordinates(facet.size) for facet in self.facets]
 
     def settings(self) -> dict[str, Any]:
-        """None: the levels are part of the schema version."""
-        return {}
+        """Which facets there are; the levels are part of the schema version."""
+        return {"waveforms": self.waveforms, "causal_only": self.causal_only}
 
     @classmethod
     def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RhythmTokenizer:
         """Rebuild the tokenizer."""
-        return cls()
+        return cls(**settings)
