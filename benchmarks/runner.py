@@ -92,6 +92,13 @@ BENCHMARKS = (
         long=True,
     ),
     Benchmark(
+        "waveform",
+        ("--data", "{data}", "--cinc2017", "{cinc2017-train}/cinc2017", "--nstdb", "{nstdb}/nstdb", "--work", "{work}"),
+        ("evaluation", "ecg", "tokenizers", *TRAINING),
+        25,
+        long=True,
+    ),
+    Benchmark(
         "af_rhythm",
         (
             *("--data", "{data}", "--ltafdb", "{ltafdb}/ltafdb"),
