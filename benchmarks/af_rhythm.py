@@ -22,7 +22,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -180,8 +180,7 @@ def some_windows(corpus: Corpus, rows: NDArray[np.int64], width: int, most: int 
         )
         beats = np.asarray(lead.tokens.beat_class)
         ectopic.append(np.array([np.isin(beats[i * width : (i + 1) * width], (1, 2)).mean() for i in these]))
-        arrays = {name.name: getattr(windows, name.name) for name in fields(windows) if name.name != "num_left_over"}
-        parts.append(replace(windows, **{name: array[these] for name, array in arrays.items()}))
+        parts.append(windows.chosen(these))
         leads += [lead] * len(these)
     every = {name.name: [getattr(part, name.name) for part in parts] for name in fields(RhythmWindows)}
     every = {name: np.concatenate(arrays) for name, arrays in every.items() if name != "num_left_over"}

@@ -110,6 +110,12 @@ def test_a_recording_shorter_than_a_window_gives_a_short_one():
     assert windows.judged(windows.codes, lambda codes: np.full(len(codes), codes.shape[1])).tolist() == [3, 4]
 
 
+def test_windows_can_be_chosen():
+    windows = RhythmWindows.of([a_lead([0, 100, 250]), a_lead([0, 80, 160, 240, 320])], 2)
+    some = windows.chosen(np.array([0, 2]))
+    assert some.lead.tolist() == [0, 1] and some.rr_s.tolist() == windows.rr_s[[0, 2]].tolist() and len(some) == 2
+
+
 def test_recordings_without_a_beat_give_no_windows():
     with pytest.raises(HeartlmError, match="no recording has a beat"):
         RhythmWindows.of([a_lead([])], 4)

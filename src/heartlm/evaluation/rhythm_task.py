@@ -35,6 +35,9 @@ from heartlm.training.batches import IGNORE, rhythm_labels
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
+MOST_WINDOWS = 50_000
+"""Windows that baselines learn from: long-term recordings hold a million, and features of each cost time."""
+
 
 @dataclass(frozen=True)
 class Verdicts:
@@ -223,7 +226,7 @@ def _boosted(windows: RhythmWindows, tuned: FineTuned, seed: int) -> Verdicts:
 
 
 def _training_windows(tuned: FineTuned, width: int) -> tuple[RhythmWindows, WindowLabels]:
-    """The windows the run was trained on, and their majority labels.
+    """Windows the run was trained on, at most `MOST_WINDOWS` evenly spread, and their majority labels.
 
     Raises:
         HeartlmError: the training corpus is gone, or its tokens are not beats.
@@ -234,6 +237,8 @@ def _training_windows(tuned: FineTuned, width: int) -> tuple[RhythmWindows, Wind
         (corpus.records.database[row], corpus.records.record_id[row]): row for row in corpus.records.select("train")
     }
     windows = RhythmWindows.of([lead_of_row(corpus, int(row)) for row in unique.values()], width)
+    if len(windows) > MOST_WINDOWS:
+        windows = windows.chosen(np.linspace(0, len(windows) - 1, MOST_WINDOWS).astype(np.int64))
     return windows, labels_of(windows, tuned, "majority")
 
 

@@ -7,7 +7,7 @@ is answered; the beats after the last whole window of a longer one are left out 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,11 @@ class RhythmWindows:
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def chosen(self, rows: NDArray[np.int64]) -> RhythmWindows:
+        """The windows of those numbers."""
+        kept = {name: getattr(self, name)[rows] for name in ("codes", "rr_s", "rhythm", "sample", "lead", "length")}
+        return replace(self, **kept)
 
     def judged(self, array: NDArray[Any], judge: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
         """What `judge` says of the rows of `array`, `[num_windows, width, ...]`, those of one length at a time."""
