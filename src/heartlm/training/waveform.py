@@ -116,12 +116,12 @@ _PRIOR = 0.2
 def balanced_windows(
     corpus: Corpus, rows: NDArray[np.int64], classes: NDArray[np.int64], batch_size: int, seed: int
 ) -> RandomSampler:
-    """Windows that lie in one class throughout: classes by fixed shares, patients by the root of their time.
+    """Windows in one class throughout: classes by fixed shares, databases and patients by the root of their time.
 
     Raises:
         HeartlmError: there is no fibrillation to learn from, or nothing else.
     """
-    first, length, label, patient = [], [], [], []
+    first, length, label, patients, databases = [], [], [], [], []
     for row in rows.tolist():
         begin = int(corpus.records.first_token[row])
         of_row = classes[corpus.tokens_of(row)]
@@ -131,7 +131,8 @@ def balanced_windows(
                 first.append(begin + start)
                 length.append(stop - start)
                 label.append(int(of_row[start]))
-                patient.append(str(corpus.records.patient_id[row]))
+                patients.append(str(corpus.records.patient_id[row]))
+                databases.append(str(corpus.records.database[row]))
     found = set(label)
     if VF not in found or not found & {OTHER, NOT_VF}:
         lacking = "ventricular fibrillation or flutter" if VF not in found else "other rhythms"
@@ -139,14 +140,14 @@ def balanced_windows(
             f"{corpus.folder}: no {lacking} of {WINDOW_S:g} s in the training split, so the task waveform has nothing "
             "to learn from: tokenize a database with them, such as cudb or vfdb, too"
         )
-    places, span = np.array([count - WINDOW + 1 for count in length], np.float64), np.array(label)
+    places, span = np.array(length, np.float64) - WINDOW + 1, np.array(label)
     probability = np.zeros(len(span))
-    names = np.array(patient)
     for each in found:
-        for name in np.unique(names[span == each]):
-            own = (span == each) & (names == name)
-            probability[own] = places[own] / np.sqrt(places[own].sum())
-        probability[span == each] *= _SHARES[each] / probability[span == each].sum()
+        own = span == each
+        patient, database = (np.unique(np.array(names)[own], return_inverse=True)[1] for names in (patients, databases))
+        drawn = places[own] / np.sqrt(np.bincount(patient, places[own]))[patient]
+        shares = np.sqrt(np.bincount(database, places[own])) / np.bincount(database, drawn)
+        probability[own] = drawn * shares[database] / (drawn * shares[database]).sum() * _SHARES[each]
     return RandomSampler(
         np.array(first, np.int64), np.array(length, np.int64), WINDOW, batch_size, seed, probability / probability.sum()
     )
