@@ -108,13 +108,6 @@ BENCHMARKS = (
         40,
         long=True,
     ),
-    Benchmark(
-        "mitdb_beats",
-        ("--data", "{data}", "--cinc2017", "{cinc2017-train}/cinc2017", "--ludb", "{ludb}/ludb", "--work", "{work}"),
-        ("evaluation", "ecg", "tokenizers", *TRAINING),
-        25,
-        long=True,
-    ),
 )
 
 
