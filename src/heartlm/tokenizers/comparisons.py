@@ -154,8 +154,12 @@ def _slow(log_rr: Doubles, causal: bool) -> Doubles:
     for begin in range(0, len(log_rr), EVERY):
         stop = begin + 1 if causal else begin + EVERY + LONG
         around = log_rr[max(begin - LONG, 0) : stop]
-        if not np.isnan(around).all():
-            slow[begin : begin + EVERY] = np.nanquantile(around, 0.9)
+        around = around[~np.isnan(around)]
+        if len(around):  # as np.nanquantile has it, which takes four times as long
+            place = 0.9 * (len(around) - 1)
+            low, high = int(place), min(int(place) + 1, len(around) - 1)
+            parted = np.partition(around, (low, high))
+            slow[begin : begin + EVERY] = parted[low] + (place - low) * (parted[high] - parted[low])
     return slow
 
 
