@@ -8,12 +8,12 @@ and `<!-- /figures -->` where its text belongs, in README.md or in a file of doc
 generated; `tests/test_readme_figures.py` fails where it was edited by hand or is older than the results. A template
 gets a number with `cell("feeding", "One facet", "heartlm feed, next token", "512")`: result file, start of the table's
 title, first cell of the row (or several, in a tuple), column. Where rounds were measured, that is their median;
-`low(…)` and `high(…)` are the quartiles, and `spread(…)` both in brackets, or nothing. `column(file, title, column)`
-gives all numbers of a column, `table(file, title)` the table as Markdown, `result(file)` the content of a file,
-`plain(file)` the same of one without tables, which then counts as used. The filter `n` shows three digits, `n(2)` two;
-`geomean` is the geometric mean. Paragraphs are wrapped; a row of a table or a list item has to be one line. A paragraph
-about processor and date is added below; it names results without a date and those during which the machine's speed
-changed. Give the worst ratio next to the best.
+`low(…)` and `high(…)` are the quartiles, and `spread(…)` both in brackets, or nothing. `raw(…)` is the cell as it was
+written. `column(file, title, column)` gives all numbers of a column, `table(file, title)` the table as Markdown,
+`result(file)` the content of a file, `plain(file)` the same of one without tables, which then counts as used. The
+filter `n` shows three digits, `n(2)` two; `geomean` is the geometric mean. Paragraphs are wrapped; a row of a table or
+a list item has to be one line. A paragraph about processor and date is added below; it names results without a date and
+those during which the machine's speed changed. Give the worst ratio next to the best.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def rendered(name: str, results: Path = RESULTS, templates: Path = TEMPLATES) ->
         loader=jinja2.FileSystemLoader(templates), undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False
     )
     env.filters |= {"n": digits, "geomean": geometric_mean}
-    functions = ("cell", "low", "high", "spread", "column", "table", "result", "plain")
+    functions = ("cell", "raw", "low", "high", "spread", "column", "table", "result", "plain")
     env.globals |= {each: getattr(read, each) for each in functions}
     try:
         text = env.get_template(f"{name}.md").render().strip()

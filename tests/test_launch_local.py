@@ -18,7 +18,7 @@ from heartlm.training.config import PretrainConfig
 from heartlm.training.pretrain import pretrain
 
 TIMEOUT_S = 600
-SETTINGS: dict[str, Any] = {"depth": 1, "window": 32, "batch_size": 64, "steps": 60, "threads": 1, "log_every": 1}
+SETTINGS: dict[str, Any] = {"depth": 1, "window": 32, "batch_size": 320, "steps": 60, "threads": 1, "log_every": 1}
 """Steps long enough that a signal, which passes through three processes, arrives before the last one."""
 
 
