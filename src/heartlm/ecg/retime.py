@@ -40,9 +40,10 @@ QRS_END_S = 0.10
 """From here on a beat is stretched or shortened with its interval."""
 
 FEWEST_INTERVALS, MOST_IRREGULAR = 300, 0.08
-"""A recording is used with so many intervals between normal beats, whose logarithms change by less in the median."""
+"""A recording is used if it has this number of intervals between normal beats, and the median change of their
+logarithms is at most the second number."""
 FEWEST_VENTRICULAR = 10
-"""Ventricular beats are laid out where the patient has so many."""
+"""Ventricular beats are laid out where the patient has at least this number."""
 
 NORMAL, ATRIAL, VENTRICULAR = "N", "A", "V"
 OWN, INVERTED, LATE, NONE = range(4)

@@ -31,7 +31,6 @@ from heartlm.tokenizers.rr import (
     rr_intervals_s,
 )
 from heartlm.tokenizers.waveform import (
-    BeatBlock,
     BeatWaveforms,
     BeatWindow,
     beat_blocks,
@@ -178,7 +177,8 @@ class BeatTokenizer(Tokenizer):
             parts = [shape.encode(block.waves.shape), deviation.encode(block.deviation), intervals[block.beats]]
             if self.compare:
                 values = {name: value[block.beats] for name, value in rhythm.items()}
-                parts.append(comparisons.codes_of(values | self._morphology(block, rr_s), self.comparisons))
+                compared = comparisons.block_values(block, rr_s, self.window.times_s, self.causal_only)
+                parts.append(comparisons.codes_of(values | compared, self.comparisons))
             codes[block.beats] = np.concatenate(parts, axis=1)
         return Tokens(
             codes=codes,
@@ -186,15 +186,6 @@ class BeatTokenizer(Tokenizer):
             beat_class=beats.beat_classes(),
             rhythm=beats.rhythm_at(beats.sample),
             scale_mv=scale_mv,
-        )
-
-    def _morphology(self, block: BeatBlock, rr_s: NDArray[np.float64]) -> dict[str, Floats]:
-        """How QRS complex, T and P wave compare with those of the block, or of the beats before."""
-        own = block.beats
-        around, first = (block.around, block.first) if self.causal_only else (block.waves.shape, own.start)
-        intervals_s = rr_s[first : own.stop]
-        return comparisons.morphology_values(
-            around, intervals_s, self.window.times_s, own.start - first, self.causal_only
         )
 
     def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:

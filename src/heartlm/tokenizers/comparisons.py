@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.tokenizers.running import mean_around, trailing_median
-from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY
+from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY, BeatBlock
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -44,8 +44,8 @@ IRREGULAR = 0.08
 """Change of the logarithm of the RR interval from which on it counts as irregular."""
 
 STEADY, SUDDEN = 9, 0.18
-"""The rate changes suddenly where the medians of the logarithms of so many RR intervals before and after differ by more
-than the second number; a change that takes half a minute, as of exercise, is none."""
+"""The rate changes suddenly where the medians of the logarithms of this number of RR intervals before and after differ
+by more than the second number; a change that takes half a minute, as of exercise, is none."""
 
 NEAR, AROUND = 5, 15
 """Beats on either side in means nearby, and in the measures of irregularity; the causal form takes them all before."""
@@ -213,6 +213,20 @@ def morphology_values(
         for begin in range(first_beat, stop, EVERY)
     ]
     return {name: np.concatenate([group[name] for group in groups]) for name in groups[0]}
+
+
+def block_values(block: BeatBlock, rr_s: Doubles, times_s: Doubles, causal: bool) -> dict[str, Floats]:
+    """`morphology_values` of the beats of a block, compared with the others of it, or causally with those before.
+
+    Args:
+        block: consecutive beats of a recording.
+        rr_s: the interval before each beat of the whole recording, NaN where unknown.
+        times_s: where the points of a waveform lie, from the R peak.
+        causal: see `morphology_values`.
+    """
+    own = block.beats
+    shape, first = (block.around, block.first) if causal else (block.waves.shape, own.start)
+    return morphology_values(shape, rr_s[first : own.stop], times_s, own.start - first, causal)
 
 
 def codes_of(values: dict[str, NDArray[np.floating]], names: tuple[str, ...]) -> NDArray[np.uint16]:

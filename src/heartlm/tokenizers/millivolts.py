@@ -16,10 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import UNLABELLED
 from heartlm.kernels.waveform import interpolate, smooth
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
-from heartlm.tokenizers.sample import BASELINE_S, GRID_HZ
+from heartlm.tokenizers.sample import BASELINE_S, GRID_HZ, classes_on_grid
 from heartlm.tokenizers.waveform import fill_gaps, hann_weights
 
 Floats = NDArray[np.float32]
@@ -60,10 +59,7 @@ class MillivoltTokenizer(Tokenizer):
         sample = np.minimum(np.round(position).astype(np.int64), len(signal) - 1)
         codes = quantize(high_pass(interpolate(smooth(signal, hann_weights(rate_hz, GRID_HZ)), position)))
         codes[np.isnan(raw[sample])] = NO_SIGNAL
-        beat_class = np.full(len(codes), UNLABELLED, np.int8)
-        inside = beats.sample < len(signal)
-        at = np.minimum(np.round(beats.sample[inside] * GRID_HZ / rate_hz).astype(np.int64), len(codes) - 1)
-        beat_class[at] = beats.beat_classes()[inside]
+        beat_class = classes_on_grid(beats, len(codes), len(signal), rate_hz)
         return Tokens(codes[:, None], sample, beat_class, beats.rhythm_at(sample), np.ones(len(codes), np.float32))
 
     def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:

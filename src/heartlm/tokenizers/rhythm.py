@@ -137,12 +137,8 @@ class RhythmTokenizer(Tokenizer):
             return codes
         window, sample = BeatWindow(), lead.annotations.sample
         for block in beat_blocks(lead.signal_mv(), sample, lead.recording.rate_hz, window, self.causal_only):
-            own = block.beats
-            shape, first = (block.around, block.first) if self.causal_only else (block.waves.shape, own.start)
-            values = comparisons.morphology_values(
-                shape, rr_s[first : own.stop], window.times_s, own.start - first, self.causal_only
-            )
-            codes[own] = comparisons.codes_of(values, WAVEFORM_FACETS)
+            values = comparisons.block_values(block, rr_s, window.times_s, self.causal_only)
+            codes[block.beats] = comparisons.codes_of(values, WAVEFORM_FACETS)
         return codes
 
     def decode(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.beats import UNLABELLED
+from heartlm.ecg.recording import Annotations
 from heartlm.kernels.amplitude import AmplitudeLevels, amplitude_levels
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
 from heartlm.tokenizers.waveform import fill_gaps, hann_weights
@@ -61,10 +62,7 @@ class SampleTokenizer(Tokenizer):
         """Encode all samples of one lead; a token carries the label of the beat whose R peak falls into it."""
         rate_hz, beats, signal = lead.recording.rate_hz, lead.annotations, fill_gaps(lead.signal_mv())
         codes, sample, scale = amplitude_levels(signal, rate_hz, hann_weights(rate_hz, GRID_HZ), LEVELS)
-        beat_class = np.full(len(codes), UNLABELLED, np.int8)
-        inside = beats.sample < len(signal)
-        at = np.minimum(np.round(beats.sample[inside] * GRID_HZ / rate_hz).astype(np.int64), len(codes) - 1)
-        beat_class[at] = beats.beat_classes()[inside]
+        beat_class = classes_on_grid(beats, len(codes), len(signal), rate_hz)
         return Tokens(codes[:, None], sample, beat_class, beats.rhythm_at(sample), scale)
 
     def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:
@@ -86,6 +84,18 @@ class SampleTokenizer(Tokenizer):
     def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> SampleTokenizer:
         """Rebuild the tokenizer."""
         return cls()
+
+
+def classes_on_grid(beats: Annotations, num_tokens: int, num_samples: int, rate_hz: float) -> NDArray[np.int8]:
+    """AAMI class of the beat whose R peak falls into each token of the grid, −1 without one; int8 `[num_tokens]`.
+
+    Beats past the `num_samples` of the signal at `rate_hz` are left out.
+    """
+    beat_class = np.full(num_tokens, UNLABELLED, np.int8)
+    inside = beats.sample < num_samples
+    at = np.minimum(np.round(beats.sample[inside] * GRID_HZ / rate_hz).astype(np.int64), num_tokens - 1)
+    beat_class[at] = beats.beat_classes()[inside]
+    return beat_class
 
 
 def quantize(amplitude: Floats) -> NDArray[np.uint16]:

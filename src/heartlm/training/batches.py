@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -282,7 +281,7 @@ class LabelBatches(MakeBatch):
         hidden[..., : self.num_kept] = False
         return hidden
 
-    @cached_property
+    @functools.cached_property
     def _of_waveform(self) -> NDArray[np.bool_]:
         names = [facet["name"] for facet in self.corpus.manifest["tokenizer"]["facets"]]
         return np.array([name.startswith(("shape_", "deviation_")) for name in names])

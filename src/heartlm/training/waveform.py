@@ -6,7 +6,7 @@
     gain, inversion, wander, mains, real noise    ─► added ──────────────────┴─► codes ─► network ─► loss
 
 Where labels come from: VF is what annotators bracketed or called VFL or VFIB. VT is what they called so, and runs of
-three or more V beats at 100/min or faster; in cudb nobody marked it, so that time outside of the brackets says only
+three or more V beats at 100/min or faster; in cudb it is not marked, so that time outside of the brackets says only
 "not VF". Noise is what is annotated so, the electrodes' noise of nstdb and the noisy recordings of cinc2017. Asystole
 is annotated in vfdb alone, so most of it is made here: see `_asystole`.
 """
