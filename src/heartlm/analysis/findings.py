@@ -1,0 +1,186 @@
+"""`Findings`: what was found in one recording, and how it is counted by hour and in all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
+
+KINDS = {
+    "VF": "ventricular fibrillation or flutter",
+    "asystole": "no heartbeat for 4 s or more",
+    "VT": "ventricular tachycardia: 3 or more ventricular beats in a row at 100/min or faster",
+    "IVR": "slow ventricular run: 3 or more ventricular beats in a row below 100/min",
+    "SVT": "supraventricular tachycardia: 3 or more supraventricular ectopic beats in a row at 100/min or faster",
+    "AF": "atrial fibrillation, or flutter with irregular conduction",
+    "pause": "2 s or more between two beats",
+    "bradycardia": "below 50/min over 5 beats or more",
+    "tachycardia": "above 100/min over 16 beats or more",
+    "bigeminy": "every second beat ventricular, 3 times or more",
+    "trigeminy": "every third beat ventricular, 3 times or more",
+    "couplet": "two ventricular beats in a row",
+    "unreadable": "no lead can be read",
+}
+"""Kinds of events, the most dangerous first, and what each means."""
+
+QUALITY_S = 10.0
+"""Length of the pieces of which signal quality is judged, in seconds."""
+
+_RHYTHMS = {"VF": "VFIB", "asystole": "ASYS", "VT": "VT", "IVR": "IVR", "SVT": "SVTA", "AF": "AFIB", "bigeminy": "B"}
+_RHYTHMS |= {"trigeminy": "T", "unreadable": "NOISE"}
+"""WFDB's rhythm of each kind that is a rhythm, the one that counts where two overlap first."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One stretch of a recording in which something was found.
+
+    Attributes:
+        kind: one of `KINDS`.
+        start: first sample.
+        stop: the sample after the last.
+        confidence: mean probability that the models give to what makes up the event, 0 to 1.
+        num_beats: beats in it.
+        rate_bpm: mean heart rate in beats a minute; NaN with fewer than two beats.
+    """
+
+    kind: str
+    start: int
+    stop: int
+    confidence: float
+    num_beats: int
+    rate_bpm: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found in one recording.
+
+    Attributes:
+        recording: where; its signal is read for strips only.
+        leads: indices of the leads that were analysed, the one with the best signal first.
+        sample: position of each beat, int64 `[num_beats]`, ascending.
+        symbol: AAMI class of each beat (N, S, V or F), `<U1` `[num_beats]`.
+        probability: of that class, float32 `[num_beats]`.
+        events: by start, then in the order of `KINDS`.
+        quality: share of each piece of `QUALITY_S` that can be read, float32 `[num_analysed_leads, num_pieces]`.
+        notes: what was left out or looks doubtful, and why, one line each.
+        made_by: names, versions and content hashes of what made the findings.
+    """
+
+    recording: Recording
+    leads: tuple[int, ...]
+    sample: NDArray[np.int64]
+    symbol: NDArray[np.str_]
+    probability: NDArray[np.float32]
+    events: tuple[Event, ...]
+    quality: NDArray[np.float32]
+    notes: tuple[str, ...] = ()
+    made_by: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def num_beats(self) -> int:
+        """How many beats were found."""
+        return len(self.sample)
+
+    def of_kind(self, kind: str) -> list[Event]:
+        """The events of one kind, by start."""
+        return [event for event in self.events if event.kind == kind]
+
+    def seconds_of(self, kind: str) -> float:
+        """How long all events of one kind last together."""
+        return sum(event.stop - event.start for event in self.of_kind(kind)) / self.recording.rate_hz
+
+    def readable(self) -> NDArray[np.bool_]:
+        """Whether each interval between two beats lies outside of unreadable stretches, bool `[num_beats - 1]`."""
+        clear = np.ones(max(0, self.num_beats - 1), np.bool_)
+        for event in self.events:
+            if event.kind in ("unreadable", "VF", "asystole"):
+                first = np.searchsorted(self.sample, event.start) - 1
+                last = np.searchsorted(self.sample, event.stop)
+                clear[max(0, first) : last] = False
+        return clear
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and extremes of the whole recording; rates in beats a minute, times in seconds.
+
+        The slowest and fastest rates are means over 8 intervals; None where there are not enough beats.
+        """
+        recording, rr_s, clear = self.recording, np.diff(self.sample) / self.recording.rate_hz, self.readable()
+        means = np.convolve(rr_s, np.full(8, 1 / 8), "valid")
+        means = means[np.convolve(clear, np.ones(8), "valid") == 8] if len(rr_s) >= 8 else means[:0]
+        of_class = Counter(self.symbol.tolist())
+        return {
+            "record": recording.record_id,
+            "patient": recording.patient_id,
+            "duration_s": round(recording.duration_s, 3),
+            "leads": [recording.lead_names[lead] for lead in self.leads],
+            "readable_share": round(1 - self.seconds_of("unreadable") / max(recording.duration_s, 1e-9), 4),
+            "num_beats": self.num_beats,
+            "beats": {name: of_class.get(name, 0) for name in "NSVF"},
+            "mean_rate_bpm": round(60 / float(rr_s[clear].mean()), 1) if clear.any() else None,
+            "slowest_bpm": round(60 / float(means.max()), 1) if len(means) else None,
+            "fastest_bpm": round(60 / float(means.min()), 1) if len(means) else None,
+            "longest_rr_s": round(float(rr_s[clear].max()), 3) if clear.any() else None,
+            "events": {kind: len(self.of_kind(kind)) for kind in KINDS},
+            "seconds": {kind: round(self.seconds_of(kind), 1) for kind in KINDS},
+        }
+
+    def hours(self) -> list[dict[str, Any]]:
+        """One row an hour of the recording: beats by class, heart rates, events that begin in it, seconds of AF."""
+        rate_hz, rows = self.recording.rate_hz, []
+        hour, clear = round(3600 * rate_hz), self.readable()
+        rr_s = np.diff(self.sample) / rate_hz
+        for start in range(0, max(1, self.recording.num_samples), hour):
+            stop = min(start + hour, self.recording.num_samples)
+            first, last = np.searchsorted(self.sample, [start, stop])
+            own = rr_s[first : max(first, last - 1)]
+            own = own[clear[first : max(first, last - 1)]]
+            of_class = Counter(self.symbol[first:last].tolist())
+            begins = Counter(event.kind for event in self.events if start <= event.start < stop)
+            covered = {
+                kind: sum(max(0, min(event.stop, stop) - max(event.start, start)) for event in self.of_kind(kind))
+                for kind in ("AF", "unreadable")
+            }
+            rows.append(
+                {"start_s": start / rate_hz, "num_beats": int(last - first)}
+                | {name: of_class.get(name, 0) for name in "NSVF"}
+                | {"mean_rate_bpm": round(60 / float(own.mean()), 1) if len(own) else None}
+                | {"shortest_rr_s": round(float(own.min()), 3) if len(own) else None}
+                | {"longest_rr_s": round(float(own.max()), 3) if len(own) else None}
+                | {f"{kind.lower()}_s": round(samples / rate_hz, 1) for kind, samples in covered.items()}
+                | {kind: begins.get(kind, 0) for kind in KINDS}
+            )
+        return rows
+
+    def annotations(self) -> Annotations:
+        """Beats and rhythms as an annotation file holds them; where rhythms overlap, the most dangerous counts."""
+        end = max(self.recording.num_samples, int(self.sample[-1]) + 1 if self.num_beats else 0)
+        edges = sorted({0, end, *(edge for event in self.events for edge in (event.start, min(event.stop, end)))})
+        starts = np.array(edges[:-1], np.int64)
+        rank = np.full(len(starts), len(_RHYTHMS))
+        for event in self.events:
+            if event.kind in _RHYTHMS:
+                first, last = np.searchsorted(starts, [event.start, event.stop])
+                rank[first:last] = np.minimum(rank[first:last], list(_RHYTHMS).index(event.kind))
+        names = [*_RHYTHMS.values(), "N"]
+        spans: list[RhythmSpan] = []
+        for place, start in enumerate(edges[:-1]):
+            name, stop = names[rank[place]], edges[place + 1]
+            if spans and spans[-1].name == name:
+                spans[-1] = RhythmSpan(spans[-1].start, stop, name)
+            else:
+                spans.append(RhythmSpan(start, stop, name))
+        return Annotations(self.recording.rate_hz, self.sample, self.symbol, tuple(spans), source="heartlm")
+
+    def to_frame(self) -> Any:
+        """The beats as a pandas frame: sample, time_s, symbol and probability."""
+        import pandas
+
+        columns = {"sample": self.sample, "time_s": self.sample / self.recording.rate_hz}
+        return pandas.DataFrame(columns | {"symbol": self.symbol, "probability": self.probability})
