@@ -141,13 +141,14 @@ def test_ludb_rhythm_stands_in_the_header(tmp_path: Path) -> None:
 def test_challenge_2017_labels_whole_records_and_has_no_beats(tmp_path: Path) -> None:
     folder = tmp_path / "training2017"
     folder.mkdir()
-    for name in ("A00001", "A00002"):
+    for name in ("A00001", "A00002", "A00227", "A01176"):
         write_record(folder, name=name)
-    (folder / "REFERENCE.csv").write_text("A00001,A\nA00002,~\n")
+    (folder / "REFERENCE.csv").write_text("A00001,A\nA00002,~\nA00227,N\nA01176,N\n")
     database = open_database(folder)
     assert database.name == "challenge-2017"
+    assert database.patient_of("A01176") == database.patient_of("A00227")  # one recording, published twice
     records = [database.annotations(record_id) for record_id in database.record_ids]
-    assert [record.rhythms[0].name for record in records if record] == ["AFIB", "NOISE"]
+    assert [record.rhythms[0].name for record in records if record] == ["AFIB", "NOISE", "N", "N"]
     assert all(record is not None and record.num_beats == 0 and not record.beats_labelled for record in records)
     assert records[0] is not None and records[0].source == "REFERENCE.csv"
 

@@ -73,7 +73,12 @@ KNOWN_DATABASES: dict[str, KnownDatabase] = {
     "nstdb": KnownDatabase(uncalibrated=True, mitdb_record_of=lambda record_id: record_id[:3]),
     "vitaldb-arrhythmia": KnownDatabase(beat_annotators=("csv",), rhythm_annotators=("csv",)),
     "ludb": KnownDatabase(beat_annotators=("ii",), rhythm_annotators=(), beats_labelled=False),
-    "challenge-2017": KnownDatabase(beat_annotators=(), rhythm_annotators=(), beats_labelled=False),
+    "challenge-2017": KnownDatabase(
+        beat_annotators=(),
+        rhythm_annotators=(),
+        beats_labelled=False,
+        patients={"A01176": "A00227"},  # the same samples twice; the challenge names no patients
+    ),
     "ptb-xl": KnownDatabase(
         beat_annotators=(),
         rhythm_annotators=(),
