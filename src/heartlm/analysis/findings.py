@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,24 @@ class Event:
     rate_bpm: float
 
 
+def covered(events: Iterable[Event], places: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each of the ascending places lies in one of `events`."""
+    inside = np.zeros(len(places), np.bool_)
+    for event in events:
+        first, last = np.searchsorted(places, [event.start, event.stop])
+        inside[first:last] = True
+    return inside
+
+
+def crossed(events: Iterable[Event], sample: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the interval from each beat to the next meets one of `events`, bool `[num_beats - 1]`."""
+    crossed = np.zeros(max(0, len(sample) - 1), np.bool_)
+    for event in events:
+        first, last = np.searchsorted(sample, event.start) - 1, np.searchsorted(sample, event.stop)
+        crossed[max(0, first) : last] = True
+    return crossed
+
+
 @dataclass(frozen=True)
 class Findings:
     """What was found in one recording.
@@ -98,13 +117,7 @@ class Findings:
 
     def readable(self) -> NDArray[np.bool_]:
         """Whether each interval between two beats lies outside of unreadable stretches, bool `[num_beats - 1]`."""
-        clear = np.ones(max(0, self.num_beats - 1), np.bool_)
-        for event in self.events:
-            if event.kind in ("unreadable", "VF", "asystole"):
-                first = np.searchsorted(self.sample, event.start) - 1
-                last = np.searchsorted(self.sample, event.stop)
-                clear[max(0, first) : last] = False
-        return clear
+        return ~crossed((event for event in self.events if event.kind in ("unreadable", "VF")), self.sample)
 
     def summary(self) -> dict[str, Any]:
         """Counts and extremes of the whole recording; rates in beats a minute, times in seconds.
@@ -112,8 +125,10 @@ class Findings:
         The slowest and fastest rates are means over 8 intervals; None where there are not enough beats.
         """
         recording, rr_s, clear = self.recording, np.diff(self.sample) / self.recording.rate_hz, self.readable()
-        means = np.convolve(rr_s, np.full(8, 1 / 8), "valid")
-        means = means[np.convolve(clear, np.ones(8), "valid") == 8] if len(rr_s) >= 8 else means[:0]
+        means = rr_s[:0]
+        if len(rr_s) >= 8:
+            means = np.convolve(rr_s, np.full(8, 1 / 8), "valid")
+            means = means[np.convolve(clear, np.ones(8), "valid") == 8]
         of_class = Counter(self.symbol.tolist())
         return {
             "record": recording.record_id,

@@ -1,0 +1,347 @@
+"""Analysing a recording with the models that come with heartlm.
+
+    recording ─► blocks of an hour ─► up to three leads ─► beats of each ─► beats that most leads have
+                      │                                                       │
+                      │                       tokens of each lead ─► class probabilities, mean of the leads
+                      └► best lead at 100 Hz ─► VF, VT, asystole, noise in each second
+    all beats ─► RR intervals ─► AF        all of these ─► rules (`events`) ─► `Findings`
+
+Blocks keep memory flat over the length of a recording. Each is read with a margin on both sides, whose beats count for
+the tokens and are judged in the neighbouring block. A block is about as long as the recordings that the models learnt
+from, to whose whole length the tokens relate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import heartlm
+from heartlm.analysis.events import beat_events, in_order, runs, second_events
+from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
+from heartlm.analysis.signal_quality import best_leads, lead_quality
+from heartlm.corpus.sources import PREFERRED_LEADS
+from heartlm.ecg.recording import Annotations, Recording
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.annotate import nearest, second_probabilities
+from heartlm.evaluation.finetuned import FineTuned, load_finetuned
+from heartlm.evaluation.matching import MATCH_WINDOW_S
+from heartlm.evaluation.predictions import token_probabilities
+from heartlm.evaluation.waveform_task import called
+from heartlm.tokenizers.base import Lead, Tokenizer
+from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
+
+BLOCK_S, MARGIN_S = 3600.0, 300.0
+AF_BEATS, FEWEST_AF_BEATS = 128, 16
+"""Beats that are judged together, and the fewest that are judged at all."""
+SHORTEST_AF_S, SHORTEST_S = 30.0, 4.0
+"""Shorter stretches of AF (the clinical definition), and of VF, asystole and noise, are left out."""
+UNREADABLE = 0.5
+"""A piece is unreadable where the best lead's quality is below this."""
+
+Places = NDArray[np.int64]
+Stretch = tuple[int, int]
+Watch = Callable[[Sequence[Stretch]], Iterable[Stretch]]
+"""Gives the blocks of a recording on, one at a time, and so can show how far the analysis is."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What is found in one block, its margins left out."""
+
+    sample: Places
+    probability: NDArray[np.float32]
+    seconds: NDArray[np.float64]
+    quality: NDArray[np.float32]
+    valid: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Analyst:
+    """The models that analyse recordings.
+
+    Attributes:
+        beats: classes of beats.
+        af: atrial fibrillation from RR intervals.
+        waveform: ventricular fibrillation, tachycardia, asystole and noise in windows of samples.
+    """
+
+    beats: FineTuned
+    af: FineTuned
+    waveform: FineTuned
+
+    @classmethod
+    def load(cls, beats: Path, af: Path, waveform: Path) -> Analyst:
+        """Load the three models from their run folders.
+
+        Raises:
+            HeartlmError: one cannot be read, or is of another task.
+        """
+        models = [load_finetuned(path, "last") for path in (beats, af, waveform)]
+        for model, task in zip(models, ("beats", "rhythm", "waveform"), strict=True):
+            if model.info.task != task:
+                raise HeartlmError(f"{model.folder.path}: task {model.info.task} found, {task} expected")
+        return cls(*models)
+
+    @cached_property
+    def made_by(self) -> dict[str, str]:
+        """What the findings of this analyst say of how they were made: versions and content hashes."""
+        models = {"beats": self.beats, "af": self.af, "waveform": self.waveform}
+        return {"heartlm": heartlm.__version__} | {
+            f"model {name}": hashlib.sha256((model.folder.model("last") / "model.safetensors").read_bytes()).hexdigest()
+            for name, model in models.items()
+        }
+
+    @cached_property
+    def _tokenizers(self) -> tuple[Tokenizer, Tokenizer, Tokenizer]:
+        return self.beats.tokenizer(), self.af.tokenizer(), self.waveform.tokenizer()
+
+    def analyze(self, recording: Recording, watch: Watch = iter) -> Findings:
+        """Find beats, rhythms and events in a recording.
+
+        Args:
+            recording: with a signal.
+            watch: gets the first and last samples of all blocks and gives them on, one at a time, to show progress.
+
+        Raises:
+            HeartlmError: no signal, no ECG lead, a rate too low for the detector, or an unreadable file.
+        """
+        candidates = _ecg_leads(recording)
+        try:
+            leads = best_leads(recording, candidates)
+            blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
+        except ValueError as error:
+            raise HeartlmError(f"{recording.path}: {error}") from error
+        sample = np.concatenate([block.sample for block in blocks])
+        probability = np.concatenate([block.probability for block in blocks])
+        seconds = np.concatenate([block.seconds for block in blocks])
+        quality, valid = (
+            np.concatenate([getattr(block, name) for block in blocks], 1) for name in ("quality", "valid")
+        )
+        return self._findings(recording, leads, sample, probability, seconds, quality, valid)
+
+    def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> _Block:
+        """Judge the samples `start` to `stop`."""
+        rate_hz = recording.rate_hz
+        margin = round(MARGIN_S / QUALITY_S) * round(QUALITY_S * rate_hz)
+        first, last = max(0, start - margin), min(recording.num_samples, stop + margin)
+        signals = recording.signal(first, last, leads)
+        of_leads = [lead_quality(signal, rate_hz) for signal in signals]
+        quality, valid = np.stack([lead.quality for lead in of_leads]), np.stack([lead.valid for lead in of_leads])
+        sample = _voted([lead.sample for lead in of_leads], quality, rate_hz)
+        part = replace(
+            recording,
+            num_samples=last - first,
+            lead_names=tuple(recording.lead_names[lead] for lead in leads),
+            units=("mV",) * len(leads),
+            gain=recording.gain[list(leads)],
+            baseline=recording.baseline[list(leads)],
+            samples=lambda begin, end, which: signals[list(which), begin:end],
+        )
+        beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
+        probability = self._class_probabilities(part, beats, signals, quality)
+        seconds = self._seconds(part, beats, signals[0])
+        piece = round(QUALITY_S * rate_hz)
+        own, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
+        num_pieces, num_seconds = -(-(stop - start) // piece), -int(-(stop - start) // rate_hz)
+        begin_s = round((start - first) / rate_hz)
+        return _Block(
+            sample[own] + first,
+            probability[own],
+            seconds[begin_s : begin_s + num_seconds],
+            quality[:, pieces][:, :num_pieces],
+            valid[:, pieces][:, :num_pieces],
+        )
+
+    def _class_probabilities(
+        self, part: Recording, beats: Annotations, signals: NDArray[np.float32], quality: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Probability of each class at each beat, leads weighed by their quality; float32 `[num_beats, 4]`."""
+        model, info = self.beats.model, self.beats.info
+        total = np.zeros((beats.num_beats, len(info.classes)), np.float32)
+        if beats.num_beats < 2:
+            total[:, 0] = 1  # one beat has no interval, and is called N
+            return total
+        piece = beats.sample // round(QUALITY_S * part.rate_hz)
+        for lead in range(part.num_leads):
+            if np.nanmin(signals[lead], initial=np.inf) >= np.nanmax(signals[lead], initial=-np.inf):
+                continue  # flat or without a valid sample here
+            tokens = self._tokenizers[0].encode(Lead(part, beats, lead))
+            if tokens.num_tokens:
+                answer = token_probabilities(model, tokens.codes, info.window)
+                total += answer[nearest(tokens.sample, beats.sample)] * (quality[lead, piece][:, None] + 1e-3)
+        total[total.sum(axis=1) == 0, 0] = 1
+        return np.asarray(total / total.sum(axis=1, keepdims=True))
+
+    def _seconds(self, part: Recording, beats: Annotations, signal: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""
+        num_seconds = -int(-part.num_samples // part.rate_hz)
+        seconds = np.zeros((num_seconds, 5))
+        seconds[:, 0] = 1
+        if part.duration_s < WINDOW_S:
+            return seconds
+        tokens = self._tokenizers[2].encode(Lead(part, beats, 0))
+        found = second_probabilities(self.waveform.model, tokens.codes)[:num_seconds]
+        seconds[: len(found)] = found
+        seconds[len(found) :] = found[-1]
+        return seconds
+
+    def _findings(
+        self,
+        recording: Recording,
+        leads: tuple[int, ...],
+        sample: Places,
+        probability: NDArray[np.float32],
+        seconds: NDArray[np.float64],
+        quality: NDArray[np.float32],
+        valid: NDArray[np.float32],
+    ) -> Findings:
+        """Join what the models said by the rules."""
+        rate_hz, notes = recording.rate_hz, list[str]()
+        answer = called(seconds, self.waveform.info.threshold)
+        events = second_events("VF", seconds[:, VF], answer == VF, SHORTEST_S, rate_hz)
+        pieces = np.arange(len(seconds)) // round(QUALITY_S)
+        best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
+        there = valid.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
+        in_vf = covered(events, np.arange(len(seconds)) * rate_hz)
+        poor = ~in_vf & ((there < UNREADABLE) | ((answer == NOISE) & (best < 0.9)) | (best < UNREADABLE))
+        asystole = (answer == ASYSTOLE) & ~poor
+        events += second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
+        blank = covered(events, sample)
+        if blank.any():
+            notes.append(f"{blank.sum():,} detected beats in VF or unreadable stretches left out")
+            sample, probability = sample[~blank], probability[~blank]
+        classes = np.array(self.beats.info.classes)
+        clear = ~crossed(events, sample)
+        af = self._af_events(sample, clear, rate_hz)
+        in_af = covered(af, sample)
+        supraventricular = list(classes).index("S")
+        choice = probability.argmax(axis=1)
+        changed = in_af & (choice == supraventricular)
+        if changed.any():
+            probability = probability.copy()
+            probability[in_af, supraventricular] = 0
+            choice = probability.argmax(axis=1)
+            notes.append(f"{changed.sum():,} beats in AF would be S by their waveform; in AF there are no S beats")
+        symbol, own = classes[choice], probability[np.arange(len(choice)), choice]
+        rules = beat_events(sample, symbol, own, clear, rate_hz)
+        of_seconds = second_events("asystole", seconds[:, ASYSTOLE], asystole, SHORTEST_S, rate_hz)
+        fast = second_events("VT", seconds[:, VT], (answer == VT) & ~poor, SHORTEST_S, rate_hz)
+        of_seconds += [each for each in fast if _mostly_ventricular(each, sample, symbol)]
+        rules += [
+            each for each in of_seconds if not _overlaps(each, [rule for rule in rules if rule.kind == each.kind])
+        ]
+        events = [_timed(each, sample, rate_hz, recording.num_samples) for each in (*events, *af, *rules)]
+        if len(sample) < FEWEST_AF_BEATS:
+            notes.append(f"{len(sample)} beats, {FEWEST_AF_BEATS} needed: not examined for AF")
+        notes += [f"damaged: {fault}" for fault in recording.faults]
+        return Findings(
+            recording,
+            leads,
+            sample,
+            symbol,
+            own.astype(np.float32),
+            in_order(events),
+            quality,
+            tuple(notes),
+            self.made_by,
+        )
+
+    def _af_events(self, sample: Places, clear: NDArray[np.bool_], rate_hz: float) -> list[Event]:
+        """AF in each run of beats without an unreadable interval."""
+        events, info = list[Event](), self.af.info
+        for first, last in runs(clear):
+            own = sample[first : last + 1]
+            if len(own) < FEWEST_AF_BEATS:
+                continue
+            known = Annotations(rate_hz, own, np.full(len(own), "Q", "<U1"), beats_labelled=False)
+            bare = Recording("", "", "", rate_hz, int(own[-1]) + 1, (), (), np.empty(0), np.empty(0), Path())
+            tokens = self._tokenizers[1].encode(Lead(bare, known))
+            score = token_probabilities(self.af.model, tokens.codes, min(AF_BEATS, info.window))[:, 1]
+            for begin, end in runs(score >= info.threshold):
+                start, stop = int(tokens.sample[begin]), int(tokens.sample[end - 1])
+                if stop - start >= min(SHORTEST_AF_S * rate_hz, own[-1] - own[0]):
+                    events.append(Event("AF", start, stop + 1, float(score[begin:end].mean()), 0, float("nan")))
+        return events
+
+
+def _ecg_leads(recording: Recording) -> tuple[int, ...]:
+    """The leads measured in millivolts, the usual ones first.
+
+    Raises:
+        HeartlmError: there is no signal, or none of an ECG.
+    """
+    if not recording.has_signal or recording.num_samples == 0:
+        raise HeartlmError(f"{recording.path}: no signal, so there is nothing to analyse")
+    voltage = [lead for lead, unit in enumerate(recording.units) if unit == "mV"]
+    if not voltage:
+        raise HeartlmError(f"{recording.path}: no ECG lead (none measured in mV), so there is nothing to analyse")
+    order = {name: place for place, name in enumerate(PREFERRED_LEADS)}
+    return tuple(sorted(voltage, key=lambda lead: order.get(recording.lead_names[lead].lower(), len(order))))
+
+
+def _blocks(recording: Recording) -> list[Stretch]:
+    """Samples of each block; a short rest belongs to the one before."""
+    length = round(BLOCK_S / QUALITY_S) * round(QUALITY_S * recording.rate_hz)
+    starts = list(range(0, recording.num_samples, length))
+    if len(starts) > 1 and recording.num_samples - starts[-1] < length // 4:
+        starts.pop()
+    return list(pairwise([*starts, recording.num_samples]))
+
+
+def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float) -> Places:
+    """Beats that leads with most of the quality have; marked as the first of these leads marks them.
+
+    Args:
+        of_leads: beats of each lead, ascending.
+        quality: of each lead in each piece, `[num_leads, num_pieces]`.
+        rate_hz: samples a second.
+    """
+    if len(of_leads) == 1:
+        return of_leads[0]
+    piece, reach = round(QUALITY_S * rate_hz), round(MATCH_WINDOW_S * rate_hz)
+    weight = quality + 1e-3
+    weight[0] *= 1.1  # decides between two leads
+    sample: Places = np.concatenate(of_leads)
+    lead = np.repeat(np.arange(len(of_leads)), [len(each) for each in of_leads])
+    order = np.argsort(sample, kind="stable")
+    sample, lead = sample[order], lead[order]
+    group: Places = np.cumsum(np.diff(sample, prepend=sample[:1]) > reach)
+    place = np.minimum(sample // piece, quality.shape[1] - 1)
+    voted = np.zeros((int(group[-1]) + 1 if len(group) else 0, len(of_leads)), np.float32)
+    voted[group, lead] = weight[lead, place]
+    start = np.searchsorted(group, np.arange(len(voted)))
+    total = weight[:, place[start]].sum(axis=0)
+    kept = voted.sum(axis=1) > total / 2
+    chosen = voted.argmax(axis=1)
+    is_choice = lead == chosen[group]
+    found = sample[is_choice & kept[group]]
+    keep = np.diff(found, prepend=-reach - 1) > reach
+    return np.asarray(found[keep])
+
+
+def _mostly_ventricular(event: Event, sample: Places, symbol: NDArray[np.str_]) -> bool:
+    """Whether beats do not speak against VT: half of them or more are V, or there are none."""
+    first, last = np.searchsorted(sample, [event.start, event.stop])
+    return first == last or float(np.mean(symbol[first:last] == "V")) >= 0.5
+
+
+def _overlaps(event: Event, others: Iterable[Event]) -> bool:
+    return any(event.start < other.stop and other.start < event.stop for other in others)
+
+
+def _timed(event: Event, sample: Places, rate_hz: float, num_samples: int) -> Event:
+    """With the beats in it and their mean rate, and no further than the recording."""
+    stop = min(event.stop, num_samples)
+    first, last = np.searchsorted(sample, [event.start, stop])
+    if event.num_beats or last - first < 2:
+        return replace(event, stop=stop)
+    rate = 60 * rate_hz * (last - first - 1) / (sample[last - 1] - sample[first])
+    return replace(event, stop=stop, num_beats=int(last - first), rate_bpm=float(rate))

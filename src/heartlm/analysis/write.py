@@ -1,0 +1,63 @@
+"""Findings on disk: an annotation file, tables of events and hours, a summary, and the page."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from heartlm.analysis.findings import Findings
+from heartlm.ecg.write_annotations import write_annotations
+from heartlm.files import atomic_file
+
+SCHEMA_VERSION = 1
+
+
+def write_findings(findings: Findings, folder: Path, page: str | None = None) -> Path:
+    """Write everything found in a recording to `folder`, and return the path of the summary.
+
+    RECORD.hlm holds beats and rhythms in WFDB's format, RECORD.events.csv one event a row, RECORD.hours.csv one hour a
+    row, RECORD.html the page. RECORD.json, the summary, is written last: where it is, the rest is complete.
+
+    Raises:
+        HeartlmError: a file cannot be written.
+    """
+    record, rate_hz = findings.recording.record_id, findings.recording.rate_hz
+    folder, name = Path(folder) / Path(record).parent, Path(record).name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_annotations(folder, name, findings.annotations())
+    events = [
+        {"start_s": round(event.start / rate_hz, 3), "duration_s": round((event.stop - event.start) / rate_hz, 3)}
+        | {key: value for key, value in asdict(event).items() if key not in ("start", "stop")}
+        for event in findings.events
+    ]
+    columns = ("start_s", "duration_s", "kind", "confidence", "num_beats", "rate_bpm")
+    write_rows(folder / f"{name}.events.csv", events, columns)
+    write_rows(folder / f"{name}.hours.csv", findings.hours())
+    if page is not None:
+        with atomic_file(folder / f"{name}.html") as stream:
+            stream.write(page)
+    described = {"schema_version": SCHEMA_VERSION, "made_by": findings.made_by, "summary": findings.summary()}
+    path = folder / f"{name}.json"
+    with atomic_file(path) as stream:
+        json.dump(
+            described | {"notes": findings.notes, "events": [_plain(event) for event in events]}, stream, indent=1
+        )
+    return path
+
+
+def _plain(event: dict[str, Any]) -> dict[str, Any]:
+    """As JSON can say it: None where there is no number."""
+    return {key: None if value != value else value for key, value in event.items()}
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str] = ()) -> None:
+    """Write a table, one row a mapping; numbers to four digits after the point."""
+    with atomic_file(path) as stream:
+        writer = csv.DictWriter(stream, columns or list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})

@@ -1,0 +1,112 @@
+"""Rules from beats and seconds to events."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heartlm.analysis.events import beat_events, second_events
+from heartlm.analysis.findings import KINDS, Event, Findings
+from heartlm.ecg.recording import Recording
+
+RATE = 100.0
+
+
+def events_of(symbols: str, rr_s: float | list[float] = 0.8, unclear: int | None = None) -> dict[str, list[Event]]:
+    """Events by kind of beats with these symbols and intervals; the interval `unclear` cannot be read."""
+    intervals = np.full(len(symbols) - 1, rr_s) if isinstance(rr_s, float) else np.array(rr_s)
+    sample = np.concatenate([[0], np.cumsum(np.round(intervals * RATE))]).astype(np.int64)
+    clear = np.ones(len(symbols) - 1, np.bool_)
+    if unclear is not None:
+        clear[unclear] = False
+    found = beat_events(sample, np.array(list(symbols)), np.full(len(symbols), 0.9, np.float32), clear, RATE)
+    return {kind: [event for event in found if event.kind == kind] for kind in KINDS}
+
+
+def kinds(found: dict[str, list[Event]]) -> dict[str, int]:
+    return {kind: len(events) for kind, events in found.items() if events}
+
+
+def test_three_ventricular_beats_are_a_run_named_by_its_rate() -> None:
+    fast = events_of("NNVVVNN", [0.8, 0.5, 0.5, 0.5, 0.9, 0.8])
+    assert kinds(fast) == {"VT": 1}
+    (run,) = fast["VT"]
+    assert (run.num_beats, run.start, run.stop) == (3, 130, 231)
+    assert run.rate_bpm == pytest.approx(120)
+    assert run.confidence == pytest.approx(0.9)
+    assert kinds(events_of("NNVVVNN", [0.8, 0.8, 0.7, 0.7, 0.9, 0.8])) == {"IVR": 1}
+
+
+def test_two_ventricular_beats_are_a_couplet_and_one_is_nothing() -> None:
+    assert kinds(events_of("NNVVNNNVNN")) == {"couplet": 1}
+
+
+def test_supraventricular_runs_count_from_three_fast_beats_on() -> None:
+    assert kinds(events_of("NNSSSNN", [0.8, 0.5, 0.5, 0.5, 0.9, 0.8])) == {"SVT": 1}
+    assert kinds(events_of("NNSSNN", 0.5)) == {}
+    assert kinds(events_of("NNSSSNN", 0.8)) == {}
+
+
+def test_an_unreadable_interval_parts_a_run() -> None:
+    intervals = [0.8, 0.5, 0.5, 0.5, 0.9, 0.8]
+    assert kinds(events_of("NNVVVNN", intervals, unclear=2)) == {"couplet": 1}
+    assert kinds(events_of("NNVVVNN", intervals, unclear=5)) == {"VT": 1}
+
+
+def test_bigeminy_and_trigeminy_need_three_repeats() -> None:
+    assert kinds(events_of("NVNVNVNN")) == {"bigeminy": 1}
+    assert kinds(events_of("NVNVNNNV")) == {}
+    assert kinds(events_of("NNVNNVNNVNNN")) == {"trigeminy": 1}
+    assert events_of("NVNVNVNVN")["bigeminy"][0].num_beats == 7
+
+
+def test_pauses_become_asystole_at_four_seconds() -> None:
+    assert kinds(events_of("NNN", [0.8, 2.0])) == {"pause": 1}
+    assert kinds(events_of("NNN", [0.8, 3.99])) == {"pause": 1}
+    assert kinds(events_of("NNN", [0.8, 4.0])) == {"asystole": 1}
+    assert kinds(events_of("NNN", [0.8, 4.0], unclear=1)) == {}
+
+
+def test_slow_and_fast_rates_are_means_over_beats() -> None:
+    assert kinds(events_of("N" * 5, 1.3)) == {"bradycardia": 1}
+    assert kinds(events_of("N" * 4, 1.3)) == {}
+    assert kinds(events_of("N" * 16, 0.55)) == {"tachycardia": 1}
+    assert kinds(events_of("N" * 15, 0.55)) == {}
+    assert kinds(events_of("N" * 40, 0.8)) == {}
+
+
+def test_fast_stretches_with_a_short_break_are_one() -> None:
+    rr_s = [0.5] * 30 + [0.8] * 8 + [0.5] * 30
+    assert kinds(events_of("N" * 69, rr_s)) == {"tachycardia": 1}
+    rr_s = [0.5] * 30 + [0.8] * 60 + [0.5] * 30
+    assert kinds(events_of("N" * 121, rr_s)) == {"tachycardia": 2}
+
+
+def test_seconds_are_joined_over_short_breaks_and_short_stretches_left_out() -> None:
+    called = np.array([c == "x" for c in "..xxxx.xxx......xx......"])
+    (event,) = second_events("VF", called * 0.9, called, 4.0, RATE)
+    assert (event.start, event.stop) == (200, 1000)
+    assert event.confidence == pytest.approx(0.9 * 7 / 8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("NSVF"), st.integers(20, 600), st.booleans()), min_size=2, max_size=80))
+def test_events_stay_within_the_beats_and_hours_count_every_beat(beats: list[tuple[str, int, bool]]) -> None:
+    sample = np.cumsum([rr for _, rr, _ in beats]).astype(np.int64)
+    symbol = np.array([name for name, _, _ in beats])
+    clear = np.array([known for _, _, known in beats[1:]])
+    probability = np.full(len(beats), 0.5, np.float32)
+    found = beat_events(sample, symbol, probability, clear, RATE)
+    assert all(sample[0] <= event.start < event.stop <= sample[-1] + 1 for event in found)
+    assert all(event.num_beats >= 2 and event.kind in KINDS for event in found)
+    recording = Recording("r", "p", "d", RATE, int(sample[-1]) + 1, ("I",), ("mV",), np.ones(1), np.zeros(1), Path("r"))
+    findings = Findings(recording, (0,), sample, symbol, probability, tuple(found), np.ones((1, 1), np.float32))
+    assert sum(row["num_beats"] for row in findings.hours()) == len(beats)
+    spans = findings.annotations().rhythms
+    assert [spans[0].start, spans[-1].stop] == [0, recording.num_samples]
+    assert all(one.stop == other.start and one.name != other.name for one, other in itertools.pairwise(spans))
