@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=default, help="folder that holds afdb, nsrdb and mitdb")
     for name in ("ltafdb", "vitaldb", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    numbers = {"folds": 3, "seeds": 3, "depth": 2, "pretrain-steps": 80, "steps": 80, "windows": 20}
+    numbers = {"folds": 3, "seeds": 3, "depth": 2, "pretrain-steps": 80, "steps": 300, "windows": 20}
     for name, value in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     settings = parser.parse_args()
@@ -140,31 +140,49 @@ def names(seeds: int) -> Iterator[str]:
 
 def scored(folder: Path, on: Path, width: int, settings: argparse.Namespace) -> Scores:
     """What every method says of windows of `on`, trained on the training split of the corpus in `folder`."""
-    kept = folder / f"scores-{on.name}-{width}.npz"
-    if kept.exists():
-        return dict(np.load(kept))
-    corpus, tested = open_corpus(folder / "corpus"), open_corpus(on)
+    tested = open_corpus(on)
     rows = tested.records.select("test") if on.parent == folder else np.arange(len(tested.records.rows))
     most = settings.windows if on.parent == folder else None
-    windows, about = some_windows(tested, rows, width, most)
-    training, known = some_windows(corpus, corpus.records.select("train"), width, settings.windows)
-    keep = known["scored"]
-    positive, features = known["positive"][keep], features_of(training)[keep]
-    ours, entropy = features_of(windows), entropy_of(windows)
-    found: Scores = about | {
-        ZHOU: entropy >= zhou.THRESHOLD,
-        FITTED: entropy >= zhou.fit_threshold(entropy_of(training)[keep], positive),
-        MAJORITY: np.full(len(windows), bool(positive.mean() > 0.5)),
-    }
-    for seed in range(settings.seeds):
-        found[f"{TREES}/{seed}"] = GradientBoostedRhythm(seed).fit(features, positive).score(ours)
-        for name, kind in ((MODEL, "tuned"), (RANDOM, "scratch")):
-            tuned = load_finetuned(folder / f"{kind}-{seed}", "last")
-            judged = windows.judged(windows.codes, lambda codes, of=tuned: window_probabilities(of.model, codes, width))
-            found[f"{name}/{seed}"] = judged[:, 1].astype(np.float64)
-    np.savez(kept, **found)
-    print(folder.name, on.name, width, len(windows), flush=True)
-    return found
+
+    def rivals() -> Scores:
+        windows, about = some_windows(tested, rows, width, most)
+        corpus = open_corpus(folder / "corpus")
+        training, known = some_windows(corpus, corpus.records.select("train"), width, settings.windows)
+        keep = known["scored"]
+        positive, features = known["positive"][keep], features_of(training)[keep]
+        ours, entropy = features_of(windows), entropy_of(windows)
+        found: Scores = about | {
+            ZHOU: entropy >= zhou.THRESHOLD,
+            FITTED: entropy >= zhou.fit_threshold(entropy_of(training)[keep], positive),
+            MAJORITY: np.full(len(windows), bool(positive.mean() > 0.5)),
+        }
+        for seed in range(settings.seeds):
+            found[f"{TREES}/{seed}"] = GradientBoostedRhythm(seed).fit(features, positive).score(ours)
+        return found
+
+    def models() -> Scores:
+        windows, _ = some_windows(tested, rows, width, most)
+        found: Scores = {}
+        for seed in range(settings.seeds):
+            for name, kind in ((MODEL, "tuned"), (RANDOM, "scratch")):
+                tuned = load_finetuned(folder / f"{kind}-{seed}", "last")
+                judged = windows.judged(
+                    windows.codes, lambda codes, of=tuned: window_probabilities(of.model, codes, width)
+                )
+                found[f"{name}/{seed}"] = judged[:, 1].astype(np.float64)
+        return found
+
+    return kept(folder / f"rivals-{on.name}-{width}.npz", rivals) | kept(
+        folder / f"models-{on.name}-{width}.npz", models
+    )
+
+
+def kept(path: Path, measure: Callable[[], Scores]) -> Scores:
+    """What `measure` gives, measured once."""
+    if not path.exists():
+        np.savez(path, **measure())
+        print(path, flush=True)
+    return dict(np.load(path))
 
 
 def some_windows(corpus: Corpus, rows: NDArray[np.int64], width: int, most: int | None) -> tuple[RhythmWindows, Scores]:

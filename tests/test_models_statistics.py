@@ -11,6 +11,7 @@ from heartlm.evaluation.features import NUM_WINDOW_FEATURES, rr_window_features
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.statistics import SCALES, WindowStatistics, interval_statistics
+from heartlm.training.learner import dropout_keys
 
 NAMES = list(SCALES)
 
@@ -94,3 +95,16 @@ def test_a_pooled_head_reads_the_statistics() -> None:
     with torch.no_grad():
         model.statistics.out.weight.mul_(2)
     assert not torch.equal(model.class_logits(codes), before)
+
+
+def test_half_of_the_windows_of_training_hide_the_trunk() -> None:
+    config = ModelConfig((6, 4), depth=1, width=32, dropout=0.1).resolve()
+    geometry = [torch.randn(size, 3) for size in config.facet_sizes]
+    model = HeartModel(config, geometry, 2, pooled=True, seconds=torch.linspace(0, 1, 6))
+    codes = torch.randint(0, 4, (64, 12, 2))
+    other = torch.stack([codes[..., 0], 3 - codes[..., 1]], dim=2)  # which the statistics do not read
+    keys = dropout_keys(0, 0, model.num_dropout_sites, 0, 64)
+    same = (model.class_logits(codes, None, keys) == model.class_logits(other, None, keys)).all(dim=1)
+    assert torch.equal(same, keys[0] >= 0) and 20 < same.sum() < 44
+    model.eval()
+    assert not (model.class_logits(codes) == model.class_logits(other)).all(dim=1).any()

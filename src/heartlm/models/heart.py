@@ -73,7 +73,8 @@ class HeartModel(nn.Module):
     @property
     def num_dropout_sites(self) -> int:
         """In how many places activations are dropped: each takes a key a window; 0 without dropout."""
-        return 1 + SITES_OF_BLOCK * self.config.depth if self.config.dropout else 0
+        of_head = int(self.statistics is not None)
+        return of_head + 1 + SITES_OF_BLOCK * self.config.depth if self.config.dropout else 0
 
     def hidden(
         self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None, wanted: Tensor | None = None
@@ -104,10 +105,16 @@ class HeartModel(nn.Module):
     def class_logits(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
         """Logits of the labels: `[B, T, num_classes]`, or `[B, num_classes]` for a pooled head; see `hidden`."""
         assert self.class_head is not None, "a foundation model has no labels to predict"
+        shows_trunk = None
+        if self.statistics is not None and keys is not None and self.config.dropout:
+            # The trunk learns patients by heart sooner than the measures learn the rhythm: half of the windows hide it.
+            shows_trunk, keys = keys[0] < 0, keys[1:]
         hidden, _ = self.hidden(codes, valid, keys)
         if self.pooled:
             weight = torch.ones_like(hidden[..., :1]) if valid is None else valid[..., None].to(hidden.dtype)
             hidden = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
+            if shows_trunk is not None:
+                hidden = hidden * shows_trunk[:, None]
             if self.statistics is not None:
                 hidden = hidden + self.statistics(codes[..., 0], valid)
         logits: Tensor = self.class_head(hidden)
