@@ -32,6 +32,9 @@ KINDS = {
 QUALITY_S = 10.0
 """Length of the pieces of which signal quality is judged, in seconds."""
 
+RATE_INTERVALS = 8
+"""A slowest or fastest heart rate is the mean of so many intervals in a row."""
+
 _RHYTHMS = {"VF": "VFIB", "asystole": "ASYS", "VT": "VT", "IVR": "IVR", "SVT": "SVTA", "AF": "AFIB", "bigeminy": "B"}
 _RHYTHMS |= {"trigeminy": "T", "unreadable": "NOISE"}
 """WFDB's rhythm of each kind that is a rhythm, the one that counts where two overlap first."""
@@ -119,16 +122,25 @@ class Findings:
         """Whether each interval between two beats lies outside of unreadable stretches, bool `[num_beats - 1]`."""
         return ~crossed((event for event in self.events if event.kind in ("unreadable", "VF")), self.sample)
 
+    def mean_rr_s(self) -> NDArray[np.float64]:
+        """Mean of each `RATE_INTERVALS` intervals in a row, in seconds; NaN where one of them is not readable.
+
+        The mean at place i is of the beats i to i + `RATE_INTERVALS`; float64 `[num_beats - RATE_INTERVALS]`.
+        """
+        if self.num_beats <= RATE_INTERVALS:
+            return np.empty(0)
+        first, last = self.sample[:-RATE_INTERVALS], self.sample[RATE_INTERVALS:]
+        clear = np.convolve(self.readable(), np.ones(RATE_INTERVALS), "valid") == RATE_INTERVALS
+        return np.where(clear, (last - first) / (RATE_INTERVALS * self.recording.rate_hz), np.nan)
+
     def summary(self) -> dict[str, Any]:
         """Counts and extremes of the whole recording; rates in beats a minute, times in seconds.
 
-        The slowest and fastest rates are means over 8 intervals; None where there are not enough beats.
+        The slowest and fastest rates are means over `RATE_INTERVALS`; None where there are not enough beats.
         """
         recording, rr_s, clear = self.recording, np.diff(self.sample) / self.recording.rate_hz, self.readable()
-        means = rr_s[:0]
-        if len(rr_s) >= 8:
-            means = np.convolve(rr_s, np.full(8, 1 / 8), "valid")
-            means = means[np.convolve(clear, np.ones(8), "valid") == 8]
+        means = self.mean_rr_s()
+        means = means[np.isfinite(means)]
         of_class = Counter(self.symbol.tolist())
         return {
             "record": recording.record_id,

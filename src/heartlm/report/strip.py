@@ -121,7 +121,7 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class _Lane:
+class Lane:
     """A lead and its place on the paper; all in millivolts on the axes, on which bold grid lines are multiples of 0.5.
 
     The trace is shifted so that its median lies at `zero`, as the pen of a recorder is centred on its lane.
@@ -167,16 +167,16 @@ def draw_strip(axes: Axes, strip: Strip) -> None:
 
     The scale is that of the axes: make them `(duration_s + 0.4) * 25` mm wide, or call `strip_figure`.
     """
-    lanes = _lanes(strip)
-    bottom = lanes[-1].bottom
+    stacked = lanes(strip)
+    bottom = stacked[-1].bottom
     left, top = strip.start_s - _LEAD_IN_S, bottom + _height_mv(strip)
     axes.set_xlim(left, strip.stop_s)
     axes.set_ylim(bottom, top)
     _draw_paper(axes, left, strip.stop_s, bottom, top)
-    for lane in lanes:
+    for lane in stacked:
         _draw_lane(axes, lane, strip)
     if strip.beats is not None:
-        _draw_beats(axes, strip.beats, lanes[0], strip)
+        _draw_beats(axes, strip.beats, stacked[0], strip)
     for rhythm in strip.rhythms:
         _draw_rhythm(axes, rhythm, strip, top)
     _draw_time_axis(axes, strip)
@@ -202,9 +202,9 @@ def _squares(height_mv: float, limits: tuple[float, float]) -> float:
     return math.ceil(min(max(height_mv, limits[0]), limits[1]) / _SQUARE_MV) * _SQUARE_MV
 
 
-def _lanes(strip: Strip) -> list[_Lane]:
+def lanes(strip: Strip) -> list[Lane]:
     """Stack the leads, the first on top, whose upper border is 0 mV."""
-    lanes: list[_Lane] = []
+    stacked: list[Lane] = []
     top = 0.0
     for index, (name, signal) in enumerate(zip(strip.lead_names, strip.signal_mv, strict=True)):
         finite = signal[np.isfinite(signal)]
@@ -213,14 +213,14 @@ def _lanes(strip: Strip) -> list[_Lane]:
         room = _LABEL_ROOM_MV if index == 0 and strip.beats is not None else 0.1
         zero = top - _squares(float(highest) + room, _LANE_ABOVE_MV)
         bottom = zero - _squares(0.1 - float(lowest), _LANE_BELOW_MV)
-        lanes.append(_Lane(name, trace, zero, bottom))
+        stacked.append(Lane(name, trace, zero, bottom))
         top = bottom
-    return lanes
+    return stacked
 
 
 def _height_mv(strip: Strip) -> float:
     """Height of the paper: all lanes and, where rhythms are named, the one above them."""
-    return (_RHYTHM_LANE_MV if strip.rhythms else 0.0) - _lanes(strip)[-1].bottom
+    return (_RHYTHM_LANE_MV if strip.rhythms else 0.0) - lanes(strip)[-1].bottom
 
 
 def _draw_paper(axes: Axes, left: float, right: float, bottom: float, top: float) -> None:
@@ -241,7 +241,7 @@ def _multiples(step: float, low: float, high: float) -> NDArray[np.floating]:
     return np.arange(math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6) + 1) * step
 
 
-def _draw_lane(axes: Axes, lane: _Lane, strip: Strip) -> None:
+def _draw_lane(axes: Axes, lane: Lane, strip: Strip) -> None:
     time_s = strip.start_s + np.arange(len(lane.trace)) / strip.rate_hz
     axes.plot(time_s, lane.trace + lane.zero, color=_INK, linewidth=0.8, solid_joinstyle="round", zorder=4)
     pulse_s = strip.start_s - _LEAD_IN_S + np.array([0.08, 0.12, 0.12, 0.32, 0.32, 0.36])
@@ -251,7 +251,7 @@ def _draw_lane(axes: Axes, lane: _Lane, strip: Strip) -> None:
         _write(axes, strip.start_s + strip.duration_s / 2, lane.zero, "no signal", color=_QUIET, size=8, ha="center")
 
 
-def _draw_beats(axes: Axes, beats: Beats, lane: _Lane, strip: Strip) -> None:
+def _draw_beats(axes: Axes, beats: Beats, lane: Lane, strip: Strip) -> None:
     """Letter each beat above its R peak in the top lead."""
     for time_s, label, colour, banded in zip(beats.time_s, beats.labels, beats.colours, beats.banded, strict=True):
         if not strip.start_s <= time_s < strip.stop_s:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.report.numbers import decimal, percent
+from heartlm.report.numbers import MISSING, clock, decimal, percent
 from heartlm.report.run_folder import is_number
+from heartlm.report.strip import Strip, lanes
 from heartlm.report.svg import Markup, drawing, group, line, path_of, rectangle, tag, text
 
 MM = 4.0
@@ -24,6 +25,12 @@ MM = 4.0
 MM_PER_S = 25.0
 LANE = 22.0
 """Height of the lanes with letters above and below the paper."""
+
+BEAT_LANE, RHYTHM_ROW = 30.0, 16.0
+"""Heights above a sheet: of beats with their probabilities, and of each row of rhythms."""
+
+MOST_POINTS_HZ = 260.0
+"""Leads with a higher rate are thinned for a sheet: at 250 samples a second, points lie 0.1 mm apart."""
 
 SMALLEST_RANGE_MV = 1.5
 TALLEST_RANGE_MV = 5.0
@@ -97,6 +104,88 @@ def continuation(
     )
 
 
+def sheet(strip: Strip, label: str, probability: NDArray[np.float32] | None = None) -> Markup:
+    """Draw all leads of a strip below one another, its beats and rhythms above them, and the time below.
+
+    Args:
+        strip: what is drawn; each lead is centred on its lane, and clipped to it where it is taller.
+        label: describes the drawing to those who cannot see it.
+        probability: of each beat's class, `[num_beats]`; written below its letter in per cent.
+    """
+    stacked, rows = lanes(strip), _rhythm_rows(strip)
+    top = RHYTHM_ROW * len(rows) + (BEAT_LANE if strip.beats is not None else 6)
+    paper = Paper(strip.duration_s, stacked[-1].bottom, 0.0, 10.0, top)
+    parts = [_squares(paper)]
+    for row, spans in enumerate(rows):
+        y = RHYTHM_ROW * (row + 1) - 3
+        for start, stop, name in spans:
+            parts.append(line(start, y, stop, y, class_="rhythm"))
+            parts.append(text(start + 2, y - 3, name, class_="rhythm-name"))
+    ceiling = 0.0
+    for lane in stacked:
+        trace, rate_hz = _thinned(np.asarray(lane.trace, np.float64), strip.rate_hz)
+        parts += _trace(paper, np.clip(trace + lane.zero, lane.bottom, ceiling), rate_hz, start_s=0.0, class_="trace")
+        parts.append(text(5, paper.y(lane.zero) - 8, lane.name, class_="lead-name"))
+        if not np.isfinite(trace).any():
+            parts.append(text(paper.width / 2, paper.y(lane.zero), "no signal", class_="lead-name"))
+        ceiling = lane.bottom
+    if strip.beats is not None:
+        parts += _sheet_letters(paper, strip, probability)
+    for second in range(math.ceil(strip.start_s - 1e-9), math.floor(strip.stop_s + 1e-9) + 1):
+        x = paper.x(second - strip.start_s)
+        parts.append(line(x, paper.bottom, x, paper.bottom + 5, class_="axis"))
+        if x + 50 < paper.width:
+            parts.append(text(x + 3, paper.bottom + 14, clock(second), class_="tick"))
+    parts.append(_corner(paper))
+    # the style sheet prints a millimetre of the drawing as a millimetre of paper
+    style = f"--width:{paper.width / MM:g}mm"
+    return drawing(paper.width, paper.bottom + LANE, label, *parts, class_="strip sheet", style=style)
+
+
+def _rhythm_rows(strip: Strip) -> list[list[tuple[float, float, str]]]:
+    """Return the strip's rhythms as places from and to, in as few rows as keep them and their names apart."""
+    rows: list[list[tuple[float, float, str]]] = []
+    for rhythm in strip.rhythms:
+        start, stop = max(rhythm.start_s, strip.start_s), min(rhythm.stop_s, strip.stop_s)
+        if start < stop:
+            unit = MM_PER_S * MM
+            span = (unit * (start - strip.start_s), unit * (stop - strip.start_s), rhythm.name)
+            ends = [max(row[-1][1], row[-1][0] + 8 * len(row[-1][2])) for row in rows]
+            free = next((row for row, end in zip(rows, ends, strict=True) if end + 3 <= span[0]), None)
+            if free is None:
+                rows.append([span])
+            else:
+                free.append(span)
+    return rows
+
+
+def _sheet_letters(paper: Paper, strip: Strip, probability: NDArray[np.float32] | None) -> Iterator[Markup]:
+    assert strip.beats is not None
+    for place, (time_s, name) in enumerate(zip(strip.beats.time_s, strip.beats.labels, strict=True)):
+        x = paper.x(time_s - strip.start_s)
+        if not 0 <= x <= paper.width:
+            continue
+        at, parts = min(max(x, 7), paper.width - 7), []
+        if probability is not None:
+            sure = min(int(100 * probability[place]), 99) if np.isfinite(probability[place]) else MISSING
+            parts = [tag("title", f"{clock(time_s, 2)}: {name}, {sure} %")]
+            parts.append(text(at, paper.top - 4, str(sure), class_="sure", text_anchor="middle"))
+        if strip.beats.banded[place]:
+            parts.append(rectangle(x - 12, paper.top, 24, paper.bottom - paper.top, class_=f"beat-band class-{name}"))
+        parts.append(text(at, paper.top - 15, name, class_=f"beat class-{name}", text_anchor="middle"))
+        yield group(*parts)
+
+
+def _thinned(trace: NDArray[np.float64], rate_hz: float) -> tuple[NDArray[np.float64], float]:
+    """Keep of each few samples the one furthest from the lead's median, so that no peak is lost."""
+    step = math.ceil(rate_hz / MOST_POINTS_HZ)
+    if step == 1:
+        return trace, rate_hz
+    pieces = np.pad(trace, (0, -len(trace) % step), constant_values=np.nan).reshape(-1, step)
+    furthest = np.nan_to_num(np.abs(pieces), nan=-1.0).argmax(axis=1)
+    return pieces[np.arange(len(pieces)), furthest], rate_hz / step
+
+
 def banner(signal_mv: Sequence[float | None], rate_hz: float) -> Markup | None:
     """Draw a bare trace without scale, which stretches to the place it is given; None without samples."""
     signal = _millivolts(signal_mv)
@@ -122,6 +211,7 @@ class Paper:
     low_mv: float
     high_mv: float
     mm_per_mv: float
+    top: float = LANE
 
     @classmethod
     def of(cls, signal: NDArray[np.float64], rate_hz: float) -> Paper | None:
@@ -150,7 +240,7 @@ class Paper:
     @property
     def bottom(self) -> float:
         """Where the paper ends."""
-        return LANE + (self.high_mv - self.low_mv) * self.mm_per_mv * MM
+        return self.top + (self.high_mv - self.low_mv) * self.mm_per_mv * MM
 
     def x(self, time_s: float) -> float:
         """Return the place of a time."""
@@ -158,7 +248,7 @@ class Paper:
 
     def y(self, millivolts: float) -> float:
         """Return the place of a voltage."""
-        return LANE + (self.high_mv - millivolts) * self.mm_per_mv * MM
+        return self.top + (self.high_mv - millivolts) * self.mm_per_mv * MM
 
 
 def _millivolts(signal: Sequence[float | None]) -> NDArray[np.float64]:
@@ -167,12 +257,12 @@ def _millivolts(signal: Sequence[float | None]) -> NDArray[np.float64]:
 
 def _squares(paper: Paper) -> Markup:
     def lines(step: float) -> str:
-        columns = (f"M{x:g} {LANE:g}V{paper.bottom:g}" for x in np.arange(0, paper.width + 0.1, step))
-        rows = (f"M0 {y:g}H{paper.width:g}" for y in np.arange(LANE, paper.bottom + 0.1, step))
+        columns = (f"M{x:g} {paper.top:g}V{paper.bottom:g}" for x in np.arange(0, paper.width + 0.1, step))
+        rows = (f"M0 {y:g}H{paper.width:g}" for y in np.arange(paper.top, paper.bottom + 0.1, step))
         return "".join((*columns, *rows))
 
     return group(
-        rectangle(0, LANE, paper.width, paper.bottom - LANE, class_="paper"),
+        rectangle(0, paper.top, paper.width, paper.bottom - paper.top, class_="paper"),
         tag("path", d=lines(MM), class_="square-1mm"),
         tag("path", d=lines(5 * MM), class_="square-5mm"),
     )

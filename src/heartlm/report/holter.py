@@ -1,0 +1,359 @@
+"""The page about one recording, arranged as a Holter report: findings, trends, tables, and strips that show them.
+
+Findings ─► context: numbers, charts (holter_charts), strips read by slice ─► templates/holter.html ─► one file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heartlm.analysis import hrv
+from heartlm.analysis.findings import KINDS, RATE_INTERVALS, Event, Findings
+from heartlm.errors import HeartlmError
+from heartlm.report import holter_charts as charts
+from heartlm.report.numbers import MISSING, clock, count, decimal, duration, percent
+from heartlm.report.page import render
+from heartlm.report.strip import Beats, Rhythm, Strip
+from heartlm.report.svg import Markup
+from heartlm.report.svg_strip import sheet
+
+SHORT_S = 60.0
+"""A recording up to this length is drawn whole, with all its leads, in place of tables by hour and chosen strips."""
+
+ROW_S, STRIP_S = 10.0, 7.0
+"""Lengths of a row of a whole recording, and of a chosen strip: as long as A4 paper is wide at 25 mm/s."""
+
+LEADS_PER_STRIP, STRIPS_PER_KIND = 2, 3
+MOST_EPISODES = 20
+"""Episodes of atrial fibrillation that are listed: the longest."""
+
+_SLOW, _LONG = ("bradycardia",), ("VF", "asystole", "pause", "AF", "bigeminy", "trigeminy", "unreadable")
+
+
+def holter_page(findings: Findings) -> str:
+    """Return the HTML of the page about a recording: one file that asks nothing of any network.
+
+    Raises:
+        HeartlmError: the signal of a strip cannot be read, or Jinja is not installed.
+    """
+    return render("holter.html", context(findings))
+
+
+def context(findings: Findings) -> dict[str, Any]:
+    """Return all that the template shows, arranged and written out."""
+    recording, summary = findings.recording, findings.summary()
+    is_short = recording.duration_s <= SHORT_S
+    rr_s, readable = np.diff(findings.sample) / recording.rate_hz, findings.readable()
+    normal = (findings.symbol[1:] == "N") & (findings.symbol[:-1] == "N")
+    pairs = readable[1:] & readable[:-1]
+    hours = findings.hours() if recording.duration_s > 3600 else []
+    return {
+        "record": str(recording.record_id),
+        "facts": _facts(findings, summary),
+        "findings": [_kind_row(findings, kind) for kind in KINDS if findings.of_kind(kind)],
+        "absent": [kind for kind in KINDS if not findings.of_kind(kind)],
+        "kinds": KINDS,
+        "blocks": _blocks(findings, summary),
+        "is_short": is_short,
+        "whole": _whole(findings) if is_short else [],
+        "trend": charts.trend(findings),
+        "histogram": charts.histogram(rr_s[readable], normal[readable]),
+        "poincare": charts.poincare(rr_s[:-1][pairs], rr_s[1:][pairs], (normal[1:] & normal[:-1])[pairs]),
+        "hrv": _variability(findings),
+        "hours": [_hour_row(row) for row in hours],
+        "hourly": charts.by_hour(hours) if hours else None,
+        "af": _fibrillation(findings),
+        "extremes": [] if is_short else _extremes(findings),
+        "strips": [] if is_short else _strips_by_kind(findings),
+        "has_signal": recording.has_signal,
+        "quality": charts.quality(findings),
+        "notes": findings.notes,
+        "made_by": findings.made_by,
+    }
+
+
+def _facts(findings: Findings, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    recording = findings.recording
+    names = ", ".join(recording.lead_names) or MISSING
+    return [
+        ("Patient", str(recording.patient_id) or MISSING),
+        ("Record", str(recording.record_id)),
+        ("Database", str(recording.database) or MISSING),
+        ("Duration", duration(recording.duration_s)),
+        ("Leads", f"{names}; {recording.rate_hz:g} samples a second"),
+        (
+            "Analysed",
+            f"{', '.join(summary['leads']) or MISSING}; {percent(summary['readable_share'])} of the time readable",
+        ),
+    ]
+
+
+def _kind_row(findings: Findings, kind: str) -> dict[str, str]:
+    """One line of the findings: how many, how long, how fast, how sure, and where the worst is."""
+    events, rate_hz = findings.of_kind(kind), findings.recording.rate_hz
+    rates = [event.rate_bpm for event in events if np.isfinite(event.rate_bpm)]
+    extreme = min if kind in _SLOW else max
+    worst = max(events, key=_badness(kind))
+    confidences = [event.confidence for event in events if np.isfinite(event.confidence)]
+    return {
+        "kind": kind,
+        "meaning": KINDS[kind],
+        "num": count(len(events)),
+        "total": duration(findings.seconds_of(kind)),
+        "longest": duration(max(event.stop - event.start for event in events) / rate_hz),
+        "beats": count(max(event.num_beats for event in events)),
+        "rate": count(extreme(rates)) if rates else MISSING,
+        "confidence": percent(np.mean(confidences), 0) if confidences else MISSING,
+        "worst": clock(worst.start / rate_hz),
+    }
+
+
+def _badness(kind: str) -> Callable[[Event], tuple[float, float]]:
+    """Return what orders events of a kind: length, or rate, or slowness; the surer one of two alike."""
+
+    def of(event: Event) -> tuple[float, float]:
+        rate = float(np.nan_to_num(event.rate_bpm))
+        length = event.stop - event.start
+        return (length if kind in _LONG else -rate if kind in _SLOW else rate), float(np.nan_to_num(event.confidence))
+
+    return of
+
+
+def _blocks(findings: Findings, summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the summary as a Holter report groups it: headings with names and values."""
+    beats, events, seconds = summary["beats"], summary["events"], summary["seconds"]
+    num, rate_hz = summary["num_beats"], findings.recording.rate_hz
+
+    def burden(name: str) -> str:
+        return f"{count(beats[name])} ({percent(beats[name] / num)})" if num else count(0)
+
+    def runs(kind: str) -> str:
+        found = findings.of_kind(kind)
+        if not found:
+            return "0"
+        rates = [event.rate_bpm for event in found if np.isfinite(event.rate_bpm)]
+        fastest = f", up to {count(max(rates))}/min" if rates else ""
+        return f"{count(len(found))}, longest {count(max(event.num_beats for event in found))} beats{fastest}"
+
+    def bpm(value: float | None) -> str:
+        return f"{decimal(value, 0)}/min" if value is not None else MISSING
+
+    def spells(kind: str) -> str:
+        return f"{count(events[kind])}, {duration(seconds[kind])}" if events[kind] else "0"
+
+    longest_af = max((event.stop - event.start for event in findings.of_kind("AF")), default=0) / rate_hz
+    longest_rr = summary["longest_rr_s"]
+    return [
+        (
+            "Heart rate",
+            [
+                ("Slowest", bpm(summary["slowest_bpm"])),
+                ("Mean", bpm(summary["mean_rate_bpm"])),
+                ("Fastest", bpm(summary["fastest_bpm"])),
+                ("Bradycardia", spells("bradycardia")),
+                ("Tachycardia", spells("tachycardia")),
+            ],
+        ),
+        (
+            "Pauses",
+            [
+                ("Longest RR", f"{decimal(longest_rr)} s" if longest_rr is not None else MISSING),
+                ("Pauses of 2 s or more", count(events["pause"])),
+                ("Asystole", spells("asystole")),
+            ],
+        ),
+        (
+            "Ventricular",
+            [
+                ("Beats (burden)", burden("V")),
+                ("Couplets", count(events["couplet"])),
+                ("VT", runs("VT")),
+                ("Slow runs", runs("IVR")),
+                ("Bigeminy", spells("bigeminy")),
+                ("Trigeminy", spells("trigeminy")),
+                ("VF or flutter", spells("VF")),
+            ],
+        ),
+        ("Supraventricular", [("Beats (burden)", burden("S")), ("SVT", runs("SVT"))]),
+        (
+            "Atrial fibrillation",
+            [
+                ("Burden", percent(_af_burden(findings))),
+                ("Episodes", spells("AF")),
+                ("Longest", duration(longest_af) if longest_af else MISSING),
+            ],
+        ),
+        (
+            "Beats",
+            [
+                ("All", count(num)),
+                ("Normal", burden("N")),
+                ("Fusion", burden("F")),
+            ],
+        ),
+    ]
+
+
+def _af_burden(findings: Findings) -> float:
+    """Share of the readable time in atrial fibrillation."""
+    readable_s = findings.recording.duration_s - findings.seconds_of("unreadable")
+    return min(1.0, findings.seconds_of("AF") / readable_s) if readable_s > 0 else 0.0
+
+
+def _fibrillation(findings: Findings) -> dict[str, Any] | None:
+    episodes, rate_hz = findings.of_kind("AF"), findings.recording.rate_hz
+    if not episodes:
+        return None
+    longest = sorted(episodes, key=lambda event: event.start - event.stop)[:MOST_EPISODES]
+    return {
+        "burden": percent(_af_burden(findings)),
+        "num": len(episodes),
+        "total": duration(findings.seconds_of("AF")),
+        "rows": [
+            (
+                clock(event.start / rate_hz),
+                duration((event.stop - event.start) / rate_hz),
+                count(event.num_beats),
+                decimal(event.rate_bpm, 0),
+                percent(event.confidence, 0),
+            )
+            for event in sorted(longest, key=lambda event: event.start)
+        ],
+    }
+
+
+def _variability(findings: Findings) -> dict[str, Any]:
+    """Return rows of heart rate variability, or why there are none."""
+    try:
+        found = hrv.variability(findings)
+    except HeartlmError as error:
+        return {"rows": [], "why": f"Not computed: {error}"}
+    if not found:
+        num = len(hrv.normal_intervals(findings)[0])
+        return {
+            "rows": [],
+            "why": f"Not computed: {count(num)} intervals between normal beats outside of atrial fibrillation; "
+            f"{hrv.FEWEST_INTERVALS} or more are needed.",
+        }
+    names = {
+        "sdnn_ms": ("SDNN", "ms", "of all NN intervals"),
+        "sdann_ms": ("SDANN", "ms", "of the means of 5 minutes"),
+        "sdnn_index_ms": ("SDNN index", "ms", "mean of the SDNN of 5 minutes"),
+        "rmssd_ms": ("RMSSD", "ms", "of successive differences"),
+        "pnn50_pct": ("pNN50", "%", "differences above 50 ms"),
+        "lf_ms2": ("LF", "ms²", "0.04 to 0.15 Hz"),
+        "hf_ms2": ("HF", "ms²", "0.15 to 0.40 Hz"),
+        "lf_hf": ("LF/HF", "", "median of 5-minute pieces"),
+    }
+    rows = [
+        (
+            name,
+            f"{decimal(found[key], 2 if key == 'lf_hf' else 0)} {unit}".strip() if key in found else MISSING,
+            meaning,
+        )
+        for key, (name, unit, meaning) in names.items()
+    ]
+    intervals, pieces, spectra = (count(found[f"num_{name}"]) for name in ("intervals", "pieces", "spectra"))
+    note = (
+        f"By NeuroKit2 from {intervals} intervals between normal beats; {pieces} full pieces of 5 minutes, {spectra} "
+        "of them with a spectrum. Intervals in atrial fibrillation, in unreadable stretches and outside of 0.3 to 2 s "
+        "are left out."
+    )
+    return {"rows": rows, "note": note}
+
+
+def _hour_row(row: Mapping[str, Any]) -> list[str]:
+    numbers = [clock(row["start_s"])[:-3], *(count(row[name]) for name in ("num_beats", "V", "S"))]
+    numbers += [decimal(row["mean_rate_bpm"], 0), decimal(row["shortest_rr_s"]), decimal(row["longest_rr_s"])]
+    numbers += [decimal(row["af_s"] / 60, 1), decimal(row["unreadable_s"] / 60, 1)]
+    return numbers + [count(row[kind]) if row[kind] else "·" for kind in ("VF", "VT", "SVT", "couplet", "pause")]
+
+
+def _extremes(findings: Findings) -> list[dict[str, Any]]:
+    """Return strips of the longest RR interval and of the slowest and fastest rate."""
+    sample, rate_hz = findings.sample, findings.recording.rate_hz
+    places: list[tuple[str, int, int]] = []
+    rr = np.where(findings.readable(), np.diff(sample), -1)
+    if len(rr) and rr.max() >= 0:
+        beat = int(rr.argmax())
+        words = f"Longest RR interval: {rr[beat] / rate_hz:.2f} s"
+        places.append((words, int(sample[beat]), int(sample[beat + 1])))
+    means = findings.mean_rr_s()
+    if np.isfinite(means).any():
+        for words, beat in (("Slowest", int(np.nanargmax(means))), ("Fastest", int(np.nanargmin(means)))):
+            title = f"{words} rate: {60 / means[beat]:.0f}/min over {RATE_INTERVALS} intervals"
+            places.append((title, int(sample[beat]), int(sample[beat + RATE_INTERVALS])))
+    return [
+        _figure(findings, title, (start + stop) // 2 - _strip_samples(findings) // 2) for title, start, stop in places
+    ]
+
+
+def _strips_by_kind(findings: Findings) -> list[dict[str, Any]]:
+    """Return for each kind its worst events as strips, by time."""
+    sections, rate_hz = [], findings.recording.rate_hz
+    for kind in KINDS:
+        worst = sorted(findings.of_kind(kind), key=_badness(kind), reverse=True)[:STRIPS_PER_KIND]
+        figures = []
+        for event in sorted(worst, key=lambda event: event.start):
+            length, strip = event.stop - event.start, _strip_samples(findings)
+            # a short event stands in the middle; of a long one the strip shows how it starts
+            start = (event.start + event.stop - strip) // 2 if length < strip else event.start - strip // 5
+            parts = [f"{clock(event.start / rate_hz)}, {duration(length / rate_hz)}", f"{count(event.num_beats)} beats"]
+            if np.isfinite(event.rate_bpm):
+                parts.append(f"{event.rate_bpm:.0f}/min")
+            figures.append(_figure(findings, ", ".join(parts), start, f"confidence {percent(event.confidence, 0)}"))
+        if figures:
+            sections.append(
+                {"kind": kind, "meaning": KINDS[kind], "num": len(findings.of_kind(kind)), "figures": figures}
+            )
+    return sections
+
+
+def _strip_samples(findings: Findings) -> int:
+    return min(round(STRIP_S * findings.recording.rate_hz), findings.recording.num_samples)
+
+
+def _figure(findings: Findings, title: str, start: int, note: str = "") -> dict[str, Any]:
+    """Return a strip of the best leads with its words; `start` is moved so that the strip lies in the recording."""
+    length = _strip_samples(findings)
+    start = max(0, min(start, findings.recording.num_samples - length))
+    return {
+        "title": title,
+        "note": note,
+        "drawing": _draw(findings, start, start + length, findings.leads[:LEADS_PER_STRIP], title),
+    }
+
+
+def _whole(findings: Findings) -> list[dict[str, Any]]:
+    """Return the whole recording with all leads, in rows."""
+    recording, rows = findings.recording, []
+    step = round(ROW_S * recording.rate_hz)
+    for start in range(0, recording.num_samples, step):
+        stop = min(start + step, recording.num_samples)
+        title = f"{start / recording.rate_hz:g} to {stop / recording.rate_hz:g} s"
+        rows.append(
+            {"title": title, "note": "", "drawing": _draw(findings, start, stop, range(recording.num_leads), title)}
+        )
+    return rows
+
+
+def _draw(findings: Findings, start: int, stop: int, leads: Sequence[int], title: str) -> Markup | None:
+    """Read and draw a stretch; None where there is no signal."""
+    recording, rate_hz = findings.recording, findings.recording.rate_hz
+    if not recording.has_signal or not leads or start >= stop:
+        return None
+    first, last = np.searchsorted(findings.sample, [start, stop])
+    strip = Strip(
+        recording.signal(start, stop, leads),
+        rate_hz,
+        [recording.lead_names[lead] for lead in leads],
+        start / rate_hz,
+        Beats.of_classes(findings.sample[first:last] / rate_hz, findings.symbol[first:last].tolist()),
+        [Rhythm(event.start / rate_hz, event.stop / rate_hz, event.kind) for event in findings.events],
+    )
+    found = f"{last - first} beats" if last > first else "no beats"
+    label = f"ECG strip at {clock(start / rate_hz)}, leads {', '.join(strip.lead_names)}, {found}. {title}"
+    return sheet(strip, label, findings.probability[first:last])

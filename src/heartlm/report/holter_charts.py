@@ -1,0 +1,241 @@
+"""Charts of a Holter page: rates and events over time, histogram and Poincaré plot of RR intervals, ectopy by hour.
+
+Every chart is binned, so that its size does not depend on how many beats there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.analysis.findings import KINDS, QUALITY_S, RATE_INTERVALS, Findings
+from heartlm.report.numbers import count
+from heartlm.report.svg import Markup, Scale, drawing, group, line, path_of, rectangle, tag, text, tick_label
+
+WIDE, NARROW, HEIGHT = 760, 400, 250
+LEFT, RIGHT, TOP, BOTTOM = 92, 18, 22, 36
+NUM_BINS = 600
+"""Of a chart over time."""
+
+ROW = 17
+RR_BIN_S, POINCARE_BIN_S, RR_RANGE_S = 0.02, 0.025, (0.2, 2.0)
+
+_STEPS_S = [1, 2, 5, 10, 15, 30, *(60 * m for m in (1, 2, 5, 10, 15, 30)), *(3600 * h for h in (1, 2, 3, 4, 6, 12, 24))]
+
+DANGEROUS = ("VF", "asystole", "VT")
+_COLOUR = {"IVR": "class-V", "bigeminy": "class-V", "trigeminy": "class-V", "couplet": "class-V"}
+_COLOUR |= {"SVT": "class-S", "AF": "accent", "unreadable": "grey-2"} | dict.fromkeys(DANGEROUS, "class-V")
+
+
+def trend(findings: Findings) -> Markup | None:
+    """Draw the heart rate over time, mean and range in each bin, and below it when each kind of event was.
+
+    Returns:
+        The drawing, or None where there are too few beats for one rate.
+    """
+    recording = findings.recording
+    rate = 60 / np.maximum(findings.mean_rr_s(), 1e-3)
+    if not np.isfinite(rate).any() or recording.num_samples == 0:
+        return None
+    middle_s = (findings.sample[:-RATE_INTERVALS] + findings.sample[RATE_INTERVALS:]) / (2 * recording.rate_hz)
+    middle_s, rate = middle_s[np.isfinite(rate)], rate[np.isfinite(rate)]
+    kinds = [kind for kind in KINDS if findings.of_kind(kind)]
+    bottom = HEIGHT - BOTTOM
+    x = Scale(0, recording.duration_s, LEFT, WIDE - RIGHT)
+    highest = min(float(rate.max()), 350.0)
+    low, high = 20 * np.floor(min(rate.min(), 60) / 20), 20 * np.ceil(max(highest, 100) / 20)
+    y = Scale(float(low), float(high), bottom, TOP)
+    place = np.minimum((middle_s / recording.duration_s * NUM_BINS).astype(int), NUM_BINS - 1)
+    lows, highs = np.full(NUM_BINS, np.inf), np.full(NUM_BINS, -np.inf)
+    np.minimum.at(lows, place, rate)
+    np.maximum.at(highs, place, rate)
+    num = np.bincount(place, minlength=NUM_BINS)
+    means = np.bincount(place, rate, NUM_BINS) / np.maximum(num, 1)
+    used = np.flatnonzero(num)
+    centre = [x((index + 0.5) / NUM_BINS * recording.duration_s) for index in range(NUM_BINS)]
+    bars = "".join(f"M{centre[i]:.1f} {y(min(lows[i], high)):.1f}V{y(min(highs[i], high)) - 0.5:.1f}" for i in used)
+    parts = [_y_axis(y, x.last, "heart rate, beats a minute"), tag("path", d=bars, class_="range")]
+    # a short gap between bins is one slow beat, a longer one is time without a rate
+    gap = max(1, round(15 * NUM_BINS / recording.duration_s))
+    for run in np.split(used, np.flatnonzero(np.diff(used) > gap) + 1):
+        drawn = path_of([centre[i] for i in run], [y(min(means[i], high)) for i in run])
+        parts.append(tag("path", d=drawn, class_="curve stroke-accent"))
+    for row, kind in enumerate(kinds):
+        parts.append(_event_row(findings, kind, x, bottom + 8 + ROW * row))
+    end = bottom + 8 + ROW * len(kinds)
+    parts.append(time_axis(x, end))
+    label = (
+        f"heart rate over {recording.duration_s / 3600:.1f} hours, with the times of {', '.join(kinds) or 'no events'}"
+    )
+    return drawing(WIDE, end + BOTTOM, label, *parts, class_="chart wide")
+
+
+def _event_row(findings: Findings, kind: str, x: Scale, top: float) -> Markup:
+    events = findings.of_kind(kind)
+    last = NUM_BINS - 1
+    taken = np.zeros(NUM_BINS, bool)
+    for event in events:
+        edges = np.array([event.start, event.stop]) / max(findings.recording.num_samples, 1) * NUM_BINS
+        taken[min(int(edges[0]), last) : min(int(np.ceil(edges[1])), last) + 1] = True
+    return group(
+        tag("title", f"{KINDS[kind]}: {count(len(events))}"),
+        text(LEFT - 8, top + 11, kind, class_="tick", text_anchor="end"),
+        line(x.first, top + ROW - 1, x.last, top + ROW - 1, class_="grid"),
+        *_spans(taken, x, top + 2, ROW - 6, f"fill-{_COLOUR.get(kind, 'grey-1')}"),
+    )
+
+
+def _spans(taken: NDArray[np.bool_], x: Scale, top: float, height: float, class_: str) -> list[Markup]:
+    """Draw each run of bins that is taken as one bar."""
+    width = (x.last - x.first) / len(taken)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], taken, [False]]).astype(int)))
+    return [
+        rectangle(x.first + float(start) * width, top, float(stop - start) * width, height, class_=class_)
+        for start, stop in edges.reshape(-1, 2)
+    ]
+
+
+def time_axis(x: Scale, top: float) -> Markup:
+    """Draw an axis of seconds since the start, in round steps of hours, minutes or seconds."""
+    step = next((step for step in _STEPS_S if (x.stop - x.start) / step <= 9), 24 * 3600)
+    parts = [line(x.first, top, x.last, top, class_="axis")]
+    for second in np.arange(0, x.stop + 1e-6, step):
+        hours, minutes = divmod(int(second), 3600)[0], int(second) % 3600 // 60
+        words = (
+            f"{hours}:{minutes:02d}" if step >= 60 and x.stop >= 3600 else f"{int(second) // 60}:{int(second) % 60:02d}"
+        )
+        parts.append(line(x(second), top, x(second), top + 4, class_="axis"))
+        parts.append(text(x(second), top + 16, words, class_="tick", text_anchor="middle"))
+    unit = "h:min" if x.stop >= 3600 else "min:s"
+    parts.append(text(x.last, top + 31, f"time from the start, {unit}", class_="tick", text_anchor="end"))
+    return group(*parts)
+
+
+def _y_axis(y: Scale, right: float, title: str, left: float = LEFT, num: int = 5) -> Markup:
+    parts = [text(left, y.last - 11, title, class_="axis-title")]
+    for tick in y.ticks(num):
+        parts.append(line(left, y(tick), right, y(tick), class_="grid"))
+        parts.append(text(left - 6, y(tick) + 3.5, tick_label(tick), class_="tick", text_anchor="end"))
+    return group(*parts)
+
+
+def histogram(rr_s: NDArray[np.float64], normal: NDArray[np.bool_]) -> Markup | None:
+    """Draw the histogram of RR intervals, those between two N beats below, the others on top of them.
+
+    Args:
+        rr_s: intervals in seconds, `[num_intervals]`; those outside of `RR_RANGE_S` count at its ends.
+        normal: whether both beats are N, `[num_intervals]`.
+    """
+    if not len(rr_s):
+        return None
+    low, high = RR_RANGE_S
+    edges = np.arange(low, high + RR_BIN_S / 2, RR_BIN_S)
+    shown = np.clip(rr_s, low, high - 1e-6)
+    of_normal, of_all = np.histogram(shown[normal], edges)[0], np.histogram(shown, edges)[0]
+    x = Scale(low, high, 48, NARROW - RIGHT)
+    y = Scale(0, float(of_all.max()) * 1.05, HEIGHT - BOTTOM, TOP)
+    width = x(low + RR_BIN_S) - x(low)
+    parts = [_y_axis(y, x.last, "intervals", 48)]
+    for lower, upper, class_ in ((0 * of_all, of_normal, "fill-accent"), (of_normal, of_all, "fill-class-V")):
+        parts += [
+            rectangle(x(edge), y(float(to)), width - 0.4, y(float(since)) - y(float(to)), class_=class_)
+            for edge, since, to in zip(edges[:-1].tolist(), lower, upper, strict=True)
+            if to > since
+        ]
+    parts.append(_seconds_axis(x, HEIGHT - BOTTOM, "RR interval, s"))
+    return drawing(NARROW, HEIGHT, f"histogram of {len(rr_s)} RR intervals", *parts)
+
+
+def _seconds_axis(x: Scale, top: float, title: str) -> Markup:
+    parts = [line(x.first, top, x.last, top, class_="axis")]
+    for tick in np.arange(0.4, 2.01, 0.4).tolist():
+        parts.append(line(x(tick), top, x(tick), top + 4, class_="axis"))
+        parts.append(text(x(tick), top + 16, tick_label(round(tick, 2)), class_="tick", text_anchor="middle"))
+    return group(*parts, text(x.last, top + 32, title, class_="tick", text_anchor="end"))
+
+
+def poincare(first_s: NDArray[np.float64], second_s: NDArray[np.float64], normal: NDArray[np.bool_]) -> Markup | None:
+    """Draw each interval against the one before it, as squares that are darker where more pairs lie.
+
+    Args:
+        first_s: intervals in seconds, `[num_pairs]`.
+        second_s: the interval after each.
+        normal: whether all three beats are N.
+    """
+    low, high = RR_RANGE_S
+    if not len(first_s):
+        return None
+    edges = np.arange(low, high + POINCARE_BIN_S / 2, POINCARE_BIN_S)
+    x, y = Scale(low, high, 48, NARROW - RIGHT), Scale(low, high, NARROW - RIGHT - 48 + TOP, TOP)
+    size = x(low + POINCARE_BIN_S) - x(low)
+    parts = [
+        _y_axis(y, x.last, "next RR interval, s", 48),
+        line(x.first, y.first, x.last, y.last, class_="grid"),
+        _seconds_axis(x, y.first, "RR interval, s"),
+    ]
+    most = 0.0
+    for of_kind, colour in ((normal, "accent"), (~normal, "class-V")):
+        across, up = (np.clip(each[of_kind], low, high - 1e-6) for each in (first_s, second_s))
+        held = np.histogram2d(across, up, bins=[edges, edges])[0]
+        most = max(most, float(held.max()))
+        level = np.ceil(4 * np.log1p(held) / np.log1p(most)) if most else held
+        for shade in range(1, 5):
+            cells = np.argwhere(level == shade)
+            d = "".join(f"M{x(edges[a]):.1f} {y(edges[b]):.1f}h{size:.1f}v-{size:.1f}h-{size:.1f}z" for a, b in cells)
+            if d:
+                parts.append(tag("path", d=d, class_=f"fill-{colour}", opacity=0.25 * shade))
+    label = f"Poincaré plot of {len(first_s)} pairs of successive RR intervals"
+    return drawing(NARROW, y.first + 38, label, *parts)
+
+
+def by_hour(hours: Sequence[Mapping[str, Any]]) -> Markup:
+    """Draw ectopic beats and minutes of atrial fibrillation hour by hour, each in a panel of its own."""
+    panels = [("V beats an hour", [row["V"] for row in hours], "class-V")]
+    panels.append(("S beats an hour", [row["S"] for row in hours], "class-S"))
+    panels.append(("minutes of AF", [row["af_s"] / 60 for row in hours], "accent"))
+    height, parts = 92, []
+    x = Scale(0, len(hours) * 3600.0, LEFT, WIDE - RIGHT)
+    for place, (title, values, colour) in enumerate(panels):
+        top = TOP + place * height
+        y = Scale(0, max(60.0 if colour == "accent" else 4.0, *values), top + height - 34, top)
+        parts.append(_y_axis(y, x.last, title, num=2))
+        width = max(x(3600) - x(0) - 1.5, 0.8)
+        parts += [
+            rectangle(
+                x(row["start_s"]) + 0.7,
+                y(value),
+                width,
+                y(0) - y(value),
+                tag("title", f"hour {number}: {tick_label(round(value, 1))} {title}"),
+                class_=f"fill-{colour}",
+            )
+            for number, (row, value) in enumerate(zip(hours, values, strict=True), 1)
+            if value
+        ]
+    end = TOP + len(panels) * height - 34
+    label = "ventricular and supraventricular ectopic beats and minutes of atrial fibrillation in each hour"
+    return drawing(WIDE, end + BOTTOM, label, *parts, time_axis(x, end), class_="chart wide")
+
+
+def quality(findings: Findings) -> Markup | None:
+    """Draw of each analysed lead when it could be read: well, in part, or not; None where nothing was judged."""
+    shares = np.nan_to_num(findings.quality)
+    if not shares.size:
+        return None
+    num = min(shares.shape[1], NUM_BINS)
+    starts = np.linspace(0, shares.shape[1], num, endpoint=False).astype(int)
+    means = np.add.reduceat(shares, starts, axis=1) / np.diff([*starts, shares.shape[1]])
+    x = Scale(0, max(shares.shape[1] * QUALITY_S, findings.recording.duration_s), LEFT, WIDE - RIGHT)
+    judged = Scale(0, shares.shape[1] * QUALITY_S, LEFT, x(shares.shape[1] * QUALITY_S))
+    parts = []
+    for row, (lead, share) in enumerate(zip(findings.leads, means, strict=False)):
+        name, top = findings.recording.lead_names[lead], 6 + ROW * row
+        parts.append(text(LEFT - 8, top + 11, name[:12], class_="tick", text_anchor="end"))
+        for class_, taken in (("good", share >= 0.9), ("part", (share >= 0.5) & (share < 0.9)), ("bad", share < 0.5)):
+            parts += _spans(taken, judged, top + 2, ROW - 5, f"quality-{class_}")
+    end = 8 + ROW * len(means)
+    label = f"signal quality of {len(means)} leads over time; {100 * float(shares.mean()):.0f} % of it can be read"
+    return drawing(WIDE, end + BOTTOM, label, *parts, time_axis(x, end), class_="chart wide")

@@ -1,0 +1,174 @@
+"""The page of one recording: its numbers are those of the findings, and it holds for odd recordings too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from heartlm.analysis.findings import KINDS, Event, Findings
+from heartlm.ecg.recording import Recording
+from heartlm.ecg.simulator import SimulationConfig, simulate_recording
+from heartlm.report.holter import context, holter_page
+from heartlm.report.numbers import clock
+
+RATE_HZ = 250
+
+
+def recording_of(signal: NDArray[np.float32], lead_names: Sequence[str], asked: list[tuple[int, int]]) -> Recording:
+    def read(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
+        asked.append((start, stop))
+        return signal[list(leads), start:stop]
+
+    scale = np.ones(len(lead_names))
+    units = ("mV",) * len(lead_names)
+    names = ("100", "p100", "simdb", float(RATE_HZ), signal.shape[1], tuple(lead_names), units)
+    return Recording(*names, scale, 0 * scale, Path("100.hea"), samples=read)
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Findings:
+    """Ten minutes of a simulated patient, with an event of every kind."""
+    config = SimulationConfig(minutes=10, noise=0.3)
+    signal, annotations = simulate_recording(config, 3)
+    sample = annotations.sample
+    symbol = np.array(["NSVF"[place % 4 if place % 9 == 0 else 0] for place in range(len(sample))])
+    events = [Event(kind, 3000 * n, 3000 * n + 900, 0.8, 4, 60.0 + n) for n, kind in enumerate(KINDS, 1)]
+    events += [Event("couplet", 149_990, 150_000, 0.7, 2, 180.0), Event("AF", 0, 500, 0.9, 3, 110.0)]
+    return Findings(
+        recording_of(signal, config.leads, []),
+        (0, 1),
+        sample,
+        symbol,
+        np.full(len(sample), 0.876, np.float32),
+        tuple(sorted(events, key=lambda event: event.start)),
+        np.full((2, 60), 0.95, np.float32),
+        ("lead V1: 12 % is noisy",),
+        {"heartlm": "0.0"},
+    )
+
+
+def nothing_found(recording: Recording) -> Findings:
+    none = np.empty(0)
+    leads = tuple(range(recording.num_leads))
+    return Findings(recording, leads, none.astype(np.int64), none.astype("<U1"), none.astype(np.float32), (), none)
+
+
+def words_of(page: str) -> str:
+    """The text of a page without style, scripts and drawings."""
+    body = re.sub(r"<(style|script|svg)\b.*?</\1>", " ", page, flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
+
+
+def test_the_numbers_are_those_of_the_findings(simulated: Findings):
+    words, summary = words_of(holter_page(simulated)), simulated.summary()
+    assert f"Fastest {summary['fastest_bpm']:.0f}/min" in words
+    assert f"Longest RR {summary['longest_rr_s']:.2f} s" in words
+    num_v = summary["beats"]["V"]
+    assert f"Beats (burden) {num_v} ({100 * num_v / summary['num_beats']:.1f} %)" in words
+    assert "Burden: 0.9 % of the readable time, 5.6 s in 2 episodes." in words
+    for note in (*simulated.notes, "Research software, not a medical device."):
+        assert note in words
+
+
+def test_findings_stand_in_order_of_danger_and_each_kind_has_its_strips(simulated: Findings):
+    shown = context(simulated)
+    assert [row["kind"] for row in shown["findings"]] == list(KINDS)
+    assert [section["kind"] for section in shown["strips"]] == list(KINDS)
+    assert {section["kind"]: len(section["figures"]) for section in shown["strips"]}["AF"] == 2
+    assert shown["absent"] == []
+
+
+def test_strips_are_read_as_slices_within_the_recording(simulated: Findings):
+    asked: list[tuple[int, int]] = []
+    recording = simulated.recording
+    holter_page(replace(simulated, recording=recording_of(recording.signal(), recording.lead_names, asked)))
+    assert len(asked) == len(KINDS) + 2 + 3
+    assert {stop - start for start, stop in asked} == {7 * RATE_HZ}
+    assert min(start for start, _ in asked) == 0
+    assert max(stop for _, stop in asked) == recording.num_samples
+
+
+def test_beats_of_a_strip_bear_their_class_and_probability(simulated: Findings):
+    drawing = context(simulated)["extremes"][0]["drawing"]
+    start = int(np.diff(simulated.sample)[simulated.readable()].argmax())
+    assert drawing.count(">87</text>") >= 2
+    assert f"{simulated.symbol[start]}</text>" in drawing
+    assert drawing.count('class="trace"') == 2
+
+
+@pytest.mark.parametrize("num_leads", [1, 12])
+def test_a_short_recording_is_drawn_whole(num_leads: int):
+    signal, annotations = simulate_recording(SimulationConfig(minutes=0.25), 1)
+    names = [f"L{place}" for place in range(num_leads)]
+    recording = recording_of(np.resize(signal, (num_leads, 10 * RATE_HZ)), names, [])
+    sample = annotations.sample[annotations.sample < 10 * RATE_HZ]
+    found = replace(nothing_found(recording), sample=sample, symbol=np.full(len(sample), "N"))
+    shown = context(replace(found, probability=np.ones(len(sample), np.float32)))
+    assert [row["drawing"].count('class="trace"') for row in shown["whole"]] == [num_leads]
+    assert not shown["strips"] and not shown["hours"] and not shown["hrv"]["rows"]
+    assert "200 or more are needed" in shown["hrv"]["why"]
+
+
+def test_hostile_names_are_escaped(simulated: Findings):
+    name = '"><script>alert(1)</script>'
+    recording = replace(simulated.recording, record_id=name, patient_id=name, lead_names=(name, "V1"))
+    page = holter_page(replace(simulated, recording=recording, notes=(name,), made_by={name: name}))
+    assert "<script>alert" not in page
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 20
+    assert "http" not in re.sub(r"https?://www\.w3\.org", "", page)
+
+
+@pytest.mark.parametrize("num_beats", [0, 1, 2, 9])
+@pytest.mark.parametrize("seconds", [0, 10, 600])
+def test_few_beats_and_no_signal(num_beats: int, seconds: int):
+    recording = recording_of(np.full((2, seconds * RATE_HZ), np.nan, np.float32), ["I", "II"], [])
+    num_beats = min(num_beats, seconds)
+    sample = np.arange(num_beats, dtype=np.int64) * 200
+    found = replace(nothing_found(recording), sample=sample, symbol=np.full(num_beats, "N"))
+    words = words_of(holter_page(replace(found, probability=np.full(num_beats, np.nan, np.float32))))
+    assert f"All {num_beats}" in words and "nan" not in words.lower()
+
+
+def test_annotations_without_a_signal(simulated: Findings):
+    bare = replace(simulated.recording, samples=None, lead_names=(), num_samples=simulated.recording.num_samples)
+    words = words_of(holter_page(replace(simulated, recording=bare, leads=())))
+    assert "annotations only, so there is no signal to draw" in words
+
+
+def test_a_day_of_beats_stays_light():
+    rng = np.random.default_rng(0)
+    sample = np.cumsum(rng.normal(0.86, 0.05, 100_000) * RATE_HZ).astype(np.int64)
+    num = int(sample[-1]) + 1
+    beat = np.sin(np.arange(RATE_HZ)).astype(np.float32)
+
+    def read(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
+        assert stop - start <= 7 * RATE_HZ
+        return np.stack([np.resize(beat, stop - start)] * len(leads))
+
+    recording = replace(recording_of(np.zeros((3, 0), np.float32), ["a", "b", "c"], []), num_samples=num, samples=read)
+    symbol = rng.choice(list("NSVF"), len(sample), p=[0.9, 0.05, 0.04, 0.01])
+    starts = np.sort(rng.integers(0, num - 5000, 4000))
+    events = [
+        Event(list(KINDS)[place % 13], int(start), int(start) + 5000, 0.9, 20, 100.0)
+        for place, start in enumerate(starts)
+    ]
+    quality = np.ones((3, num // (10 * RATE_HZ)), np.float32)
+    probability = np.full(len(sample), 0.9, np.float32)
+    page = holter_page(Findings(recording, (2, 0, 1), sample, symbol, probability, tuple(events), quality))
+    assert len(page) < 3e6
+    assert page.count('class="strip sheet"') == 3 * len(KINDS) + 3
+
+
+def test_clock_carries_rounded_seconds():
+    assert [clock(59.999, 2), clock(3599.6), clock(187.25, 2), clock(90_187)] == [
+        "1:00.00",
+        "1:00:00",
+        "3:07.25",
+        "25:03:07",
+    ]
