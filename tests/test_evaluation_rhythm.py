@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
-from heartlm.evaluation.durations import measure_durations, score_durations
+from heartlm.evaluation.episodes import compare_spans, runs, score_episodes
 from heartlm.evaluation.rhythm import Flutter, WindowRule, score_windows, window_labels
 
 LETTERS = {"n": RHYTHM_INDEX["N"], "a": RHYTHM_INDEX["AFIB"], "f": RHYTHM_INDEX["AFL"], "-": UNLABELLED}
@@ -96,33 +96,42 @@ def test_decisions_or_scores_but_not_both() -> None:
         score_windows(np.array([True]), np.array(["a"]))
 
 
-spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted), max_size=6)
+flags = st.lists(st.booleans(), min_size=40, max_size=40).map(np.array)
 
 
 @settings(derandomize=True, deadline=None)
-@given(reference=spans, predicted=spans)
-def test_durations_agree_with_counting_seconds(reference: list[list[int]], predicted: list[list[int]]) -> None:
-    total = 50
-    second = np.arange(total)
-
-    def inside(each: list[list[int]]) -> np.ndarray:
-        return np.any([np.zeros(total, bool), *((second >= start) & (second < stop) for start, stop in each)], axis=0)
-
-    truth, called = inside(reference), inside(predicted)
-    measured = measure_durations(np.array(reference), np.array(predicted), total)
+@given(truth=flags, called=flags, first=st.integers(0, 20), last=st.integers(21, 40))
+def test_episodes_agree_with_counting_seconds(truth: np.ndarray, called: np.ndarray, first: int, last: int) -> None:
+    # Two seconds a flag, so that no episode only touches the start or the stop.
+    measured = compare_spans(2 * runs(truth), 2 * runs(called), 2 * last - 1, start=2 * first + 1)
+    truth, called = (np.repeat(each, 2)[2 * first + 1 : 2 * last - 1] for each in (truth, called))
+    assert measured.total_s == len(truth)
     assert measured.reference_s == truth.sum()
     assert measured.predicted_s == called.sum()
     assert measured.both_s == (truth & called).sum()
     starts = np.diff(truth.astype(int), prepend=0) == 1
     episode = np.cumsum(starts) * truth
+    found = sorted(set(episode[called & truth]))
     assert measured.num_reference == starts.sum()
-    assert measured.num_found == len(set(episode[called & truth]))
+    assert measured.num_found == len(found)
+    delay = [np.flatnonzero(called & (episode == each))[0] - np.flatnonzero(episode == each)[0] for each in found]
+    assert list(measured.delay_s) == delay
 
 
-def test_duration_scores_sum_recordings() -> None:
-    one = measure_durations(np.array([[10.0, 30.0]]), np.array([[20.0, 40.0]]), 100)
-    two = measure_durations(np.array([[0.0, 20.0], [50.0, 60.0]]), np.empty((0, 2)), 100)
-    scores = score_durations([one, two], ["a", "b"])
+def test_onset_delays_of_all_recordings_together() -> None:
+    one = compare_spans([[0, 100], [200, 300], [400, 500]], [[10, 20], [30, 40], [190, 210]], 1000)
+    two = compare_spans([[0, 100]], [[50, 60]], 1000, ticks_hz=10)
+    assert (one.delay_s, two.delay_s) == ((10, 0), (5,))
+    scores = score_episodes([one, two], ["a", "b"]).scores
+    assert scores["delay_median_s"].value == 5
+    assert scores["delay_p90_s"].value == 9
+    assert (scores["delay_worst_s"].value, scores["delay_worst_s"].low) == (10, 5)
+
+
+def test_episode_scores_sum_recordings() -> None:
+    one = compare_spans(np.array([[10.0, 30.0]]), np.array([[20.0, 40.0]]), 100)
+    two = compare_spans(np.array([[0.0, 20.0], [50.0, 60.0]]), np.empty((0, 2)), 100)
+    scores = score_episodes([one, two], ["a", "b"])
     assert scores.scores["se"].value == 10 / 50
     assert scores.scores["ppv"].value == 10 / 20
     assert scores.scores["sp"].value == 140 / 150
@@ -133,7 +142,7 @@ def test_duration_scores_sum_recordings() -> None:
 
 
 def test_no_episode_at_all_is_undefined() -> None:
-    nothing = measure_durations(np.empty((0, 2)), np.empty((0, 2)), 100)
-    written = score_durations([nothing], ["a"]).to_json()
+    nothing = compare_spans(np.empty((0, 2)), np.empty((0, 2)), 100)
+    written = score_episodes([nothing], ["a"]).to_json()
     assert written["se"]["value"] is None
     assert written["sp"]["value"] == 1.0

@@ -119,7 +119,7 @@ def test_many_blocks(fmt: str, width: int) -> None:
 words = st.one_of(
     st.integers(1, 65535),
     st.integers(1, 50).map(lambda code: code << 10 | 300),
-    st.sampled_from([59 << 10, 60 << 10 | 3, 61 << 10, 62 << 10 | 1, 63 << 10 | 5, 63 << 10, 0]),
+    st.sampled_from([59 << 10, 60 << 10 | 3, 61 << 10, 61 << 10 | 255, 62 << 10 | 1, 63 << 10 | 5, 63 << 10, 0]),
 )
 
 

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "finetune": ("heartlm.cli.finetune", "add a head to a pretrained model and train it on labelled tokens"),
     "evaluate": ("heartlm.cli.evaluate", "score a fine-tuned model with baselines and confidence intervals"),
     "predict": ("heartlm.cli.predict", "annotate one recording"),
+    "compare": ("heartlm.cli.compare", "compare two annotation files beat by beat and episode by episode"),
     "generate": ("heartlm.cli.generate", "continue a recording and draw the result"),
     "report": ("heartlm.cli.report", "write one self-contained HTML page about a run"),
     "trace": ("heartlm.cli.trace", "show where the time of each training step went"),

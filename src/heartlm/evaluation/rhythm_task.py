@@ -2,7 +2,7 @@
 
     leads ─► RhythmWindows ─► score of every window, by each method ─► WindowScores, twice: by the majority of the
           │                                                            beats, and of windows with one label throughout
-          └► probability of every beat ─► spans ─► DurationScores
+          └► probability of every beat ─► spans ─► EpisodeScores
 
 Every method judges a window by its own beats alone (an interval relative to the past may look a little further back).
 """
@@ -21,7 +21,7 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation import zhou
 from heartlm.evaluation.baselines import GradientBoostedRhythm
 from heartlm.evaluation.config import SMALLEST_WINDOW, EvaluationConfig
-from heartlm.evaluation.durations import Durations, measure_durations, score_durations
+from heartlm.evaluation.episodes import Episodes, compare_spans, runs, score_episodes
 from heartlm.evaluation.features import rr_window_features
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.predictions import token_probabilities, window_probabilities
@@ -91,7 +91,7 @@ def score_rhythm_task(
     methods = baseline_methods(windows, tuned, rival, config)
     baselines = {method: attempt(method, judge, notes) for method, judge in methods.items()}
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
-    once = _duration_scores(leads, tuned, config)
+    once = _episode_scores(leads, tuned, config)
     if tuned.info.positive[0] == "AFIB":
         once["flutter_counted"] = _by_flutter(windows, {"model": own} | baselines, patient, config)
     sets = []
@@ -258,7 +258,7 @@ def _score(method: Verdicts, labels: WindowLabels, patient: NDArray[np.str_], co
     )
 
 
-def _duration_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> dict[str, Any]:
+def _episode_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> dict[str, Any]:
     """Scores of time, of the model and, where it applies, of Zhou 2015 at its published window."""
     width = window_of(tuned, config) if tuned.info.pooled else tuned.info.window
     flags = {"durations": [_positive_beats(lead, tuned, width) for lead in track(leads, len(leads), "predict")]}
@@ -266,8 +266,8 @@ def _duration_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: Eval
         flags["durations of Zhou 2015"] = [zhou.detect(rr_of(lead)) for lead in leads]
     patients = [lead.patient_id for lead in leads]
     return {
-        name: score_durations(
-            [_durations(lead, tuned, positive) for lead, positive in zip(leads, by_lead, strict=True)],
+        name: score_episodes(
+            [_episodes(lead, tuned, positive) for lead, positive in zip(leads, by_lead, strict=True)],
             patients,
             num_bootstrap=config.bootstrap,
             seed=config.seed,
@@ -281,21 +281,14 @@ def _positive_beats(lead: ScoredLead, tuned: FineTuned, width: int) -> Flags:
     return np.asarray(probabilities[:, 1] >= tuned.info.threshold)
 
 
-def _durations(lead: ScoredLead, tuned: FineTuned, positive: Flags) -> Durations:
+def _episodes(lead: ScoredLead, tuned: FineTuned, positive: Flags) -> Episodes:
     """Compare by time: each labelled beat stands for the time to the next one; unlabelled time is cut out."""
     labels = rhythm_labels(lead.tokens.rhythm, *tuned.info.positive)[:-1]
     labelled = labels != IGNORE
     length_s = (np.diff(lead.tokens.sample) / lead.rate_hz)[labelled]
-    stop_s = np.cumsum(length_s)
-    spans_s = np.stack([stop_s - length_s, stop_s], axis=1)
+    edge_s = np.append(0, np.cumsum(length_s))
     reference, predicted = labels[labelled] == 1, positive[:-1][labelled]
-    return measure_durations(_runs(spans_s, reference), _runs(spans_s, predicted), float(length_s.sum()))
-
-
-def _runs(spans_s: Floats, flags: Flags) -> Floats:
-    """Merge spans `[num_spans, 2]` in a row that are flagged; float64 `[num_runs, 2]`."""
-    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
-    return np.stack([spans_s[edges[::2], 0], spans_s[edges[1::2] - 1, 1]], axis=1)
+    return compare_spans(edge_s[runs(reference)], edge_s[runs(predicted)], float(edge_s[-1]))
 
 
 def _columns(

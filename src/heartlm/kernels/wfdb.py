@@ -29,8 +29,8 @@ _NUM_BITS = {"212": 12, "16": 16, "61": 16, "80": 8, "24": 24, "32": 32}
 _MAX_WIDTH = 2048
 """Samples a frame that the kernel takes; it works in blocks that hold whole frames."""
 
-_SKIP, _AUX = 59, 63
-"""Codes of words that are no annotations: a 32-bit time step, and text."""
+_SKIP, _SUB, _AUX = 59, 61, 63
+"""Codes of words that are no annotations: a 32-bit time step, a subtype, and text."""
 
 
 def num_bytes(group: tuple[int, ...], num_samples: int) -> int:
@@ -147,24 +147,27 @@ class Annotations(NamedTuple):
         code: what was annotated, uint8 `[num_annotations]`.
         texts: of each AUX text the annotation it belongs to (-1: none), its first byte and its length, int64
             `[num_texts, 3]`.
+        subtype: the annotation's subtype, 0 where none is stated, int8 `[num_annotations]`.
     """
 
     sample: NDArray[np.int64]
     code: NDArray[np.uint8]
     texts: NDArray[np.int64]
+    subtype: NDArray[np.int8]
 
 
 def decode_annotations(content: bytes, variant: str | None = None) -> Annotations | None:
     """Decode an annotation file; None where it ends before its end mark."""
-    run = kernel("wfdb_annotations", *(pointer, int64, *[pointer] * 4), returns=int64, variant=variant)
+    run = kernel("wfdb_annotations", *(pointer, int64, *[pointer] * 5), returns=int64, variant=variant)
     if run is None:
         return decode_annotations_reference(content)
     num_words = len(content) // 2
     sample, code = np.empty(num_words, np.int64), np.empty(num_words, np.uint8)
     texts, num_texts = np.empty((num_words, 3), np.int64), np.zeros(1, np.int64)
+    subtype = np.zeros(num_words, np.int8)
     out = address(sample, np.int64), address(code, np.uint8), address(texts, np.int64), address(num_texts, np.int64)
-    found = run(content, num_words, *out)
-    return None if found < 0 else Annotations(sample[:found], code[:found], texts[: num_texts[0]])
+    found = run(content, num_words, *out, address(subtype, np.int8))
+    return None if found < 0 else Annotations(sample[:found], code[:found], texts[: num_texts[0]], subtype[:found])
 
 
 def decode_annotations_reference(content: bytes) -> Annotations | None:
@@ -193,4 +196,7 @@ def decode_annotations_reference(content: bytes) -> Annotations | None:
     step[is_payload] = 0
     place = np.flatnonzero((code[:end] < _SKIP) & ~is_payload[:end])
     rows = [(np.searchsorted(place, at) - 1, first, length) for at, first, length in texts if at < end]
-    return Annotations(np.cumsum(step[:end])[place], code[place], np.array(rows, np.int64).reshape(-1, 3))
+    stated = np.flatnonzero((code[:end] == _SUB) & ~is_payload[:end])
+    subtype, annotation = np.zeros(len(place), np.int8), np.searchsorted(place, stated) - 1
+    subtype[annotation[annotation >= 0]] = words[stated[annotation >= 0]].astype(np.int8)  # the low byte
+    return Annotations(np.cumsum(step[:end])[place], code[place], np.array(rows, np.int64).reshape(-1, 3), subtype)

@@ -41,6 +41,7 @@ class AnnotationFile:
         path: the file.
         sample: position of each annotation in ticks, int64 `[num_annotations]`.
         code: its WFDB code, uint8 `[num_annotations]`.
+        subtype: its subtype, 0 where none is stated, int8 `[num_annotations]`.
         aux: text by index of the annotation it belongs to, without trailing NULs.
         ticks_hz: the file's own ticks a second; None where it uses the recording's rate.
         faults: signs of damage that did not stop the reader, one line each.
@@ -49,6 +50,7 @@ class AnnotationFile:
     path: Path
     sample: NDArray[np.int64]
     code: NDArray[np.uint8]
+    subtype: NDArray[np.int8]
     aux: dict[int, str]
     ticks_hz: float | None
     faults: tuple[str, ...] = ()
@@ -78,7 +80,9 @@ def read_annotation_file(path: Path) -> AnnotationFile:
         for index, first, length in found.texts.tolist()
         if index >= 0
     }
-    return replace(_without_notes_about_the_file(path, found.sample, found.code, aux), faults=faults)
+    return _without_notes_about_the_file(
+        AnnotationFile(path, found.sample, found.code, found.subtype, aux, None, faults)
+    )
 
 
 def _faults(path: Path, content: bytes, found: Annotations) -> tuple[str, ...]:
@@ -95,22 +99,23 @@ def _faults(path: Path, content: bytes, found: Annotations) -> tuple[str, ...]:
     return tuple(faults)
 
 
-def _without_notes_about_the_file(
-    path: Path, sample: NDArray[np.int64], code: NDArray[np.uint8], aux: dict[int, str]
-) -> AnnotationFile:
+def _without_notes_about_the_file(file: AnnotationFile) -> AnnotationFile:
     """Leave out empty annotations (code 0) and notes at time 0, which describe the file; read the tick rate there."""
     ticks_hz = None
-    about_file = (sample == 0) & (code == _NOTE)
+    about_file = (file.sample == 0) & (file.code == _NOTE)
     for index in np.flatnonzero(about_file).tolist():
-        if found := _TIME_RESOLUTION.search(aux.get(index, "")):
-            ticks_hz = _ticks_hz(path, found[1])
-    left_out = about_file | (code == 0)
-    if not left_out.any():
-        return AnnotationFile(path, sample, code, aux, ticks_hz)
-    keep = ~left_out
+        if found := _TIME_RESOLUTION.search(file.aux.get(index, "")):
+            ticks_hz = _ticks_hz(file.path, found[1])
+    keep = ~(about_file | (file.code == 0))
     new_index = np.cumsum(keep) - 1
-    kept_aux = {int(new_index[index]): text for index, text in aux.items() if keep[index]}
-    return AnnotationFile(path, sample[keep], code[keep], kept_aux, ticks_hz)
+    return replace(
+        file,
+        sample=file.sample[keep],
+        code=file.code[keep],
+        subtype=file.subtype[keep],
+        aux={int(new_index[index]): text for index, text in file.aux.items() if keep[index]},
+        ticks_hz=ticks_hz,
+    )
 
 
 def _ticks_hz(path: Path, text: str) -> float:

@@ -52,4 +52,5 @@ def read_beat_table(path: Path) -> AnnotationFile:
             code.append(_CODE["+"])
         sample.append(tick)
         code.append(_CODE[_SYMBOL[beat]])
-    return AnnotationFile(path, np.array(sample, np.int64), np.array(code, np.uint8), aux, TICKS_HZ)
+    codes = np.array(code, np.uint8)
+    return AnnotationFile(path, np.array(sample, np.int64), codes, np.zeros(len(codes), np.int8), aux, TICKS_HZ)

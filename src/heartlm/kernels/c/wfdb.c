@@ -150,12 +150,13 @@ void HEARTLM(wfdb_decode)(const uint8_t *bytes, int64_t format, int64_t skip, in
 
 /* Decode an annotation file of `num_words` 16-bit words: six bits of code, ten of time since the annotation before.
  *
- * Annotation i goes to sample[i] and code[i]. Codes of modifiers are skipped but for AUX, text: place[3 * j] is the
- * annotation that text j belongs to (-1: none), then come its first byte in the file and its length. Returns the number
- * of annotations, -1 where the file ends before its end mark; counts the texts in *num_texts. */
+ * Annotation i goes to sample[i], code[i] and subtype[i], which the caller has set to 0. Codes of other modifiers are
+ * skipped but for AUX, text: place[3 * j] is the annotation that text j belongs to (-1: none), then come its first byte
+ * in the file and its length. Returns the number of annotations, -1 where the file ends before its end mark; counts the
+ * texts in *num_texts. */
 int64_t HEARTLM(wfdb_annotations)(const uint8_t *content, int64_t num_words, int64_t *sample, uint8_t *code,
-                                  int64_t *place, int64_t *num_texts) {
-    enum { SKIP = 59, AUX = 63 };
+                                  int64_t *place, int64_t *num_texts, int8_t *subtype) {
+    enum { SKIP = 59, SUB = 61, AUX = 63 };
     int64_t time = 0, found = 0, texts = 0;
     for (int64_t at = 0; at < num_words; at++) {
         const uint8_t *from = content + 2 * at;
@@ -172,6 +173,8 @@ int64_t HEARTLM(wfdb_annotations)(const uint8_t *content, int64_t num_words, int
             if (at + 2 >= num_words) return -1;
             time += (int32_t)((uint32_t)from[2] << 16 | (uint32_t)from[3] << 24 | from[4] | (uint32_t)from[5] << 8);
             at += 2;
+        } else if (kind == SUB && found) {
+            subtype[found - 1] = (int8_t)from[0];
         } else if (kind == AUX) {
             place[3 * texts] = found - 1;
             place[3 * texts + 1] = 2 * (at + 1);

@@ -1,0 +1,232 @@
+"""`heartlm compare`: two annotation files of a recording, or of every recording of a folder, after ANSI/AAMI EC57."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError
+
+if TYPE_CHECKING:
+    from heartlm.ecg.database import Database
+
+EXAMPLES = (
+    "heartlm compare mitdb/100.atr annotated/100.hlm",
+    "heartlm compare mitdb annotated",
+    "heartlm compare mitdb/100 --annotators atr,qrs",
+    "heartlm compare cudb annotated --annotators atr,vf --out cudb.json",
+)
+
+SCORES = {"qrs_se": "Q Se", "qrs_ppv": "Q +P", "v_se": "V Se", "v_ppv": "V +P", "s_se": "S Se", "s_ppv": "S +P"}
+EPISODE_SCORES = {"episode_se": "ESe", "episode_ppv": "E+P", "se": "DSe", "ppv": "D+P"}
+COUNTS = "Nn Sn Vn Fn On Ns Ss Vs Fs Os Nv Sv Vv Fv Ov No So Vo Fo"
+"""Cells of the line format: F and Q count as one row, as do O and X; n, f and q as one column, as do o and x."""
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What to compare, and how.
+
+    Attributes:
+        reference: an annotation file, a recording (DATABASE/RECORD), or a folder of recordings.
+        test: the file, recording or folder that is examined; by default the same as the reference.
+        annotators: endings of the reference and of the test files, where a recording or a folder is given.
+        learning: seconds at the start of each recording that are not scored.
+        window: largest distance in seconds of a test beat from its reference beat.
+        exclude_vf: leave out beats during ventricular fibrillation; otherwise its marks are ignored.
+        out: a file for all numbers, ending in .json or .csv.
+    """
+
+    reference: Path
+    test: Path | None = None
+    annotators: str = "atr,hlm"
+    learning: float = 300.0
+    window: float = 0.15
+    exclude_vf: bool = True
+    out: Path | None = None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Compare as `arguments` say and print the reports."""
+    options = parse(
+        CompareOptions,
+        arguments,
+        command="compare",
+        summary=(
+            "Compare beats and episodes of two annotation files after ANSI/AAMI EC57, with the numbers that the WFDB\n"
+            "programs bxb and epicmp give."
+        ),
+        examples=EXAMPLES,
+        positionals=["reference", "test"],
+    )
+    if options.out is not None and options.out.suffix not in (".json", ".csv"):
+        raise HeartlmError(f"out: {options.out} found, a name that ends in .json or .csv expected")
+    for name, value in (("learning", options.learning), ("window", options.window)):
+        if not 0 <= value < 1e6:
+            raise HeartlmError(f"{name}: {value:g} found, seconds expected, for example 0.15")
+    from heartlm.ecg.readers.annotation_file import read_annotation_file
+    from heartlm.evaluation.ec57 import compare_record, summarize
+
+    records, left_out = [], list[dict[str, str]]()
+    for database, record_id, reference, test in _pairs(options):
+        try:
+            records.append(
+                compare_record(
+                    database.recording(record_id),
+                    read_annotation_file(reference),
+                    read_annotation_file(test),
+                    learning_s=options.learning,
+                    window_s=options.window,
+                    exclude_vf=options.exclude_vf,
+                )
+            )
+        except HeartlmError as error:
+            if not options.reference.is_dir():
+                raise
+            left_out.append({"record": record_id, "reason": str(error)})
+    if not records:
+        raise HeartlmError(f"{options.reference}: no record compared: {left_out[0]['reason']}")
+    rows, summary = [each.to_json() for each in records], summarize(records)
+    print("\n".join(_report(rows, summary)))
+    if left_out:
+        print(f"left out: {len(left_out)} of {len(left_out) + len(rows)} records")
+        print("\n".join(f"  {each['record']}: {each['reason']}" for each in left_out))
+    if options.out is not None:
+        _write(options, rows, summary, left_out)
+        print(options.out)
+    return 0
+
+
+def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]]:
+    """Each recording with its reference and its test file."""
+    from heartlm.cli.record import locate
+    from heartlm.ecg.database import open_database
+
+    endings = options.annotators.split(",")
+    if len(endings) != 2 or not all(each.isalnum() for each in endings):
+        raise HeartlmError(f"annotators: {options.annotators!r} found, two endings expected, for example atr,hlm")
+    other = options.test or options.reference
+    if options.reference.is_dir():
+        if not other.is_dir():
+            raise HeartlmError(f"{other}: a folder expected, since {options.reference} is one")
+        database = open_database(options.reference)
+        for record_id in database.record_ids:
+            stem = database.files(record_id).stem
+            below = other / stem.relative_to(options.reference)
+            tests = [Path(f"{place}.{endings[1]}") for place in (below, other / stem.name)]
+            yield database, record_id, Path(f"{stem}.{endings[0]}"), tests[not tests[0].exists()]
+        return
+    database, record_id = locate(options.reference)
+    if other.is_dir():
+        other /= database.files(record_id).stem.name
+    files = [
+        path if path.is_file() else Path(f"{path}.{ending}")
+        for path, ending in zip((options.reference, other), endings, strict=True)
+    ]
+    yield database, record_id, files[0], files[1]
+
+
+def _report(rows: list[dict[str, Any]], summary: dict[str, Any]) -> Iterator[str]:
+    """The matrix of all beats, then a line for each record and the sums, for beats and each kind of episode."""
+    from heartlm.cli.score_table import aligned
+    from heartlm.evaluation.ec57 import EPISODES, LABELS
+
+    gross, average = summary["gross"], summary["average"]
+    yield (
+        f"beats of {len(rows)} records, reference (rows) and test (columns)"
+        if len(rows) > 1
+        else (f"beats of record {rows[0]['record']}, reference (rows) and test (columns)")
+    )
+    yield from aligned(
+        [["", *LABELS.lower()]]
+        + [
+            [label, *("" if label in "OX" and column >= 5 else str(value) for column, value in enumerate(counts))]
+            for label, counts in zip(LABELS, gross["matrix"], strict=True)
+        ]
+    )
+    lines = [["Record", *COUNTS.split(), *SCORES.values(), "RR err", "Shutdown"]]
+    for row in rows:
+        error = "-" if row["rr_error_ms"] is None else f"{row['rr_error_ms']:.2f}"
+        scores = (_percent(row[name]) for name in SCORES)
+        lines.append([row["record"], *line_cells(row["matrix"]), *scores, error, f"{row['shutdown_s']} s"])
+    lines.append(["Sum", *line_cells(gross["matrix"])])
+    yield from [
+        "",
+        *aligned(_with_summary(lines, [gross[name] for name in SCORES], [average[name] for name in SCORES])),
+    ]
+    for kind in EPISODES:
+        block = gross[kind]
+        if not block["num_reference"] + block["num_predicted"]:
+            yield f"\nno {kind} in either"
+            continue
+        lines = [[f"{kind}", "TPs", "FN", "TPp", "FP", "Reference", "Test", *EPISODE_SCORES.values()]]
+        for name, each in [*((row["record"], row[kind]) for row in rows), ("Sum", block)]:
+            found, confirmed = each["num_found"], each["num_confirmed"]
+            counts = (found, each["num_reference"] - found, confirmed, each["num_predicted"] - confirmed)
+            cells = [*map(str, counts), f"{each['reference_s']:.3f} s", f"{each['predicted_s']:.3f} s"]
+            lines.append([name, *cells, *(_percent(each[score]) for score in EPISODE_SCORES if name != "Sum")])
+        of_all = [block[name] for name in EPISODE_SCORES]
+        yield from ["", *aligned(_with_summary(lines, of_all, [average[kind][name] for name in EPISODE_SCORES]))]
+        delays = [block[f"delay_{name}_s"]["value"] for name in ("median", "p90", "worst")]
+        if delays[0] is not None:
+            yield "  onset found after {:.1f} s (median), {:.1f} s (90th percentile), {:.1f} s (worst)".format(*delays)
+
+
+def _with_summary(lines: list[list[str]], gross: list[dict[str, Any]], average: list[float | None]) -> list[list[str]]:
+    """Lines and, where there are several records, gross scores with their intervals, and averages over records."""
+    if len(lines) < 4:
+        return lines[:-1]
+    blank = [""] * (len(lines[-1]) - 1)
+    summary = [["Gross", *blank, *(_percent(each["value"]) for each in gross)]]
+    if gross[0]["ci"][0] is not None:
+        for side, name in enumerate(("95 % from", "95 % to")):
+            summary.append([name, *blank, *(_percent(each["ci"][side]) for each in gross)])
+    return [*lines, *summary, ["Average", *blank, *map(_percent, average)]]
+
+
+def line_cells(matrix: list[list[int]]) -> list[str]:
+    """The cells of the line format, in the order of `COUNTS`."""
+    rows, columns = {"F": (3, 4), "O": (5, 6)}, {"n": (0, 3, 4), "o": (5, 6)}
+    single = {"N": (0,), "S": (1,), "V": (2,), "s": (1,), "v": (2,)}
+    sets = single | rows | columns
+    return [str(sum(matrix[i][j] for i in sets[cell[0]] for j in sets[cell[1]])) for cell in COUNTS.split()]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def _write(
+    options: CompareOptions, rows: list[dict[str, Any]], summary: dict[str, Any], left_out: list[dict[str, str]]
+) -> None:
+    from heartlm.evaluation.ec57 import LABELS
+    from heartlm.files import atomic_file, write_json
+
+    assert options.out is not None
+    if options.out.suffix == ".json":
+        how = {"learning_s": options.learning, "window_s": options.window, "exclude_vf": options.exclude_vf}
+        found = {"labels": LABELS, "records": rows, "left_out": left_out}
+        write_json(options.out, how | found | summary)
+        return
+    with atomic_file(options.out) as stream:
+        flat = [_flat(row, LABELS) for row in rows]
+        writer = csv.DictWriter(stream, list(flat[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(flat)
+
+
+def _flat(row: dict[str, Any], labels: str) -> dict[str, Any]:
+    """One record as cells: the matrix as Nn to Xx, episodes as AF_num_found and so on."""
+    cells: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == "matrix":
+            cells |= {f"{labels[i]}{labels[j].lower()}": value[i][j] for i in range(7) for j in range(7)}
+        elif isinstance(value, dict):
+            cells |= {f"{name}_{key}": number for key, number in value.items() if key != "delay_s"}
+        else:
+            cells[name] = value
+    return cells

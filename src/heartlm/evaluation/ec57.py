@@ -1,0 +1,342 @@
+"""Beat-by-beat and episode-by-episode comparison of two annotation files (ANSI/AAMI EC57).
+
+    annotation files ─► beats in order, with what was known of VF and shutdown at each ─► pairs ─► 7 × 7 matrix
+                     └► spans of AF and of VF ─► `episodes.compare_spans`
+
+The numbers equal those of `bxb` and `epicmp` of the WFDB Software Package (https://physionet.org/content/wfdb/, version
+10.7), on which the standard's published results rest. Beats are therefore paired in time order with one beat of
+look-ahead, not nearest first as in `matching`, and the exceptional cases follow those programs too:
+https://physionet.org/physiotools/wag/bxb-1.htm and epicmp-1.htm describe them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from heartlm.ecg.readers.annotation_file import AnnotationFile
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.episodes import Episodes, compare_spans, episode_ratios, score_episodes
+from heartlm.evaluation.matching import MATCH_WINDOW_S
+
+LEARNING_S = 300.0
+"""EC57's learning period at the start of a recording, in which nothing is scored."""
+
+LABELS = "NSVFQOX"
+"""Rows (reference) and columns (test) of the matrix; O: no beat there, X: no beat there, during shutdown."""
+
+_N, _S, _V, _F, _, _O, _X = range(len(LABELS))
+_NOT_COUNTED = -1
+
+_LABEL = {
+    symbol: LABELS.index(label)
+    for label, symbols in {"N": "NLRB", "S": "AaJSjen", "V": "VrE", "F": "F", "Q": "Q/f?", "O": "!"}.items()
+    for symbol in symbols
+}
+"""Row of each beat code. Escape beats (e, j, n) are S here but N in `ecg.beats`; flutter waves (!) are no beats."""
+
+EPISODES = ("AF", "VF")
+"""Kinds of episodes that are compared."""
+
+_FAR = 1 << 62
+"""The position of what is not there: behind every recording."""
+
+Span = tuple[int, int]
+
+
+@dataclass
+class _Track:
+    """The beats of a file, from a first one at 0 that is none to three far behind the end.
+
+    Attributes:
+        time: positions in ticks.
+        label: row or column of the matrix, `_NOT_COUNTED` at both ends.
+        fibrillation: spans of VF, in file order.
+        shutdown: spans without a readable signal, in file order.
+        num_known: how many spans of VF and of shutdown stand in the file before each beat.
+        interval: ticks since the beat before; 0 where there is none, or VF or shutdown began in between.
+    """
+
+    time: list[int] = field(default_factory=lambda: [0])
+    label: list[int] = field(default_factory=lambda: [_NOT_COUNTED])
+    fibrillation: list[Span] = field(default_factory=list)
+    shutdown: list[Span] = field(default_factory=list)
+    num_known: list[Span] = field(default_factory=lambda: [(0, 0)])
+    interval: list[int] = field(default_factory=lambda: [0])
+    ends_in_shutdown: bool = False
+
+    def add(self, time: int, label: int) -> None:
+        """Append a beat."""
+        before, known = self.time[-1], (len(self.fibrillation), len(self.shutdown))
+        begun = [start for start, _ in self.fibrillation[-2:] + self.shutdown[-2:]]
+        broken = before == 0 or time == _FAR or any(before <= start < time for start in begun)
+        self.time.append(time)
+        self.label.append(label)
+        self.num_known.append(known)
+        self.interval.append(0 if broken else time - before)
+
+    def in_fibrillation(self, beat: int, time: int) -> bool:
+        """Whether `time` is in one of the last two spans of VF that are known once the beat after `beat` is read."""
+        return _inside(self.fibrillation, self.num_known[beat + 1][0], time)
+
+    def in_shutdown(self, beat: int, time: int) -> bool:
+        """The same of shutdown."""
+        return _inside(self.shutdown, self.num_known[beat + 1][1], time)
+
+
+def _inside(spans: list[Span], num_known: int, time: int) -> bool:
+    return any(start <= time <= stop for start, stop in spans[max(num_known - 2, 0) : num_known])
+
+
+def positions(file: AnnotationFile, rate_hz: float) -> list[int]:
+    """Positions of all annotations in samples at `rate_hz`; halves are rounded up, as the WFDB library does."""
+    if file.ticks_hz is None or file.ticks_hz == rate_hz:
+        return [int(time) for time in file.sample]
+    return [math.floor(time + 0.5) for time in (file.sample * (rate_hz / file.ticks_hz)).tolist()]
+
+
+def _track(file: AnnotationFile, rate_hz: float, window: int, *, exclude_vf: bool, is_test: bool) -> _Track:
+    times, symbols = positions(file, rate_hz), file.symbol.tolist()
+    unreadable = ((file.subtype & 0x30) == 0x30).tolist()  # of a noise annotation: no signal can be read
+    track, at, num = _Track(), 0, len(times)
+    while at < num:
+        time, symbol = times[at], symbols[at]
+        if symbol in _LABEL:
+            track.add(time, _LABEL[symbol])
+        elif symbol == "~" and unreadable[at]:
+            shutdown = track.shutdown
+            track.ends_in_shutdown = at + 1 == num
+            if (
+                track.ends_in_shutdown
+            ):  # never ends; as the programs do, a later one of the test file ends with the one before
+                shutdown.append((time, shutdown[-1][1] if is_test and shutdown else _FAR))
+            elif symbols[at + 1] == "~" and not unreadable[at + 1]:
+                at += 1
+                shutdown.append((time, times[at]))
+            else:  # a single mark within the shutdown, which lasts from the last beat or VF to the next annotation
+                last_vf = track.fibrillation[-1][1] if track.fibrillation else -1
+                stop = times[at + 1] - window
+                shutdown.append((min(max(last_vf, track.time[-1]) + window, stop), stop))
+        elif symbol == "[" and exclude_vf:
+            end = next((later for later in range(at + 1, num) if symbols[later] == "]"), None)
+            if end is None:  # as in the programs, only a first span of VF lasts to the end
+                track.fibrillation.append((time, track.fibrillation[-1][1] if track.fibrillation else _FAR))
+                break
+            at = end
+            track.fibrillation.append((time, times[end]))
+        at += 1
+    for _ in range(3):
+        track.add(_FAR, _NOT_COUNTED)
+    return track
+
+
+@dataclass(frozen=True)
+class BeatComparison:
+    """The beats of one recording, compared.
+
+    Attributes:
+        matrix: pairs by reference (row) and test label (column) in the order of `LABELS`, int64 `[7, 7]`.
+        rr_error_ms: root mean square difference of the RR intervals of pairs, NaN without any.
+        shutdown_s: whole seconds without a readable signal by the test file.
+    """
+
+    matrix: Counts
+    rr_error_ms: float
+    shutdown_s: int
+
+
+def compare_beats(
+    reference: AnnotationFile,
+    test: AnnotationFile,
+    rate_hz: float,
+    num_samples: int,
+    *,
+    learning_s: float = LEARNING_S,
+    window_s: float = MATCH_WINDOW_S,
+    exclude_vf: bool = True,
+) -> BeatComparison:
+    """Pair the beats of two files, as `bxb` does.
+
+    Args:
+        reference: the annotations that are true.
+        test: those that are examined.
+        rate_hz: samples a second of the recording.
+        num_samples: its length; 0 where unknown: the comparison then ends with the reference.
+        learning_s: what is left out at the start.
+        window_s: largest distance of a pair.
+        exclude_vf: leave out test beats during ventricular fibrillation of the reference, and all beats within either
+            file's own VF; otherwise the marks of VF are ignored.
+    """
+    window, start = int(window_s * rate_hz + 0.5), int(learning_s * rate_hz + 0.5)
+    ref = _track(reference, rate_hz, window, exclude_vf=exclude_vf, is_test=False)
+    tested = _track(test, rate_hz, window, exclude_vf=exclude_vf, is_test=True)
+    matrix = np.zeros((len(LABELS), len(LABELS)), np.int64)
+    squares: list[int] = []
+
+    def pair(row: int, column: int) -> None:
+        if row != _NOT_COUNTED and column != _NOT_COUNTED:
+            matrix[row, column] += 1
+        if min(ref.interval[i], tested.interval[j]) > 0:
+            squares.append((ref.interval[i] - tested.interval[j]) ** 2)
+
+    def later_is_nearer(time: int, others: Sequence[int], k: int) -> bool:
+        return abs(time - others[k + 1]) < abs(time - others[k])
+
+    # The first test beat may belong to a reference beat of the learning period, or the last one before it to the first.
+    i = next(k for k, time in enumerate(ref.time) if time >= start)
+    j = next(k for k, time in enumerate(tested.time[1:]) if time >= start)
+    before = ref.time[i] - tested.time[j]
+    if before < abs(ref.time[i] - tested.time[j + 1]) and before <= window:
+        pair(ref.label[i], tested.label[j])
+        i, j = i + 1, j + 1
+    else:
+        j += 1
+        j += tested.time[j] - start <= window and later_is_nearer(ref.time[i], tested.time, j)
+
+    while min(ref.time[i], tested.time[j]) <= num_samples if num_samples else ref.time[i] < _FAR:
+        here, there = ref.time[i], tested.time[j]
+        is_close, next_pair = abs(here - there) <= window, abs(ref.time[i + 1] - tested.time[j + 1])
+        # The later of the two may be nearer to the other file's next beat, unless that one has a nearer partner itself.
+        rival = abs(here - tested.time[j + 1]) if there < here else abs(there - ref.time[i + 1])
+        if is_close and (abs(here - there) < rival or next_pair < rival):
+            pair(ref.label[i], tested.label[j])
+            i, j = i + 1, j + 1
+        elif there < here:
+            missing = _X if ref.in_shutdown(i, there) else _O
+            pair(_NOT_COUNTED if ref.in_fibrillation(i, there) else missing, tested.label[j])
+            j += 1
+        else:
+            pair(ref.label[i], _X if tested.in_shutdown(j, here) else _O)
+            i += 1
+    matrix[_O:, _O:] = 0
+    error_ms = math.sqrt(sum(squares) / len(squares)) * 1000 / rate_hz if squares else math.nan
+    spans = tested.shutdown[: tested.num_known[j + 1][1]]
+    if tested.ends_in_shutdown and len(spans) == len(tested.shutdown):
+        spans = [*spans[:-1], (spans[-1][0], num_samples or spans[-1][0])]
+    shutdown = int(rate_hz / 2 + 0.5) + sum(stop - begin for begin, stop in spans)
+    return BeatComparison(matrix, error_ms, int(shutdown / int(rate_hz + 0.5)))  # towards zero, as C divides
+
+
+def beat_ratios(matrix: Counts) -> dict[str, Any]:
+    """Sensitivity and positive predictivity of QRS, V and S; `[..., 7, 7]` → each float64 `[...]`.
+
+    F and Q beats called V, and Q beats called S, count neither way.
+    """
+    beats = matrix[..., :_O, :_O].sum(axis=(-2, -1))
+    return {
+        "qrs_se": ratio(beats, beats + matrix[..., :_O, _O:].sum(axis=(-2, -1))),
+        "qrs_ppv": ratio(beats, beats + matrix[..., _O:, :_O].sum(axis=(-2, -1))),
+        "v_se": ratio(matrix[..., _V, _V], matrix[..., _V, :].sum(axis=-1)),
+        "v_ppv": ratio(matrix[..., _V, _V], matrix[..., [_N, _S, _V, _O, _X], _V].sum(axis=-1)),
+        "s_se": ratio(matrix[..., _S, _S], matrix[..., _S, :].sum(axis=-1)),
+        "s_ppv": ratio(matrix[..., _S, _S], matrix[..., [_N, _S, _V, _F, _O, _X], _S].sum(axis=-1)),
+    }
+
+
+def spans_of(file: AnnotationFile, kind: str, rate_hz: float, end: int) -> list[Span]:
+    """Episodes of a file in ticks at `rate_hz`: of `"AF"` by rhythm changes to `(AFIB`, of `"VF"` by `[` and `]`.
+
+    One that is not closed lasts to `end`.
+    """
+    spans: list[Span] = []
+    begun: int | None = None
+    for index, (time, symbol) in enumerate(zip(positions(file, rate_hz), file.symbol.tolist(), strict=True)):
+        if kind == "VF":
+            opens, closes = symbol == "[", symbol == "]"
+        else:
+            opens = symbol == "+" and file.aux.get(index, "").startswith("(AFIB")
+            closes = symbol == "+" and not opens
+        if opens and begun is None:
+            begun = time
+        elif closes and begun is not None:
+            spans.append((begun, time))
+            begun = None
+    return spans if begun is None else [*spans, (begun, max(end, begun))]
+
+
+@dataclass(frozen=True)
+class RecordComparison:
+    """Two annotation files of one recording, compared.
+
+    Attributes:
+        record: the recording's name.
+        patient: whose heart it is.
+        beats: the comparison beat by beat.
+        episodes: the comparison of episodes, by kind.
+    """
+
+    record: str
+    patient: str
+    beats: BeatComparison
+    episodes: dict[str, Episodes]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain values; undefined scores are None."""
+        error = self.beats.rr_error_ms
+        row = {"record": self.record, "patient": self.patient} | _plain(beat_ratios(self.beats.matrix))
+        row |= {"rr_error_ms": None if math.isnan(error) else error, "shutdown_s": self.beats.shutdown_s}
+        row["matrix"] = self.beats.matrix.tolist()
+        for kind, found in self.episodes.items():
+            row[kind] = vars(found) | _plain(episode_ratios(np.array(found.counts)))
+        return row
+
+
+def compare_record(
+    recording: Recording, reference: AnnotationFile, test: AnnotationFile, *, learning_s: float, **options: Any
+) -> RecordComparison:
+    """Compare two annotation files of `recording`; `options` as for `compare_beats`.
+
+    Episodes of a recording of unknown length end with the last annotation of either file.
+
+    Raises:
+        HeartlmError: the recording ends within the learning period.
+    """
+    rate_hz, length = recording.rate_hz, recording.num_samples
+    last = max(max(positions(file, rate_hz), default=0) for file in (reference, test))
+    start, end = int(learning_s * rate_hz + 0.5), length or last
+    if end <= start:
+        raise HeartlmError(
+            f"{recording.path}: {end / rate_hz:.0f} s long, all within the learning period of {learning_s:g} s; "
+            "give a shorter --learning"
+        )
+    beats = compare_beats(reference, test, rate_hz, length, learning_s=learning_s, **options)
+    episodes = {}
+    for kind in EPISODES:
+        true, called = (spans_of(file, kind, rate_hz, end) for file in (reference, test))
+        episodes[kind] = compare_spans(true, called, end, start=start, ticks_hz=rate_hz)
+    return RecordComparison(recording.record_id, recording.patient_id, beats, episodes)
+
+
+def summarize(records: Sequence[RecordComparison]) -> dict[str, Any]:
+    """Scores of all records together, with intervals over patients (gross), and their mean over records (average)."""
+    patients = [each.patient for each in records]
+    matrices, resampling = np.stack([each.beats.matrix for each in records]), Resampling()
+    names, by_patient = sum_by(patients, matrices)
+    drawn = beat_ratios(resampling.resample(by_patient))
+    gross: dict[str, Any] = {"matrix": matrices.sum(axis=0).tolist()} | {
+        name: estimate(float(value), drawn[name], len(names), resampling).to_json()
+        for name, value in beat_ratios(matrices.sum(axis=0)).items()
+    }
+    average: dict[str, Any] = _plain({name: _mean(values) for name, values in beat_ratios(matrices).items()})
+    for kind in EPISODES:
+        found = [each.episodes[kind] for each in records]
+        gross[kind] = score_episodes(found, patients).to_json()
+        each = episode_ratios(np.array([episodes.counts for episodes in found]))
+        average[kind] = _plain({name: _mean(values) for name, values in each.items()})
+    return {"gross": gross, "average": average}
+
+
+def _mean(values: Floats) -> float:
+    """Over the records in which the score is defined."""
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else math.nan
+
+
+def _plain(scores: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if np.isnan(value) else float(value) for name, value in scores.items()}

@@ -1,0 +1,178 @@
+"""Scores of episodes: how many, and how many seconds of them, were found, and how late.
+
+Spans of reference and prediction are intersected as ANSI/AAMI EC57 does for episodes of fibrillation, and summed over
+recordings; the confidence intervals come from patients drawn with replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from heartlm.evaluation.bootstrap import Estimate, Floats, Resampling, estimate, ratio
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """What reference and prediction share in one recording, in seconds and in episodes.
+
+    An episode is found when any part of it is predicted, and confirmed when any part of it is true (EC57).
+
+    Attributes:
+        delay_s: of each found episode, seconds from its onset to the first prediction in it; 0 where the prediction
+            began before it.
+    """
+
+    reference_s: float
+    predicted_s: float
+    both_s: float
+    total_s: float
+    num_reference: int
+    num_found: int
+    num_predicted: int
+    num_confirmed: int
+    delay_s: tuple[float, ...] = ()
+
+    @property
+    def counts(self) -> list[float]:
+        """All but the delays, in order."""
+        return [float(value) for name, value in vars(self).items() if name != "delay_s"]
+
+
+NUM_COUNTS = 8
+"""Entries of `Episodes.counts`."""
+
+
+def compare_spans(
+    reference: ArrayLike, predicted: ArrayLike, stop: float, *, start: float = 0, ticks_hz: float = 1
+) -> Episodes:
+    """Compare spans of one recording between `start` and `stop`; what lies outside is cut off.
+
+    Args:
+        reference: starts and ends, `[num_spans, 2]`, ascending, none overlapping another.
+        predicted: the same of the prediction.
+        stop: where the comparison ends.
+        start: where it begins.
+        ticks_hz: units a second of all of these; by default they are seconds.
+    """
+    true, called = _cut(reference, start, stop), _cut(predicted, start, stop)
+    shared = _shared(true, called)
+    found = shared > 0
+    # The first predicted span that ends after an onset is the one that finds the episode.
+    first = called[np.searchsorted(called[:, 1], true[found, 0], side="right"), 0]
+    return Episodes(
+        reference_s=float(np.diff(true).sum() / ticks_hz),
+        predicted_s=float(np.diff(called).sum() / ticks_hz),
+        both_s=float(shared.sum() / ticks_hz),
+        total_s=float((stop - start) / ticks_hz),
+        num_reference=len(true),
+        num_found=int(found.sum()),
+        num_predicted=len(called),
+        num_confirmed=int(np.count_nonzero(_shared(called, true))),
+        delay_s=tuple((np.maximum(first - true[found, 0], 0) / ticks_hz).tolist()),
+    )
+
+
+def runs(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Where flags in a row are set: first and one past the last, int64 `[num_runs, 2]`."""
+    return np.flatnonzero(np.diff(flags, prepend=False, append=False)).reshape(-1, 2)
+
+
+def _cut(spans: ArrayLike, start: float, stop: float) -> Floats:
+    """The spans that touch `[start, stop)`, cut to it; float64 `[num_spans, 2]`."""
+    whole = np.asarray(spans, np.float64).reshape(-1, 2)
+    return whole[(whole[:, 1] >= start) & (whole[:, 0] < stop)].clip(start, stop)
+
+
+def _shared(spans: Floats, others: Floats) -> Floats:
+    """How much of each span lies in `others`; float64 `[num_spans]`."""
+    stops = np.cumsum(np.diff(others)[:, 0])
+    covered = np.stack([np.concatenate([[0.0], stops[:-1]]), stops], axis=1) if len(others) else others
+    covered_until: Floats = np.interp(spans, np.append(0.0, others), np.append(0.0, covered))
+    return covered_until[:, 1] - covered_until[:, 0]
+
+
+@dataclass(frozen=True)
+class EpisodeScores:
+    """Scores of seconds and of episodes over several recordings.
+
+    Attributes:
+        scores: by name: `se`, `sp`, `ppv`, `f1`, `accuracy` of seconds; `episode_se`, `episode_ppv` of episodes;
+            `delay_median_s`, `delay_p90_s`, `delay_worst_s` of the found episodes' onsets.
+        total: the summed `Episodes`.
+        num_patients: how many hearts they come from.
+    """
+
+    scores: dict[str, Estimate]
+    total: Episodes
+    num_patients: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything but the single delays as plain values; undefined scores are None."""
+        scores = {name: score.to_json() for name, score in self.scores.items()}
+        sums = {name: value for name, value in vars(self.total).items() if name != "delay_s"}
+        return {"num_patients": self.num_patients} | sums | scores
+
+
+DELAYS = {"delay_median_s": 0.5, "delay_p90_s": 0.9, "delay_worst_s": 1.0}
+"""Scores of the onset delay, and which quantile of it each is."""
+
+
+def score_episodes(
+    episodes: Sequence[Episodes],
+    patient: Sequence[str],
+    *,
+    num_bootstrap: int = 1000,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> EpisodeScores:
+    """Sum recordings (gross statistics of EC57) and score them, with intervals over patients.
+
+    Args:
+        episodes: one a recording.
+        patient: whose recording it is, one each.
+        num_bootstrap: how many resamples the intervals come from.
+        seed: of the resampling.
+        confidence: coverage of the intervals.
+    """
+    resampling = Resampling(num_bootstrap, seed, confidence)
+    table = np.array([each.counts for each in episodes]).reshape(-1, NUM_COUNTS)
+    patients, place = np.unique(np.asarray(patient, np.str_), return_inverse=True)
+    sums = np.zeros((len(patients), NUM_COUNTS))
+    np.add.at(sums, place, table)
+    weights = resampling.weights(len(patients))
+    point, drawn = episode_ratios(sums.sum(axis=0)), episode_ratios(weights @ sums)
+
+    delays = np.array([delay for each in episodes for delay in each.delay_s])
+    owner = np.repeat(place, [len(each.delay_s) for each in episodes])
+    point |= dict(zip(DELAYS, _quantiles(delays), strict=True))
+    resampled = np.array([_quantiles(np.repeat(delays, weight[owner])) for weight in weights])
+    drawn |= dict(zip(DELAYS, resampled.T, strict=True))
+
+    scores = {name: estimate(float(point[name]), drawn[name], len(patients), resampling) for name in point}
+    seconds, numbers = sums.sum(axis=0)[:4].tolist(), sums.sum(axis=0)[4:].astype(int).tolist()
+    total = dict(zip(Episodes.__dataclass_fields__, [*seconds, *numbers, tuple(delays.tolist())], strict=True))
+    return EpisodeScores(scores, Episodes(**total), len(patients))
+
+
+def _quantiles(delays: Floats) -> Floats:
+    return np.quantile(delays, list(DELAYS.values())) if len(delays) else np.full(len(DELAYS), np.nan)
+
+
+def episode_ratios(sums: Floats) -> dict[str, Any]:
+    """Scores from the counts of `Episodes` in the last axis, `[..., 8]`."""
+    reference, predicted, both, total, num_reference, num_found, num_predicted, num_confirmed = np.moveaxis(sums, -1, 0)
+    neither = total - reference - predicted + both
+    return {
+        "se": ratio(both, reference),
+        "sp": ratio(neither, total - reference),
+        "ppv": ratio(both, predicted),
+        "f1": ratio(2 * both, reference + predicted),
+        "accuracy": ratio(both + neither, total),
+        "episode_se": ratio(num_found, num_reference),
+        "episode_ppv": ratio(num_confirmed, num_predicted),
+    }
