@@ -77,7 +77,7 @@ KNOWN_DATABASES: dict[str, KnownDatabase] = {
         beat_annotators=(),
         rhythm_annotators=(),
         beats_labelled=False,
-        patients={"A01176": "A00227"},  # the same samples twice; the challenge names no patients
+        patients={"A01176": "A00227", "A03123": "A02656"},  # the same samples twice; no patients are named
     ),
     "ptb-xl": KnownDatabase(
         beat_annotators=(),
