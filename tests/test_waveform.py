@@ -17,8 +17,10 @@ from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.database import open_database
+from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.errors import HeartlmError
+from heartlm.evaluation.ec57 import spans_of
 from heartlm.evaluation.waveform_features import NAMES, waveform_features
 from heartlm.evaluation.waveform_task import class_probabilities, smoothed
 from heartlm.models.config import ModelConfig
@@ -305,8 +307,20 @@ def test_finetune_evaluate_predict(corpus: Corpus, vfdb: Path, tmp_path: Path, c
     assert scores["scores"]["vt_called_vf"]["num_windows"] > 0 and scores["notes"] == []
     assert set(scores["baselines"]) == {"majority class", "forest on 12 features"}
     assert (run / "scores/vfdb-test-waveform-majority/predictions.parquet").is_file()
-    assert "noise called VF" in capsys.readouterr().out
-    assert main(["predict", str(run), str(vfdb / "405"), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "noise called VF" in printed and "episodes of VF and VT: " in printed
+    for record in ("404", "405"):
+        assert main(["predict", str(run), str(vfdb / record), "--out", str(tmp_path / "out")]) == 0
+    spans = [
+        span
+        for record in ("404", "405")
+        for span in spans_of(read_annotation_file(tmp_path / f"out/{record}.hlm"), "VF", RATE_HZ, 90 * RATE_HZ)
+    ]
+    of_time = scores["durations"]
+    assert of_time["num_predicted"] == len(spans)
+    assert of_time["predicted_s"] == pytest.approx(sum(stop + 1 - start for start, stop in spans) / RATE_HZ, abs=0.1)
+    assert of_time["episode_se"]["value"] == 1 and 0 <= of_time["delay_median_s"]["value"] < 4
+    assert scores["durations of VF and VT"]["reference_s"] > of_time["reference_s"] > 0
     written = wfdb.rdann(str(tmp_path / "out/405"), "hlm")
     assert (
         "[" in written.symbol and "]" in written.symbol and "(VFIB" in [each.rstrip("\0") for each in written.aux_note]

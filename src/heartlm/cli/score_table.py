@@ -18,7 +18,7 @@ def score_table(scores: Scores) -> list[str]:
     """The lines that tell what `scores.json` says."""
     rows = _beat_rows(scores) if scores["task"] == "beats" else _rhythm_rows(scores)
     left_out = scores["records_left_out"]
-    lines = [_heading(scores), *aligned(rows)]
+    lines = [_heading(scores), *aligned(rows), *_episode_lines(scores)]
     lines += [f"  left out: {entry['record']}: {entry['reason']}" for entry in left_out]
     return lines + [f"  note: {note}" for note in scores["notes"]]
 
@@ -82,17 +82,30 @@ def _rhythm_rows(scores: Scores) -> list[list[str]]:
         rows.append([name, *measures, decimal(block["threshold"], 3), *apart])
         if apart and len(rows) == 2:
             rows[0] += CALLED_VF.values()
-    for name in ("durations", "durations of Zhou 2015"):
-        if name in scores:
-            block = scores[name]
-            rows.append(
-                [name.replace("durations", "by time"), *(_with_interval(Score.of(block.get(k))) for k in MEASURES)]
-            )
+    for name, block in _by_time(scores).items():
+        rows.append([name, *(_with_interval(Score.of(block.get(key))) for key in MEASURES)])
     for flutter, methods in scores.get("flutter_counted", {}).items():
         if flutter != scores["flutter"]:
             measures = [_with_interval(Score.of(methods["model"].get(key))) for key in MEASURES]
             rows.append([f"heartlm, flutter {flutter}", *measures])
     return rows
+
+
+def _by_time(scores: Scores) -> dict[str, Scores]:
+    return {key.replace("durations", "by time"): block for key, block in scores.items() if key.startswith("durations")}
+
+
+def _episode_lines(scores: Scores) -> list[str]:
+    lines = []
+    for name, block in _by_time(scores).items():
+        found, confirmed = (_with_interval(Score.of(block.get(key))) for key in ("episode_se", "episode_ppv"))
+        delays = (_with_interval(Score.of(block.get(f"delay_{name}_s"))) for name in ("median", "p90", "worst"))
+        lines.append(
+            f"  episodes{name.removeprefix('by time')}: {block['num_found']:,} of {block['num_reference']:,} found, "
+            f"Se {found}; {block['num_confirmed']:,} of {block['num_predicted']:,} true, +P {confirmed}; onset found "
+            "after {} s (median), {} s (90th percentile), {} s (worst)".format(*delays)
+        )
+    return lines
 
 
 def _with_interval(score: Score) -> str:

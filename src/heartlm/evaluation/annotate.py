@@ -19,7 +19,7 @@ from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import token_probabilities
-from heartlm.evaluation.waveform_task import called, class_probabilities, window_starts, windows_at
+from heartlm.evaluation.waveform_task import called, class_probabilities, over_seconds, window_starts, windows_at
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo
 from heartlm.tokenizers.base import Lead, Tokenizer
@@ -167,13 +167,7 @@ def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArra
     starts = window_starts(len(codes))
     if len(starts) == 0:
         raise HeartlmError(f"{len(codes) / GRID_HZ:.1f} s of signal found, at least {waveform.WINDOW_S:g} s expected")
-    of_window = class_probabilities(model, windows_at(codes, starts), np.arange(len(starts)))
-    reach = waveform.WINDOW // waveform.STRIDE
-    total, count = np.zeros((len(starts) + reach - 1, of_window.shape[1])), np.zeros((len(starts) + reach - 1, 1))
-    for back in range(reach):
-        total[back : back + len(starts)] += of_window
-        count[back : back + len(starts)] += 1
-    return np.asarray(total / count)
+    return over_seconds(class_probabilities(model, windows_at(codes, starts), np.arange(len(starts))))
 
 
 def ready_lead(

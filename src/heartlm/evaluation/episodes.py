@@ -23,8 +23,8 @@ class Episodes:
     An episode is found when any part of it is predicted, and confirmed when any part of it is true (EC57).
 
     Attributes:
-        delay_s: of each found episode, seconds from its onset to the first prediction in it; 0 where the prediction
-            began before it.
+        delay_s: of each found episode, seconds from its onset to the start of the first predicted span in it, 0 where
+            that began before; not the time after which an alarm could sound, which a method's look-ahead adds to.
     """
 
     reference_s: float

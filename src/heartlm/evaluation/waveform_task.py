@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.config import EvaluationConfig
+from heartlm.evaluation.episodes import compare_spans, runs, score_episodes
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.predictions import window_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt
@@ -29,6 +30,7 @@ from heartlm.evaluation.scored import ScoredLead, lead_of_row
 from heartlm.evaluation.waveform_features import waveform_features
 from heartlm.models.heart import HeartModel
 from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
+from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.training.batches import IGNORE
 from heartlm.training.waveform import (
     ASYSTOLE,
@@ -132,7 +134,8 @@ def score_waveform_task(
     windows, notes = WaveformWindows.of(leads), list[str]()
     if (windows.labels("majority") == IGNORE).all():
         raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
-    probabilities = class_probabilities(tuned.model, windows.codes, windows.lead)
+    alone = window_answers(tuned.model, windows.codes)
+    probabilities = smoothed(alone, windows.lead)
     methods = {
         "majority class": lambda: Verdicts(np.zeros(len(windows.codes))),
         "forest on 12 features": lambda: forest_verdicts(windows, tuned, config.seed),
@@ -141,6 +144,7 @@ def score_waveform_task(
     if config.baselines:
         found = {method: attempt(method, judge, notes) for method, judge in methods.items()}
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
+    once = _episode_scores(leads, alone, windows.lead, tuned.info.threshold, config)
     sets = []
     for suffix, rule in RULES.items():
         labels = windows.labels(rule)
@@ -154,7 +158,8 @@ def score_waveform_task(
         sets.append(
             ScoreSet(
                 name + suffix,
-                {"window": WINDOW_S, "positive": "VF", "labels": rule, "beats": None},
+                {"window": WINDOW_S, "positive": "VF", "labels": rule, "beats": None}
+                | (once if rule == "pure" else {}),
                 scores=own
                 | {"num_left_out": int((labels == IGNORE).sum()), "num_beats_left_over": 0}
                 | {"confusion": confusion.tolist(), "confusion_labels": list(CLASSES)},
@@ -170,19 +175,60 @@ def score_waveform_task(
     return sets
 
 
+def _episode_scores(
+    leads: Sequence[ScoredLead], alone: Floats, lead_of: Labels, threshold: float, config: EvaluationConfig
+) -> dict[str, Any]:
+    """Scores of time and of episodes of VF, and of VF and VT as one where VT is annotated; unlabelled time is cut out.
+
+    The spans are those that `heartlm predict` writes.
+    """
+    scores = {}
+    for name, wanted, unlabelled in (("", (VF,), (IGNORE,)), (" of VF and VT", (VF, VT), (IGNORE, NOT_VF))):
+        episodes, patients = [], []
+        for index, lead in enumerate(leads):
+            classes = token_classes(lead.database, lead.tokens.beat_class, lead.tokens.rhythm)
+            of_lead = alone[lead_of == index]
+            answers = called(over_seconds(smoothed(of_lead, np.arange(len(of_lead)))), threshold).repeat(STRIDE)
+            shared = min(len(answers), len(classes))
+            labelled = ~np.isin(classes[:shared], unlabelled)
+            if labelled.any():
+                true, found = (np.isin(each[:shared][labelled], wanted) for each in (classes, answers))
+                episodes.append(compare_spans(runs(true), runs(found), len(true), ticks_hz=GRID_HZ))
+                patients.append(lead.patient_id)
+        if episodes:
+            scored = score_episodes(episodes, patients, num_bootstrap=config.bootstrap, seed=config.seed)
+            scores[f"durations{name}"] = scored.to_json()
+    return scores
+
+
+def over_seconds(of_window: Floats) -> Floats:
+    """Probabilities of each second of a lead: the mean of the windows that cover it, `[num_windows + 3, 5]`."""
+    reach = WINDOW // STRIDE
+    if len(of_window) == 0:
+        return of_window
+    total, count = np.zeros((len(of_window) + reach - 1, of_window.shape[1])), np.zeros((len(of_window) + reach - 1, 1))
+    for back in range(reach):
+        total[back : back + len(of_window)] += of_window
+        count[back : back + len(of_window)] += 1
+    return np.asarray(total / count)
+
+
 def class_probabilities(model: HeartModel, codes: NDArray[np.uint16], lead: Labels) -> Floats:
     """Probability of each class in each window, float64 `[num_windows, 5]`; see `smoothed`.
-
-    A window most of which has no valid sample is noise, never asystole.
 
     Args:
         model: the network.
         codes: uint16 `[num_windows, WINDOW, 1]`, windows of a lead in order.
         lead: index of the lead of each window, int64 `[num_windows]`.
     """
+    return smoothed(window_answers(model, codes), lead)
+
+
+def window_answers(model: HeartModel, codes: NDArray[np.uint16]) -> Floats:
+    """The same of each window by itself; one most of which has no valid sample is noise, never asystole."""
     probabilities = window_probabilities(model, codes, WINDOW).astype(np.float64)
     probabilities[np.mean(codes[..., 0] == NO_SIGNAL, axis=1) > 0.5] = np.eye(len(CLASSES))[NOISE]
-    return smoothed(probabilities, lead)
+    return probabilities
 
 
 def smoothed(probabilities: Floats, lead: Labels) -> Floats:
