@@ -43,8 +43,8 @@ AF_BEATS, FEWEST_AF_BEATS = 128, 16
 """Beats that are judged together, and the fewest that are judged at all."""
 SHORTEST_AF_S, SHORTEST_S = 30.0, 4.0
 """Shorter stretches of AF (the clinical definition), and of VF, asystole and noise, are left out."""
-UNREADABLE = 0.5
-"""A piece is unreadable where the best lead's quality is below this."""
+UNREADABLE, DOUBTFUL = 0.65, 0.85
+"""A piece is unreadable where the best lead's quality is below the first, or below the second and called noise."""
 
 Places = NDArray[np.int64]
 Stretch = tuple[int, int]
@@ -60,7 +60,6 @@ class _Block:
     probability: NDArray[np.float32]
     seconds: NDArray[np.float64]
     quality: NDArray[np.float32]
-    valid: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -122,10 +121,8 @@ class Analyst:
         sample = np.concatenate([block.sample for block in blocks])
         probability = np.concatenate([block.probability for block in blocks])
         seconds = np.concatenate([block.seconds for block in blocks])
-        quality, valid = (
-            np.concatenate([getattr(block, name) for block in blocks], 1) for name in ("quality", "valid")
-        )
-        return self._findings(recording, leads, sample, probability, seconds, quality, valid)
+        quality = np.concatenate([block.quality for block in blocks], axis=1)
+        return self._findings(recording, leads, sample, probability, seconds, quality)
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> _Block:
         """Judge the samples `start` to `stop`."""
@@ -134,7 +131,7 @@ class Analyst:
         first, last = max(0, start - margin), min(recording.num_samples, stop + margin)
         signals = recording.signal(first, last, leads)
         of_leads = [lead_quality(signal, rate_hz) for signal in signals]
-        quality, valid = np.stack([lead.quality for lead in of_leads]), np.stack([lead.valid for lead in of_leads])
+        quality = np.stack([lead.quality for lead in of_leads])
         sample = _voted([lead.sample for lead in of_leads], quality, rate_hz)
         part = replace(
             recording,
@@ -157,7 +154,6 @@ class Analyst:
             probability[own],
             seconds[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces],
-            valid[:, pieces][:, :num_pieces],
         )
 
     def _class_probabilities(
@@ -201,7 +197,6 @@ class Analyst:
         probability: NDArray[np.float32],
         seconds: NDArray[np.float64],
         quality: NDArray[np.float32],
-        valid: NDArray[np.float32],
     ) -> Findings:
         """Join what the models said by the rules."""
         rate_hz, notes = recording.rate_hz, list[str]()
@@ -209,9 +204,8 @@ class Analyst:
         events = second_events("VF", seconds[:, VF], answer == VF, SHORTEST_S, rate_hz)
         pieces = np.arange(len(seconds)) // round(QUALITY_S)
         best = quality.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
-        there = valid.max(axis=0)[np.minimum(pieces, quality.shape[1] - 1)]
         in_vf = covered(events, np.arange(len(seconds)) * rate_hz)
-        poor = ~in_vf & ((there < UNREADABLE) | ((answer == NOISE) & (best < 0.9)) | (best < UNREADABLE))
+        poor = ~in_vf & ((best < UNREADABLE) | ((answer == NOISE) & (best < DOUBTFUL)))
         asystole = (answer == ASYSTOLE) & ~poor
         events += second_events("unreadable", 1 - best, poor, SHORTEST_S, rate_hz)
         blank = covered(events, sample)

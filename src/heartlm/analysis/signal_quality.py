@@ -1,8 +1,10 @@
 """Which leads can be read, and where.
 
-Two detectors that decide in different ways agree on the beats of a clean signal and disagree on those of a noisy one
-(bSQI: Li, Mark and Clifford, Physiol. Meas. 29:15, 2008). The quality of a piece of a lead is how far the offline and
-the causal detector agree there, times the share of samples that are valid and not flat.
+The quality of a piece of a lead is a product of three: the share of samples that are valid and not flat; how far the
+offline and the causal detector agree on its beats (bSQI: Li, Mark and Clifford, Physiol. Meas. 29:15, 2008); and how
+alike its beats are, since noise that is taken for beats has no shape that comes again. Over pieces of 10 s the likeness
+of beats alone is 0.52 in the noise of nstdb, 0.88 in the noisy recordings of cinc2017 and 0.99 in its others, 1.00 in
+svdb (medians, 2026-11-23).
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ MOST_LEADS = 3
 """Leads that vote: more cost time and add little."""
 _TRIED, _TRIAL_S = 8, 30.0
 """Stretches of a long recording, evenly spread, from which leads are chosen, and their length."""
+_QRS_S, _BEATS_BACK = 0.1, 3
+"""Reach of the comparison on both sides of a beat; and with how many beats before and after each is compared, so that
+ectopic beats find their like."""
 _FLAT_S = 0.5
 """A signal that does not change for so long is flat."""
 
@@ -34,12 +39,10 @@ class LeadQuality:
     Attributes:
         sample: beats that the offline detector finds, from the start of the stretch, int64 `[num_beats]`.
         quality: of each piece of `QUALITY_S`, 0 to 1, float32 `[num_pieces]`.
-        valid: share of samples that are valid and not flat, float32 `[num_pieces]`.
     """
 
     sample: NDArray[np.int64]
     quality: Floats
-    valid: Floats
 
 
 def lead_quality(signal_mv: Floats, rate_hz: float) -> LeadQuality:
@@ -66,7 +69,25 @@ def lead_quality(signal_mv: Floats, rate_hz: float) -> LeadQuality:
     usable[: len(signal_mv) - 1] &= ~_flat(signal_mv, round(_FLAT_S * rate_hz))
     starts = np.arange(0, max(1, len(signal_mv)), piece)
     valid = np.add.reduceat(usable, starts) / np.diff([*starts, max(1, len(signal_mv))]) if len(usable) else np.zeros(1)
-    return LeadQuality(found, (agreement * valid).astype(np.float32), valid.astype(np.float32))
+    alike, place = _likeness(signal_mv, found, round(_QRS_S * rate_hz)), found // piece
+    shape = np.array(
+        [np.median(alike[place == each]) if np.sum(place == each) > 1 else 1 for each in range(num_pieces)]
+    )
+    return LeadQuality(found, (agreement * valid * shape).astype(np.float32))
+
+
+def _likeness(signal: Floats, sample: NDArray[np.int64], reach: int) -> NDArray[np.float64]:
+    """Correlation of each beat with the most alike of its neighbours, at least 0, float64 `[num_beats]`."""
+    around = np.clip(sample[:, None] + np.arange(-reach, reach + 1), 0, len(signal) - 1)
+    window = np.nan_to_num(signal[around])
+    window -= window.mean(axis=1, keepdims=True)
+    window /= np.maximum(np.linalg.norm(window, axis=1, keepdims=True), 1e-9)
+    best = np.zeros(len(sample))
+    for back in range(1, min(_BEATS_BACK + 1, len(sample))):
+        alike = np.einsum("ij,ij->i", window[back:], window[:-back])
+        best[back:] = np.maximum(best[back:], alike)
+        best[:-back] = np.maximum(best[:-back], alike)
+    return best
 
 
 def _flat(signal: Floats, shortest: int) -> NDArray[np.bool_]:

@@ -19,6 +19,10 @@ from heartlm import __version__
 from heartlm.errors import HeartlmError
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "analyze": (
+        "heartlm.cli.analyze",
+        "find beats, rhythms and events in recordings, and draw a page; no training needed",
+    ),
     "data": ("heartlm.cli.data", "list, simulate, download, verify and draw ECG databases"),
     "tokenize": ("heartlm.cli.tokenize", "turn recordings into a corpus of tokens"),
     "pretrain": ("heartlm.cli.pretrain", "train a foundation model on a corpus"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -148,6 +149,7 @@ class Detector(Protocol):
         """
 
 
+@lru_cache(maxsize=64)
 def plan_detector(rate_hz: float, settings: Settings) -> tuple[Plan, Filters]:
     """Work out the settings and the filters for a rate."""
     factor = max(1, int(rate_hz / DECIMATED_HZ))

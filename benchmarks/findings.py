@@ -1,0 +1,249 @@
+"""Every finding of `heartlm analyze` compared with what annotators say.
+
+    python benchmarks/findings.py --data ../shared/data --cinc2017 DIR --ptb-xl DIR --work FOLDER
+
+Recordings are analysed as a user would: `heartlm analyze FOLDER`, shipped models, beats detected, leads chosen by
+heartlm. On DS2 of mitdb, svdb and cudb, events of the annotators follow from their beats by the same rules as
+heartlm's, AF and VF from their rhythms; an event is found where any part of it overlaps one of its kind, and confirmed
+likewise. 200 recordings each of cinc2017 and PTB-XL, drawn with seed 0, have one label for all of a recording: a
+finding is right where the recording has the label. svdb and cudb are training data of the shipped models; their rows
+say how heartlm describes data that it knows. DS2, cinc2017's rhythms and PTB-XL taught it nothing.
+
+NeuroKit2 detects beats too (`ecg_clean`, `ecg_peaks`, defaults, the first lead that heartlm chose); pauses, slow and
+fast rates follow from its beats by the same rules. It has no classes of beats, AF or VF.
+Intervals are by bootstrap over patients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from heartlm.evaluation.episodes import compare_spans
+from numpy.typing import NDArray
+from steps import Steps
+from timing import Table, write
+
+from heartlm.analysis.events import beat_events
+from heartlm.analysis.findings import KINDS
+from heartlm.ecg.database import Database, open_database
+from heartlm.ecg.readers.annotation_file import read_annotation_file
+from heartlm.ecg.recording import Annotations
+from heartlm.ecg.splits import DS2
+from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.matching import match_beats
+
+NUM_DRAWN = 200
+OURS, OTHER = "heartlm", "NeuroKit2"
+RHYTHMS = {"AF": ("AFIB",), "VF": ("VFIB", "VFL")}
+OF_PTB_XL = {
+    "AF": ("AFIB", "AFLT"),
+    "bradycardia": ("SBRAD",),
+    "tachycardia": ("STACH", "SVTAC", "PSVT"),
+    "V beat": ("PVC",),
+    "S beat": ("PAC",),
+    "bigeminy": ("BIGU",),
+    "trigeminy": ("TRIGU",),
+}
+"""Findings and the SCP codes that say the same of a recording."""
+
+Spans = list[tuple[int, int]]
+Counts = NDArray[np.int64]
+
+
+@dataclass
+class Tally:
+    """Of each patient: reference, found of it, called, right of these; one row a recording."""
+
+    patients: list[str] = field(default_factory=list)
+    counts: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def add(self, patient: str, *counts: int) -> None:
+        self.patients.append(patient)
+        self.counts.append(counts)  # type: ignore[arg-type]
+
+    def cells(self) -> list[str]:
+        """Numbers in the reference and called; sensitivity and positive predictivity with intervals."""
+        patients, sums = sum_by(self.patients, np.array(self.counts, np.int64))
+        resampling, total = Resampling(2000), sums.sum(axis=0)
+        drawn = resampling.resample(sums)
+        shown = []
+        for part, whole in ((1, 0), (3, 2)):
+            value = float(ratio(total[part], total[whole]))
+            each = estimate(value, ratio(drawn[:, part], drawn[:, whole]), len(patients), resampling)
+            shown.append("–" if np.isnan(value) else f"{each.value:.3f} [{each.low:.3f}, {each.high:.3f}]")
+        return [f"{total[0]:,}", f"{total[2]:,}", *shown]
+
+
+def analysed(steps: Steps, name: str, folder: Path) -> Iterator[tuple[Database, str, Path, dict[str, Any]]]:
+    """Each recording of a folder that heartlm analysed: database, record, path without ending, summary."""
+    out = steps.work / f"{name}-out"
+    steps.run(f"analyze-{name}", out / "summary.csv", "analyze", folder, "--out", out, "--no-page", "--processes", 1)
+    database = open_database(folder)
+    for record_id in database.record_ids:
+        if (out / f"{record_id}.json").is_file():
+            yield database, record_id, out / record_id, json.loads((out / f"{record_id}.json").read_text())
+
+
+def linked(source: Path, folder: Path, records: list[str]) -> Path:
+    """The recordings of `source` named in `records`, as links."""
+    for record in records:
+        for path in source.glob(f"{record}.*"):
+            link = folder / path.relative_to(source)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.is_symlink():
+                link.symlink_to(path.resolve())
+    return folder
+
+
+def spans_of(events: list[dict[str, Any]], rate_hz: float) -> dict[str, Spans]:
+    """Start and end of the events of each kind, in samples."""
+    found: dict[str, Spans] = {kind: [] for kind in KINDS}
+    for event in events:
+        start = round(event["start_s"] * rate_hz)
+        found[event["kind"]].append((start, start + max(1, round(event["duration_s"] * rate_hz))))
+    return found
+
+
+def rules_of(sample: NDArray[np.int64], symbol: NDArray[np.str_], rate_hz: float) -> dict[str, Spans]:
+    """What the rules say of beats that all can be read."""
+    found: dict[str, Spans] = {kind: [] for kind in KINDS}
+    sure = np.ones(max(0, len(sample) - 1), np.bool_)
+    for event in beat_events(sample, symbol, np.ones(len(sample), np.float32), sure, rate_hz):
+        found[event.kind].append((event.start, event.stop))
+    return found
+
+
+def reference_of(annotations: Annotations) -> dict[str, Spans]:
+    """Events of the annotators; None of a kind is no key."""
+    classes = np.append(np.array(list("NSVFQ")), "Q")[annotations.beat_classes()]
+    classes = classes if annotations.beats_labelled else np.full(annotations.num_beats, "N")
+    found = rules_of(annotations.sample, classes, annotations.rate_hz)
+    for kind, names in RHYTHMS.items():
+        found[kind] = [(span.start, span.stop) for span in annotations.rhythms if span.name in names]
+    return found
+
+
+def neurokit_beats(signal: NDArray[np.float32], rate_hz: float) -> NDArray[np.int64]:
+    import neurokit2
+
+    clean = neurokit2.ecg_clean(np.nan_to_num(signal), sampling_rate=rate_hz)
+    return np.unique(np.array(neurokit2.ecg_peaks(clean, sampling_rate=rate_hz)[1]["ECG_R_Peaks"], np.int64))
+
+
+def by_event(steps: Steps, name: str, folder: Path, kinds: tuple[str, ...]) -> list[list[str]]:
+    """Rows of a database with annotated beats or rhythms."""
+    tallies: dict[tuple[str, str], Tally] = {}
+    for database, record_id, path, content in analysed(steps, name, folder):
+        recording, known = database.recording(record_id), database.annotations(record_id)
+        assert known is not None, f"{name} is annotated"
+        patient, rate_hz = recording.patient_id, recording.rate_hz
+        written = read_annotation_file(path.with_name(path.name + ".hlm"))
+        beat = np.isin(written.symbol, list("NSVF"))
+        lead = recording.lead_index(content["summary"]["leads"][0])
+        kept = path.with_name(path.name + ".neurokit.npy")
+        if not kept.exists():
+            np.save(kept, neurokit_beats(recording.signal(leads=[lead])[0], rate_hz))
+        peaks = np.load(kept)
+        reference, sure = reference_of(known), np.full(len(peaks), "N")
+        methods = {OURS: spans_of(content["events"], rate_hz), OTHER: rules_of(peaks, sure, rate_hz)}
+        for method, found in methods.items():
+            for kind in (each for each in kinds if method == OURS or each in ("pause", "bradycardia", "tachycardia")):
+                each = compare_spans(reference[kind], found[kind], recording.num_samples)
+                tally = tallies.setdefault((kind, method), Tally())
+                tally.add(patient, each.num_reference, each.num_found, each.num_predicted, each.num_confirmed)
+        if "VF" in kinds:
+            continue  # cudb's beats are not checked, and none are marked in VF
+        truth = np.append(np.array(list("NSVFQ")), "Q")[known.beat_classes()]
+        for method, (sample, symbol) in {
+            OURS: (written.sample[beat], written.symbol[beat]),
+            OTHER: (peaks, sure),
+        }.items():
+            match = match_beats(known.sample, sample, rate_hz)
+            tallies.setdefault(("beat", method), Tally()).add(
+                patient, known.num_beats, len(match.reference), len(sample), len(match.reference)
+            )
+            for name_of, code in (("S beat", "S"), ("V beat", "V")) if method == OURS else ():
+                right = int(np.sum((truth[match.reference] == code) & (symbol[match.detected] == code)))
+                counts = int((truth == code).sum()), right, int((symbol == code).sum()), right
+                tallies.setdefault((name_of, method), Tally()).add(patient, *counts)
+    return [[name, kind, method, *tally.cells()] for (kind, method), tally in tallies.items()]
+
+
+def by_recording(
+    steps: Steps, name: str, folder: Path, labels: dict[str, dict[str, bool]], patient_of: Callable[[str], str]
+) -> list[list[str]]:
+    """Rows of a database with labels of whole recordings: of each finding, which recordings have it."""
+    tallies: dict[str, Tally] = {kind: Tally() for kind in next(iter(labels.values()))}
+    for _, record_id, _, content in analysed(steps, name, folder):
+        summary = content["summary"]
+        for kind, tally in tallies.items():
+            if kind.endswith(" beat"):
+                called = summary["beats"][kind[0]] > 0
+            elif kind == "unreadable":
+                called = summary["readable_share"] < 0.5
+            else:
+                called = summary["events"][kind] > 0
+            has = labels[record_id][kind]
+            tally.add(patient_of(record_id), int(has), int(has and called), int(called), int(has and called))
+    return [[name, kind, OURS, *tally.cells()] for kind, tally in tallies.items()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
+    parser.add_argument("--data", type=Path, default=default, help="folder that holds mitdb, svdb and cudb")
+    for name in ("cinc2017", "ptb-xl", "work"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--dry", action="store_true", help="DS1 instead of the test sets, no result files")
+    settings = parser.parse_args()
+    steps, links = Steps(settings.work), settings.work / "links"
+    beats = ("AF", "VT", "IVR", "SVT", "couplet", "bigeminy", "trigeminy", "pause", "bradycardia", "tachycardia")
+    columns = ("data", "finding", "method", "in reference", "called", "sensitivity", "positive predictivity")
+    events = Table("By event, or by beat", columns)
+    ds2 = sorted(map(str, DS2))
+    if settings.dry:
+        from heartlm.ecg.splits import DS1
+
+        ds2 = sorted(map(str, DS1))
+    for name, folder, kinds in (
+        ("mitdb", linked(settings.data / "mitdb", links / "mitdb", ds2), beats),
+        ("svdb", settings.data / "svdb", beats[1:]),
+        ("cudb", settings.data / "cudb", ("VF",)),
+    ):
+        for row in by_event(steps, name, folder, kinds):
+            events.add(*row)
+    events.close()
+    tables = [events]
+    if not settings.dry:
+        recordings = Table("By recording", columns)
+        rng = np.random.default_rng(0)
+        of_cinc = dict(csv.reader((settings.cinc2017 / "REFERENCE-v3-train.csv").read_text().splitlines()))
+        chosen = sorted(rng.choice(sorted(of_cinc), NUM_DRAWN, replace=False).tolist())
+        folder = linked(settings.cinc2017, links / "cinc2017", chosen)
+        labels = {record: {"AF": of_cinc[record] == "A", "unreadable": of_cinc[record] == "~"} for record in chosen}
+        rows = by_recording(steps, "cinc2017", folder, labels, str)
+        with (settings.ptb_xl / "ptbxl_database.csv").open() as stream:
+            of_ptb = {row["filename_hr"]: row for row in csv.DictReader(stream)}
+        there = sorted(name for name in of_ptb if (settings.ptb_xl / f"{name}.hea").is_file())
+        chosen = sorted(rng.choice(there, NUM_DRAWN, replace=False).tolist())
+        folder = linked(settings.ptb_xl, links / "ptb-xl", chosen)
+        codes = {name: set(json.loads(of_ptb[name]["scp_codes"].replace("'", '"'))) for name in chosen}
+        labels = {name: {kind: bool(codes[name] & set(names)) for kind, names in OF_PTB_XL.items()} for name in chosen}
+        rows += by_recording(steps, "ptb-xl", folder, labels, lambda name: of_ptb[name]["patient_id"])
+        for row in rows:
+            recordings.add(*row)
+        recordings.close()
+        tables.append(recordings)
+        write("findings", "What heartlm analyze finds, and what annotators say", tables)
+
+
+if __name__ == "__main__":
+    main()

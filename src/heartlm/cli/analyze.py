@@ -1,0 +1,199 @@
+"""`heartlm analyze`: recordings in; beats, rhythms, events, tables and a page out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError, needs
+
+if TYPE_CHECKING:
+    from heartlm.analysis.analyze import Analyst
+
+EXAMPLES = (
+    "heartlm analyze mitdb/203",
+    "heartlm analyze holter.edf --out patient-7",
+    "heartlm analyze ptb-xl --out ptb-xl-analysis",
+    "heartlm analyze mitdb --beats runs/beats",
+)
+
+AHEAD = 4
+"""Recordings for each process that may be under way."""
+
+
+@dataclass(frozen=True)
+class AnalyzeOptions:
+    """What to analyse, and where the results go.
+
+    Attributes:
+        path: a recording as WFDB programs name it (an ending is ignored), or a folder of recordings.
+        out: the folder for the results. What is complete there is not analysed again.
+        beats: the model of beats: a shipped one or a run folder.
+        af: the model of atrial fibrillation.
+        waveform: the model of ventricular fibrillation, asystole and noise.
+        page: write the page too.
+        processes: recordings analysed side by side; by default one a core.
+    """
+
+    path: Path
+    out: Path = Path("analysis")
+    beats: Path = Path("beats")
+    af: Path = Path("af")
+    waveform: Path = Path("waveform")
+    page: bool = True
+    processes: int | None = None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Analyse as `arguments` say, and print what was found."""
+    options = parse(
+        AnalyzeOptions,
+        arguments,
+        command="analyze",
+        summary="Find beats, rhythms and events in recordings with models that come with heartlm, and draw a page.",
+        examples=EXAMPLES,
+        positionals=["path"],
+    )
+    from heartlm.cores import usable_cores
+
+    if options.processes is not None and options.processes < 1:
+        raise HeartlmError(f"processes: {options.processes} found, at least 1 expected")
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise needs("train", error.name or "torch") from None
+    torch.set_num_threads(1)
+    if not options.path.is_dir():
+        return _one(options)
+    return _folder(options, options.processes or len(usable_cores()))
+
+
+def _one(options: AnalyzeOptions) -> int:
+    """One recording, with its findings in words."""
+    from heartlm.analysis.findings import KINDS
+    from heartlm.cli.record import locate
+    from heartlm.progress import track
+
+    database, record_id = locate(options.path)
+    recording = database.recording(record_id)
+    summary = _analysed(options, _analyst(options), recording, lambda blocks: track(blocks, len(blocks), record_id))
+    beats = "  ".join(f"{name} {count:,}" for name, count in summary["beats"].items() if count)
+    print(f"{database.name}/{record_id}, leads {', '.join(summary['leads'])}: {summary['num_beats']:,} beats  {beats}")
+    for kind, count in summary["events"].items():
+        if count:
+            print(f"  {kind}: {count:,} ({summary['seconds'][kind]:,.0f} s): {KINDS[kind]}")
+    print(options.out / f"{record_id}.html" if options.page else options.out / f"{record_id}.json")
+    return 0
+
+
+def _folder(options: AnalyzeOptions, processes: int) -> int:
+    """All recordings of a folder, one row each in `summary.csv`; what cannot be analysed is listed."""
+    from heartlm.analysis.write import write_rows
+    from heartlm.ecg.database import open_database
+    from heartlm.progress import track
+
+    record_ids = open_database(options.path).record_ids
+    rows, failed = list[dict[str, Any]](), list[str]()
+    outcomes = _outcomes(options, record_ids, min(processes, len(record_ids)))
+    for outcome in track(outcomes, len(record_ids), "analyze"):
+        if isinstance(outcome, str):
+            failed.append(outcome)
+        else:
+            rows.append(_flat(outcome))
+    for line in failed:
+        print(f"left out: {line}")
+    if not rows:
+        raise HeartlmError(f"{options.path}: none of {len(record_ids)} recordings could be analysed")
+    table = options.out / "summary.csv"
+    write_rows(table, rows)
+    print(f"{len(rows):,} recordings analysed, {len(failed):,} left out")
+    print(table)
+    return 0
+
+
+def _outcomes(options: AnalyzeOptions, record_ids: Sequence[str], processes: int) -> Iterator[dict[str, Any] | str]:
+    """The summary of each recording, in order, or why there is none."""
+    if processes == 1:
+        _start(options)
+        yield from map(_try, record_ids)
+        return
+    # Spawned, not forked: a forked process that computes with torch can hang.
+    from multiprocessing import get_context
+
+    waiting = deque[Future[dict[str, Any] | str]]()
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_start, initargs=(options,)) as pool:
+        try:
+            for record_id in record_ids:
+                waiting.append(pool.submit(_try, record_id))
+                if len(waiting) > AHEAD * processes:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise HeartlmError(
+                "a process that analyses was killed, maybe out of memory: use fewer --processes"
+            ) from error
+
+
+_job: tuple[AnalyzeOptions, Any, Analyst] | None = None
+"""Of a process that analyses recordings of a folder: options, database, models."""
+
+
+def _start(options: AnalyzeOptions) -> None:
+    global _job
+    import torch
+
+    from heartlm.ecg.database import open_database
+
+    torch.set_num_threads(1)
+    _job = options, open_database(options.path), _analyst(options)
+
+
+def _try(record_id: str) -> dict[str, Any] | str:
+    assert _job is not None, "set when the process started"
+    options, database, analyst = _job
+    try:
+        return _analysed(options, analyst, database.recording(record_id))
+    except HeartlmError as error:
+        return f"{record_id}: {error}"
+
+
+def _analyst(options: AnalyzeOptions) -> Analyst:
+    from heartlm.analysis.analyze import Analyst
+
+    return Analyst.load(options.beats, options.af, options.waveform)
+
+
+def _analysed(options: AnalyzeOptions, analyst: Analyst, recording: Any, watch: Any = iter) -> dict[str, Any]:
+    """The summary of a recording; analysed now unless its results are there, made by the same models."""
+    from heartlm.analysis.write import SCHEMA_VERSION, write_findings
+    from heartlm.files import read_json
+
+    path = options.out / f"{recording.record_id}.json"
+    if path.is_file() and (not options.page or path.with_suffix(".html").is_file()):
+        known = read_json(path, dict[str, Any])
+        if known.get("schema_version") == SCHEMA_VERSION and known.get("made_by") == analyst.made_by:
+            return dict(known["summary"])
+    findings = analyst.analyze(recording, watch)
+    page = None
+    if options.page:
+        from heartlm.report.holter import holter_page
+
+        page = holter_page(findings)
+    write_findings(findings, options.out, page)
+    return findings.summary()
+
+
+def _flat(summary: dict[str, Any]) -> dict[str, Any]:
+    """A summary as one row of a table."""
+    row = {key: value for key, value in summary.items() if not isinstance(value, dict)}
+    row["leads"] = " ".join(summary["leads"])
+    row |= {f"beats_{name}": count for name, count in summary["beats"].items()}
+    row |= {f"{kind}_events": count for kind, count in summary["events"].items()}
+    return row | {f"{kind}_s": seconds for kind, seconds in summary["seconds"].items()}
