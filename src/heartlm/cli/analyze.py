@@ -8,13 +8,10 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError, needs
-
-if TYPE_CHECKING:
-    from heartlm.analysis.analyze import Analyst
 
 EXAMPLES = (
     "heartlm analyze mitdb/203",
@@ -141,7 +138,7 @@ def _outcomes(options: AnalyzeOptions, record_ids: Sequence[str], processes: int
             ) from error
 
 
-_job: tuple[AnalyzeOptions, Any, Analyst] | None = None
+_job: tuple[AnalyzeOptions, Any, Any] | None = None
 """Of a process that analyses recordings of a folder: options, database, models."""
 
 
@@ -164,13 +161,13 @@ def _try(record_id: str) -> dict[str, Any] | str:
         return f"{record_id}: {error}"
 
 
-def _analyst(options: AnalyzeOptions) -> Analyst:
+def _analyst(options: AnalyzeOptions) -> Any:
     from heartlm.analysis.analyze import Analyst
 
     return Analyst.load(options.beats, options.af, options.waveform)
 
 
-def _analysed(options: AnalyzeOptions, analyst: Analyst, recording: Any, watch: Any = iter) -> dict[str, Any]:
+def _analysed(options: AnalyzeOptions, analyst: Any, recording: Any, watch: Any = iter) -> dict[str, Any]:
     """The summary of a recording; analysed now unless its results are there, made by the same models."""
     from heartlm.analysis.write import SCHEMA_VERSION, write_findings
     from heartlm.files import read_json
