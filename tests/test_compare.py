@@ -174,6 +174,7 @@ def test_wrong_input_is_one_line(pair: tuple[Path, Path], tmp_path: Path, capsys
         "no end mark": [str(reference / record), str(broken)],
         "two endings expected": [str(reference), str(test), "--annotators", "atr"],
         "a folder expected": [str(reference), f"{test / record}.hlm"],
+        "test: no file": [f"{reference / record}.atr"],
         "no record compared": [str(reference), str(tmp_path)],
         "ends in .json or .csv": [str(reference), str(test), "--out", "o.txt"],
         "window: -1": [str(reference), str(test), "--window", "-1"],

@@ -109,6 +109,8 @@ def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]
     endings = options.annotators.split(",")
     if len(endings) != 2 or not all(each.isalnum() for each in endings):
         raise HeartlmError(f"annotators: {options.annotators!r} found, two endings expected, for example atr,hlm")
+    if options.test is None and options.reference.is_file():
+        raise HeartlmError(f"test: no file to compare {options.reference} with; give it as the second word")
     other = options.test or options.reference
     if options.reference.is_dir():
         if not other.is_dir():

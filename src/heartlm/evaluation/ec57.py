@@ -70,6 +70,7 @@ class _Track:
     num_known: list[Span] = field(default_factory=lambda: [(0, 0)])
     interval: list[int] = field(default_factory=lambda: [0])
     ends_in_shutdown: bool = False
+    is_reference: bool = False
 
     def add(self, time: int, label: int) -> None:
         """Append a beat."""
@@ -81,17 +82,13 @@ class _Track:
         self.num_known.append(known)
         self.interval.append(0 if broken else time - before)
 
-    def in_fibrillation(self, beat: int, time: int) -> bool:
-        """Whether `time` is in one of the last two spans of VF that are known once the beat after `beat` is read."""
-        return _inside(self.fibrillation, self.num_known[beat + 1][0], time)
-
-    def in_shutdown(self, beat: int, time: int) -> bool:
-        """The same of shutdown."""
-        return _inside(self.shutdown, self.num_known[beat + 1][1], time)
-
-
-def _inside(spans: list[Span], num_known: int, time: int) -> bool:
-    return any(start <= time <= stop for start, stop in spans[max(num_known - 2, 0) : num_known])
+    def missing(self, beat: int, time: int) -> int:
+        """What stands at `time` for a beat that is not there, by the last two spans known behind the beat `beat`."""
+        kinds = zip((self.fibrillation, self.shutdown), self.num_known[beat + 1], strict=True)
+        in_vf, in_shutdown = (
+            any(start <= time <= stop for start, stop in spans[max(known - 2, 0) : known]) for spans, known in kinds
+        )
+        return _NOT_COUNTED if in_vf and self.is_reference else _X if in_shutdown else _O
 
 
 def positions(file: AnnotationFile, rate_hz: float) -> list[int]:
@@ -101,10 +98,12 @@ def positions(file: AnnotationFile, rate_hz: float) -> list[int]:
     return [math.floor(time + 0.5) for time in (file.sample * (rate_hz / file.ticks_hz)).tolist()]
 
 
-def _track(file: AnnotationFile, rate_hz: float, window: int, *, exclude_vf: bool, is_test: bool) -> _Track:
+def _track(
+    file: AnnotationFile, rate_hz: float, window: int, *, exclude_vf: bool, is_reference: bool = False
+) -> _Track:
     times, symbols = positions(file, rate_hz), file.symbol.tolist()
     unreadable = ((file.subtype & 0x30) == 0x30).tolist()  # of a noise annotation: no signal can be read
-    track, at, num = _Track(), 0, len(times)
+    track, at, num = _Track(is_reference=is_reference), 0, len(times)
     while at < num:
         time, symbol = times[at], symbols[at]
         if symbol in _LABEL:
@@ -115,7 +114,7 @@ def _track(file: AnnotationFile, rate_hz: float, window: int, *, exclude_vf: boo
             if (
                 track.ends_in_shutdown
             ):  # never ends; as the programs do, a later one of the test file ends with the one before
-                shutdown.append((time, shutdown[-1][1] if is_test and shutdown else _FAR))
+                shutdown.append((time, _FAR if is_reference or not shutdown else shutdown[-1][1]))
             elif symbols[at + 1] == "~" and not unreadable[at + 1]:
                 at += 1
                 shutdown.append((time, times[at]))
@@ -174,8 +173,8 @@ def compare_beats(
             file's own VF; otherwise the marks of VF are ignored.
     """
     window, start = int(window_s * rate_hz + 0.5), int(learning_s * rate_hz + 0.5)
-    ref = _track(reference, rate_hz, window, exclude_vf=exclude_vf, is_test=False)
-    tested = _track(test, rate_hz, window, exclude_vf=exclude_vf, is_test=True)
+    ref = _track(reference, rate_hz, window, exclude_vf=exclude_vf, is_reference=True)
+    tested = _track(test, rate_hz, window, exclude_vf=exclude_vf)
     matrix = np.zeros((len(LABELS), len(LABELS)), np.int64)
     squares: list[int] = []
 
@@ -185,19 +184,15 @@ def compare_beats(
         if min(ref.interval[i], tested.interval[j]) > 0:
             squares.append((ref.interval[i] - tested.interval[j]) ** 2)
 
-    def later_is_nearer(time: int, others: Sequence[int], k: int) -> bool:
-        return abs(time - others[k + 1]) < abs(time - others[k])
-
     # The first test beat may belong to a reference beat of the learning period, or the last one before it to the first.
     i = next(k for k, time in enumerate(ref.time) if time >= start)
     j = next(k for k, time in enumerate(tested.time[1:]) if time >= start)
-    before = ref.time[i] - tested.time[j]
-    if before < abs(ref.time[i] - tested.time[j + 1]) and before <= window:
+    distance = [abs(ref.time[i] - time) for time in tested.time[j : j + 3]]
+    if distance[0] < distance[1] and distance[0] <= window:
         pair(ref.label[i], tested.label[j])
         i, j = i + 1, j + 1
     else:
-        j += 1
-        j += tested.time[j] - start <= window and later_is_nearer(ref.time[i], tested.time, j)
+        j += 2 if tested.time[j + 1] - start <= window and distance[2] < distance[1] else 1
 
     while min(ref.time[i], tested.time[j]) <= num_samples if num_samples else ref.time[i] < _FAR:
         here, there = ref.time[i], tested.time[j]
@@ -208,11 +203,10 @@ def compare_beats(
             pair(ref.label[i], tested.label[j])
             i, j = i + 1, j + 1
         elif there < here:
-            missing = _X if ref.in_shutdown(i, there) else _O
-            pair(_NOT_COUNTED if ref.in_fibrillation(i, there) else missing, tested.label[j])
+            pair(ref.missing(i, there), tested.label[j])
             j += 1
         else:
-            pair(ref.label[i], _X if tested.in_shutdown(j, here) else _O)
+            pair(ref.label[i], tested.missing(j, here))
             i += 1
     matrix[_O:, _O:] = 0
     error_ms = math.sqrt(sum(squares) / len(squares)) * 1000 / rate_hz if squares else math.nan
