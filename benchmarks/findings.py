@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from heartlm.evaluation.episodes import compare_spans
 from numpy.typing import NDArray
 from steps import Steps
 from timing import Table, write
@@ -38,6 +37,7 @@ from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.splits import DS2
 from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.episodes import compare_spans
 from heartlm.evaluation.matching import match_beats
 
 NUM_DRAWN = 200
