@@ -56,6 +56,13 @@ def open_page(file: Path, workplace: Path, *, width: int = 1280, height: int = 1
     return Page(html, dict(attributes), screenshot)
 
 
+def print_page(file: Path, workplace: Path) -> Path:
+    """Print `file` without any network as its style sheet says, and return the PDF."""
+    printed = workplace / f"{file.stem}.pdf"
+    _chromium(file, workplace, ["--no-pdf-header-footer", f"--print-to-pdf={printed}"])
+    return printed
+
+
 def _chromium(file: Path, workplace: Path, arguments: Sequence[str]) -> str:
     command = [find_chromium(), *FLAGS, NO_NETWORK, f"--user-data-dir={workplace / 'profile'}", *arguments]
     done = subprocess.run([*command, file.resolve().as_uri()], capture_output=True, text=True, timeout=TIMEOUT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,10 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import KINDS, Event, Findings
+from heartlm.analysis.hrv import variability
+from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.simulator import SimulationConfig, simulate_recording
 from heartlm.report.holter import context, holter_page
 from heartlm.report.numbers import clock
+from tests.browser import find_chromium, open_page, print_page
 
 RATE_HZ = 250
 
@@ -33,13 +37,13 @@ def recording_of(signal: NDArray[np.float32], lead_names: Sequence[str], asked: 
 
 @pytest.fixture(scope="module")
 def simulated() -> Findings:
-    """Ten minutes of a simulated patient, with an event of every kind."""
-    config = SimulationConfig(minutes=10, noise=0.3)
+    """Three minutes of a simulated patient, with an event of every kind; too few intervals for HRV."""
+    config = SimulationConfig(minutes=3, noise=0.3)
     signal, annotations = simulate_recording(config, 3)
     sample = annotations.sample
     symbol = np.array(["NSVF"[place % 4 if place % 9 == 0 else 0] for place in range(len(sample))])
     events = [Event(kind, 3000 * n, 3000 * n + 900, 0.8, 4, 60.0 + n) for n, kind in enumerate(KINDS, 1)]
-    events += [Event("couplet", 149_990, 150_000, 0.7, 2, 180.0), Event("AF", 0, 500, 0.9, 3, 110.0)]
+    events += [Event("couplet", 44_990, 45_000, 0.7, 2, 180.0), Event("AF", 0, 500, 0.9, 3, 110.0)]
     return Findings(
         recording_of(signal, config.leads, []),
         (0, 1),
@@ -47,7 +51,7 @@ def simulated() -> Findings:
         symbol,
         np.full(len(sample), 0.876, np.float32),
         tuple(sorted(events, key=lambda event: event.start)),
-        np.full((2, 60), 0.95, np.float32),
+        np.full((2, 18), 0.95, np.float32),
         ("lead V1: 12 % is noisy",),
         {"heartlm": "0.0"},
     )
@@ -70,8 +74,8 @@ def test_the_numbers_are_those_of_the_findings(simulated: Findings):
     assert f"Fastest {summary['fastest_bpm']:.0f}/min" in words
     assert f"Longest RR {summary['longest_rr_s']:.2f} s" in words
     num_v = summary["beats"]["V"]
-    assert f"Beats (burden) {num_v} ({100 * num_v / summary['num_beats']:.1f} %)" in words
-    assert "Burden: 0.9 % of the readable time, 5.6 s in 2 episodes." in words
+    assert f"Ventricular Beats {num_v} ({100 * num_v / summary['num_beats']:.1f} %)" in words
+    assert "Burden: 3.2 % of the readable time, 5.6 s in 2 episodes." in words
     for note in (*simulated.notes, "Research software, not a medical device."):
         assert note in words
 
@@ -99,7 +103,27 @@ def test_beats_of_a_strip_bear_their_class_and_probability(simulated: Findings):
     start = int(np.diff(simulated.sample)[simulated.readable()].argmax())
     assert drawing.count(">87</text>") >= 2
     assert f"{simulated.symbol[start]}</text>" in drawing
-    assert drawing.count('class="trace"') == 2
+    assert drawing.count('class="lead-name"') == 2
+
+
+def test_variability_of_known_intervals():
+    """800 ms in a quarter of an hour and 1,000 ms in the next, each with 40 ms up and down every 4 s."""
+    pytest.importorskip("neurokit2", reason="heart rate variability needs the extra analyze")
+    times, now = [0.0], 0.0
+    while now < 1800:
+        now += (0.8 if now < 900 else 1.0) + 0.04 * math.sin(2 * math.pi * 0.25 * now)
+        times.append(now)
+    recording = recording_of(np.zeros((1, 1800 * 1000), np.float32), ["I"], [])
+    sample = np.round(np.array(times[:-1]) * 1000).astype(np.int64)
+    found = nothing_found(replace(recording, rate_hz=1000.0))
+    found = replace(found, sample=sample, symbol=np.full(len(sample), "N"))
+    values = variability(found)
+    assert values["num_intervals"] == len(sample) - 1 and values["num_pieces"] == values["num_spectra"] == 6
+    assert values["sdann_ms"] == pytest.approx(np.std([800, 800, 800, 1000, 1000, 1000], ddof=1), rel=0.02)
+    assert values["sdnn_index_ms"] == pytest.approx(40 / math.sqrt(2), rel=0.05)
+    assert values["hf_ms2"] > 20 * values["lf_ms2"] and 300 < values["hf_ms2"] < 900
+    in_fibrillation = replace(found, events=(Event("AF", 0, 1_700_000, 0.9, 2000, 70.0),))
+    assert variability(in_fibrillation) == {}
 
 
 @pytest.mark.parametrize("num_leads", [1, 12])
@@ -110,7 +134,7 @@ def test_a_short_recording_is_drawn_whole(num_leads: int):
     sample = annotations.sample[annotations.sample < 10 * RATE_HZ]
     found = replace(nothing_found(recording), sample=sample, symbol=np.full(len(sample), "N"))
     shown = context(replace(found, probability=np.ones(len(sample), np.float32)))
-    assert [row["drawing"].count('class="trace"') for row in shown["whole"]] == [num_leads]
+    assert [row["drawing"].count('class="lead-name"') for row in shown["whole"]] == [num_leads]
     assert not shown["strips"] and not shown["hours"] and not shown["hrv"]["rows"]
     assert "200 or more are needed" in shown["hrv"]["why"]
 
@@ -152,7 +176,7 @@ def test_a_day_of_beats_stays_light():
         return np.stack([np.resize(beat, stop - start)] * len(leads))
 
     recording = replace(recording_of(np.zeros((3, 0), np.float32), ["a", "b", "c"], []), num_samples=num, samples=read)
-    symbol = rng.choice(list("NSVF"), len(sample), p=[0.9, 0.05, 0.04, 0.01])
+    symbol = rng.choice(list("NSVF"), len(sample), p=[0.01, 0.9, 0.08, 0.01])
     starts = np.sort(rng.integers(0, num - 5000, 4000))
     events = [
         Event(list(KINDS)[place % 13], int(start), int(start) + 5000, 0.9, 20, 100.0)
@@ -163,6 +187,68 @@ def test_a_day_of_beats_stays_light():
     page = holter_page(Findings(recording, (2, 0, 1), sample, symbol, probability, tuple(events), quality))
     assert len(page) < 3e6
     assert page.count('class="strip sheet"') == 3 * len(KINDS) + 3
+
+
+OVERLAPS = """<script>
+addEventListener("load", () => {
+  const found = [];
+  for (const svg of document.querySelectorAll("svg")) {
+    const boxes = [...svg.querySelectorAll("text")].map((each) => [each.textContent, each.getBoundingClientRect()]);
+    boxes.forEach(([words, a], place) => {
+      for (const [others, b] of boxes.slice(place + 1))
+        if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 &&
+            Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4) found.push(words + " / " + others);
+    });
+  }
+  const cut = [...document.querySelectorAll("main, table, figure, svg.sheet, .block, dd")].filter(
+    (each) => each.getBoundingClientRect().right > innerWidth + 1 && !each.closest(".scroll"));
+  document.documentElement.dataset.overlaps = found.join("; ");
+  document.documentElement.dataset.cut = cut.length;
+});
+</script>"""
+
+
+def real_findings(database: str, name: str) -> Findings:
+    """Beats and rhythms of a real recording as its annotators saw them, in place of what models find."""
+    folder = Path(__file__).parents[1] / "shared" / "data" / database
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there: real recordings are needed")
+    opened = open_database(folder)
+    recording = opened.recording(name)
+    annotations = opened.annotations(name, recording)
+    assert annotations is not None
+    index = annotations.beat_classes()
+    symbol = np.where((index >= 0) & (index < 4), np.array(list("NSVFN"))[index], "N")
+    named = {"AFIB": "AF", "VT": "VT", "VFL": "VF", "VFIB": "VF", "B": "bigeminy", "T": "trigeminy", "SVTA": "SVT"}
+    sample, events = annotations.sample, []
+    spans = [(named[span.name], span.start, span.stop) for span in annotations.rhythms if span.name in named]
+    gaps = np.flatnonzero(np.diff(sample) > 2 * recording.rate_hz)
+    for kind, start, stop in sorted([*spans, *(("pause", sample[n], sample[n + 1]) for n in gaps)], key=lambda e: e[1]):
+        num = int(((sample >= start) & (sample < stop)).sum())
+        rate = 60 * num * recording.rate_hz / (stop - start) if num > 1 else math.nan
+        events.append(Event(kind, int(start), int(stop), 0.9, num, rate))
+    found = replace(nothing_found(recording), sample=sample, symbol=symbol, events=tuple(events))
+    quality = np.ones((recording.num_leads, int(recording.duration_s // 10)), np.float32)
+    return replace(found, probability=np.full(len(sample), 0.9, np.float32), quality=quality)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("database", "name", "pages"), [("mitdb", "203", 12), ("mitdb", "232", 10), ("cudb", "cu01", 8)]
+)
+def test_a_real_browser_draws_and_prints_it(database: str, name: str, pages: int, tmp_path: Path):
+    find_chromium()
+    html = holter_page(real_findings(database, name))
+    file = tmp_path / f"{name}.html"
+    file.write_text(html.replace("</body>", OVERLAPS + "</body>"))
+    for width in (390, 1280):
+        page = open_page(file, tmp_path, width=width)
+        assert (page.data["ready"], page.data["errors"]) == ("true", "0")
+        assert int(page.data["drawings"]) == html.count("<svg ")
+        assert (page.data["overflow"], page.data["cut"], page.data["overlaps"]) == ("0", "0", "")
+    printed = print_page(file, tmp_path).read_bytes()
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= pages
+    assert set(re.findall(rb"/MediaBox \[0 0 (59[45])[\d.]* (84[12])[\d.]*\]", printed)) == {(b"594", b"841")}
 
 
 def test_clock_carries_rounded_seconds():

@@ -5,6 +5,7 @@ Findings ─► context: numbers, charts (holter_charts), strips read by slice �
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -52,6 +53,8 @@ def context(findings: Findings) -> dict[str, Any]:
     hours = findings.hours() if recording.duration_s > 3600 else []
     return {
         "record": str(recording.record_id),
+        # for the foot of printed pages: in a style sheet, escaped as CSS escapes
+        "record_css": "".join(f"\\{ord(letter):06x}" for letter in str(recording.record_id)),
         "facts": _facts(findings, summary),
         "findings": [_kind_row(findings, kind) for kind in KINDS if findings.of_kind(kind)],
         "absent": [kind for kind in KINDS if not findings.of_kind(kind)],
@@ -59,13 +62,15 @@ def context(findings: Findings) -> dict[str, Any]:
         "blocks": _blocks(findings, summary),
         "is_short": is_short,
         "whole": _whole(findings) if is_short else [],
-        "trend": charts.trend(findings),
-        "histogram": charts.histogram(rr_s[readable], normal[readable]),
-        "poincare": charts.poincare(rr_s[:-1][pairs], rr_s[1:][pairs], (normal[1:] & normal[:-1])[pairs]),
+        "trend": None if is_short else charts.trend(findings),
+        "histogram": None if is_short else charts.histogram(rr_s[readable], normal[readable]),
+        "poincare": None
+        if is_short
+        else charts.poincare(rr_s[:-1][pairs], rr_s[1:][pairs], (normal[1:] & normal[:-1])[pairs]),
         "hrv": _variability(findings),
         "hours": [_hour_row(row) for row in hours],
         "hourly": charts.by_hour(hours) if hours else None,
-        "af": _fibrillation(findings),
+        "af": None if is_short else _fibrillation(findings),
         "extremes": [] if is_short else _extremes(findings),
         "strips": [] if is_short else _strips_by_kind(findings),
         "has_signal": recording.has_signal,
@@ -94,10 +99,10 @@ def _facts(findings: Findings, summary: Mapping[str, Any]) -> list[tuple[str, st
 def _kind_row(findings: Findings, kind: str) -> dict[str, str]:
     """One line of the findings: how many, how long, how fast, how sure, and where the worst is."""
     events, rate_hz = findings.of_kind(kind), findings.recording.rate_hz
-    rates = [event.rate_bpm for event in events if np.isfinite(event.rate_bpm)]
+    rates = [event.rate_bpm for event in events if math.isfinite(event.rate_bpm)]
     extreme = min if kind in _SLOW else max
     worst = max(events, key=_badness(kind))
-    confidences = [event.confidence for event in events if np.isfinite(event.confidence)]
+    confidences = [event.confidence for event in events if math.isfinite(event.confidence)]
     return {
         "kind": kind,
         "meaning": KINDS[kind],
@@ -115,9 +120,9 @@ def _badness(kind: str) -> Callable[[Event], tuple[float, float]]:
     """Return what orders events of a kind: length, or rate, or slowness; the surer one of two alike."""
 
     def of(event: Event) -> tuple[float, float]:
-        rate = float(np.nan_to_num(event.rate_bpm))
+        rate = event.rate_bpm if math.isfinite(event.rate_bpm) else 0.0
         length = event.stop - event.start
-        return (length if kind in _LONG else -rate if kind in _SLOW else rate), float(np.nan_to_num(event.confidence))
+        return length if kind in _LONG else -rate if kind in _SLOW else rate, event.confidence
 
     return of
 
@@ -129,14 +134,6 @@ def _blocks(findings: Findings, summary: Mapping[str, Any]) -> list[tuple[str, l
 
     def burden(name: str) -> str:
         return f"{count(beats[name])} ({percent(beats[name] / num)})" if num else count(0)
-
-    def runs(kind: str) -> str:
-        found = findings.of_kind(kind)
-        if not found:
-            return "0"
-        rates = [event.rate_bpm for event in found if np.isfinite(event.rate_bpm)]
-        fastest = f", up to {count(max(rates))}/min" if rates else ""
-        return f"{count(len(found))}, longest {count(max(event.num_beats for event in found))} beats{fastest}"
 
     def bpm(value: float | None) -> str:
         return f"{decimal(value, 0)}/min" if value is not None else MISSING
@@ -161,23 +158,23 @@ def _blocks(findings: Findings, summary: Mapping[str, Any]) -> list[tuple[str, l
             "Pauses",
             [
                 ("Longest RR", f"{decimal(longest_rr)} s" if longest_rr is not None else MISSING),
-                ("Pauses of 2 s or more", count(events["pause"])),
+                ("Pauses", count(events["pause"])),
                 ("Asystole", spells("asystole")),
             ],
         ),
         (
             "Ventricular",
             [
-                ("Beats (burden)", burden("V")),
+                ("Beats", burden("V")),
                 ("Couplets", count(events["couplet"])),
-                ("VT", runs("VT")),
-                ("Slow runs", runs("IVR")),
+                ("VT", spells("VT")),
+                ("Slow runs", spells("IVR")),
                 ("Bigeminy", spells("bigeminy")),
                 ("Trigeminy", spells("trigeminy")),
                 ("VF or flutter", spells("VF")),
             ],
         ),
-        ("Supraventricular", [("Beats (burden)", burden("S")), ("SVT", runs("SVT"))]),
+        ("Supraventricular", [("Beats", burden("S")), ("SVT", spells("SVT"))]),
         (
             "Atrial fibrillation",
             [
@@ -266,7 +263,7 @@ def _variability(findings: Findings) -> dict[str, Any]:
 
 
 def _hour_row(row: Mapping[str, Any]) -> list[str]:
-    numbers = [clock(row["start_s"])[:-3], *(count(row[name]) for name in ("num_beats", "V", "S"))]
+    numbers = [f"{row['start_s'] / 3600:.0f}:00", *(count(row[name]) for name in ("num_beats", "V", "S"))]
     numbers += [decimal(row["mean_rate_bpm"], 0), decimal(row["shortest_rr_s"]), decimal(row["longest_rr_s"])]
     numbers += [decimal(row["af_s"] / 60, 1), decimal(row["unreadable_s"] / 60, 1)]
     return numbers + [count(row[kind]) if row[kind] else "·" for kind in ("VF", "VT", "SVT", "couplet", "pause")]
@@ -292,24 +289,33 @@ def _extremes(findings: Findings) -> list[dict[str, Any]]:
 
 
 def _strips_by_kind(findings: Findings) -> list[dict[str, Any]]:
-    """Return for each kind its worst events as strips, by time."""
-    sections, rate_hz = [], findings.recording.rate_hz
+    """Return for each kind its worst events as strips, by time; no strip of a kind overlaps another."""
+    sections, rate_hz, strip = [], findings.recording.rate_hz, _strip_samples(findings)
     for kind in KINDS:
-        worst = sorted(findings.of_kind(kind), key=_badness(kind), reverse=True)[:STRIPS_PER_KIND]
-        figures = []
-        for event in sorted(worst, key=lambda event: event.start):
-            length, strip = event.stop - event.start, _strip_samples(findings)
+        chosen: dict[int, Event] = {}
+        for event in sorted(findings.of_kind(kind), key=_badness(kind), reverse=True):
+            length = event.stop - event.start
             # a short event stands in the middle; of a long one the strip shows how it starts
             start = (event.start + event.stop - strip) // 2 if length < strip else event.start - strip // 5
-            parts = [f"{clock(event.start / rate_hz)}, {duration(length / rate_hz)}", f"{count(event.num_beats)} beats"]
-            if np.isfinite(event.rate_bpm):
+            if all(abs(start - other) >= strip for other in chosen):
+                chosen[start] = event
+            if len(chosen) == STRIPS_PER_KIND:
+                break
+        figures = []
+        for start, event in sorted(chosen.items()):
+            seconds = duration((event.stop - event.start) / rate_hz)
+            parts = [clock(event.start / rate_hz), seconds, _beats(event.num_beats)]
+            if math.isfinite(event.rate_bpm):
                 parts.append(f"{event.rate_bpm:.0f}/min")
             figures.append(_figure(findings, ", ".join(parts), start, f"confidence {percent(event.confidence, 0)}"))
         if figures:
-            sections.append(
-                {"kind": kind, "meaning": KINDS[kind], "num": len(findings.of_kind(kind)), "figures": figures}
-            )
+            num = len(findings.of_kind(kind))
+            sections.append({"kind": kind, "meaning": KINDS[kind], "num": num, "figures": figures})
     return sections
+
+
+def _beats(num: int) -> str:
+    return f"{count(num) if num else 'no'} beat{'' if num == 1 else 's'}"
 
 
 def _strip_samples(findings: Findings) -> int:
@@ -352,8 +358,12 @@ def _draw(findings: Findings, start: int, stop: int, leads: Sequence[int], title
         [recording.lead_names[lead] for lead in leads],
         start / rate_hz,
         Beats.of_classes(findings.sample[first:last] / rate_hz, findings.symbol[first:last].tolist()),
-        [Rhythm(event.start / rate_hz, event.stop / rate_hz, event.kind) for event in findings.events],
+        [
+            Rhythm(event.start / rate_hz, event.stop / rate_hz, event.kind)
+            for event in findings.events
+            if event.start < stop and event.stop > start
+        ],
     )
-    found = f"{last - first} beats" if last > first else "no beats"
+    found = _beats(int(last - first))
     label = f"ECG strip at {clock(start / rate_hz)}, leads {', '.join(strip.lead_names)}, {found}. {title}"
     return sheet(strip, label, findings.probability[first:last])

@@ -29,6 +29,12 @@ MM_PER_MV = 10.0
 ROW_S = 10.0
 """Longer strips are broken into rows of this length."""
 
+LEAD_IN_S = 0.4
+"""Paper before the signal, for the calibration pulse."""
+
+PULSE_S, PULSE_MV = (0.08, 0.12, 0.12, 0.32, 0.32, 0.36), (0.0, 0.0, 1.0, 1.0, 0.0, 0.0)
+"""Corners of the calibration pulse of 1 mV, in seconds from the paper's edge."""
+
 CLASS_COLOURS: dict[str, str] = {"N": "#33373d", "S": "#0a64ad", "V": "#c8102e", "F": "#7b2cbf", "Q": "#00796b"}
 """Colour of each AAMI class. The letter always stands beside it, so that colour alone says nothing."""
 
@@ -37,7 +43,6 @@ FORMATS = ("png", "svg", "pdf")
 
 _PAPER, _FINE, _BOLD, _INK, _QUIET = "#fffaf8", "#fadcd8", "#eeb0a9", "#16181c", "#5b6068"
 _SQUARE_S, _SQUARE_MV = 0.2, 0.5  # a bold square, 5 mm by 5 mm
-_LEAD_IN_S = 0.4  # paper before the signal, for the calibration pulse
 _LABEL_ROOM_MV = 0.45
 _LANE_ABOVE_MV = (1.3, 5.0)  # least and most paper above a lead's median
 _LANE_BELOW_MV = (0.5, 3.5)
@@ -147,12 +152,12 @@ def strip_figure(strip: Strip, title: str = "") -> Figure:
         raise HeartlmError("there is no signal to draw: the strip has no leads or no samples")
     rows = strip.rows()
     heights_mm = [_height_mv(row) * MM_PER_MV for row in rows]
-    width_mm = (min(strip.duration_s, ROW_S) + _LEAD_IN_S) * MM_PER_S + 2 * _SIDE_MM
+    width_mm = (min(strip.duration_s, ROW_S) + LEAD_IN_S) * MM_PER_S + 2 * _SIDE_MM
     height_mm = _HEADING_MM + sum(heights_mm) + len(rows) * _TIME_AXIS_MM
     figure = Figure(figsize=(width_mm / 25.4, height_mm / 25.4), facecolor="white")
     top_mm = height_mm - _HEADING_MM
     for row, row_mm in zip(rows, heights_mm, strict=True):
-        row_width = (row.duration_s + _LEAD_IN_S) * MM_PER_S / width_mm
+        row_width = (row.duration_s + LEAD_IN_S) * MM_PER_S / width_mm
         place = (_SIDE_MM / width_mm, (top_mm - row_mm) / height_mm, row_width, row_mm / height_mm)
         draw_strip(figure.add_axes(place), row)
         top_mm -= row_mm + _TIME_AXIS_MM
@@ -169,7 +174,7 @@ def draw_strip(axes: Axes, strip: Strip) -> None:
     """
     stacked = lanes(strip)
     bottom = stacked[-1].bottom
-    left, top = strip.start_s - _LEAD_IN_S, bottom + _height_mv(strip)
+    left, top = strip.start_s - LEAD_IN_S, bottom + _height_mv(strip)
     axes.set_xlim(left, strip.stop_s)
     axes.set_ylim(bottom, top)
     _draw_paper(axes, left, strip.stop_s, bottom, top)
@@ -244,9 +249,9 @@ def _multiples(step: float, low: float, high: float) -> NDArray[np.floating]:
 def _draw_lane(axes: Axes, lane: Lane, strip: Strip) -> None:
     time_s = strip.start_s + np.arange(len(lane.trace)) / strip.rate_hz
     axes.plot(time_s, lane.trace + lane.zero, color=_INK, linewidth=0.8, solid_joinstyle="round", zorder=4)
-    pulse_s = strip.start_s - _LEAD_IN_S + np.array([0.08, 0.12, 0.12, 0.32, 0.32, 0.36])
-    axes.plot(pulse_s, lane.zero + np.array([0.0, 0, 1, 1, 0, 0]), color=_INK, linewidth=0.8, zorder=4)
-    _write(axes, strip.start_s - _LEAD_IN_S + 0.06, lane.zero + 1.08, lane.name, color=_INK, size=8, va="bottom")
+    pulse_s = strip.start_s - LEAD_IN_S + np.array(PULSE_S)
+    axes.plot(pulse_s, lane.zero + np.array(PULSE_MV), color=_INK, linewidth=0.8, zorder=4)
+    _write(axes, strip.start_s - LEAD_IN_S + 0.06, lane.zero + 1.08, lane.name, color=_INK, size=8, va="bottom")
     if not np.isfinite(lane.trace).any():
         _write(axes, strip.start_s + strip.duration_s / 2, lane.zero, "no signal", color=_QUIET, size=8, ha="center")
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from heartlm.report.numbers import MISSING, clock, decimal, percent
 from heartlm.report.run_folder import is_number
-from heartlm.report.strip import Strip, lanes
+from heartlm.report.strip import LEAD_IN_S, PULSE_MV, PULSE_S, Strip, lanes
 from heartlm.report.svg import Markup, drawing, group, line, path_of, rectangle, tag, text
 
 MM = 4.0
@@ -110,11 +110,11 @@ def sheet(strip: Strip, label: str, probability: NDArray[np.float32] | None = No
     Args:
         strip: what is drawn; each lead is centred on its lane, and clipped to it where it is taller.
         label: describes the drawing to those who cannot see it.
-        probability: of each beat's class, `[num_beats]`; written below its letter in per cent.
+        probability: of the class of each beat of the strip, `[num_beats]`; written below its letter in per cent.
     """
     stacked, rows = lanes(strip), _rhythm_rows(strip)
     top = RHYTHM_ROW * len(rows) + (BEAT_LANE if strip.beats is not None else 6)
-    paper = Paper(strip.duration_s, stacked[-1].bottom, 0.0, 10.0, top)
+    paper = Paper(strip.duration_s, stacked[-1].bottom, 0.0, 10.0, top, LEAD_IN_S)
     parts = [_squares(paper)]
     for row, spans in enumerate(rows):
         y = RHYTHM_ROW * (row + 1) - 3
@@ -125,7 +125,9 @@ def sheet(strip: Strip, label: str, probability: NDArray[np.float32] | None = No
     for lane in stacked:
         trace, rate_hz = _thinned(np.asarray(lane.trace, np.float64), strip.rate_hz)
         parts += _trace(paper, np.clip(trace + lane.zero, lane.bottom, ceiling), rate_hz, start_s=0.0, class_="trace")
-        parts.append(text(5, paper.y(lane.zero) - 8, lane.name, class_="lead-name"))
+        pulse = path_of([second * MM_PER_S * MM for second in PULSE_S], [paper.y(lane.zero + mv) for mv in PULSE_MV])
+        parts.append(tag("path", d=pulse, class_="trace"))
+        parts.append(text(4, paper.y(lane.zero + 1) - 4, lane.name, class_="lead-name"))
         if not np.isfinite(trace).any():
             parts.append(text(paper.width / 2, paper.y(lane.zero), "no signal", class_="lead-name"))
         ceiling = lane.bottom
@@ -148,8 +150,8 @@ def _rhythm_rows(strip: Strip) -> list[list[tuple[float, float, str]]]:
     for rhythm in strip.rhythms:
         start, stop = max(rhythm.start_s, strip.start_s), min(rhythm.stop_s, strip.stop_s)
         if start < stop:
-            unit = MM_PER_S * MM
-            span = (unit * (start - strip.start_s), unit * (stop - strip.start_s), rhythm.name)
+            places = [(edge - strip.start_s + LEAD_IN_S) * MM_PER_S * MM for edge in (start, stop)]
+            span = (places[0], places[1], rhythm.name)
             ends = [max(row[-1][1], row[-1][0] + 8 * len(row[-1][2])) for row in rows]
             free = next((row for row, end in zip(rows, ends, strict=True) if end + 3 <= span[0]), None)
             if free is None:
@@ -163,9 +165,7 @@ def _sheet_letters(paper: Paper, strip: Strip, probability: NDArray[np.float32] 
     assert strip.beats is not None
     for place, (time_s, name) in enumerate(zip(strip.beats.time_s, strip.beats.labels, strict=True)):
         x = paper.x(time_s - strip.start_s)
-        if not 0 <= x <= paper.width:
-            continue
-        at, parts = min(max(x, 7), paper.width - 7), []
+        at, parts = min(x, paper.width - 7), []
         if probability is not None:
             sure = min(int(100 * probability[place]), 99) if np.isfinite(probability[place]) else MISSING
             parts = [tag("title", f"{clock(time_s, 2)}: {name}, {sure} %")]
@@ -212,6 +212,7 @@ class Paper:
     high_mv: float
     mm_per_mv: float
     top: float = LANE
+    lead_in_s: float = 0.0
 
     @classmethod
     def of(cls, signal: NDArray[np.float64], rate_hz: float) -> Paper | None:
@@ -235,7 +236,7 @@ class Paper:
     @property
     def width(self) -> float:
         """The length of the paper."""
-        return self.duration_s * MM_PER_S * MM
+        return (self.duration_s + self.lead_in_s) * MM_PER_S * MM
 
     @property
     def bottom(self) -> float:
@@ -244,7 +245,7 @@ class Paper:
 
     def x(self, time_s: float) -> float:
         """Return the place of a time."""
-        return time_s * MM_PER_S * MM
+        return (time_s + self.lead_in_s) * MM_PER_S * MM
 
     def y(self, millivolts: float) -> float:
         """Return the place of a voltage."""
