@@ -20,6 +20,7 @@ from heartlm.ecg.simulator import SimulationConfig, simulate_recording
 from heartlm.report.holter import context, holter_page
 from heartlm.report.numbers import clock
 from tests.browser import find_chromium, open_page, print_page
+from tests.conftest import shared_data
 
 RATE_HZ = 250
 
@@ -210,10 +211,7 @@ addEventListener("load", () => {
 
 def real_findings(database: str, name: str) -> Findings:
     """Beats and rhythms of a real recording as its annotators saw them, in place of what models find."""
-    folder = Path(__file__).parents[1] / "shared" / "data" / database
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there: real recordings are needed")
-    opened = open_database(folder)
+    opened = open_database(shared_data(database))
     recording = opened.recording(name)
     annotations = opened.annotations(name, recording)
     assert annotations is not None
