@@ -37,7 +37,7 @@ from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.splits import DS2
 from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
-from heartlm.evaluation.episodes import compare_spans
+from heartlm.evaluation.episodes import compare_spans, merged
 from heartlm.evaluation.matching import match_beats
 
 NUM_DRAWN = 200
@@ -156,7 +156,7 @@ def by_event(steps: Steps, name: str, folder: Path, kinds: tuple[str, ...]) -> l
         methods = {OURS: spans_of(content["events"], rate_hz), OTHER: rules_of(peaks, sure, rate_hz)}
         for method, found in methods.items():
             for kind in (each for each in kinds if method == OURS or each in ("pause", "bradycardia", "tachycardia")):
-                each = compare_spans(reference[kind], found[kind], recording.num_samples)
+                each = compare_spans(merged(reference[kind]), merged(found[kind]), recording.num_samples)
                 tally = tallies.setdefault((kind, method), Tally())
                 tally.add(patient, each.num_reference, each.num_found, each.num_predicted, each.num_confirmed)
         if "VF" in kinds:

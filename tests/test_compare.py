@@ -167,7 +167,10 @@ def test_wrong_input_is_one_line(pair: tuple[Path, Path], tmp_path: Path, capsys
     reference, test = pair
     record = open_database(reference).record_ids[0]
     (broken := tmp_path / f"{record}.bad").write_bytes(b"\x01\x02")
+    back = [1 << 10 | 500, 1 << 10 | 200, 59 << 10, 0xFFFF, 0xFF00, 1 << 10, 0]  # N, N, a skip by −256, N, the end
+    (tmp_path / f"{record}.back").write_bytes(np.array(back, "<u2").tobytes())
     cases = {
+        "annotation 3 is earlier": [str(reference / record), f"{tmp_path / record}.back"],
         "learning period of 300 s": [f"{reference / record}.atr", str(test)],
         "no such recording": [str(reference / "none"), str(test)],
         "no such file": [str(reference / record), str(test / "none")],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
-from heartlm.evaluation.episodes import compare_spans, runs, score_episodes
+from heartlm.evaluation.episodes import compare_spans, merged, runs, score_episodes
 from heartlm.evaluation.rhythm import Flutter, WindowRule, score_windows, window_labels
 
 LETTERS = {"n": RHYTHM_INDEX["N"], "a": RHYTHM_INDEX["AFIB"], "f": RHYTHM_INDEX["AFL"], "-": UNLABELLED}
@@ -116,6 +116,14 @@ def test_episodes_agree_with_counting_seconds(truth: np.ndarray, called: np.ndar
     assert measured.num_found == len(found)
     delay = [np.flatnonzero(called & (episode == each))[0] - np.flatnonzero(episode == each)[0] for each in found]
     assert list(measured.delay_s) == delay
+
+
+def test_overlapping_spans_are_merged_first_or_refused() -> None:
+    spans = [[40, 50], [0, 10], [2, 5], [8, 20], [20, 30]]
+    assert merged(spans).tolist() == [[0, 30], [40, 50]]
+    assert merged([]).shape == (0, 2)
+    with pytest.raises(ValueError, match="not overlap"):
+        compare_spans(spans, [], 100)
 
 
 def test_onset_delays_of_all_recordings_together() -> None:

@@ -289,9 +289,14 @@ def compare_record(
     Episodes of a recording of unknown length end with the last annotation of either file.
 
     Raises:
-        HeartlmError: the recording ends within the learning period.
+        HeartlmError: the recording ends within the learning period, or annotations are not in order of time.
     """
     rate_hz, length = recording.rate_hz, recording.num_samples
+    for file in (reference, test):
+        if len(back := np.flatnonzero(np.diff(file.sample) < 0)):
+            raise HeartlmError(
+                f"{file.path}: annotation {back[0] + 2} is earlier than the one before it; write them in order of time"
+            )
     last = max(max(positions(file, rate_hz), default=0) for file in (reference, test))
     start, end = int(learning_s * rate_hz + 0.5), length or last
     if end <= start:

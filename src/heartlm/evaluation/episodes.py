@@ -53,11 +53,14 @@ def compare_spans(
     """Compare spans of one recording between `start` and `stop`; what lies outside is cut off.
 
     Args:
-        reference: starts and ends, `[num_spans, 2]`, ascending, none overlapping another.
+        reference: starts and ends, `[num_spans, 2]`, ascending, none overlapping another (see `merged`).
         predicted: the same of the prediction.
         stop: where the comparison ends.
         start: where it begins.
         ticks_hz: units a second of all of these; by default they are seconds.
+
+    Raises:
+        ValueError: spans overlap, or do not ascend.
     """
     true, called = _cut(reference, start, stop), _cut(predicted, start, stop)
     shared = _shared(true, called)
@@ -77,6 +80,15 @@ def compare_spans(
     )
 
 
+def merged(spans: ArrayLike) -> Floats:
+    """Spans in any order, sorted, and those that overlap or touch as one; float64 `[num_spans, 2]`."""
+    whole = np.asarray(spans, np.float64).reshape(-1, 2)
+    whole = whole[np.argsort(whole[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(whole[:, 1])
+    first = np.flatnonzero(np.append(True, whole[1:, 0] > reach[:-1])[: len(whole)])
+    return np.stack([whole[first, 0], np.maximum.reduceat(whole[:, 1], first) if len(whole) else whole[:, 1]], axis=1)
+
+
 def runs(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Where flags in a row are set: first and one past the last, int64 `[num_runs, 2]`."""
     return np.flatnonzero(np.diff(flags, prepend=False, append=False)).reshape(-1, 2)
@@ -85,6 +97,8 @@ def runs(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
 def _cut(spans: ArrayLike, start: float, stop: float) -> Floats:
     """The spans that touch `[start, stop)`, cut to it; float64 `[num_spans, 2]`."""
     whole = np.asarray(spans, np.float64).reshape(-1, 2)
+    if (np.diff(whole.ravel()) < 0).any():
+        raise ValueError("spans must ascend and not overlap")
     return whole[(whole[:, 1] >= start) & (whole[:, 0] < stop)].clip(start, stop)
 
 
