@@ -19,8 +19,12 @@ import pytest
 import torch
 
 from heartlm.cli.main import main
+from heartlm.corpus.corpus import open_corpus
 from heartlm.files import sha256_of
 from heartlm.training.checkpoint import Checkpoints
+from heartlm.training.config import FinetuneConfig
+from heartlm.training.finetune import finetune, rows_of_patients
+from heartlm.training.run_folder import RunFolder
 
 STEPS = 120
 SMALL = ["--window", "16", "--batch-size", "4", "--threads", "1", "--device", "cpu", "--log-every", "1"]
@@ -333,10 +337,24 @@ def test_finetuning_settings_that_cannot_be(
     assert "head: 'window' found" in refused(capfd, *beats, "--head", "window")
     assert "dropout: 1.0 found" in refused(capfd, *beats, "--dropout", "1")
     assert "run: nothing found" in refused(capfd, "finetune", "--corpus", tiny_corpus)
-    assert "is a finetune run, a pretrained one expected" in refused(capfd, "finetune", tiny_finetuned, *beats[2:])
+    assert "patients: 'mitdb/999' found" in refused(capfd, *beats, "--patients", "mitdb/999")
     assert "no run.json" in refused(capfd, "finetune", tiny_corpus, *beats[2:])
     assert "corpus: nothing found" in refused(capfd, "finetune", tiny_pretrained)
     assert not (tmp_path / "run").exists()
+
+
+def test_finetuning_some_patients_alone_from_a_fine_tuned_run(
+    tiny_corpus: Path, tiny_finetuned: Path, tmp_path: Path
+) -> None:
+    corpus = open_corpus(tiny_corpus)
+    rows = corpus.records.select("train")
+    one, *others = sorted(set(corpus.records.patient_id[rows].tolist()))
+    assert others
+    config = FinetuneConfig(tiny_corpus, tmp_path / "run", window=32, steps=2, run=tiny_finetuned, patients=one)
+    assert finetune(config) == tmp_path / "run"
+    chosen = rows_of_patients(corpus, rows, config.patient_ids)
+    assert set(corpus.records.patient_id[chosen].tolist()) == {one}
+    assert RunFolder(tmp_path / "run").about["parent"] == str(tiny_finetuned)
 
 
 class Command:

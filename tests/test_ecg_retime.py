@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from heartlm.cli.main import main
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Annotations
-from heartlm.ecg.retime import ATRIAL, NORMAL, OWN, Beat, Rhythms, lay_out, retime_database
+from heartlm.ecg.retime import ATRIAL, NORMAL, OWN, Beat, Rhythms, lay_out, retime_database, source_beats
 from heartlm.ecg.simulator import SimulationConfig, simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
@@ -36,6 +37,27 @@ def test_recordings_are_of_training_patients_and_for_training(simulated: Path, t
         assert (annotations := made.annotations(record)) is not None
         assert set(annotations.symbol.tolist()) <= {"N", "A", "V"}
         assert annotations.num_beats >= 200
+
+
+def test_without_labels_beats_are_judged_from_the_signal(simulated: Path, tmp_path: Path) -> None:
+    """Annotated beats keep their places and lose their labels: what is taken for N and V is N and V."""
+    database, agreed, judged = open_database(simulated), 0, 0
+    for record in database.record_ids:
+        recording, annotations = database.recording(record), database.annotations(record)
+        assert annotations is not None
+        hidden = replace(annotations, symbol=np.full(annotations.num_beats, "N", "<U1"), beats_labelled=False)
+        assert source_beats(recording, hidden, labels=True) is None
+        if (beats := source_beats(recording, hidden, labels=False)) is None:
+            continue
+        classes = annotations.beat_classes()[np.isin(annotations.sample, beats.sample)]
+        for symbol, index in (("N", 0), ("V", 2)):
+            agreed += int((classes[beats.symbol == symbol] == index).sum())
+            judged += int((beats.symbol == symbol).sum())
+    assert judged > 1000
+    assert agreed / judged > 0.95
+    retime_database(simulated, tmp_path / "drawn", copies=1, num_beats=200, labels=False)
+    made = open_database(tmp_path / "drawn")
+    assert all((known := made.annotations(record)) is not None and known.beats_labelled for record in made.record_ids)
 
 
 def test_the_same_seed_writes_the_same_bytes(simulated: Path, tmp_path: Path) -> None:

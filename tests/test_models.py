@@ -359,7 +359,7 @@ def test_a_model_is_the_same_after_a_round_trip(tmp_path: Path) -> None:
 
 def test_a_foundation_keeps_its_trunk_under_a_new_head(saved: Path) -> None:
     original, _ = load_model(saved)
-    model, info = load_foundation(saved, num_classes=4, pooled=False, dropout=0.25, keep_weights=True)
+    model, info = load_foundation(saved, classes=tuple("NSVF"), pooled=False, dropout=0.25, keep_weights=True)
     tensors = model.state_dict()
     assert set(tensors) - set(original.state_dict()) == {"class_head.weight", "class_head.bias"}
     assert all(torch.equal(tensors[name], value) for name, value in original.state_dict().items())
@@ -371,15 +371,25 @@ def test_a_foundation_keeps_its_trunk_under_a_new_head(saved: Path) -> None:
 def test_a_fine_tuned_model_takes_another_head(tmp_path: Path) -> None:
     model = model_of(num_classes=2)
     save_model(tmp_path / "model", model, info_of(model, task="rhythm", classes=("other", "AFIB")))
-    again, _ = load_foundation(tmp_path / "model", num_classes=4, pooled=False, dropout=0.0, keep_weights=True)
+    again, _ = load_foundation(tmp_path / "model", classes=tuple("NSVF"), pooled=False, dropout=0.0, keep_weights=True)
     assert again.class_logits(some_codes()).shape == (B, T, 4)
     assert torch.equal(again.trunk.blocks[1].qkv.weight, model.trunk.blocks[1].qkv.weight)
+
+
+def test_a_fine_tuned_model_keeps_its_head_for_the_same_labels(tmp_path: Path) -> None:
+    model = model_of(num_classes=2)
+    save_model(tmp_path / "model", model, info_of(model, task="rhythm", classes=("other", "AFIB")))
+    asked = {"pooled": False, "dropout": 0.0, "keep_weights": True}
+    same, _ = load_foundation(tmp_path / "model", classes=("other", "AFIB"), **asked)
+    others, _ = load_foundation(tmp_path / "model", classes=("other", "AFL"), **asked)
+    assert torch.equal(same.class_logits(some_codes()), model.class_logits(some_codes()))
+    assert not torch.equal(others.class_logits(some_codes()), model.class_logits(some_codes()))
 
 
 def test_from_scratch_keeps_shape_and_geometry_alone(saved: Path) -> None:
     original, _ = load_model(saved)
     torch.manual_seed(1)
-    model, info = load_foundation(saved, num_classes=4, pooled=False, dropout=0.0, keep_weights=False)
+    model, info = load_foundation(saved, classes=tuple("NSVF"), pooled=False, dropout=0.0, keep_weights=False)
     assert info.config == original.config
     for name, value in original.state_dict().items():
         fresh = model.state_dict()[name]
@@ -391,7 +401,7 @@ def refused(folder: Path) -> str:
     messages = []
     for load in (
         load_model,
-        lambda path: load_foundation(path, num_classes=2, pooled=False, dropout=0, keep_weights=True),
+        lambda path: load_foundation(path, classes=("N", "V"), pooled=False, dropout=0, keep_weights=True),
     ):
         with pytest.raises(HeartlmError) as error:
             load(folder)

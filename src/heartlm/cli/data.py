@@ -43,10 +43,12 @@ class RetimeOptions:
     """What to lay out again, and where to.
 
     Attributes:
-        database: the folder of a database with signals and labelled beats.
+        database: the folder of a database with signals and beats.
         folder: the folder to write; it must not exist yet, or be empty.
         copies: recordings made of each training recording.
         beats: about how many beats each has.
+        labels: take normal and ventricular beats by their labels; without, judge them from the signal: for
+            recordings without labels, and for pretraining.
         seed: the number everything random follows from.
         replace: replace a database that is in `folder` already.
     """
@@ -55,6 +57,7 @@ class RetimeOptions:
     folder: Path
     copies: int = 2
     beats: int = 1500
+    labels: bool = True
     seed: int = 0
     replace: bool = False
 
@@ -146,7 +149,10 @@ def run_retime(argv: Sequence[str]) -> int:
         argv,
         command="data retime",
         summary="Lay the beats of training patients out on rhythms that few patients have, to train on beside them.",
-        examples=["heartlm data retime data/mitdb data/mitdb-retimed --copies 3"],
+        examples=[
+            "heartlm data retime data/mitdb data/mitdb-retimed --copies 3",
+            "heartlm data retime data/holters data/holters-retimed --no-labels",
+        ],
         positionals=["database", "folder"],
     )
     for name in ("copies", "beats"):
@@ -158,11 +164,17 @@ def run_retime(argv: Sequence[str]) -> int:
 
     _make_sure_nothing_is_lost(options)
     skipped = retime_database(
-        options.database, options.folder, copies=options.copies, num_beats=options.beats, seed=options.seed
+        options.database,
+        options.folder,
+        copies=options.copies,
+        num_beats=options.beats,
+        seed=options.seed,
+        labels=options.labels,
     )
     print(f"{options.folder}: {options.copies} recordings of each training recording of {options.database}")
     if skipped:
-        print(f"left out, irregular or without signal or labelled beats: {', '.join(skipped)}")
+        beats = "labelled beats" if options.labels else "beats"
+        print(f"left out, irregular or without signal or {beats}: {', '.join(skipped)}")
     return 0
 
 

@@ -9,6 +9,10 @@ sustained supraventricular tachycardia (all annotated A); and what must not be t
 comes and goes slowly, arousal, respiratory arrhythmia, blocked beats, atrial fibrillation at any rate (all N). The P
 wave of an ectopic atrial beat is inverted, late or missing; the T wave is shortened with the interval. Ventricular
 premature beats are the patient's own.
+
+Which beats are normal is known from labels. Without them it is judged from the signal: a beat is normal if its QRS
+complex is the usual one and it comes in time, and ventricular if its QRS complex is another one and it comes early.
+Beats on a drawn rhythm have labels by construction, so recordings without labels can teach supraventricular beats.
 """
 
 from __future__ import annotations
@@ -22,7 +26,6 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.simulator.randomness import stream
@@ -44,6 +47,13 @@ FEWEST_INTERVALS, MOST_IRREGULAR = 300, 0.08
 logarithms is at most the second number."""
 FEWEST_VENTRICULAR = 10
 """Ventricular beats are laid out where the patient has at least this number."""
+
+USUAL, OTHER = 0.9, 0.8
+"""Without labels: from the first correlation with the median QRS complex on a beat is a usual one, below the second it
+may be ventricular."""
+IN_TIME, FEWEST_IN_TIME = 0.15, 0.7
+"""Without labels: a beat is in time if its interval differs from the median around by at most the first share; a
+recording with fewer such beats than the second share is irregular."""
 
 NORMAL, ATRIAL, VENTRICULAR = "N", "A", "V"
 OWN, INVERTED, LATE, NONE = range(4)
@@ -271,7 +281,9 @@ def _add(signal: Floats, first: int, piece: Floats) -> None:
         signal[first : first + len(piece)] += piece[: len(signal) - first]
 
 
-def retime_database(folder: Path, out: Path, *, copies: int = 2, num_beats: int = 1500, seed: int = 0) -> list[str]:
+def retime_database(
+    folder: Path, out: Path, *, copies: int = 2, num_beats: int = 1500, seed: int = 0, labels: bool = True
+) -> list[str]:
     """Write a database of recordings with the beats of the training patients of another, on drawn rhythms.
 
     Args:
@@ -281,10 +293,11 @@ def retime_database(folder: Path, out: Path, *, copies: int = 2, num_beats: int 
         copies: recordings made of each.
         num_beats: about how many beats each has.
         seed: the number everything random follows from, beside the name of the recording.
+        labels: take normal and ventricular beats by their labels; without, judge them from the signal.
 
     Returns:
-        Names of the training recordings that cannot be used: without signal or labelled beats, or with an irregular
-        rhythm.
+        Names of the training recordings that cannot be used: without signal or beats (or, with `labels`, labelled
+        ones), or with an irregular rhythm.
 
     Raises:
         HeartlmError: a recording is unreadable, none can be used, or `out` cannot be written.
@@ -296,18 +309,19 @@ def retime_database(folder: Path, out: Path, *, copies: int = 2, num_beats: int 
         for record_id in track(training, len(training), "retime"):
             recording = database.recording(record_id)
             annotations = database.annotations(record_id, recording)
-            if annotations is None or (intervals_s := sinus_intervals_s(recording, annotations)) is None:
+            beats = None if annotations is None else source_beats(recording, annotations, labels)
+            if beats is None or (intervals_s := sinus_intervals_s(beats)) is None:
                 skipped.append(record_id)
                 continue
             for copy in range(copies):
                 name = f"{record_id}_{copy + 1}"
                 rng = stream(seed, *record_id.encode(), copy)
-                _write(temporary, name, recording, annotations, intervals_s, num_beats, rng)
+                _write(temporary, name, recording, beats, intervals_s, num_beats, rng)
                 patients[name] = database.patient_of(record_id).split("/")[-1]
         if not patients:
             raise HeartlmError(
-                f"{folder}: no training recording can be retimed: each needs a signal, labelled beats and "
-                f"{FEWEST_INTERVALS} regular intervals between normal ones"
+                f"{folder}: no training recording can be retimed: each needs a signal, {'labelled ' if labels else ''}"
+                f"beats and {FEWEST_INTERVALS} regular intervals between normal ones"
             )
         (temporary / "RECORDS").write_text("".join(f"{name}\n" for name in patients))
         write_json(temporary / "database.json", _about(database, patients))
@@ -315,12 +329,48 @@ def retime_database(folder: Path, out: Path, *, copies: int = 2, num_beats: int 
     return skipped
 
 
-def sinus_intervals_s(recording: Recording, annotations: Annotations) -> Doubles | None:
-    """Intervals between normal beats in a row; None where the recording cannot be retimed."""
-    if not (recording.has_signal and annotations.beats_labelled):
+def source_beats(recording: Recording, annotations: Annotations, labels: bool) -> Annotations | None:
+    """Beats of a recording with the codes N, V, or none for what is not laid out; None where it cannot be used.
+
+    Args:
+        recording: with its signal.
+        annotations: its beats.
+        labels: take their labels; without, judge them from the signal.
+    """
+    if "mV" not in recording.units or not recording.has_signal or (labels and not annotations.beats_labelled):
         return None
-    normal = annotations.beat_classes() == BEAT_CLASSES.index("N")
-    intervals_s = (np.diff(annotations.sample) / annotations.rate_hz)[normal[1:] & normal[:-1]]
+    if labels:
+        classes = annotations.beat_classes().tolist()
+        symbol = np.array([{0: NORMAL, 2: VENTRICULAR}.get(each, "") for each in classes], "<U1")
+        return Annotations(annotations.rate_hz, annotations.sample, symbol)
+    lead = np.nan_to_num(recording.signal(leads=[recording.units.index("mV")])[0])
+    qrs = np.arange(round(QRS_S * recording.rate_hz), round(QRS_END_S * recording.rate_hz))
+    sample = annotations.sample
+    sample = sample[(sample + qrs[0] >= 0) & (sample + qrs[-1] < len(lead))]
+    if len(sample) < FEWEST_INTERVALS:
+        return None
+    pieces = lead[sample[:, None] + qrs].astype(np.float64)
+    pieces -= pieces.mean(axis=1, keepdims=True)
+    usual = np.median(pieces, axis=0)
+    size = np.linalg.norm(pieces, axis=1) * np.linalg.norm(usual)
+    correlation = pieces @ usual / np.maximum(size, 1e-12)
+    interval = np.diff(sample, prepend=sample[0]).astype(np.float64)
+    interval[0] = interval[1]
+    around = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(interval, 5, mode="edge"), 11), axis=1)
+    in_time = np.abs(interval / around - 1) <= IN_TIME
+    if in_time.mean() < FEWEST_IN_TIME:
+        return None
+    early = interval < (1 - IN_TIME) * around
+    symbol = np.where(
+        (correlation >= USUAL) & in_time, NORMAL, np.where((correlation < OTHER) & early, VENTRICULAR, "")
+    )
+    return Annotations(recording.rate_hz, sample, symbol.astype("<U1"))
+
+
+def sinus_intervals_s(beats: Annotations) -> Doubles | None:
+    """Intervals between normal beats in a row; None where there are few or they are irregular."""
+    normal = beats.symbol == NORMAL
+    intervals_s = (np.diff(beats.sample) / beats.rate_hz)[normal[1:] & normal[:-1]]
     kept: Doubles = intervals_s[(intervals_s > 0.35) & (intervals_s < 2.0)]
     if len(kept) < FEWEST_INTERVALS or np.median(np.abs(np.diff(np.log(kept)))) > MOST_IRREGULAR:
         return None
@@ -331,15 +381,13 @@ def _write(
     folder: Path,
     name: str,
     recording: Recording,
-    annotations: Annotations,
+    known: Annotations,
     intervals_s: Doubles,
     num_beats: int,
     rng: Generator,
 ) -> None:
-    classes = annotations.beat_classes()
-    symbol = np.array([{0: NORMAL, 2: VENTRICULAR}.get(each, "") for each in classes.tolist()], "<U1")
-    known = Annotations(annotations.rate_hz, annotations.sample, symbol)
-    plan = Rhythms(intervals_s, int((symbol == VENTRICULAR).sum()) >= FEWEST_VENTRICULAR, rng).live(num_beats)
+    num_ventricular = int((known.symbol == VENTRICULAR).sum())
+    plan = Rhythms(intervals_s, num_ventricular >= FEWEST_VENTRICULAR, rng).live(num_beats)
     first_beat = int(rng.integers(1 << 20))
     leads = [index for index, unit in enumerate(recording.units) if unit == "mV"]
     laid = [lay_out(plan, np.nan_to_num(lead), known, first_beat, rng) for lead in recording.signal(leads=leads)]

@@ -17,7 +17,7 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model, load_foundation
 from heartlm.training.batches import BEAT_TASK_CLASSES, beat_labels
 from heartlm.training.config import FinetuneConfig, PretrainConfig
-from heartlm.training.finetune import check_tokenizer, labelled_rows, weighted_labels
+from heartlm.training.finetune import check_tokenizer, labelled_rows, rows_of_patients, weighted_labels
 from heartlm.training.objectives import FacetLoss, LossSum
 from heartlm.training.run_folder import RunFolder
 from heartlm.typed import typed
@@ -111,14 +111,14 @@ def _pretraining(config: PretrainConfig, corpus: Corpus) -> Task:
 def _finetuning(config: FinetuneConfig, corpus: Corpus) -> Task:
     model, foundation = load_foundation(
         RunFolder(config.foundation).model("best"),
-        num_classes=len(BEAT_TASK_CLASSES),
+        classes=BEAT_TASK_CLASSES,
         pooled=False,
         dropout=config.dropout,
         keep_weights=not config.from_scratch,
     )
     check_tokenizer(corpus, foundation, config.foundation)
     labels = beat_labels(corpus.beat_class)
-    rows = labelled_rows(corpus, labels, "train")
+    rows = rows_of_patients(corpus, labelled_rows(corpus, labels, "train"), config.patient_ids)
     if len(rows) == 0:
         raise HeartlmError(f"{corpus.folder}: no beat of the training split has a label")
     labels, loss = weighted_labels(corpus, labels, rows, len(BEAT_TASK_CLASSES), config)

@@ -100,23 +100,26 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[HeartM
 def load_foundation(
     folder: Path,
     *,
-    num_classes: int,
+    classes: tuple[str, ...],
     pooled: bool,
     dropout: float,
     keep_weights: bool,
     seconds: Tensor | None = None,
 ) -> tuple[HeartModel, ModelInfo]:
-    """Load a pretrained model with a new head of `num_classes`; without `keep_weights` only its shape and geometry.
+    """Load a pretrained model with a head for `classes`; without `keep_weights` only its shape and geometry.
 
-    The facet heads do not learn any further, so the model can still continue a recording.
+    The head is new unless the model has one for the same labels. The facet heads do not learn any further, so the model
+    can still continue a recording.
 
     Raises:
         HeartlmError: there is none, it is of another schema version, or its files are damaged.
     """
     tensors, info = _read(folder)
     config = ModelConfig(**{**asdict(info.config), "dropout": dropout, "facet_sizes": info.config.facet_sizes})
-    model = build_model(config, geometry_of(tensors, config), num_classes, pooled, seconds)
-    if keep_weights:
+    model = build_model(config, geometry_of(tensors, config), len(classes), pooled, seconds)
+    if keep_weights and (info.classes, info.pooled) == (classes, pooled):
+        _fill(model, tensors, folder)
+    elif keep_weights:
         kept = {name: value for name, value in tensors.items() if not name.startswith(_NEW)}
         new = {name: value for name, value in model.state_dict().items() if name.startswith(_NEW)}
         _fill(model, kept | new, folder)

@@ -41,7 +41,14 @@ def thinned(steps: Sequence[float], values: Sequence[float]) -> tuple[Sequence[f
 
 
 def line_chart(
-    series: Sequence[Series], *, title: str, unit: str = "", log: bool = False, from_zero: bool = False
+    series: Sequence[Series],
+    *,
+    title: str,
+    unit: str = "",
+    log: bool = False,
+    from_zero: bool = False,
+    along: str = "step",
+    ticks: Sequence[float] = (),
 ) -> Markup | None:
     """Draw the curves that have points; return None when none has.
 
@@ -51,20 +58,23 @@ def line_chart(
         unit: written after the title.
         log: a logarithmic y axis, if all values are positive.
         from_zero: let the y axis start at 0.
+        along: the name of the x axis.
+        ticks: ticks of a logarithmic x axis; by default it is linear and starts at 0.
     """
     curves = [each for each in series if len(each.steps)]
     if not curves:
         return None
     right = WIDTH - 14 - max(6.4 * len(each.name) for each in curves)
-    x = _scale([step for each in curves for step in each.steps], LEFT, right, from_zero=True)
+    steps = [step for each in curves for step in each.steps]
+    x = _scale(steps, LEFT, right, log=bool(ticks), from_zero=not ticks)
     values = [value for each in curves for value in each.values]
     y = _scale(values, HEIGHT - BOTTOM, TOP, log=log and min(values) > 0, from_zero=from_zero)
     return drawing(
         WIDTH,
         HEIGHT,
-        f"{title} over training steps",
-        _axes(x, y, title, unit),
-        *(_curve(each, x, y) for each in curves),
+        f"{title} by {along}",
+        _axes(x, y, f"{title}, {unit}" if unit else title, along, ticks or x.ticks(4)),
+        *(_curve(each, x, y, along) for each in curves),
         *_end_labels(curves, x, y),
     )
 
@@ -81,20 +91,20 @@ def _scale(values: Sequence[float], first: float, last: float, *, log: bool = Fa
     return Scale(low - (0 if from_zero and low == 0 else margin), high + (0 if first < last else margin), first, last)
 
 
-def _axes(x: Scale, y: Scale, title: str, unit: str) -> Markup:
-    parts = [text(LEFT, 10, f"{title}, {unit}" if unit else title, class_="axis-title")]
+def _axes(x: Scale, y: Scale, title: str, along: str, ticks: Sequence[float]) -> Markup:
+    parts = [text(LEFT, 10, title, class_="axis-title")]
     for tick in y.ticks(4):
         parts.append(line(LEFT, y(tick), x.last, y(tick), class_="grid"))
         parts.append(text(LEFT - 6, y(tick) + 3.5, tick_label(tick), class_="tick", text_anchor="end"))
-    for tick in x.ticks(4):
+    for tick in ticks:
         parts.append(line(x(tick), y.first, x(tick), y.first + 4, class_="axis"))
         parts.append(text(x(tick), y.first + 16, tick_label(tick), class_="tick", text_anchor="middle"))
     parts.append(line(LEFT, y.first, x.last, y.first, class_="axis"))
-    parts.append(text(x.last, HEIGHT - 4, "step", class_="tick", text_anchor="end"))
+    parts.append(text(x.last, HEIGHT - 4, along, class_="tick", text_anchor="end"))
     return group(*parts)
 
 
-def _curve(series: Series, x: Scale, y: Scale) -> Markup:
+def _curve(series: Series, x: Scale, y: Scale, along: str) -> Markup:
     steps, values = thinned(series.steps, series.values)
     xs, ys = [x(step) for step in steps], [y(value) for value in values]
     parts = [tag("path", d=path_of(xs, ys), class_=f"curve stroke-{series.class_name}")]
@@ -102,7 +112,7 @@ def _curve(series: Series, x: Scale, y: Scale) -> Markup:
         parts += [
             tag(
                 "circle",
-                tag("title", f"{series.name}: {value:.4g} at step {step:g}"),
+                tag("title", f"{series.name}: {value:.4g} at {along} {step:g}"),
                 cx=cx,
                 cy=cy,
                 r=2.6,

@@ -261,8 +261,10 @@ class FinetuneConfig(TrainingConfig):
     """Settings of fine-tuning.
 
     Attributes:
-        run: the run folder of the pretrained model; none for the task waveform, whose small network learns from
-            random weights.
+        run: the run folder of the pretrained model, or of a fine-tuned one, whose head is kept if the labels are
+            the same; none for the task waveform, whose small network learns from random weights.
+        patients: learn from these patients alone, such as mitdb/101,svdb/800, and their beats on drawn rhythms; by
+            default from all of the training split.
         task: beats labels every beat with its AAMI class; rhythm labels every beat as in the rhythm or not; waveform
             labels 4 s of the signal as VF, VT, asystole, noise or other, and takes a corpus of the millivolt
             tokenizer. Classes and patients are drawn alike and windows disturbed in ways of its own.
@@ -283,6 +285,7 @@ class FinetuneConfig(TrainingConfig):
     """
 
     run: Path | None = None
+    patients: str | None = None
     task: Literal["beats", "rhythm", "waveform"] = "beats"
     from_scratch: bool = False
     head: Literal["token", "window"] = "token"
@@ -317,6 +320,11 @@ class FinetuneConfig(TrainingConfig):
             raise HeartlmError("head: 'window' found, but the beats task labels tokens: use --head token")
 
     @property
+    def patient_ids(self) -> tuple[str, ...]:
+        """The patients to learn from; empty where all are."""
+        return tuple(name.strip() for name in (self.patients or "").split(",") if name.strip())
+
+    @property
     def foundation(self) -> Path:
         """The run folder of the pretrained model.
 
@@ -328,6 +336,8 @@ class FinetuneConfig(TrainingConfig):
         return self.run
 
     def _check_waveform(self) -> None:
+        if self.patients:
+            raise HeartlmError("patients: names found, none expected by the task waveform")
         if self.run is not None:
             raise HeartlmError(f"run: {self.run} found, none expected: the task waveform learns from random weights")
         if self.window not in (TrainingConfig.window, WAVEFORM_WINDOW):

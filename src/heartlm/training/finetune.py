@@ -45,15 +45,15 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
     corpus = open_corpus(config.checked_corpus())
     if config.task == "waveform":
         return _waveform_job(config, corpus, ranks)
-    parent = RunFolder(config.foundation)
-    kind = parent.about["kind"]
-    if kind != "pretrain":
-        raise HeartlmError(f"run: {config.run} is a {kind} run, a pretrained one expected")
-    classes = class_names(config)
+    parent, classes = RunFolder(config.foundation), class_names(config)
+    if parent.about.get("task") == "waveform":
+        raise HeartlmError(
+            f"run: {config.run} is of the task waveform, a pretrained run or one that reads beats expected"
+        )
     torch.manual_seed(config.seed)
     model, foundation = load_foundation(
         parent.model("best"),
-        num_classes=len(classes),
+        classes=classes,
         pooled=config.head == "window",
         dropout=config.dropout,
         keep_weights=not config.from_scratch,
@@ -64,7 +64,7 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
     config.follow(foundation.config.depth, foundation.config.width)
     config.check_split(ranks.world_size)
     labels = labels_of(corpus, config.task, config.rhythm, config.flutter)
-    rows = labelled_rows(corpus, labels, "train")
+    rows = rows_of_patients(corpus, labelled_rows(corpus, labels, "train"), config.patient_ids)
     if len(rows) == 0:
         raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")
     windows = training_windows(corpus, rows, config)
@@ -223,6 +223,23 @@ def labelled_rows(corpus: Corpus, labels: NDArray[np.int64], split: str) -> NDAr
     """Rows of `split` in which at least one token has a label."""
     rows = [row for row in corpus.records.select(split) if (labels[corpus.tokens_of(int(row))] >= 0).any()]
     return np.array(rows, np.int64)
+
+
+def rows_of_patients(corpus: Corpus, rows: NDArray[np.int64], patients: tuple[str, ...]) -> NDArray[np.int64]:
+    """Those of `rows` that are of `patients`, or of their beats on drawn rhythms; all where no patient is named.
+
+    Raises:
+        HeartlmError: a patient has no row.
+    """
+    if not patients:
+        return rows
+    of_row = np.array([patient.replace("-retimed/", "/") for patient in corpus.records.patient_id[rows]], np.str_)
+    if missing := sorted(set(patients) - set(of_row.tolist())):
+        raise HeartlmError(
+            f"patients: {missing[0]!r} found, but {corpus.folder} has no labels of that patient for training; it has "
+            f"{', '.join(np.unique(of_row)[:3].tolist())} and so on"
+        )
+    return rows[np.isin(of_row, patients)]
 
 
 def _name(config: FinetuneConfig, parent: RunFolder) -> str:
