@@ -301,8 +301,9 @@ def compare_record(
     start, end = int(learning_s * rate_hz + 0.5), length or last
     if end <= start:
         raise HeartlmError(
-            f"{recording.path}: {end / rate_hz:.0f} s long, all within the learning period of {learning_s:g} s; "
-            "give a shorter --learning"
+            f"{recording.path}: {'the end' if length else 'no length known, the last annotation'} is at "
+            f"{end / rate_hz:.0f} s, within the learning period of {learning_s:g} s; give a shorter --learning"
+            + ("" if length else ", or a header with the length")
         )
     beats = compare_beats(reference, test, rate_hz, length, learning_s=learning_s, **options)
     episodes = {}
