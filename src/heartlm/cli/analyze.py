@@ -184,7 +184,7 @@ def _analysed(options: AnalyzeOptions, analyst: Any, recording: Any, watch: Any 
 
         page = holter_page(findings)
     write_findings(findings, options.out, page)
-    return findings.summary()
+    return dict(findings.summary())
 
 
 def _flat(summary: dict[str, Any]) -> dict[str, Any]:
