@@ -92,6 +92,13 @@ BENCHMARKS = (
         long=True,
     ),
     Benchmark(
+        "labels",
+        ("--quality", "{work:quality}", "--work", "{work}"),
+        ("evaluation", "ecg", "tokenizers", *TRAINING),
+        40,
+        long=True,
+    ),
+    Benchmark(
         "waveform",
         ("--data", "{data}", "--cinc2017", "{cinc2017-train}/cinc2017", "--nstdb", "{nstdb}/nstdb", "--work", "{work}"),
         ("evaluation", "ecg", "tokenizers", *TRAINING),
