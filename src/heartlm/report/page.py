@@ -6,6 +6,7 @@ of script in itself and asks nothing of any network.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,18 +47,22 @@ def render(template: str, shown: Mapping[str, Any]) -> str:
     Raises:
         HeartlmError: Jinja is not installed.
     """
+    return str(_environment().get_template(template).render(**shown))
+
+
+@functools.cache  # a folder of recordings fills one template a thousand times
+def _environment() -> Any:
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ModuleNotFoundError:
         raise needs("report", "jinja2") from None
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("heartlm.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(**shown)
 
 
 def context(folder: RunFolder) -> dict[str, Any]:

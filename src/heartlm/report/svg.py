@@ -7,10 +7,14 @@ dark and on paper. All lengths are in the units of the drawing's view box.
 from __future__ import annotations
 
 import html
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating]
 
 
 class Markup(str):
@@ -59,17 +63,16 @@ def drawing(
     return tag("svg", *children, viewBox=box, role="img", aria_label=label, class_=class_, **attributes)
 
 
-def path_of(xs: Sequence[float], ys: Sequence[float], *, decimals: int = 1) -> str:
+def path_of(xs: Sequence[float] | Floats, ys: Sequence[float] | Floats, *, decimals: int = 1) -> str:
     """Return the `d` of a path through `[num_points]` places, in short relative steps that do not drift."""
     unit = 10**decimals
-    places = [(round(x * unit), round(y * unit)) for x, y in zip(xs, ys, strict=True)]
-    if not places:
+    places = np.rint(np.array([xs, ys], np.float64).T * unit).astype(np.int64)
+    if not len(places):
         return ""
-    (x, y), steps = places[0], []
-    for (x0, y0), (x1, y1) in itertools.pairwise(places):
-        steps.append(f"{(x1 - x0) / unit:g} {(y1 - y0) / unit:g}")
-    start = f"M{x / unit:g} {y / unit:g}"
-    return f"{start}l{' '.join(steps)}" if steps else start
+    steps = np.diff(places, axis=0).ravel().tolist()
+    written = {step: f"{step / unit:g}" for step in set(steps)}  # a trace has thousands of steps of a few lengths
+    start = f"M{places[0, 0] / unit:g} {places[0, 1] / unit:g}"
+    return f"{start}l{' '.join(map(written.__getitem__, steps))}" if steps else start
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ LARGEST_RANGE_MV, LONGEST_S = 1000.0, 3600.0
 """Of a strip: every square is drawn, so a damaged number would draw without an end."""
 
 Beat = Mapping[str, Any]
+Place = TypeVar("Place", float, NDArray[np.float64])
 
 
 def strip(signal_mv: Sequence[float | None], rate_hz: float, beats: Sequence[Beat] = ()) -> Markup | None:
@@ -243,12 +244,12 @@ class Paper:
         """Where the paper ends."""
         return self.top + (self.high_mv - self.low_mv) * self.mm_per_mv * MM
 
-    def x(self, time_s: float) -> float:
-        """Return the place of a time."""
+    def x(self, time_s: Place) -> Place:
+        """Return the place of a time, or of an array of times."""
         return (time_s + self.lead_in_s) * MM_PER_S * MM
 
-    def y(self, millivolts: float) -> float:
-        """Return the place of a voltage."""
+    def y(self, millivolts: Place) -> Place:
+        """Return the place of a voltage, or of an array of voltages."""
         return self.top + (self.high_mv - millivolts) * self.mm_per_mv * MM
 
 
@@ -275,8 +276,7 @@ def _trace(
     finite = np.flatnonzero(np.isfinite(signal))
     for run in np.split(finite, np.flatnonzero(np.diff(finite) > 1) + 1):
         if len(run):
-            xs = [paper.x(start_s + index / rate_hz) for index in run]
-            yield tag("path", d=path_of(xs, [paper.y(value) for value in signal[run]]), class_=class_)
+            yield tag("path", d=path_of(paper.x(start_s + run / rate_hz), paper.y(signal[run])), class_=class_)
 
 
 def _band(paper: Paper, beat: Beat) -> Markup:
