@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-gpu lint kernels benchmarks benchmarks-long clean
+.PHONY: demo test test-slow test-gpu lint kernels benchmarks benchmarks-long models clean
 
 demo: $(VENV)/kernels
 	$(BIN)/heartlm demo --out demo
@@ -38,6 +38,13 @@ benchmarks: $(VENV)/rivals $(VENV)/kernels
 benchmarks-long: $(VENV)/rivals $(VENV)/kernels
 	$(BIN)/python benchmarks/runner.py --long --only "$(ONLY)"
 	$(BIN)/python benchmarks/figures.py --write
+
+# The shipped models, trained from the databases in HEARTLM_TEST_DATA in about an hour on two cores; continued where it
+# was stopped. See docs/models.md.
+MODELS_WORK ?= ../heartlm-models
+
+models: $(VENV)/kernels
+	$(BIN)/python benchmarks/models.py --work "$(MODELS_WORK)"
 
 # An editable installation does not build the kernels again by itself when their sources change.
 kernels: $(VENV)/kernels

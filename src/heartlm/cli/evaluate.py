@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from heartlm.cli.options import existing, parse
+from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation.config import EvaluationConfig
+from heartlm.models.pretrained import find_run
 
 EXAMPLES = (
+    "heartlm evaluate beats --on data/mitdb",
     "heartlm evaluate runs/beats --on corpora/mitdb",
     "heartlm evaluate runs/beats --on corpora/mitdb --random-init runs/scratch",
     "heartlm evaluate runs/beats --on data/mitdb --beats detected",
@@ -28,12 +30,13 @@ def run(arguments: Sequence[str]) -> int:
         command="evaluate",
         summary=(
             "Score a fine-tuned model: beats by ANSI/AAMI EC57, rhythms by window and by time, with confidence\n"
-            "intervals over patients and baselines beside them. Results go to RUN/scores."
+            "intervals over patients and baselines beside them. Results go to RUN/scores, of a shipped model\n"
+            "to scores/MODEL."
         ),
         examples=EXAMPLES,
         positionals=["run"],
     )
-    existing(config.run, "run folder")
+    config.run = find_run(config.run)
     try:
         from heartlm.evaluation.evaluate import evaluate
     except ModuleNotFoundError as error:

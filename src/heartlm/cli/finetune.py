@@ -7,9 +7,11 @@ from pathlib import Path
 
 from heartlm.cli.options import parse
 from heartlm.cli.pretrain import run_or_resume
+from heartlm.models.pretrained import find_run
 from heartlm.training.config import FinetuneConfig
 
 EXAMPLES = (
+    "heartlm finetune foundation --task beats --corpus corpora/mine --out runs/mine",
     "heartlm finetune runs/foundation --task beats --corpus corpora/mitdb --out runs/beats",
     "heartlm finetune runs/foundation --task beats --corpus corpora/mitdb --from-scratch --out runs/scratch",
     "heartlm finetune runs/rhythms --task rhythm --corpus corpora/afdb --window 41",
@@ -26,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
         words[:1] = ["--run", words[0]]
 
     def settings() -> FinetuneConfig:
-        return parse(
+        config = parse(
             FinetuneConfig,
             words,
             command="finetune",
@@ -34,6 +36,9 @@ def run(arguments: Sequence[str]) -> int:
             examples=EXAMPLES,
             config_file=True,
         )
+        if config.run is not None:
+            config.run = find_run(config.run)
+        return config
 
     def work(config: FinetuneConfig) -> Path:
         from heartlm.training.finetune import finetune

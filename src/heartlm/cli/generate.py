@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from heartlm.cli.options import existing, parse
+from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError, needs
+from heartlm.models.pretrained import find_run
 
 EXAMPLES = (
     "heartlm generate runs/foundation --record mitdb/100",
@@ -61,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         positionals=["run"],
     )
     _check(options)
-    folder = existing(options.run, "run folder")
+    folder = find_run(options.run)
     entries = _entries(options, folder)
     from heartlm.files import write_json
     from heartlm.report.continuation import continuation_figure

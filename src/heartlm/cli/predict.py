@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from heartlm.cli.options import existing, parse
+from heartlm.cli.options import parse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from heartlm.ecg.recording import Annotations
 
 EXAMPLES = (
+    "heartlm predict beats mitdb/100",
     "heartlm predict runs/beats mitdb/100",
     "heartlm predict runs/beats mitdb/100 --beats detected --lead V5 --out annotated",
     "heartlm predict runs/af afdb/04015",
@@ -29,7 +30,7 @@ class PredictOptions:
     """What to annotate, and with what.
 
     Attributes:
-        run: the run folder of a fine-tuned model.
+        run: the run folder of a fine-tuned model, or the name of a shipped one: af, beats, beats-causal or waveform.
         record: a recording as WFDB programs name it, DATABASE/RECORD; an ending is ignored.
         out: the folder to write the annotation file to; by default the current one.
         annotator: the ending of the file; heartlm replaces an earlier file only if it ends in .hlm.
@@ -63,6 +64,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     from heartlm.cli.record import locate
     from heartlm.errors import needs
+    from heartlm.models.pretrained import find_run
 
     database, record_id = locate(options.record)
     try:
@@ -71,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
         raise needs("train", error.name or "torch") from None
     from heartlm.ecg.write_annotations import write_annotations
 
-    folder = existing(options.run, "run folder")
+    folder = find_run(options.run)
     result = annotate(
         folder,
         database,

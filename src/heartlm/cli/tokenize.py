@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from heartlm.cli.options import existing, parse
+from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
 
 EXAMPLES = (
@@ -94,6 +94,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _tokenizer(options: TokenizeOptions) -> Any:
+    from heartlm.models.pretrained import find_run
     from heartlm.tokenizers.base import load_tokenizer
     from heartlm.tokenizers.registry import tokenizer_class
 
@@ -108,7 +109,7 @@ def _tokenizer(options: TokenizeOptions) -> Any:
         for name in (name for name, given in settled.items() if given):
             option = name.replace("_", "-")
             raise HeartlmError(f"{name}: the tokenizer of {options.tokenizer_from} is what it is: leave --{option} out")
-        return load_tokenizer(existing(options.tokenizer_from, "run or corpus") / "tokenizer")
+        return load_tokenizer(find_run(options.tokenizer_from) / "tokenizer")
     if options.waveforms and kind != "rhythm":
         raise HeartlmError(f"waveforms: the {kind} tokenizer has its own way: leave --waveforms out")
     if options.causal and kind != "beat" and not options.waveforms:

@@ -17,7 +17,7 @@ class EvaluationConfig:
     """What to score, on what, beside which baselines.
 
     Attributes:
-        run: the run folder of the fine-tuned model.
+        run: the run folder of the fine-tuned model, or the name of a shipped one.
         on: a corpus, or a folder of recordings, which is tokenised by the run's own tokenizer.
         split: the recordings to score; all takes every split, those excluded from training and testing too.
         records: only these recordings of the split, names apart by commas, for example 201,202,203.
@@ -28,7 +28,7 @@ class EvaluationConfig:
         window: beats a window of the rhythm task; by default as many as the model was trained on.
         baselines: score the majority class, gradient boosting and, for rhythm, Zhou 2015 beside the model.
         random_init: a run of the same task made with --from-scratch, scored beside the model.
-        name: folder below RUN/scores; by default from what is scored.
+        name: folder below RUN/scores, for a shipped model below scores/MODEL; by default from what is scored.
         bootstrap: how many times patients are drawn anew for the confidence intervals.
         seed: of the confidence intervals and of gradient boosting.
         device: where the model computes; auto takes a GPU where there is one.

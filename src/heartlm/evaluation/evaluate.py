@@ -1,7 +1,7 @@
 """Evaluation: a fine-tuned run and recordings in, scores beside baselines out.
 
 run ─► model ┐
-             ├─► task ─► ScoreSet ─► RUN/scores/NAME
+             ├─► task ─► ScoreSet ─► RunFolder.scores/NAME
 on ─► leads  ┘
 """
 
@@ -37,7 +37,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
         command: noted in the results, so that others can do the same.
 
     Returns:
-        For each score set its folder below RUN/scores and the content of its `scores.json`; the rhythm task makes two.
+        For each score set its folder and the content of its `scores.json`; the rhythm task makes two.
 
     Raises:
         HeartlmError: an impossible setting, a run that cannot be scored, nothing to score, or an unwritable folder.
@@ -60,7 +60,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
     notes += steps_notes(rival, tuned) if rival is not None else []
     score_sets = [replace(each, notes=[*notes, *each.notes]) for each in score_sets]
     shared = _shared(config, tuned, scored, command)
-    folders = [config.run / "scores" / each.name for each in score_sets]
+    folders = [tuned.folder.scores / each.name for each in score_sets]
     return [(folder, write_score_set(folder, each, shared)) for folder, each in zip(folders, score_sets, strict=True)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.schema import Manifest
 from heartlm.errors import HeartlmError
 from heartlm.models.config import ModelConfig
@@ -56,7 +56,7 @@ class FineTuned:
         Raises:
             HeartlmError: the corpus is gone, or another one stands in its place.
         """
-        corpus = open_corpus(Path(self.folder.trained_on[0]["path"]))
+        corpus = self.folder.corpus()
         if corpus.manifest_hash != self.about["manifest_hash"]:
             raise HeartlmError(f"{corpus.folder}: no longer the corpus that the run was trained on")
         return corpus
@@ -68,11 +68,14 @@ class FineTuned:
 
     def seen_notes(self, patients: Collection[str]) -> list[str]:
         """What a reader has to know where `patients` were trained on, or where nobody can tell; else nothing."""
-        try:
-            records = self.training_corpus().records
-        except HeartlmError as error:
-            return [f"not known whether patients were trained on: {error}"]
-        seen = sorted(set(patients).intersection(records.patient_id[records.select("train")].tolist()))
+        trained = self.folder.trained_on[0].get("patients")
+        if trained is None:
+            try:
+                records = self.training_corpus().records
+            except HeartlmError as error:
+                return [f"not known whether patients were trained on: {error}"]
+            trained = records.patient_id[records.select("train")].tolist()
+        seen = sorted(set(patients).intersection(trained))
         if not seen:
             return []
         names = ", ".join(seen[:5]) + (", ..." if len(seen) > 5 else "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.corpus.corpus import Corpus
 from heartlm.ecg.database import Database
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
@@ -48,7 +48,7 @@ class Writer:
         Raises:
             HeartlmError: it is gone.
         """
-        return open_corpus(Path(RunFolder(self.run).trained_on[0]["path"]))
+        return RunFolder(self.run).corpus()
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,8 @@ def load_writer(run: Path) -> Writer:
         raise HeartlmError(
             f"{run}: a {info.objective} model fills gaps and cannot write on: pretrain another with --objective causal"
         )
+    if not model.facet_heads:
+        raise HeartlmError(f"{run}: a shipped model has no heads that predict codes: pretrain one yourself")
     return Writer(foundation.path, model, info, load_tokenizer(foundation.tokenizer))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_folder, read_json, recover_folder
@@ -93,6 +93,8 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[HeartM
     tensors, info = _read(folder)
     seconds = tensors.get("statistics.seconds")
     model = build_model(info.config, geometry_of(tensors, info.config), len(info.classes), info.pooled, seconds)
+    if not _with_facet_heads(tensors):
+        model.facet_heads = nn.ModuleList()
     _fill(model, tensors, folder)
     return model.to(device).eval(), info
 
@@ -117,6 +119,8 @@ def load_foundation(
     tensors, info = _read(folder)
     config = ModelConfig(**{**asdict(info.config), "dropout": dropout, "facet_sizes": info.config.facet_sizes})
     model = build_model(config, geometry_of(tensors, config), len(classes), pooled, seconds)
+    if not _with_facet_heads(tensors):
+        model.facet_heads = nn.ModuleList()
     if keep_weights and (info.classes, info.pooled) == (classes, pooled):
         _fill(model, tensors, folder)
     elif keep_weights:
@@ -153,6 +157,11 @@ def geometry_of(tensors: dict[str, Tensor], config: ModelConfig) -> list[Tensor]
     return [tensors[f"embedding.places_{facet}"] for facet in range(len(config.facet_sizes))]
 
 
+def _with_facet_heads(tensors: dict[str, Tensor]) -> bool:
+    """Whether they hold the heads that predict codes, which shipped models do without."""
+    return any(name.startswith("facet_heads.") for name in tensors)
+
+
 def _fill(model: HeartModel, tensors: dict[str, Tensor], folder: Path) -> None:
     try:
         model.load_state_dict(tensors)
@@ -165,7 +174,8 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
     info = _read_info(Path(folder) / "config.json")
     path = Path(folder) / "model.safetensors"
     try:
-        tensors = load_file(path)
+        # Shipped models are stored in half precision; everything is computed in single precision.
+        tensors = {name: each.float() if each.dtype == torch.half else each for name, each in load_file(path).items()}
     except (OSError, SafetensorError) as error:
         raise HeartlmError(f"{path} cannot be read ({_one_line(error)}): train anew") from error
     if not all(f"embedding.places_{facet}" in tensors for facet in range(len(info.config.facet_sizes))):
@@ -185,6 +195,8 @@ def _check_shapes(folder: Path, tensors: dict[str, Tensor], config: ModelConfig)
             expected = build_model(config, geometry).state_dict()
     except (RuntimeError, TypeError, ValueError) as error:  # larger than any tensor can be
         raise HeartlmError(f"{folder}: tensors do not fit config.json ({_one_line(error)}): train again") from error
+    if not _with_facet_heads(tensors):
+        expected = {name: each for name, each in expected.items() if not name.startswith("facet_heads.")}
     for name, each in expected.items():
         found = tuple(tensors[name].shape) if name in tensors else "nothing"
         if found != tuple(each.shape):

@@ -262,7 +262,8 @@ class FinetuneConfig(TrainingConfig):
 
     Attributes:
         run: the run folder of the pretrained model, or of a fine-tuned one, whose head is kept if the labels are
-            the same; none for the task waveform, whose small network learns from random weights.
+            the same, or the name of a shipped one, such as foundation; none for the task waveform, whose small network
+            learns from random weights.
         patients: learn from these patients alone, such as mitdb/101,svdb/800, and their beats on drawn rhythms; by
             default from all of the training split.
         task: beats labels every beat with its AAMI class; rhythm labels every beat as in the rhythm or not; waveform

@@ -25,17 +25,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
 import yaml
 
 from heartlm import __version__
-from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.schema import Manifest
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, keep_lines, read_json, read_yaml, write_json
+from heartlm.models.pretrained import is_shipped
 from heartlm.training.config import RunAbout, TrainingConfig
 from heartlm.training.ranks import Ranks
 from heartlm.typed import typed
@@ -44,10 +45,11 @@ SCHEMA_VERSION = 1
 
 
 class TrainedOn(TypedDict):
-    """A corpus in `data.json`."""
+    """A corpus in `data.json`; of a shipped model no path, but the patients that were trained on."""
 
-    path: str
+    path: str | None
     manifest: Manifest
+    patients: NotRequired[list[str]]
 
 
 class RunFolder:
@@ -94,8 +96,24 @@ class RunFolder:
         return self.path / "tokenizer"
 
     def model(self, which: str = "best") -> Path:
-        """Folder of the model, `best` by validation loss or `last`."""
-        return self.path / "models" / which
+        """Folder of the model, `best` by validation loss or `last`; a shipped model is both."""
+        return self.path / "models" / ("last" if is_shipped(self.path) else which)
+
+    @property
+    def scores(self) -> Path:
+        """Folder of the score sets; of a shipped model it is in the current directory."""
+        return Path("scores") / self.path.name if is_shipped(self.path) else self.path / "scores"
+
+    def corpus(self) -> Corpus:
+        """Open the corpus it was trained on.
+
+        Raises:
+            HeartlmError: it is gone, or it was never here, since the model is a shipped one.
+        """
+        path = self.trained_on[0]["path"]
+        if path is None:
+            raise HeartlmError(f"{self.path.name}: a shipped model comes without its training corpus")
+        return open_corpus(Path(path))
 
     @property
     def about(self) -> dict[str, Any]:

@@ -1,0 +1,466 @@
+"""The shipped models: trained, calibrated and written to src/heartlm/models/pretrained.
+
+    python benchmarks/models.py --data ../shared/data --work FOLDER
+
+Every step is a `heartlm` command that is not repeated when it is done, so a killed run is continued by the same
+command. Two chains of steps run side by side, one thread each. The models learn from every patient except those of the
+declared test sets: DS2 of mitdb for beats and VF, all of mitdb for AF. Models of patient-wise folds give the scores and
+the reliability in each card, and the temperature by which the weights of the class head are divided.
+
+What is shipped holds no time, path or environment, so the same commands on one machine give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import quality
+import torch
+import waveform as vf
+import yaml
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from steps import Steps, header, row
+
+from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.ecg.database import open_database
+from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.config import EvaluationConfig
+from heartlm.evaluation.finetuned import load_finetuned
+from heartlm.evaluation.predictions import token_probabilities, window_probabilities
+from heartlm.evaluation.rhythm import window_labels
+from heartlm.evaluation.rhythm_windows import RhythmWindows
+from heartlm.evaluation.scored import leads_of_corpus
+from heartlm.evaluation.waveform_task import WaveformWindows, class_probabilities
+from heartlm.files import atomic_folder, write_json
+from heartlm.models.pretrained import FOLDER
+from heartlm.models.store import load_model, save_tensors, whole_tensors
+from heartlm.training.batches import beat_labels
+from heartlm.training.run_folder import RunFolder
+
+PHYSIONET = "Open Data Commons Attribution License 1.0, PhysioNet"
+AF_WEIGHTS = "{afdb: 2, ltafdb: 3, nsrdb: 1, simdb: 1}"
+AF_WIDTH, AF_THRESHOLD, AF_FOLDS = 128, 0.75, 3
+VF_THRESHOLD, VF_FOLDS = 0.25, 5
+NUM_BINS = 15
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a card says of a model in words.
+
+    Attributes:
+        title: its first line.
+        data: what it learnt from.
+        tested: the test set, which nothing of it was chosen or trained on, and where its scores are.
+        use: how to use it.
+        unfit: what it must not be used for.
+    """
+
+    title: str
+    data: str
+    tested: str
+    use: str
+    unfit: str
+
+
+BEATS_DATA = f"""\
+- MIT-BIH Arrhythmia Database, the 22 records of DS1 ({PHYSIONET})
+- MIT-BIH Supraventricular Arrhythmia Database, the 39 records of even numbers here ({PHYSIONET})
+- copies of both on drawn rhythms (`heartlm data retime`), made of the same patients"""
+BEATS_UNFIT = "Paced rhythms (no paced record was trained on). Fusion beats: F is rarely found."
+RECIPES = {
+    "beats": Recipe(
+        "AAMI classes of heartbeats (N, S, V, F), from the whole recording",
+        BEATS_DATA,
+        "mitdb DS2: benchmarks/results/quality-ds2.md. 201 (DS1) and 202 (DS2) are one patient.",
+        "heartlm predict beats mitdb/100",
+        BEATS_UNFIT,
+    ),
+    "beats-causal": Recipe(
+        "AAMI classes of heartbeats (N, S, V, F), from what lies behind: for live streams",
+        BEATS_DATA,
+        "mitdb DS2, not looked at with this model. 201 (DS1) and 202 (DS2) are one patient.",
+        "heartlm predict beats-causal mitdb/100",
+        BEATS_UNFIT,
+    ),
+    "foundation": Recipe(
+        "Foundation model of heartbeats, to fine-tune on labels of your own",
+        BEATS_DATA.replace("made of the same patients", "made of the same patients; no label was used"),
+        "mitdb DS2; how many labels it saves: benchmarks/results/labels.md.",
+        "heartlm tokenize MINE --tokenizer-from foundation --out corpora/mine\n"
+        "    heartlm finetune foundation --task beats --corpus corpora/mine --out runs/mine",
+        "Anything without labels of your own: it has seen drawn rhythms alone.",
+    ),
+    "af": Recipe(
+        "Atrial fibrillation from RR intervals, windows of 16 to 512 beats",
+        f"""\
+- MIT-BIH Atrial Fibrillation Database, 25 records, annotations ({PHYSIONET})
+- Long-Term AF Database, 84 records, annotations ({PHYSIONET})
+- MIT-BIH Normal Sinus Rhythm Database, 18 records, annotations ({PHYSIONET})
+- 200 patients of heartlm's simulator""",
+        "All of mitdb: benchmarks/results/af_rhythm.md.",
+        "heartlm predict af mitdb/201",
+        "Atrial flutter, which counts as no fibrillation. Recordings whose beats are poorly detected.",
+    ),
+    "waveform": Recipe(
+        "Ventricular fibrillation, tachycardia, asystole and noise, in windows of 4 s of one lead",
+        f"""\
+- Creighton University Ventricular Tachyarrhythmia Database, 35 records ({PHYSIONET})
+- MIT-BIH Arrhythmia Database, the 22 records of DS1 ({PHYSIONET})
+- MIT-BIH Supraventricular Arrhythmia Database, the 39 records of even numbers here ({PHYSIONET})
+- MIT-BIH Noise Stress Test Database, `bw` and `ma` ({PHYSIONET})
+- PhysioNet/CinC Challenge 2017, part of its training set ({PHYSIONET})
+- asystole made from the recordings above""",
+        "mitdb DS2; in folds with all rivals: benchmarks/results/waveform.md.",
+        "heartlm predict waveform cudb/cu01",
+        "Alarms or defibrillators. Whatever is not in millivolts: asystole is a voltage.",
+    ),
+}
+
+Chain = Callable[[], None]
+
+
+class Maker:
+    """Trains into a work folder.
+
+    Attributes:
+        data: folder of databases and archives.
+        work: folder of corpora, runs and notes.
+        steps: runs commands, each once.
+        settings: numbers of steps and folds.
+    """
+
+    def __init__(self, settings: argparse.Namespace) -> None:
+        self.data, self.work, self.settings = settings.data, settings.work, settings
+        self.steps = Steps(settings.work)
+
+    def unpacked(self, archive: str, folder: str) -> Path:
+        """A folder of an archive, unpacked into the work folder once."""
+        target: Path = self.work / "unpacked" / folder
+        if not target.is_dir():
+            with atomic_folder(target) as temporary, tarfile.open(self.data / archive) as packed:
+                for member in packed:
+                    if member.isfile():
+                        member.name = Path(member.name).name
+                        packed.extract(member, temporary, filter="data")
+        return target
+
+    def beats(self, part: str, splits: dict[str, str], causal: bool) -> None:
+        """Corpus, foundation model and beats model of one split, as `quality.py` trains them."""
+        kind = "beats-causal" if causal else "beats"
+        folder, name = self.work / kind / part, f"{kind}-{part}"
+        databases = quality.linked(self.data, folder, splits)
+        for database in tuple(databases):
+            retimed = folder / f"{database.name}-retimed"
+            self.steps.run(f"retime-{name}-{database.name}", retimed, "data", "retime", database, retimed)
+            databases.append(retimed)
+        corpus, foundation, tuned = folder / "corpus", folder / "foundation", folder / "tuned"
+        words = ("tokenize", *databases, "--training-leads", "all", *(("--causal",) if causal else ()))
+        self.steps.run(f"tokenize-{name}", corpus, *words, "--processes", 1, "--out", corpus)
+        present = {database.name for database in databases}
+        real = quality.weights_of(present, quality.PRETRAINING_WEIGHTS)
+        words = ("pretrain", "--corpus", corpus, "--depth", 4, "--steps", self.settings.pretrain_steps, "--threads", 1)
+        words = (*words, "--weights", real, "--objective", "causal" if causal else "masked", "--out", foundation)
+        self.steps.run(f"pretrain-{name}", foundation / "models/last", *words)
+        words = ("finetune", foundation, "--task", "beats", "--corpus", corpus, "--steps", self.settings.steps)
+        words = (*words, "--weights", quality.weights_of(present, quality.WEIGHTS), "--seed", 0, "--threads", 1)
+        self.steps.run(f"tuned-{name}", tuned / "models/last", *words, "--out", tuned)
+        if part == "final" and not causal:
+            self.second_stage(folder, databases[:2])
+
+    def second_stage(self, folder: Path, databases: list[Path]) -> None:
+        """What the foundation model learns after hidden tokens: beats on rhythms drawn without labels."""
+        drawn, corpus, out = list[Path](), folder / "corpus-drawn", folder / "foundation-2"
+        for database in databases:
+            drawn.append(folder / f"{database.name}-drawn")
+            self.steps.run(f"drawn-{database.name}", drawn[-1], "data", "retime", database, drawn[-1], "--no-labels")
+        words = ("tokenize", *drawn, "--training-leads", "all", "--tokenizer-from", folder / "corpus")
+        self.steps.run("tokenize-drawn", corpus, *words, "--processes", 1, "--out", corpus)
+        words = ("finetune", folder / "foundation", "--task", "beats", "--corpus", corpus, "--threads", 1)
+        words = (*words, "--steps", self.settings.second_steps, "--out", out)
+        self.steps.run("foundation-2", out / "models/last", *words)
+
+    def af(self, fold: int | None) -> None:
+        """Corpus, foundation model and AF model; the patients of `fold` are left out."""
+        simulated = self.work / "simdb"
+        folder = self.work / "af" / ("final" if fold is None else f"fold-{fold}")
+        sources = {name: self.data / name for name in ("afdb", "nsrdb")}
+        sources["ltafdb"] = self.unpacked("ltafdb.tar.xz", "ltafdb")
+        databases = [simulated]
+        for name, source in sources.items():
+            database = open_database(source)
+            records = {record: database.patient_of(record).split("/")[1] for record in database.record_ids}
+            patients = sorted(set(records.values()))
+            files = [path for path in source.iterdir() if path.is_file()]
+            databases.append(linked(folder / name, name, files, patients, AF_FOLDS, fold))
+        corpus, foundation, tuned = folder / "corpus", folder / "foundation", folder / "tuned"
+        name = f"af-{folder.name}"
+        words = ("tokenize", *databases, "--tokenizer", "rhythm", "--damaged", "warn", "--processes", 1)
+        self.steps.run(f"tokenize-{name}", corpus, *words, "--out", corpus)
+        common = ("--corpus", corpus, "--weights", AF_WEIGHTS, "--window", 512, "--batch-size", 8, "--threads", 1)
+        common += ("--validate-every", 100_000)
+        words = ("pretrain", *common, "--depth", 2, "--steps", 80, "--out", foundation)
+        self.steps.run(f"pretrain-{name}", foundation / "models/last", *words)
+        words = ("finetune", foundation, "--task", "rhythm", *common, "--head", "window", "--shortest-window", 16)
+        words += ("--steps", self.settings.af_steps, "--learning-rate", 2e-3, "--seed", 0, "--threshold", AF_THRESHOLD)
+        self.steps.run(f"tuned-{name}", tuned / "models/last", *words, "--out", tuned)
+
+    def waveform(self, fold: int | None) -> None:
+        """Corpus and network of the task waveform; the patients of `fold` are left out."""
+        folders = {name: self.data / name for name in ("cudb", "mitdb", "svdb")}
+        folders["nstdb"] = self.unpacked("nstdb.tar.xz", "nstdb")
+        folders["cinc2017"] = self.unpacked("cinc2017-train.tar.xz", "cinc2017")
+        records = vf.patients_of(self.data, folders["cinc2017"])
+        folder = self.work / "waveform" / ("final" if fold is None else f"fold-{fold}")
+        databases = vf.linked(folders, folder, records, VF_FOLDS, -1 if fold is None else fold)
+        corpus, tuned, name = folder / "corpus", folder / "tuned", f"waveform-{folder.name}"
+        words = ("tokenize", *databases, "--tokenizer", "millivolts", "--training-leads", "all", "--processes", 1)
+        self.steps.run(f"tokenize-{name}", corpus, *words, "--out", corpus)
+        words = ("finetune", "--task", "waveform", "--corpus", corpus, "--steps", self.settings.waveform_steps)
+        words += ("--seed", 0, "--threads", 1, "--threshold", VF_THRESHOLD)
+        self.steps.run(f"tuned-{name}", tuned / "models/last", *words, "--out", tuned)
+
+    def chains(self) -> list[Chain]:
+        """What can run side by side; the longest first."""
+        final = quality.parts_of(self.data, "ds2", 0)["ds2"]
+        folds = quality.parts_of(self.data, "folds", 5)
+        chosen = [(f"fold-{fold}", folds[f"fold-{fold}"]) for fold in range(self.settings.folds)]
+        simulated = self.work / "simdb"
+        words = ("data", "simulate", simulated, "--patients", 200, "--minutes", 30, "--leads", "[MLII]", "--seed", 7)
+
+        def small() -> None:
+            self.steps.run("simulate", simulated, *words)
+            for fold in (None, *range(min(self.settings.folds, AF_FOLDS))):
+                self.af(fold)
+            for fold in (None, *range(min(self.settings.folds, VF_FOLDS))):
+                self.waveform(fold)
+
+        def of_beats(part: str, splits: dict[str, str], causal: bool) -> Chain:
+            return lambda: self.beats(part, splits, causal)
+
+        parts = [("final", final), *chosen]
+        return [small, *(of_beats(*part, causal) for part in parts for causal in (False, True))]
+
+
+def linked(folder: Path, name: str, files: list[Path], patients: list[str], num_folds: int, fold: int | None) -> Path:
+    """A database as links, the patients of `fold` in the test split and all others in training."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in files:
+        if not (link := folder / path.name).is_symlink():
+            link.symlink_to(path.resolve())
+    order = np.random.default_rng(0).permutation(len(patients)).tolist()
+    splits = {patients[place]: "test" if index % num_folds == fold else "train" for index, place in enumerate(order)}
+    (folder / "database.json").write_text(json.dumps({"name": name, "splits": splits}))
+    return folder
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What models say of patients they have not seen.
+
+    Attributes:
+        label: class of each token or window, int64 `[N]`.
+        patient: whose it is, `[N]`.
+        probability: of each class, float64 `[N, num_classes]`.
+    """
+
+    label: Array
+    patient: Array
+    probability: Array
+
+    @classmethod
+    def of(cls, run: Path, corpus: Corpus) -> HeldOut:
+        """What the model of `run` says of the test split of `corpus`."""
+        tuned = load_finetuned(run, "last")
+        leads = leads_of_corpus(corpus, EvaluationConfig(run, corpus.folder)).leads
+        patient = np.array([lead.patient_id for lead in leads])
+        if tuned.info.task == "beats":
+            label = [beat_labels(lead.tokens.beat_class) for lead in leads]
+            said = [
+                token_probabilities(tuned.model, np.asarray(lead.tokens.codes), tuned.info.window) for lead in leads
+            ]
+            found = np.concatenate(label), np.repeat(patient, list(map(len, label))), np.concatenate(said)
+        elif tuned.info.task == "rhythm":
+            windows = RhythmWindows.of([lead for lead in leads if lead.tokens.num_tokens >= AF_WIDTH], AF_WIDTH)
+            whose = [lead.patient_id for lead in leads if lead.tokens.num_tokens >= AF_WIDTH]
+            of_window = window_labels(windows.rhythm, length=windows.length)
+            label = np.where(of_window.scored, of_window.positive.astype(np.int64), -1)
+            said = window_probabilities(tuned.model, windows.codes, AF_WIDTH)
+            found = label, np.array(whose)[windows.lead], said
+        else:
+            windows = WaveformWindows.of(leads)
+            label = windows.labels("pure")
+            label = np.where(label < len(tuned.info.classes), label, -1)
+            found = label, patient[windows.lead], class_probabilities(tuned.model, windows.codes, windows.lead)
+        label, whose, said = found
+        return cls(label[label >= 0], whose[label >= 0], np.asarray(said, np.float64)[label >= 0])
+
+    def heated(self, temperature: float) -> HeldOut:
+        """The same at another temperature."""
+        powers = np.maximum(self.probability, 1e-9) ** (1 / temperature)
+        return replace(self, probability=powers / powers.sum(axis=1, keepdims=True))
+
+    def temperature(self) -> float:
+        """The temperature with the least cross-entropy, every patient weighing alike."""
+        _, place, count = np.unique(self.patient, return_inverse=True, return_counts=True)
+        weight = 1 / count[place]
+
+        def loss(log: float) -> float:
+            right = self.heated(float(np.exp(log))).probability[np.arange(len(self.label)), self.label]
+            return float(-(weight * np.log(np.maximum(right, 1e-12))).sum() / weight.sum())
+
+        return round(float(np.exp(minimize_scalar(loss, bounds=(-1.5, 1.5), method="bounded").x)), 3)
+
+    def error(self, index: int) -> float:
+        """Expected calibration error of the probability of a class, in `NUM_BINS` bins of equal width."""
+        said, right = self.probability[:, index], self.label == index
+        bins = np.minimum((said * NUM_BINS).astype(int), NUM_BINS - 1)
+        gaps = np.bincount(bins, said, NUM_BINS) - np.bincount(bins, right, NUM_BINS)
+        return float(np.abs(gaps).sum() / len(said))
+
+    def f1(self, index: int, called: Array) -> str:
+        """F1 of a class with its interval by patients."""
+        truth, said = self.label == index, called == index
+        cells = np.stack([truth & said, truth, said], axis=1).astype(np.int64)
+        who, counts = sum_by(self.patient.tolist(), cells)
+        resampling = Resampling(1000)
+        values = [
+            ratio(2 * total[..., 0], total[..., 1] + total[..., 2])
+            for total in (counts.sum(axis=0), resampling.resample(counts))
+        ]
+        each = estimate(float(values[0]), values[1], len(who), resampling)
+        return f"{each.value:.3f} [{each.low:.3f}, {each.high:.3f}]"
+
+
+def decided(held_out: HeldOut, threshold: float, task: str) -> Array:
+    """The class that the commands give."""
+    if task == "rhythm":
+        return (held_out.probability[:, 1] >= threshold).astype(np.int64)
+    return held_out.probability.argmax(axis=1)
+
+
+def card(name: str, run: RunFolder, patients: list[str], held_out: HeldOut | None, temperature: float) -> str:
+    """The model card."""
+    recipe, lines = RECIPES[name], list[str]()
+    databases = sorted({patient.split("/")[0] for patient in patients})
+    count = ", ".join(f"{sum(each.startswith(f'{of}/') for each in patients)} of {of}" for of in databases)
+    lines += [f"# {name}: {recipe.title}", "", "Research software, not a medical device.", ""]
+    lines += ["## Use", "", f"    {recipe.use}", "", "## Trained on", "", recipe.data, ""]
+    lines += [f"Patients, listed in `data.json`: {count}. No data under a non-commercial licence.", ""]
+    lines += ["## Test set", "", f"Neither trained on nor chosen by: {recipe.tested}", ""]
+    if held_out is not None:
+        _, info = load_model(run.model("last"))
+        after, called = held_out.heated(temperature), decided(held_out, info.threshold, str(info.task))
+        num = len(np.unique(held_out.patient))
+        lines += ["## Scores and calibration on held-out patients", ""]
+        lines += [f"{num} patients in patient-wise folds, by models trained without them on the same recipe; annotated"]
+        lines += [
+            "beats, first lead. F1 with 95 % interval by patients; calibration error: mean gap between probability"
+        ]
+        lines += [
+            f"and frequency in {NUM_BINS} bins, before and after temperature {temperature:g}, which is part of the",
+            "weights.",
+            "",
+        ]
+        lines += header("class", "labels", "F1", "calibration error before", "after")
+        for index, of in enumerate(info.classes):
+            if (labels := int((held_out.label == index).sum())) == 0:
+                continue
+            errors = f"{held_out.error(index):.4f}", f"{after.error(index):.4f}"
+            lines += [row(of, f"{labels:,}", held_out.f1(index, called), *errors)]
+        lines += [""]
+    lines += ["## Not for", "", f"{recipe.unfit}", "Decisions about patients.", ""]
+    return "\n".join(lines)
+
+
+def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
+    """Write the shipped form of a run: weights in half precision, and neither paths nor times."""
+    run, temperature = RunFolder(path), 1.0 if held_out is None else held_out.temperature()
+    model, info = load_model(run.model("last"))
+    tensors = {each: value for each, value in whole_tensors(model).items() if not each.startswith("facet_heads.")}
+    if held_out is not None:
+        for each in ("class_head.weight", "class_head.bias"):
+            tensors[each] = tensors[each] / temperature
+    if info.threshold != 0.5:  # the same decisions at the other temperature
+        odds = (info.threshold / (1 - info.threshold)) ** (1 / temperature)
+        info = replace(info, threshold=round(odds / (1 + odds), 4)) if len(info.classes) == 2 else info
+    tensors = {each: value.half() if value.ndim > 1 else value for each, value in tensors.items()}
+    kept = ("num_tokens", "tokenizer", "databases")
+    manifest = {key: value for key, value in run.trained_on[0]["manifest"].items() if key in kept}
+    records = run.corpus().records
+    patients = sorted(set(records.patient_id[records.select("train")].tolist()))
+    trained = [{"path": None, "manifest": {**manifest, "checksums": {}}, "patients": patients}]
+    about = {**run.about, "name": name, "parent": None, "finished": "shipped", "created": "", "command": ""}
+    about["manifest_hash"] = sha256(json.dumps(trained, sort_keys=True).encode()).hexdigest()
+    settings = run.settings | dict.fromkeys(("corpus", "out", "resume"))
+    settings |= {"run": None} if "run" in settings else {}
+    with atomic_folder(out / name) as folder:
+        save_tensors(folder / "models/last", tensors, info)
+        shutil.copytree(run.tokenizer, folder / "tokenizer")
+        write_json(folder / "run.json", about)
+        write_json(folder / "data.json", trained)
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+        (folder / "card.md").write_text(card(name, run, patients, held_out, temperature))
+
+
+def held_out_of(folders: list[Path]) -> HeldOut:
+    """What the models of all folds say of their own held-out patients; kept in the fold's folder."""
+    parts = []
+    for folder in folders:
+        kept = folder / "held-out.npz"
+        if not kept.exists():
+            np.savez(kept, **vars(HeldOut.of(folder / "tuned", open_corpus(folder / "corpus"))))
+        parts.append(HeldOut(**np.load(kept)))
+    return HeldOut(*(np.concatenate([getattr(part, each) for part in parts]) for each in vars(parts[0])))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
+    parser.add_argument("--data", type=Path, default=default, help="folder of databases and archives")
+    parser.add_argument("--work", type=Path, required=True, help="where corpora and runs go")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="where the shipped models go")
+    parser.add_argument("--side-by-side", type=int, default=2, help="chains of steps at once")
+    numbers = {
+        "folds": 2,
+        "pretrain-steps": 1000,
+        "steps": 600,
+        "second-steps": 400,
+        "af-steps": 300,
+        "waveform-steps": 1000,
+    }
+    for name, value in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    settings = parser.parse_args()
+    settings.data, settings.work = settings.data.resolve(), settings.work.resolve()
+    torch.set_num_threads(1)
+    maker = Maker(settings)
+    with ThreadPoolExecutor(settings.side_by_side) as pool:
+        for done in [pool.submit(chain) for chain in maker.chains()]:
+            done.result()
+    for name in ("beats", "beats-causal", "af", "waveform"):
+        folder = settings.work / name
+        ship(name, folder / "final/tuned", settings.out, held_out_of(sorted(folder.glob("fold-*"))))
+    ship("foundation", settings.work / "beats/final/foundation-2", settings.out, None)
+    size = sum(path.stat().st_size for path in settings.out.rglob("*") if path.is_file())
+    print(
+        f"{settings.out}: {size / 1e6:.1f} MB; trained in {sum(maker.steps.seconds.values()) / 60:.0f} min of one core"
+    )
+
+
+if __name__ == "__main__":
+    main()

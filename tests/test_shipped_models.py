@@ -1,0 +1,101 @@
+"""Shipped models: found by name, read without their corpus, the same bytes whenever they are made, small enough."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heartlm.cli.main import main
+from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.errors import HeartlmError
+from heartlm.models import pretrained
+from heartlm.models.pretrained import FOLDER, find_run, shipped_models
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import models
+
+NAMES = ["af", "beats", "beats-causal", "foundation", "waveform"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated database, its corpus, and a foundation and a beats model, each trained twice."""
+    folder = tmp_path_factory.mktemp("made")
+    simulate_database(folder / "simdb", SimulationConfig(patients=3, minutes=1, seed=4))
+    assert main(["tokenize", str(folder / "simdb"), "--out", str(folder / "corpus"), "--processes", "1"]) == 0
+    common = ["--corpus", str(folder / "corpus"), "--steps", "2", "--batch-size", "2", "--threads", "1"]
+    for of in ("one", "two"):
+        foundation, tuned = str(folder / of / "foundation"), str(folder / of / "beats")
+        assert main(["pretrain", *common, "--depth", "1", "--out", foundation]) == 0
+        assert main(["finetune", foundation, "--task", "beats", *common, "--out", tuned]) == 0
+        for name in ("foundation", "beats"):
+            models.ship(name, folder / of / name, folder / f"shipped-{of}", None)
+    return folder
+
+
+@pytest.fixture
+def shipped(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The models of the first training as those of this installation, and an empty current directory."""
+    monkeypatch.setattr(pretrained, "FOLDER", made / "shipped-one")
+    monkeypatch.chdir(tmp_path)
+    yield made
+
+
+def test_a_model_made_twice_has_the_same_bytes_and_no_path(made: Path):
+    one, two = made / "shipped-one", made / "shipped-two"
+    files = sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file())
+    assert len(files) == 2 * 7 + 2 and Path("beats/card.md") in files  # with the two tensors of the tokenizer
+    for path in files:
+        content = (one / path).read_bytes()
+        assert content == (two / path).read_bytes(), path
+        assert str(made).encode() not in content, path
+
+
+def test_shipped_models_answer_to_their_names(shipped: Path, capsys: pytest.CaptureFixture[str]):
+    record = next((shipped / "simdb").glob("*.hea")).stem
+    assert main(["predict", "beats", str(shipped / "simdb" / record)]) == 0
+    assert Path(f"{record}.hlm").is_file()
+    assert main(["evaluate", "beats", "--on", str(shipped / "simdb"), "--split", "all", "--bootstrap", "20"]) == 0
+    scores = json.loads(next(Path("scores/beats").glob("*/scores.json")).read_text())
+    notes = " ".join(scores["notes"])
+    assert "trained on (simdb/" in notes and "comes without its training corpus" in notes
+    words = ["--corpus", str(shipped / "corpus"), "--steps", "1", "--batch-size", "2", "--threads", "1"]
+    assert main(["finetune", "foundation", "--task", "beats", *words, "--out", "mine"]) == 0
+    capsys.readouterr()
+    assert main(["predict", "mine", str(shipped / "simdb" / record), "--out", "of-mine"]) == 0
+
+
+def test_a_run_folder_of_that_name_comes_first_and_any_other_folder_does_not_count(shipped: Path):
+    Path("beats").mkdir()
+    assert find_run(Path("beats")) == shipped / "shipped-one/beats"
+    Path("beats/run.json").write_text("{}")
+    assert find_run(Path("beats")) == Path("beats")
+    with pytest.raises(HeartlmError, match=r"beets: no such run folder, nor a shipped model \(beats, foundation\)"):
+        find_run(Path("beets"))
+
+
+def test_probabilities_divided_by_the_temperature_are_as_frequent_as_they_say():
+    random = np.random.default_rng(0)
+    logits = random.normal(0, 1.5, (20_000, 2))
+    true = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    label = (random.random(len(true)) < true[:, 1]).astype(np.int64)
+    overconfident = true**2 / (true**2).sum(axis=1, keepdims=True)
+    held_out = models.HeldOut(label, np.repeat(np.arange(20).astype(str), 1000), overconfident)
+    assert held_out.temperature() == pytest.approx(2, abs=0.1)
+    assert held_out.heated(2).error(1) < 0.02 < 0.08 < held_out.error(1)
+
+
+@pytest.mark.skipif(shipped_models() != NAMES, reason="not all shipped models are in this checkout: make models")
+def test_what_is_shipped_is_small_and_every_card_names_its_licences():
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 12e6
+    for name in NAMES:
+        card = (FOLDER / name / "card.md").read_text()
+        assert "Open Data Commons Attribution License" in card and "Not for" in card and "not a medical device" in card
+        patients = json.loads((FOLDER / name / "data.json").read_text())[0]["patients"]
+        assert patients and not any(each.startswith("vitaldb") for each in patients)
