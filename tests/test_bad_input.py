@@ -444,7 +444,7 @@ def test_an_output_that_is_something_else_is_never_replaced(
 
 
 def test_an_unknown_command(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "no command 'pretrian'; it is one of data, tokenize, pretrain" in only_line(capfd, "pretrian")
+    assert "no command 'pretrian'; it is one of analyze, data, tokenize, pretrain" in only_line(capfd, "pretrian")
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "data"])
