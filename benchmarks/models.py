@@ -42,12 +42,13 @@ from heartlm.evaluation.predictions import token_probabilities, window_probabili
 from heartlm.evaluation.rhythm import window_labels
 from heartlm.evaluation.rhythm_windows import RhythmWindows
 from heartlm.evaluation.scored import leads_of_corpus
-from heartlm.evaluation.waveform_task import WaveformWindows, class_probabilities
+from heartlm.evaluation.waveform_task import WaveformWindows, called, class_probabilities
 from heartlm.files import atomic_folder, write_json
 from heartlm.models.pretrained import FOLDER
 from heartlm.models.store import load_model, save_tensors, whole_tensors
 from heartlm.training.batches import beat_labels
 from heartlm.training.run_folder import RunFolder
+from heartlm.training.waveform import VF
 
 PHYSIONET = "Open Data Commons Attribution License 1.0, PhysioNet"
 AF_WEIGHTS = "{afdb: 2, ltafdb: 3, nsrdb: 1, simdb: 1}"
@@ -273,7 +274,7 @@ class HeldOut:
     """What models say of patients they have not seen.
 
     Attributes:
-        label: class of each token or window, int64 `[N]`.
+        label: class of each token or window, int64 `[N]`; `NOT_VF` where no more than that is known.
         patient: whose it is, `[N]`.
         probability: of each class, float64 `[N, num_classes]`.
     """
@@ -303,9 +304,11 @@ class HeldOut:
             found = label, np.array(whose)[windows.lead], said
         else:
             windows = WaveformWindows.of(leads)
-            label = windows.labels("pure")
-            label = np.where(label < len(tuned.info.classes), label, -1)
-            found = label, patient[windows.lead], class_probabilities(tuned.model, windows.codes, windows.lead)
+            found = (
+                windows.labels("pure"),
+                patient[windows.lead],
+                class_probabilities(tuned.model, windows.codes, windows.lead),
+            )
         label, whose, said = found
         return cls(label[label >= 0], whose[label >= 0], np.asarray(said, np.float64)[label >= 0])
 
@@ -317,26 +320,30 @@ class HeldOut:
     def temperature(self) -> float:
         """The temperature with the least cross-entropy, every patient weighing alike."""
         _, place, count = np.unique(self.patient, return_inverse=True, return_counts=True)
-        weight = 1 / count[place]
+        weight, unsure = 1 / count[place], self.label >= self.probability.shape[1]
 
         def loss(log: float) -> float:
-            right = self.heated(float(np.exp(log))).probability[np.arange(len(self.label)), self.label]
+            probability = self.heated(float(np.exp(log))).probability
+            known = np.where(unsure, VF, self.label)
+            right = np.abs(unsure - probability[np.arange(len(known)), known])
             return float(-(weight * np.log(np.maximum(right, 1e-12))).sum() / weight.sum())
 
         return round(float(np.exp(minimize_scalar(loss, bounds=(-1.5, 1.5), method="bounded").x)), 3)
 
     def error(self, index: int) -> float:
         """Expected calibration error of the probability of a class, in `NUM_BINS` bins of equal width."""
-        said, right = self.probability[:, index], self.label == index
+        known = (self.label < self.probability.shape[1]) | (index == VF)
+        said, right = self.probability[known, index], self.label[known] == index
         bins = np.minimum((said * NUM_BINS).astype(int), NUM_BINS - 1)
         gaps = np.bincount(bins, said, NUM_BINS) - np.bincount(bins, right, NUM_BINS)
         return float(np.abs(gaps).sum() / len(said))
 
     def f1(self, index: int, called: Array) -> str:
         """F1 of a class with its interval by patients."""
-        truth, said = self.label == index, called == index
+        known = (self.label < self.probability.shape[1]) | (index == VF)
+        truth, said = self.label[known] == index, called[known] == index
         cells = np.stack([truth & said, truth, said], axis=1).astype(np.int64)
-        who, counts = sum_by(self.patient.tolist(), cells)
+        who, counts = sum_by(self.patient[known].tolist(), cells)
         resampling = Resampling(1000)
         values = [
             ratio(2 * total[..., 0], total[..., 1] + total[..., 2])
@@ -350,6 +357,8 @@ def decided(held_out: HeldOut, threshold: float, task: str) -> Array:
     """The class that the commands give."""
     if task == "rhythm":
         return (held_out.probability[:, 1] >= threshold).astype(np.int64)
+    if task == "waveform":
+        return called(held_out.probability, threshold)
     return held_out.probability.argmax(axis=1)
 
 
@@ -395,9 +404,11 @@ def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
     if held_out is not None:
         for each in ("class_head.weight", "class_head.bias"):
             tensors[each] = tensors[each] / temperature
-    if info.threshold != 0.5:  # the same decisions at the other temperature
-        odds = (info.threshold / (1 - info.threshold)) ** (1 / temperature)
-        info = replace(info, threshold=round(odds / (1 + odds), 4)) if len(info.classes) == 2 else info
+        if info.task != "beats":  # as many windows are called at the other temperature
+            sought = VF if info.task == "waveform" else 1
+            below = float((held_out.probability[:, sought] < info.threshold).mean())
+            moved = np.quantile(held_out.heated(temperature).probability[:, sought], below)
+            info = replace(info, threshold=round(float(moved), 3))
     tensors = {each: value.half() if value.ndim > 1 else value for each, value in tensors.items()}
     kept = ("num_tokens", "tokenizer", "databases")
     manifest = {key: value for key, value in run.trained_on[0]["manifest"].items() if key in kept}
@@ -417,11 +428,11 @@ def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
         (folder / "card.md").write_text(card(name, run, patients, held_out, temperature))
 
 
-def held_out_of(folders: list[Path]) -> HeldOut:
-    """What the models of all folds say of their own held-out patients; kept in the fold's folder."""
+def held_out_of(work: Path, name: str) -> HeldOut:
+    """What the models of all folds of `name` say of their own held-out patients; kept in the work folder."""
     parts = []
-    for folder in folders:
-        kept = folder / "held-out.npz"
+    for folder in sorted((work / name).glob("fold-*")):
+        kept = work / f"held-out-{name}-{folder.name}.npz"
         if not kept.exists():
             np.savez(kept, **vars(HeldOut.of(folder / "tuned", open_corpus(folder / "corpus"))))
         parts.append(HeldOut(**np.load(kept)))
@@ -453,8 +464,7 @@ def main() -> None:
         for done in [pool.submit(chain) for chain in maker.chains()]:
             done.result()
     for name in ("beats", "beats-causal", "af", "waveform"):
-        folder = settings.work / name
-        ship(name, folder / "final/tuned", settings.out, held_out_of(sorted(folder.glob("fold-*"))))
+        ship(name, settings.work / name / "final/tuned", settings.out, held_out_of(settings.work, name))
     ship("foundation", settings.work / "beats/final/foundation-2", settings.out, None)
     size = sum(path.stat().st_size for path in settings.out.rglob("*") if path.is_file())
     print(
