@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -80,7 +81,7 @@ class Recipe:
 
 BEATS_DATA = f"""\
 - MIT-BIH Arrhythmia Database, the 22 records of DS1 ({PHYSIONET})
-- MIT-BIH Supraventricular Arrhythmia Database, the 39 records of even numbers here ({PHYSIONET})
+- MIT-BIH Supraventricular Arrhythmia Database, 39 of its 78 records ({PHYSIONET})
 - copies of both on drawn rhythms (`heartlm data retime`), made of the same patients"""
 BEATS_UNFIT = "Paced rhythms (no paced record was trained on). Fusion beats: F is rarely found."
 RECIPES = {
@@ -122,7 +123,7 @@ RECIPES = {
         f"""\
 - Creighton University Ventricular Tachyarrhythmia Database, 35 records ({PHYSIONET})
 - MIT-BIH Arrhythmia Database, the 22 records of DS1 ({PHYSIONET})
-- MIT-BIH Supraventricular Arrhythmia Database, the 39 records of even numbers here ({PHYSIONET})
+- MIT-BIH Supraventricular Arrhythmia Database, 39 of its 78 records ({PHYSIONET})
 - MIT-BIH Noise Stress Test Database, `bw` and `ma` ({PHYSIONET})
 - PhysioNet/CinC Challenge 2017, part of its training set ({PHYSIONET})
 - asystole made from the recordings above""",
@@ -412,8 +413,7 @@ def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
     tensors = {each: value.half() if value.ndim > 1 else value for each, value in tensors.items()}
     kept = ("num_tokens", "tokenizer", "databases")
     manifest = {key: value for key, value in run.trained_on[0]["manifest"].items() if key in kept}
-    records = run.corpus().records
-    patients = sorted(set(records.patient_id[records.select("train")].tolist()))
+    patients = trained_patients(run)
     trained = [{"path": None, "manifest": {**manifest, "checksums": {}}, "patients": patients}]
     about = {**run.about, "name": name, "parent": None, "finished": "shipped", "created": "", "command": ""}
     about["manifest_hash"] = sha256(json.dumps(trained, sort_keys=True).encode()).hexdigest()
@@ -426,6 +426,13 @@ def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
         write_json(folder / "data.json", trained)
         (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
         (folder / "card.md").write_text(card(name, run, patients, held_out, temperature))
+
+
+def trained_patients(run: RunFolder) -> list[str]:
+    """All that a run and those before it learnt from; copies on drawn rhythms count as the patients they are of."""
+    records, parent = run.corpus().records, run.about.get("parent")
+    own = {re.sub("-(retimed|drawn)/", "/", each) for each in records.patient_id[records.select("train")].tolist()}
+    return sorted(own.union(trained_patients(RunFolder(Path(parent))) if parent else ()))
 
 
 def held_out_of(work: Path, name: str) -> HeldOut:
