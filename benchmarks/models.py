@@ -319,15 +319,14 @@ class HeldOut:
         return replace(self, probability=powers / powers.sum(axis=1, keepdims=True))
 
     def temperature(self) -> float:
-        """The temperature with the least cross-entropy, every patient weighing alike."""
-        _, place, count = np.unique(self.patient, return_inverse=True, return_counts=True)
-        weight, unsure = 1 / count[place], self.label >= self.probability.shape[1]
+        """The temperature with the least cross-entropy."""
+        unsure = self.label >= self.probability.shape[1]
+        known = np.where(unsure, VF, self.label)
 
         def loss(log: float) -> float:
             probability = self.heated(float(np.exp(log))).probability
-            known = np.where(unsure, VF, self.label)
             right = np.abs(unsure - probability[np.arange(len(known)), known])
-            return float(-(weight * np.log(np.maximum(right, 1e-12))).sum() / weight.sum())
+            return float(-np.log(np.maximum(right, 1e-12)).mean())
 
         return round(float(np.exp(minimize_scalar(loss, bounds=(-1.5, 1.5), method="bounded").x)), 3)
 
