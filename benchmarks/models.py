@@ -53,7 +53,7 @@ from heartlm.training.waveform import VF
 
 PHYSIONET = "Open Data Commons Attribution License 1.0, PhysioNet"
 AF_WEIGHTS = "{afdb: 2, ltafdb: 3, nsrdb: 1, simdb: 1}"
-AF_WIDTH, AF_THRESHOLD, AF_FOLDS = 128, 0.75, 3
+AF_WIDTH, AF_THRESHOLD, AF_FOLDS = 128, 0.83, 3
 VF_THRESHOLD, VF_FOLDS = 0.25, 5
 NUM_BINS = 15
 
