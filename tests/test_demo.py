@@ -16,6 +16,7 @@ from tests.browser import open_page
 pytestmark = pytest.mark.slow
 
 TINY = ["--patients", "12", "--minutes", "1", "--depth", "1", "--steps", "4", "--finetune-steps", "3", "--threads", "1"]
+TINY += ["--hours", "0.1"]
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +71,19 @@ def test_a_test_recording_is_annotated(finished):
     assert len(wfdb.rdann(str(path.with_suffix("")), "hlm").sample) == num_beats
 
 
+def test_a_day_is_analysed_with_the_shipped_models(finished):
+    (summary,) = (finished.folder / "analysis").glob("*.json")
+    found = read_json(summary)["summary"]
+    assert found["duration_s"] == 360
+    assert 200 < found["num_beats"] < 1000
+    assert summary.with_suffix(".html").stat().st_size > 20_000
+
+
 def test_again_it_keeps_everything_and_says_the_scores(here, capsys):
     assert main(["demo", *TINY]) == 0
     out = capsys.readouterr().out
     commands = [line for line in out.splitlines() if line.startswith("$ heartlm ")]
-    assert out.count("done before, kept") == len(commands) - 1
+    assert out.count("done before, kept") == len(commands) - 2  # the report and the analysis
     assert "macro F1" in out
     assert out.splitlines()[-1].endswith("demo/report.html")
 

@@ -1,6 +1,7 @@
 """`heartlm demo`: the whole line on a simulated database, each step a command that anyone can type.
 
     simulate ─► verify ─► tokenize ─► pretrain ─► finetune (twice) ─► evaluate ─► predict, generate ─► report
+    simulate a day ─► analyze, with the models that come with heartlm ─► page
 
 Steps that are finished are kept, so a demo that was interrupted goes on where it stopped.
 """
@@ -28,7 +29,7 @@ EXAMPLES = (
 )
 
 
-MADE = ("data", "corpus", "foundation", "beats", "scratch", "report.html", "demo.json")
+MADE = ("data", "corpus", "foundation", "beats", "scratch", "report.html", "day", "analysis", "demo.json")
 """What the demo makes in its folder, the annotated recording apart."""
 
 
@@ -45,6 +46,7 @@ class DemoOptions:
         depth: size of the model.
         steps: of pretraining.
         finetune_steps: of fine-tuning, and of the same model from random weights.
+        hours: length of the recording that is analysed at the end.
         overwrite: begin anew instead of keeping the finished steps of an earlier demo.
     """
 
@@ -56,6 +58,7 @@ class DemoOptions:
     depth: int = 3
     steps: int = 500
     finetune_steps: int = 250
+    hours: float = 24.0
     overwrite: bool = False
 
 
@@ -93,7 +96,9 @@ def run(arguments: Sequence[str]) -> int:
             print(f"the demo stopped here; go on with:  heartlm demo {shlex.join(arguments)}".rstrip(), file=sys.stderr)
             return status
     print("", *key_scores(options.out / "beats"), sep="\n")
-    print(f"\nAll of it took {time.monotonic() - begin:.0f} s. Open the report:  {options.out / 'report.html'}")
+    print(f"\nAll of it took {time.monotonic() - begin:.0f} s.")
+    print(f"Open the page of a simulated day:      {next((options.out / 'analysis').glob('*.html'))}")
+    print(f"Open the report of the training runs:  {options.out / 'report.html'}")
     return 0
 
 
@@ -176,6 +181,17 @@ def steps(options: DemoOptions) -> Iterator[Step]:
         (out / "beats" / "generation.json").is_file,
     )
     yield Step("Write the report", ["report", beats, "--out", str(out / "report.html")], lambda: False)
+    day, minutes = str(out / "day"), f"{60 * options.hours:g}"
+    yield Step(
+        f"Simulate {options.hours:g} hours of one patient",
+        ["data", "simulate", day, "--patients", "1", "--minutes", minutes, "--name", "day", *seed],
+        (out / "day" / "database.json").is_file,
+    )
+    yield Step(
+        "Analyse them with the models that come with heartlm",
+        ["analyze", f"{day}/{_test_record(out / 'day')}", "--out", str(out / "analysis")],
+        lambda: False,
+    )
 
 
 def _training(title: str, words: list[str], folder: Path) -> Step:
