@@ -121,8 +121,8 @@ def measured(data: Path, work: Path, settings: argparse.Namespace) -> dict[str, 
             present.remove("svdb")
         weights, real = (weights_of(present, weights) for weights in (WEIGHTS, PRETRAINING_WEIGHTS))
         size = ("--depth", settings.depth, "--steps", settings.pretrain_steps, "--threads", 1)
-        objective = "causal" if settings.causal else "masked"
-        words = ("pretrain", "--corpus", corpus, *size, "--objective", objective, "--weights", real, "--out", foundation)
+        size = (*size, "--objective", "causal" if settings.causal else "masked")
+        words = ("pretrain", "--corpus", corpus, *size, "--weights", real, "--out", foundation)
         steps.run(f"pretrain-{name}", foundation / "models/last", *words)
         for seed in range(settings.seeds):
             tuned, scratch = folder / f"tuned-{seed}", folder / f"scratch-{seed}"
