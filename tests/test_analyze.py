@@ -1,0 +1,146 @@
+"""`heartlm analyze` from a recording to its files, with the models that come with heartlm."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heartlm.analysis.analyze import Analyst, _blocks, _voted
+from heartlm.analysis.findings import Findings
+from heartlm.analysis.signal_quality import best_leads, lead_quality
+from heartlm.cli.main import main
+from heartlm.ecg.database import Database, open_database
+from heartlm.ecg.recording import Recording
+from heartlm.evaluation.matching import match_beats
+from heartlm.files import read_json
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
+    folder = tmp_path_factory.mktemp("analyze") / "simdb"
+    words = ["data", "simulate", str(folder), "--patients", "4", "--minutes", "3", "--seed", "5", "--noise", "0.3"]
+    assert main(words) == 0
+    return open_database(folder)
+
+
+@pytest.fixture(scope="module")
+def analyst() -> Analyst:
+    return Analyst.load(Path("beats"), Path("af"), Path("waveform"))
+
+
+@pytest.fixture(scope="module")
+def findings(database: Database, analyst: Analyst) -> list[Findings]:
+    return [analyst.analyze(database.recording(record_id)) for record_id in database.record_ids]
+
+
+def recording_of(signals: np.ndarray, rate_hz: float = 250.0) -> Recording:
+    """A recording in memory; `signals` float32 `[num_leads, num_samples]` in mV."""
+    names = tuple(["I", "II", "III", "V1", "V2", "V3"][: len(signals)])
+    return Recording(
+        "r", "p", "d", rate_hz, signals.shape[1], names, ("mV",) * len(names), np.ones(len(names)),
+        np.zeros(len(names)), Path("r"), samples=lambda start, stop, leads: signals[list(leads), start:stop],
+    )  # fmt: skip
+
+
+def test_beats_are_where_the_simulator_put_them(database: Database, findings: list[Findings]) -> None:
+    for found in findings:
+        known = database.annotations(found.recording.record_id)
+        match = match_beats(known.sample, found.sample, found.recording.rate_hz)
+        assert len(match.reference) > 0.75 * known.num_beats  # the simulator draws V beats that one lead hardly shows
+        assert len(match.extra) < 0.03 * known.num_beats
+        assert found.probability.min() >= 0.25
+        assert set(found.symbol.tolist()) <= set("NSVF")
+
+
+def test_a_piece_without_signal_is_unreadable_and_has_no_beats(analyst: Analyst, database: Database) -> None:
+    signals = database.recording(database.record_ids[0]).signal()
+    signals[:, 60 * 250 : 90 * 250] = np.nan
+    found = analyst.analyze(recording_of(signals))
+    (event,) = found.of_kind("unreadable")
+    assert abs(event.start - 60 * 250) <= 250 * 10
+    assert abs(event.stop - 90 * 250) <= 250 * 10
+    assert not found.of_kind("asystole")
+    assert not np.any((found.sample > event.start) & (found.sample < event.stop))
+
+
+@pytest.mark.parametrize("kind", ["flat", "missing", "noise", "short"])
+def test_hopeless_signals_give_findings_without_alarms(analyst: Analyst, kind: str) -> None:
+    rng, num = np.random.default_rng(0), 250 * (2 if kind == "short" else 60)
+    signal = {"flat": np.zeros(num), "missing": np.full(num, np.nan)}.get(kind, rng.normal(0, 0.3, num))
+    found = analyst.analyze(recording_of(signal[None].astype(np.float32)))
+    assert {event.kind for event in found.events} <= {"unreadable"}
+    assert found.annotations().rhythms[-1].stop == num
+
+
+def test_a_dead_lead_is_not_chosen_and_does_not_vote(database: Database) -> None:
+    signals = database.recording(database.record_ids[0]).signal()
+    dead = np.zeros_like(signals[:1])
+    assert best_leads(recording_of(np.concatenate([dead, signals])), (0, 1, 2))[-1] != 0
+    quality = lead_quality(signals[0], 250.0)
+    assert quality.quality.mean() > 0.8
+    assert lead_quality(dead[0], 250.0).quality.max() < 0.001
+
+
+def test_leads_vote_by_their_quality() -> None:
+    clean, noisy = np.arange(100, 2400, 200), np.arange(50, 2400, 70)
+    of_leads = [clean, clean + 4, noisy]
+    voted = _voted(of_leads, np.array([[1.0], [0.9], [0.3]], np.float32), 250.0)
+    assert voted.tolist() == clean.tolist()
+    assert _voted([clean, noisy], np.array([[1.0], [0.9]], np.float32), 250.0).tolist() == clean.tolist()
+
+
+def test_blocks_cover_a_recording_once_whatever_its_length() -> None:
+    for minutes in (0.2, 59, 61, 75, 76, 24 * 60 + 7):
+        recording = recording_of(np.zeros((1, 1), np.float32))
+        object.__setattr__(recording, "num_samples", round(minutes * 60 * 250))
+        blocks = _blocks(recording)
+        assert [blocks[0][0], blocks[-1][1]] == [0, recording.num_samples]
+        assert all(one[1] == other[0] for one, other in itertools.pairwise(blocks))
+        assert max(stop - start for start, stop in blocks) <= 1.25 * 3600 * 250
+
+
+def test_a_folder_gives_files_for_each_recording_and_one_table(
+    database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import wfdb
+
+    out = tmp_path / "out"
+    words = ["analyze", str(database.folder), "--out", str(out), "--processes", "1"]
+    assert main(words) == 0
+    assert f"{len(database.record_ids)} recordings analysed, 0 left out" in capsys.readouterr().out
+    with (out / "summary.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["record"] for row in rows] == list(database.record_ids)
+    for row in rows:
+        written = wfdb.rdann(str(out / row["record"]), "hlm")
+        beats = [symbol for symbol in written.symbol if symbol in "NSVF"]
+        summary = read_json(out / f"{row['record']}.json")["summary"]
+        assert int(row["num_beats"]) == len(beats) == summary["num_beats"]
+        with (out / f"{row['record']}.events.csv").open() as stream:
+            assert len(list(csv.DictReader(stream))) == sum(summary["events"].values())
+        with (out / f"{row['record']}.hours.csv").open() as stream:
+            assert sum(int(hour["num_beats"]) for hour in csv.DictReader(stream)) == len(beats)
+    before = {path: path.stat().st_mtime_ns for path in out.glob("s*")}
+    assert main(words) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.glob("s*")} == before
+
+
+def test_what_cannot_be_analysed_is_listed(
+    database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "db"
+    folder.mkdir()
+    first = database.record_ids[0]
+    for path in database.folder.glob(f"{first}.*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "torn.hea").write_text("torn 1 250 1000\ntorn.dat 212 200 11 1024 0 0 0 MLII\n")
+    assert main(["analyze", str(folder), "--out", str(tmp_path / "out"), "--processes", "1", "--no-page"]) == 0
+    out = capsys.readouterr().out
+    assert "left out: torn: " in out
+    assert "1 recordings analysed, 1 left out" in out
+    assert main(["analyze", str(folder / "torn"), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
