@@ -1,0 +1,91 @@
+"""How long `heartlm analyze` takes, from files to pages, and how much memory.
+
+    python benchmarks/analyzing.py --work FOLDER
+
+Simulated recordings: an hour, a day and a week of three leads at 250 Hz, each on one core; and a folder of 1,000
+recordings of ten seconds and twelve leads at 500 Hz on all cores. The peer does a part of it: NeuroKit2 finds and
+classifies nothing, but cleans a lead of the hour and finds its beats, intervals, quality and P and T waves
+(`ecg_process`), on the same core, turns interleaved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from timing import Table, interleaved, per, write
+
+HOURS = {"an hour": 1, "a day": 24, "a week": 168}
+
+
+def simulated(work: Path, name: str, patients: int, minutes: float, leads: str, rate_hz: int) -> Path:
+    folder = work / name
+    if not folder.exists():
+        size = ["--patients", str(patients), "--minutes", str(minutes), "--leads", leads, "--rate-hz", str(rate_hz)]
+        words = [sys.executable, "-m", "heartlm", "data", "simulate", str(folder), *size, "--seed", "1"]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def analyzed(path: Path, out: Path, processes: int) -> tuple[float, float]:
+    """Seconds, and the largest resident memory of a process in MB."""
+    shutil.rmtree(out, ignore_errors=True)
+    words = [sys.executable, "-m", "heartlm", "analyze", str(path), "--out", str(out), "--processes", str(processes)]
+    begin = time.monotonic()
+    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(words)} ended with status {status}")
+    return time.monotonic() - begin, usage.ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--longest", choices=HOURS, default="a week")
+    parser.add_argument("--rounds", type=int, default=3)
+    settings = parser.parse_args()
+    work, out = settings.work, settings.work / "out"
+    cores = sorted(os.sched_getaffinity(0))
+    table = Table("From files to pages", ("recordings", "cores", "s", "largest memory, MB"))
+    os.sched_setaffinity(0, cores[:1])
+    names = list(HOURS)[: list(HOURS).index(settings.longest) + 1]
+    for name in names:
+        folder = simulated(work, name.split()[1], 1, 60 * HOURS[name], "[MLII, V1, V5]", 250)
+        (record,) = (path.stem for path in folder.glob("s*.hea"))
+        found = [analyzed(folder / record, out, 1) for _ in range(settings.rounds if HOURS[name] < 24 else 1)]
+        seconds, memory = zip(*found, strict=True)
+        table.add(f"{name}, 3 leads at 250 Hz", 1, f"{sorted(seconds)[len(seconds) // 2]:.1f}", f"{max(memory):.0f}")
+    os.sched_setaffinity(0, cores)
+    leads = "[I, II, III, aVR, aVL, aVF, V1, V2, V3, V4, V5, V6]"
+    folder = simulated(work, "short", 910, 1 / 6, leads, 500)
+    number = len(list(folder.glob("*.hea")))
+    took, largest = analyzed(folder, out, len(cores))
+    table.add(f"{number:,} of 10 s, 12 leads at 500 Hz", len(cores), f"{took:.1f}", f"{largest:.0f}")
+    table.close()
+    os.sched_setaffinity(0, cores[:1])
+    hour = work / "hour"
+    (record,) = (path.stem for path in hour.glob("s*.hea"))
+
+    def peer() -> None:
+        code = (
+            "import sys, wfdb, neurokit2 as nk; s = wfdb.rdrecord(sys.argv[1], channels=[0]);"
+            "nk.ecg_process(s.p_signal[:, 0], sampling_rate=s.fs)"
+        )
+        subprocess.run([sys.executable, "-c", code, str(hour / record)], check=True, stderr=subprocess.DEVNULL)
+
+    rivals = Table("An hour on one core, whole process", ("what", "s"))
+    turns = {"heartlm analyze, 3 leads": lambda: analyzed(hour / record, out, 1), "NeuroKit2, 1 lead": peer}
+    for name, times in interleaved(turns, settings.rounds).items():
+        rivals.add(name, per(times))
+    rivals.close()
+    write("analyzing", "Time and memory of heartlm analyze", [table, rivals])
+
+
+if __name__ == "__main__":
+    main()
