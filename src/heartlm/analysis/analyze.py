@@ -35,6 +35,7 @@ from heartlm.evaluation.finetuned import FineTuned, load_finetuned
 from heartlm.evaluation.matching import MATCH_WINDOW_S
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.waveform_task import called
+from heartlm.models.pretrained import find_run
 from heartlm.tokenizers.base import Lead, Tokenizer
 from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
@@ -78,12 +79,12 @@ class Analyst:
 
     @classmethod
     def load(cls, beats: Path, af: Path, waveform: Path) -> Analyst:
-        """Load the three models from their run folders.
+        """Load three models, each shipped, by its name, or of a run folder.
 
         Raises:
             HeartlmError: one cannot be read, or is of another task.
         """
-        models = [load_finetuned(path, "last") for path in (beats, af, waveform)]
+        models = [load_finetuned(find_run(run), "last") for run in (beats, af, waveform)]
         for model, task in zip(models, ("beats", "rhythm", "waveform"), strict=True):
             if model.info.task != task:
                 raise HeartlmError(f"{model.folder.path}: task {model.info.task} found, {task} expected")
