@@ -1,11 +1,14 @@
-"""Heart rate variability of a recording by NeuroKit2, on the intervals between normal beats.
+"""Heart rate variability of a recording on the intervals between normal beats; spectra by NeuroKit2.
 
 SDNN, RMSSD and pNN50 are of the whole recording; SDANN, the SDNN index, LF and HF are defined on pieces of five minutes
 (Task Force of the ESC and NASPE, Circulation 93:1043-1065, 1996).
+NeuroKit2's `hrv_time` gives the same times, but its time grows with the square of the length, and its pieces of five
+minutes are of the time in normal intervals, which gaps make longer.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -13,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import Findings
-from heartlm.errors import needs
 
 PIECE_S = 300.0
 NN_RANGE_S = (0.3, 2.0)
@@ -46,40 +48,44 @@ def normal_intervals(findings: Findings) -> tuple[NDArray[np.float64], NDArray[n
 def variability(findings: Findings) -> dict[str, float]:
     """Return heart rate variability: times in ms, pNN50 in per cent, powers in ms²; empty with too few intervals.
 
-    `sdann_ms` and `sdnn_index_ms` need `FEWEST_PIECES` full pieces of five minutes, `lf_ms2` and `hf_ms2` one.
-
-    Raises:
-        HeartlmError: NeuroKit2 is not installed.
+    `sdann_ms` and `sdnn_index_ms` need `FEWEST_PIECES` full pieces of five minutes; `lf_ms2` and `hf_ms2` need one, and
+    NeuroKit2.
     """
     nn_s, ends_s = normal_intervals(findings)
     if len(nn_s) < FEWEST_INTERVALS:
         return {}
+    nn_ms = 1000 * nn_s
+    # both intervals of a difference share a beat
+    changes = np.diff(nn_ms)[np.abs(np.diff(ends_s) - nn_s[1:]) < 1e-6]
+    found = {"sdnn_ms": float(nn_ms.std(ddof=1))}
+    if len(changes):
+        found["rmssd_ms"] = math.sqrt(float(np.mean(changes**2)))
+        found["pnn50_pct"] = 100 * float(np.mean(np.abs(changes) > 50))
+    piece = (ends_s // PIECE_S).astype(np.int64)
+    full = np.flatnonzero(np.bincount(piece, nn_s) >= FULL_PIECE * PIECE_S)
+    edges = np.searchsorted(piece, [full, full + 1]).T
+    if len(full) >= FEWEST_PIECES:
+        pieces = [nn_ms[first:last] for first, last in edges]
+        found["sdann_ms"] = float(np.std([part.mean() for part in pieces], ddof=1))
+        found["sdnn_index_ms"] = float(np.mean([part.std(ddof=1) for part in pieces]))
+    spectra = _spectra(nn_ms, ends_s, edges) if len(full) else []
+    for name, key in (("lf_ms2", "LF"), ("hf_ms2", "HF"), ("lf_hf", "LFHF")):
+        if spectra:
+            found[name] = float(np.median([spectrum[f"HRV_{key}"].iloc[0] for spectrum in spectra]))
+    return found | {"num_intervals": len(nn_s), "num_pieces": len(full), "num_spectra": len(spectra)}
+
+
+def _spectra(nn_ms: NDArray[np.float64], ends_s: NDArray[np.float64], edges: NDArray[np.int64]) -> list[Any]:
+    """Return NeuroKit2's tables of some of the pieces `edges` `[num_pieces, 2]`; none where it is not installed."""
     try:
         import neurokit2
     except ModuleNotFoundError:
-        raise needs("analyze", "neurokit2") from None
-
-    def of(place: NDArray[np.bool_] | slice, compute: Any, **options: Any) -> dict[str, float]:
-        # NeuroKit2 counts differences of neighbours only, for which it needs the times
-        table = compute({"RRI": nn_s[place] * 1000, "RRI_Time": ends_s[place]}, **options)
-        return {str(name).removeprefix("HRV_"): float(table[name].iloc[0]) for name in table}
-
-    piece = (ends_s // PIECE_S).astype(np.int64)
-    covered = np.bincount(piece, nn_s)
-    full = np.flatnonzero(covered >= FULL_PIECE * PIECE_S)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of bands for which a piece is too short, which are not used
-        whole = of(slice(None), neurokit2.hrv_time)
-        found = {name: whole[key] for name, key in (("sdnn_ms", "SDNN"), ("rmssd_ms", "RMSSD"), ("pnn50_pct", "pNN50"))}
-        if len(full) >= FEWEST_PIECES:
-            # not NeuroKit2's: its pieces are of the time in normal intervals, which gaps make longer than five minutes
-            pieces = [nn_s[piece == place] * 1000 for place in full]
-            found["sdann_ms"] = float(np.std([part.mean() for part in pieces], ddof=1))
-            found["sdnn_index_ms"] = float(np.mean([part.std(ddof=1) for part in pieces]))
-        spread = full[np.unique(np.linspace(0, len(full) - 1, min(len(full), MOST_SPECTRA)).astype(int))]
-        options = {"normalize": False, "interpolation_rate": 4, "silent": True}
-        spectra = [of(piece == place, neurokit2.hrv_frequency, **options) for place in spread]
-    for name, key in (("lf_ms2", "LF"), ("hf_ms2", "HF"), ("lf_hf", "LFHF")):
-        if spectra:
-            found[name] = float(np.median([spectrum[key] for spectrum in spectra]))
-    return found | {"num_intervals": len(nn_s), "num_pieces": len(full), "num_spectra": len(spectra)}
+        return []
+    spectra = []
+    for place in np.unique(np.linspace(0, len(edges) - 1, min(len(edges), MOST_SPECTRA)).astype(int)):
+        of_piece = slice(*edges[place])
+        intervals = {"RRI": nn_ms[of_piece], "RRI_Time": ends_s[of_piece]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of bands for which a piece is too short, which are not used
+            spectra.append(neurokit2.hrv_frequency(intervals, normalize=False, interpolation_rate=4, silent=True))
+    return spectra

@@ -13,7 +13,6 @@ import numpy as np
 
 from heartlm.analysis import hrv
 from heartlm.analysis.findings import KINDS, RATE_INTERVALS, Event, Findings
-from heartlm.errors import HeartlmError
 from heartlm.report import holter_charts as charts
 from heartlm.report.numbers import MISSING, clock, count, decimal, duration, percent
 from heartlm.report.page import render
@@ -224,10 +223,7 @@ def _fibrillation(findings: Findings) -> dict[str, Any] | None:
 
 def _variability(findings: Findings) -> dict[str, Any]:
     """Return rows of heart rate variability, or why there are none."""
-    try:
-        found = hrv.variability(findings)
-    except HeartlmError as error:
-        return {"rows": [], "why": f"Not computed: {error}"}
+    found = hrv.variability(findings)
     if not found:
         num = len(hrv.normal_intervals(findings)[0])
         return {
@@ -255,10 +251,12 @@ def _variability(findings: Findings) -> dict[str, Any]:
     ]
     intervals, pieces, spectra = (count(found[f"num_{name}"]) for name in ("intervals", "pieces", "spectra"))
     note = (
-        f"By NeuroKit2 from {intervals} intervals between normal beats; {pieces} full pieces of 5 minutes, {spectra} "
-        "of them with a spectrum. Intervals in atrial fibrillation, in unreadable stretches and outside of 0.3 to 2 s "
+        f"From {intervals} intervals between normal beats; {pieces} full pieces of 5 minutes, {spectra} of them with "
+        "a spectrum by NeuroKit2. Intervals in atrial fibrillation, in unreadable stretches and outside of 0.3 to 2 s "
         "are left out."
     )
+    if found["num_pieces"] and not found["num_spectra"]:
+        note += " LF and HF need the package neurokit2: pip install 'heartlm[analyze]'."
     return {"rows": rows, "note": note}
 
 
