@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -250,39 +251,48 @@ def hidden_states(model: HeartModel, codes: NDArray[np.uint16], window: int) -> 
 def measured(settings: argparse.Namespace) -> dict[tuple[str, int], dict[str, Counts]]:
     """Confusion matrices of every patient, summed over seeds, by method and number of labelled patients."""
     steps = Steps(settings.work)
-    folds = [Fold(fold, settings.quality, settings.work, steps) for fold in range(settings.folds)]
-    for fold in folds:
-        fold.pretrain()
-    found: dict[tuple[str, int], dict[str, Counts]] = {}
     (settings.work / "scores").mkdir(exist_ok=True)
+    folds = [Fold(fold, settings.quality, settings.work, steps) for fold in range(settings.folds)]
+    if not settings.so_far:
+        for fold in folds:
+            fold.pretrain()
+    found: dict[tuple[str, int], dict[str, Counts]] = {}
+    done: Counter[tuple[str, int]] = Counter()
     fits = [(method, seed) for seed in range(settings.seeds) for method in METHODS if method in SEEDED or seed == 0]
     for method, seed in sorted(fits, key=lambda fit: (LAST.get(fit[0], 0), fit[1])):
         for fold in folds:
             for k in PATIENTS:
                 path = settings.work / "scores" / f"{fold.name}-{METHODS.index(method)}-{k}-{seed}.json"
                 if not path.exists():
+                    if settings.so_far:
+                        continue
                     confusions = fold.confusions(fold.predictor(method, k, seed))
                     with atomic_file(path) as stream:
                         json.dump(confusions, stream)
                     print(path.name, method, flush=True)
+                done[method, k] += 1
                 of_patient = found.setdefault((method, k), {})
                 for patient, confusion in json.loads(path.read_text()).items():
                     of_patient[patient] = of_patient.get(patient, 0) + np.array(confusion, np.int64)
             fold.forget()
-    return found
+    complete = {key for key, number in done.items() if number == len(folds) * sum(key[0] == each for each, _ in fits)}
+    return {key: of_patient for key, of_patient in found.items() if key in complete}
 
 
-def tables_of(found: dict[tuple[str, int], dict[str, Counts]]) -> list[Table]:
+def tables_of(found: dict[tuple[str, int], dict[str, Counts]], seeds: int) -> list[Table]:
     """Scores, and the differences that decide whether labels are saved."""
-    patients = sorted(found[RANDOM, 1])
+    patients = sorted(next(iter(found.values())))
     confusions = {key: np.stack([of[patient] for patient in patients]) for key, of in found.items()}
     resampling = Resampling(2000)
     drawn, once = resampling.weights(len(patients)), np.ones((1, len(patients)), np.int64)
-    enough = confusions[FROZEN, 1][:, S].sum(axis=1) >= FEWEST_S
+    fewest = FEWEST_S * max(seeds if method in SEEDED else 1 for method, _ in found)
+    enough = np.max([each[:, S].sum(axis=1) for each in confusions.values()], axis=0) >= fewest
     measures = {"V F1": f1_of(V), "S F1, mean over patients": macro_s(enough), "S F1, pooled": f1_of(S)}
     files = dict(zip(measures, ("V", "S", "S-pooled"), strict=True))
 
     def cell(score: Callable[[Counts, Counts], Floats], of: tuple[str, int], less: tuple[str, int] | None) -> str:
+        if of not in found or (less is not None and less not in found):
+            return "–"
         value, resampled = (
             score(draws, confusions[of]) - (0 if less is None else score(draws, confusions[less]))
             for draws in (once, drawn)
@@ -297,8 +307,9 @@ def tables_of(found: dict[tuple[str, int], dict[str, Counts]]) -> list[Table]:
             table.add(method, *(cell(score, (method, k), None) for k in PATIENTS))
         tables.append(table)
         curves = [
-            Series(short, PATIENTS, [float(score(once, confusions[method, k])[0]) for k in PATIENTS], colour, dots=True)
+            Series(short, counts, [float(score(once, confusions[method, k])[0]) for k in counts], colour, dots=True)
             for method, (short, colour) in DRAWN.items()
+            if (counts := [k for k in PATIENTS if (method, k) in found])
         ]
         chart = line_chart(curves, title=name, along="labelled patients", ticks=PATIENTS)
         with atomic_file(RESULTS / f"labels-{files[name]}.svg") as stream:
@@ -326,9 +337,10 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="where runs and scores go")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--so-far", action="store_true", help="tables of the fits done so far, without further ones")
     settings = parser.parse_args()
     torch.set_num_threads(1)
-    tables = tables_of(measured(settings))
+    tables = tables_of(measured(settings), settings.seeds)
     sizes = {"depth": DEPTH, "folds": settings.folds, "seeds": settings.seeds}
     write("labels", "Labelled patients that pretraining saves: beats, annotated, first lead", tables, sizes)
 
