@@ -59,7 +59,7 @@ def line_chart(
         log: a logarithmic y axis, if all values are positive.
         from_zero: let the y axis start at 0.
         along: the name of the x axis.
-        ticks: ticks of a logarithmic x axis; by default it is linear and starts at 0.
+        ticks: ticks of a logarithmic x axis, drawn where curves have points; by default it is linear and starts at 0.
     """
     curves = [each for each in series if len(each.steps)]
     if not curves:
@@ -73,7 +73,7 @@ def line_chart(
         WIDTH,
         HEIGHT,
         f"{title} by {along}",
-        _axes(x, y, f"{title}, {unit}" if unit else title, along, ticks or x.ticks(4)),
+        _axes(x, y, f"{title}, {unit}" if unit else title, along, [t for t in ticks if t in steps] or x.ticks(4)),
         *(_curve(each, x, y, along) for each in curves),
         *_end_labels(curves, x, y),
     )
