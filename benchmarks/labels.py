@@ -301,11 +301,11 @@ def tables_of(found: dict[tuple[str, int], dict[str, Counts]], seeds: int) -> li
         each, sign = estimate(float(value[0]), resampled, len(patients), resampling), "" if less is None else "+"
         return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
 
-    tables = []
+    tables, measured_ones = [], {method for method, _ in found}
     style = render("style.html", {}).strip()
     for name, score in measures.items():
         table = Table(f"{name}, by labelled patients", ("method", *(f"k = {k}" for k in PATIENTS)))
-        for method in METHODS:
+        for method in (each for each in METHODS if each in measured_ones):
             table.add(method, *(cell(score, (method, k), None) for k in PATIENTS))
         tables.append(table)
         curves = [
@@ -324,11 +324,12 @@ def tables_of(found: dict[tuple[str, int], dict[str, Counts]], seeds: int) -> li
     ):
         counts = [k for k in PATIENTS if factor * k in PATIENTS]
         table = Table(title, ("difference", "F1", *(f"k = {k}" for k in counts)))
-        for one, other in pairs:
+        for one, other in (pair for pair in pairs if measured_ones.issuperset(pair)):
             for name, score in measures.items():
                 cells = [cell(score, (one, k), (other, factor * k)) for k in counts]
                 table.add(f"{one} − {other}", name, *cells)
-        tables.append(table)
+        if table.rows:
+            tables.append(table)
     for table in tables:
         table.close()
     return tables
