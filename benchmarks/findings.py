@@ -235,9 +235,12 @@ def main() -> None:
         there = sorted(name for name in of_ptb if (settings.ptb_xl / f"{name}.hea").is_file())
         chosen = sorted(rng.choice(there, NUM_DRAWN, replace=False).tolist())
         folder = linked(settings.ptb_xl, links / "ptb-xl", chosen)
-        codes = {name: set(json.loads(of_ptb[name]["scp_codes"].replace("'", '"'))) for name in chosen}
-        labels = {name: {kind: bool(codes[name] & set(names)) for kind, names in OF_PTB_XL.items()} for name in chosen}
-        rows += by_recording(steps, "ptb-xl", folder, labels, lambda name: of_ptb[name]["patient_id"])
+        row_of = {Path(name).name: of_ptb[name] for name in chosen}
+        codes = {name: set(json.loads(row["scp_codes"].replace("'", '"'))) for name, row in row_of.items()}
+        labels = {
+            name: {kind: bool(of & set(names)) for kind, names in OF_PTB_XL.items()} for name, of in codes.items()
+        }
+        rows += by_recording(steps, "ptb-xl", folder, labels, lambda name: row_of[name]["patient_id"])
         for row in rows:
             recordings.add(*row)
         recordings.close()
