@@ -333,7 +333,7 @@ def test_finetune_evaluate_predict(corpus: Corpus, vfdb: Path, tmp_path: Path, c
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["runs/some"], "run: runs/some found, none expected"),
+        (["foundation"], "foundation found, none expected"),
         (["--window", "128", "--accumulation", "2"], "accumulation 2"),
         (["--window", "100"], "window: 100 found, 400 expected"),
         (["--order", "epochs"], "order: random"),

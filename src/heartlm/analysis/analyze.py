@@ -41,8 +41,8 @@ from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0
 AF_BEATS, FEWEST_AF_BEATS = 128, 9
-"""Beats that are judged together, and the fewest that are judged at all: chosen on 440 recordings of PTB-XL, where AF in
-9 to 15 beats was found with sensitivity 0.55 and specificity 0.996, and from 16 beats on with 0.91 and 1 (LOG.md)."""
+"""Beats that are judged together, and the fewest that are judged at all. On 440 recordings of PTB-XL AF of 9 to 15 beats
+was found with sensitivity 0.55 and specificity 0.996, of 16 beats and more with 0.91 and 1 (LOG.md)."""
 SHORTEST_AF_S, SHORTEST_S = 30.0, 4.0
 """Shorter stretches of AF (the clinical definition), and of VF, asystole and noise, are left out."""
 UNREADABLE, DOUBTFUL = 0.65, 0.85
@@ -173,7 +173,7 @@ class Analyst:
                 continue  # flat or without a valid sample here
             tokens = self._tokenizers[0].encode(Lead(part, beats, lead))
             if tokens.num_tokens:
-                answer = token_probabilities(model, tokens.codes, info.window)
+                answer = token_probabilities(model, tokens.codes, info.window, overlap=lead == 0)
                 total += answer[nearest(tokens.sample, beats.sample)] * (quality[lead, piece][:, None] + 1e-3)
         total[total.sum(axis=1) == 0, 0] = 1
         return np.asarray(total / total.sum(axis=1, keepdims=True))

@@ -14,22 +14,27 @@ from heartlm.corpus.windows import covering_windows
 from heartlm.models.heart import HeartModel
 
 WINDOWS_AT_ONCE = 32
+JUDGED_AT_ONCE = 256
+"""Windows that are judged by their own tokens: of the task waveform mostly, whose network is small."""
 
 
 @torch.inference_mode()
-def token_probabilities(model: HeartModel, codes: NDArray[np.uint16], window: int) -> NDArray[np.float32]:
+def token_probabilities(
+    model: HeartModel, codes: NDArray[np.uint16], window: int, overlap: bool = True
+) -> NDArray[np.float32]:
     """Class probabilities of every token of one recording.
 
     Args:
         model: with a class head; a pooled head's answer counts for every token of its window.
         codes: uint16 `[num_tokens, num_facets]`, all tokens of the recording.
         window: tokens a window.
+        overlap: windows overlap by half; without, it takes half the time.
 
     Returns:
         float32 `[num_tokens, num_classes]`.
     """
     device = next(model.parameters()).device
-    windows = covering_windows(0, len(codes), window, max(1, window // 2))
+    windows = covering_windows(0, len(codes), window, max(1, window // 2) if overlap else window)
     index = windows.index[:, : int(windows.length[0])]  # every window of a recording has the same length
     total = np.zeros((len(codes), model.num_classes), np.float32)
     count = np.zeros(len(codes), np.float32)
@@ -61,8 +66,8 @@ def window_probabilities(model: HeartModel, codes: NDArray[np.uint16], window: i
         return np.stack([token_probabilities(model, each, window).mean(axis=0) for each in codes])
     device = next(model.parameters()).device
     answers = []
-    for begin in range(0, len(codes), WINDOWS_AT_ONCE):
-        part = torch.from_numpy(codes[begin : begin + WINDOWS_AT_ONCE].astype(np.int64))
+    for begin in range(0, len(codes), JUDGED_AT_ONCE):
+        part = torch.from_numpy(codes[begin : begin + JUDGED_AT_ONCE].astype(np.int64))
         answer = model.class_logits(part.to(device)).float().softmax(dim=-1)
         answers.append((answer if model.pooled else answer.mean(dim=1)).cpu().numpy())
     return np.concatenate(answers)
