@@ -41,8 +41,8 @@ from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0
 AF_BEATS, FEWEST_AF_BEATS = 128, 9
-"""Beats that are judged together, and the fewest that are judged at all. On 440 recordings of PTB-XL AF of 9 to 15 beats
-was found with sensitivity 0.55 and specificity 0.996, of 16 beats and more with 0.91 and 1 (LOG.md)."""
+"""Beats that are judged together, and the fewest that are judged at all. On 440 recordings of PTB-XL AF of 9 to 15
+beats was found with sensitivity 0.55 and specificity 0.996, of 16 beats and more with 0.91 and 1 (LOG.md)."""
 SHORTEST_AF_S, SHORTEST_S = 30.0, 4.0
 """Shorter stretches of AF (the clinical definition), and of VF, asystole and noise, are left out."""
 UNREADABLE, DOUBTFUL = 0.65, 0.85
