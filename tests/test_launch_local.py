@@ -43,7 +43,8 @@ def test_a_run_stopped_here_goes_on_with_the_same_command(tiny_corpus: Path, tmp
     (tmp_path / "two.yaml").write_text(yaml.safe_dump({"corpus": str(tiny_corpus), **SETTINGS}))
     first = launched(tmp_path)
     give_up_s = time.monotonic() + TIMEOUT_S
-    while not (tmp_path / "runs/two/run.json").exists() and time.monotonic() < give_up_s:
+    metrics = tmp_path / "runs/two/metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < give_up_s:
         time.sleep(0.01)
     os.kill(first.pid, signal.SIGINT)  # Ctrl-C
     said, _ = first.communicate(timeout=TIMEOUT_S)
