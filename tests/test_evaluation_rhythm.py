@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
-from heartlm.evaluation.episodes import compare_spans, merged, runs, score_episodes
+from heartlm.ecg.spans import runs
+from heartlm.evaluation.episodes import compare_spans, merged, score_episodes
 from heartlm.evaluation.rhythm import Flutter, WindowRule, score_windows, window_labels
 
 LETTERS = {"n": RHYTHM_INDEX["N"], "a": RHYTHM_INDEX["AFIB"], "f": RHYTHM_INDEX["AFL"], "-": UNLABELLED}

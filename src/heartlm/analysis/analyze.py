@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import heartlm
-from heartlm.analysis.events import beat_events, in_order, runs, second_events
+from heartlm.analysis.events import beat_events, in_order, second_events
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.corpus.sources import PREFERRED_LEADS
 from heartlm.ecg.recording import Annotations, Recording
+from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.annotate import nearest, second_probabilities
 from heartlm.evaluation.finetuned import FineTuned, load_finetuned
@@ -256,7 +257,7 @@ class Analyst:
     def _af_events(self, sample: Places, clear: NDArray[np.bool_], rate_hz: float) -> list[Event]:
         """AF in each run of beats without an unreadable interval."""
         events, info = list[Event](), self.af.info
-        for first, last in runs(clear):
+        for first, last in runs(clear).tolist():
             own = sample[first : last + 1]
             if len(own) < FEWEST_AF_BEATS:
                 continue
@@ -264,7 +265,7 @@ class Analyst:
             bare = Recording("", "", "", rate_hz, int(own[-1]) + 1, (), (), np.empty(0), np.empty(0), Path())
             tokens = self._tokenizers[1].encode(Lead(bare, known))
             score = token_probabilities(self.af.model, tokens.codes, min(AF_BEATS, info.window))[:, 1]
-            for begin, end in runs(score >= info.threshold):
+            for begin, end in runs(score >= info.threshold).tolist():
                 start, stop = int(tokens.sample[begin]), int(tokens.sample[end - 1])
                 if stop - start >= min(SHORTEST_AF_S * rate_hz, own[-1] - own[0]):
                     events.append(Event("AF", start, stop + 1, float(score[begin:end].mean()), 0, float("nan")))

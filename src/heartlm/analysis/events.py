@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import KINDS, Event
+from heartlm.ecg.spans import runs
 
 Positions = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -24,12 +25,6 @@ RATE_BREAK = 16
 RUN_BEATS, RUN_BPM = 3, 100.0
 PATTERN_REPEATS = 3
 """Limits of the other rules; `KINDS` says them in words."""
-
-
-def runs(marked: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Where `marked` is true without a break: first place, and the one after the last."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], marked, [False]]).astype(np.int8)))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def beat_events(
@@ -88,7 +83,7 @@ def beat_events(
 
 def _unbroken(marked: NDArray[np.bool_], clear: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Runs of marked beats, parted where the interval between two of them cannot be read."""
-    for first, stop in runs(marked):
+    for first, stop in runs(marked).tolist():
         cuts = [first, *(first + 1 + np.flatnonzero(~clear[first : stop - 1])).tolist(), stop]
         yield from pairwise(cuts)
 
@@ -101,7 +96,7 @@ def _patterns(symbol: NDArray[np.str_], clear: NDArray[np.bool_], period: int) -
     together = (np.diff(ventricular) == period) & np.array(
         [clear[first:stop].all() for first, stop in pairwise(ventricular.tolist())]
     )
-    for first, stop in runs(together):
+    for first, stop in runs(together).tolist():
         if stop - first >= PATTERN_REPEATS - 1:
             yield int(ventricular[first]), int(ventricular[stop]) + 1
 
@@ -114,10 +109,10 @@ def _rates(rr_s: Floats, clear: NDArray[np.bool_], kind: str, intervals: int) ->
     mean, whole = np.convolve(rr_s, box, "valid"), np.convolve(clear, np.ones(intervals), "valid") == intervals
     wrong = mean > 60 / SLOW_BPM if kind == "bradycardia" else mean < 60 / FAST_BPM
     wrong &= whole
-    for first, stop in runs(~wrong):
+    for first, stop in runs(~wrong).tolist():
         if first > 0 and stop < len(wrong) and stop - first < intervals + RATE_BREAK and clear[first:stop].all():
             wrong[first:stop] = True
-    for first, stop in runs(wrong):
+    for first, stop in runs(wrong).tolist():
         yield first, stop + intervals
 
 
@@ -134,12 +129,12 @@ def second_events(
         rate_hz: samples a second.
     """
     bridged = called.copy()
-    for first, stop in runs(~called):
+    for first, stop in runs(~called).tolist():
         if first > 0 and stop < len(called) and stop - first < shortest_s:
             bridged[first:stop] = True
     return [
         Event(kind, round(first * rate_hz), round(stop * rate_hz), float(score[first:stop].mean()), 0, float("nan"))
-        for first, stop in runs(bridged)
+        for first, stop in runs(bridged).tolist()
         if stop - first >= shortest_s
     ]
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
+from heartlm.ecg.recording import Annotations, Recording
+from heartlm.ecg.spans import joined_spans
 
 KINDS = {
     "VF": "ventricular fibrillation or flutter",
@@ -33,7 +34,7 @@ QUALITY_S = 10.0
 """Length of the pieces of which signal quality is judged, in seconds."""
 
 RATE_INTERVALS = 8
-"""A slowest or fastest heart rate is the mean of so many intervals in a row."""
+"""A slowest or fastest heart rate is the mean of this number of intervals in a row."""
 
 _RHYTHMS = {"VF": "VFIB", "asystole": "ASYS", "VT": "VT", "IVR": "IVR", "SVT": "SVTA", "AF": "AFIB", "bigeminy": "B"}
 _RHYTHMS |= {"trigeminy": "T", "unreadable": "NOISE"}
@@ -163,16 +164,17 @@ class Findings:
         rate_hz, rows = self.recording.rate_hz, []
         hour, clear = round(3600 * rate_hz), self.readable()
         rr_s = np.diff(self.sample) / rate_hz
+        begin = Counter((event.start // hour, event.kind) for event in self.events)
+        lasting = {kind: self.of_kind(kind) for kind in ("AF", "unreadable")}
         for start in range(0, max(1, self.recording.num_samples), hour):
             stop = min(start + hour, self.recording.num_samples)
             first, last = np.searchsorted(self.sample, [start, stop])
             own = rr_s[first : max(first, last - 1)]
             own = own[clear[first : max(first, last - 1)]]
             of_class = Counter(self.symbol[first:last].tolist())
-            begins = Counter(event.kind for event in self.events if start <= event.start < stop)
             covered = {
-                kind: sum(max(0, min(event.stop, stop) - max(event.start, start)) for event in self.of_kind(kind))
-                for kind in ("AF", "unreadable")
+                kind: sum(max(0, min(event.stop, stop) - max(event.start, start)) for event in events)
+                for kind, events in lasting.items()
             }
             rows.append(
                 {"start_s": start / rate_hz, "num_beats": int(last - first)}
@@ -181,7 +183,7 @@ class Findings:
                 | {"shortest_rr_s": round(float(own.min()), 3) if len(own) else None}
                 | {"longest_rr_s": round(float(own.max()), 3) if len(own) else None}
                 | {f"{kind.lower()}_s": round(samples / rate_hz, 1) for kind, samples in covered.items()}
-                | {kind: begins.get(kind, 0) for kind in KINDS}
+                | {kind: begin[start // hour, kind] for kind in KINDS}
             )
         return rows
 
@@ -196,14 +198,8 @@ class Findings:
                 first, last = np.searchsorted(starts, [event.start, event.stop])
                 rank[first:last] = np.minimum(rank[first:last], list(_RHYTHMS).index(event.kind))
         names = [*_RHYTHMS.values(), "N"]
-        spans: list[RhythmSpan] = []
-        for place, start in enumerate(edges[:-1]):
-            name, stop = names[rank[place]], edges[place + 1]
-            if spans and spans[-1].name == name:
-                spans[-1] = RhythmSpan(spans[-1].start, stop, name)
-            else:
-                spans.append(RhythmSpan(start, stop, name))
-        return Annotations(self.recording.rate_hz, self.sample, self.symbol, tuple(spans), source="heartlm")
+        spans = joined_spans([names[each] for each in rank.tolist()], starts, end)
+        return Annotations(self.recording.rate_hz, self.sample, self.symbol, spans, source="heartlm")
 
     def to_frame(self) -> Any:
         """The beats as a pandas frame: sample, time_s, symbol and probability."""

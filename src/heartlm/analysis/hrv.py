@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.analysis.findings import Findings
+from heartlm.analysis.findings import Findings, crossed
 
 PIECE_S = 300.0
 NN_RANGE_S = (0.3, 2.0)
@@ -27,7 +27,7 @@ FULL_PIECE = 0.9
 """Part of a piece that normal intervals must cover for it to count."""
 
 MOST_SPECTRA = 24
-"""LF and HF are medians over at most so many pieces, spread evenly over the recording."""
+"""LF and HF are medians over at most this number of pieces, spread evenly over the recording."""
 
 
 def normal_intervals(findings: Findings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -39,9 +39,7 @@ def normal_intervals(findings: Findings) -> tuple[NDArray[np.float64], NDArray[n
     rr_s = np.diff(findings.sample) / findings.recording.rate_hz
     normal = findings.symbol == "N"
     kept = normal[1:] & normal[:-1] & findings.readable() & (rr_s >= NN_RANGE_S[0]) & (rr_s <= NN_RANGE_S[1])
-    for event in findings.of_kind("AF"):
-        first, last = np.searchsorted(findings.sample, [event.start, event.stop])
-        kept[max(0, first - 1) : last] = False
+    kept &= ~crossed(findings.of_kind("AF"), findings.sample)
     return rr_s[kept], ends[kept]
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from heartlm.analysis.findings import QUALITY_S
 from heartlm.ecg.detect import detect_beats
 from heartlm.ecg.recording import Recording
+from heartlm.ecg.spans import runs
 from heartlm.evaluation.matching import match_beats
 
 Floats = NDArray[np.float32]
@@ -93,13 +94,10 @@ def _likeness(signal: Floats, sample: NDArray[np.int64], reach: int) -> NDArray[
 def _flat(signal: Floats, shortest: int) -> NDArray[np.bool_]:
     """Whether each step from sample to sample is part of a flat run of `shortest` steps, bool `[num_samples - 1]`."""
     same = np.diff(signal) == 0
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]])))
-    begin, end = edges[::2], edges[1::2]
-    long = end - begin >= shortest
-    change = np.zeros(len(same) + 1, np.int64)
-    np.add.at(change, begin[long], 1)
-    np.add.at(change, end[long], -1)
-    return np.cumsum(change)[:-1] > 0
+    for begin, end in runs(same).tolist():
+        if end - begin < shortest:
+            same[begin:end] = False
+    return np.asarray(same)
 
 
 def best_leads(recording: Recording, candidates: tuple[int, ...]) -> tuple[int, ...]:

@@ -16,8 +16,8 @@ from heartlm.files import atomic_file
 SCHEMA_VERSION = 1
 
 
-def write_findings(findings: Findings, folder: Path, page: str | None = None) -> Path:
-    """Write everything found in a recording to `folder`, and return the path of the summary.
+def write_findings(findings: Findings, folder: Path, page: str | None = None) -> dict[str, Any]:
+    """Write everything found in a recording to `folder`, and return its summary.
 
     RECORD.hlm holds beats and rhythms in WFDB's format, RECORD.events.csv one event a row, RECORD.hours.csv one hour a
     row, RECORD.html the page. RECORD.json, the summary, is written last: where it is, the rest is complete.
@@ -40,13 +40,13 @@ def write_findings(findings: Findings, folder: Path, page: str | None = None) ->
     if page is not None:
         with atomic_file(folder / f"{name}.html") as stream:
             stream.write(page)
-    described = {"schema_version": SCHEMA_VERSION, "made_by": findings.made_by, "summary": findings.summary()}
-    path = folder / f"{name}.json"
-    with atomic_file(path) as stream:
+    summary = findings.summary()
+    described = {"schema_version": SCHEMA_VERSION, "made_by": findings.made_by, "summary": summary}
+    with atomic_file(folder / f"{name}.json") as stream:
         json.dump(
             described | {"notes": findings.notes, "events": [_plain(event) for event in events]}, stream, indent=1
         )
-    return path
+    return summary
 
 
 def _plain(event: dict[str, Any]) -> dict[str, Any]:

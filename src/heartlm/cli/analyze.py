@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,6 @@ EXAMPLES = (
     "heartlm analyze ptb-xl --out ptb-xl-analysis",
     "heartlm analyze mitdb --beats runs/beats",
 )
-
-AHEAD = 4
-"""Recordings for each process that may be under way."""
 
 
 @dataclass(frozen=True)
@@ -120,22 +115,13 @@ def _outcomes(options: AnalyzeOptions, record_ids: Sequence[str], processes: int
         _start(options)
         yield from map(_try, record_ids)
         return
-    # Spawned, not forked: a forked process that computes with torch can hang.
     from multiprocessing import get_context
 
-    waiting = deque[Future[dict[str, Any] | str]]()
-    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_start, initargs=(options,)) as pool:
-        try:
-            for record_id in record_ids:
-                waiting.append(pool.submit(_try, record_id))
-                if len(waiting) > AHEAD * processes:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool as error:
-            raise HeartlmError(
-                "a process that analyses was killed, maybe out of memory: use fewer --processes"
-            ) from error
+    from heartlm.corpus.processes import AHEAD, in_order
+
+    # Spawned, not forked: a forked process that computes with torch can hang.
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_start, initargs=(options,))
+    yield from in_order(pool, _try, record_ids, AHEAD * processes, "analyses")
 
 
 _job: tuple[AnalyzeOptions, Any, Any] | None = None
@@ -183,8 +169,7 @@ def _analysed(options: AnalyzeOptions, analyst: Any, recording: Any, watch: Any 
         from heartlm.report.holter import holter_page
 
         page = holter_page(findings)
-    write_findings(findings, options.out, page)
-    return dict(findings.summary())
+    return write_findings(findings, options.out, page)
 
 
 def _flat(summary: dict[str, Any]) -> dict[str, Any]:

@@ -11,14 +11,17 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, TypeVar
 
 from heartlm.corpus.encode import Part, Work
 from heartlm.errors import HeartlmError
 from heartlm.memory import keep_memory
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 AHEAD = 4
 """So many parts for each process may be ahead of the writer."""
@@ -45,21 +48,39 @@ def encode_all(work: Work, processes: int, first_part: int = 0) -> Generator[Par
         yield from map(work.encode, numbers)
         return
     _work = work
-    pool, waiting = _pool(processes, len(numbers)), deque[Future[Part]]()
     try:
-        for number in numbers:
-            waiting.append(pool.submit(_encode, number))
-            if len(waiting) > AHEAD * processes:
+        yield from in_order(_pool(processes, len(numbers)), _encode, numbers, AHEAD * processes, "encodes")
+    finally:
+        _work = None
+
+
+def in_order(
+    pool: ProcessPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int, does: str
+) -> Generator[Result]:
+    """Do `work` on each item in the processes of `pool`; yield the results in the order of the items.
+
+    Args:
+        pool: shut down at the end, and what has not begun is cancelled.
+        work: what a process does with an item.
+        items: in the order of the results.
+        ahead: how many items may be under way beyond the one whose result is waited for.
+        does: what a process does, for the error.
+
+    Raises:
+        HeartlmError: a process was killed; and whatever `work` raises.
+    """
+    waiting = deque[Future[Result]]()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
-        raise HeartlmError(
-            "a process that encodes was killed, maybe for want of memory: use fewer --processes"
-        ) from error
+        raise HeartlmError(f"a process that {does} was killed, maybe out of memory: use fewer --processes") from error
     finally:
         pool.shutdown(cancel_futures=True)
-        _work = None
 
 
 def _pool(processes: int, num_parts: int) -> ProcessPoolExecutor:

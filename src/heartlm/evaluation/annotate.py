@@ -5,7 +5,6 @@ recording ─► one lead, its beats ─► tokens ─► class probabilities �
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from heartlm.corpus.sources import Beats, Source, Unusable, beats_for, chosen_le
 from heartlm.ecg.damage import Damaged, warn_of_damage
 from heartlm.ecg.database import Database
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
+from heartlm.ecg.spans import joined_spans
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import token_probabilities
@@ -146,16 +146,6 @@ def rhythm_spans(
     """
     other = "N" if rhythm != "N" else "OTHER"
     return joined_spans([rhythm if each else other for each in positive.tolist()], sample, end)
-
-
-def joined_spans(names: Sequence[str], sample: NDArray[np.int64], end: int) -> tuple[RhythmSpan, ...]:
-    """Join pieces in a row of one name, which begin at `sample`; the last span ends at `end`."""
-    begins = [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
-    starts = sample[begins].tolist()
-    return tuple(
-        RhythmSpan(start, stop, names[place])
-        for start, stop, place in zip(starts, [*starts[1:], end], begins, strict=True)
-    )
 
 
 def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArray[np.float64]:

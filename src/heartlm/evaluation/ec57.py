@@ -75,8 +75,8 @@ class _Track:
     def add(self, time: int, label: int) -> None:
         """Append a beat."""
         before, known = self.time[-1], (len(self.fibrillation), len(self.shutdown))
-        begun = [start for start, _ in self.fibrillation[-2:] + self.shutdown[-2:]]
-        broken = before == 0 or time == _FAR or any(before <= start < time for start in begun)
+        opened = [start for start, _ in self.fibrillation[-2:] + self.shutdown[-2:]]
+        broken = before == 0 or time == _FAR or any(before <= start < time for start in opened)
         self.time.append(time)
         self.label.append(label)
         self.num_known.append(known)
@@ -239,19 +239,19 @@ def spans_of(file: AnnotationFile, kind: str, rate_hz: float, end: int) -> list[
     One that is not closed lasts to `end`.
     """
     spans: list[Span] = []
-    begun: int | None = None
+    opened: int | None = None
     for index, (time, symbol) in enumerate(zip(positions(file, rate_hz), file.symbol.tolist(), strict=True)):
         if kind == "VF":
             opens, closes = symbol == "[", symbol == "]"
         else:
             opens = symbol == "+" and file.aux.get(index, "").startswith("(AFIB")
             closes = symbol == "+" and not opens
-        if opens and begun is None:
-            begun = time
-        elif closes and begun is not None:
-            spans.append((begun, time))
-            begun = None
-    return spans if begun is None else [*spans, (begun, max(end, begun))]
+        if opens and opened is None:
+            opened = time
+        elif closes and opened is not None:
+            spans.append((opened, time))
+            opened = None
+    return spans if opened is None else [*spans, (opened, max(end, opened))]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from heartlm.evaluation.bootstrap import Estimate, Floats, Resampling, estimate, ratio
 
@@ -87,11 +87,6 @@ def merged(spans: ArrayLike) -> Floats:
     reach = np.maximum.accumulate(whole[:, 1])
     first = np.flatnonzero(np.append(True, whole[1:, 0] > reach[:-1])[: len(whole)])
     return np.stack([whole[first, 0], np.maximum.reduceat(whole[:, 1], first) if len(whole) else whole[:, 1]], axis=1)
-
-
-def runs(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Where flags in a row are set: first and one past the last, int64 `[num_runs, 2]`."""
-    return np.flatnonzero(np.diff(flags, prepend=False, append=False)).reshape(-1, 2)
 
 
 def _cut(spans: ArrayLike, start: float, stop: float) -> Floats:

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
 from heartlm.evaluation import zhou
 from heartlm.evaluation.baselines import GradientBoostedRhythm
 from heartlm.evaluation.config import SMALLEST_WINDOW, EvaluationConfig
-from heartlm.evaluation.episodes import Episodes, compare_spans, runs, score_episodes
+from heartlm.evaluation.episodes import Episodes, compare_spans, score_episodes
 from heartlm.evaluation.features import rr_window_features
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.predictions import token_probabilities, window_probabilities

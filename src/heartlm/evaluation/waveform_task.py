@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.episodes import compare_spans, runs, score_episodes
+from heartlm.evaluation.episodes import compare_spans, score_episodes
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.predictions import window_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.analysis.findings import KINDS, QUALITY_S, RATE_INTERVALS, Findings
+from heartlm.ecg.spans import runs
 from heartlm.report.numbers import count
 from heartlm.report.svg import Markup, Scale, drawing, group, line, path_of, rectangle, tag, text, tick_label
 
@@ -91,10 +92,9 @@ def _event_row(findings: Findings, kind: str, x: Scale, top: float) -> Markup:
 def _spans(taken: NDArray[np.bool_], x: Scale, top: float, height: float, class_: str) -> list[Markup]:
     """Draw each run of bins that is taken as one bar."""
     width = (x.last - x.first) / len(taken)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], taken, [False]]).astype(int)))
     return [
         rectangle(x.first + float(start) * width, top, float(stop - start) * width, height, class_=class_)
-        for start, stop in edges.reshape(-1, 2)
+        for start, stop in runs(taken)
     ]
 
 
