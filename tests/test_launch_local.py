@@ -43,8 +43,7 @@ def test_a_run_stopped_here_goes_on_with_the_same_command(tiny_corpus: Path, tmp
     (tmp_path / "two.yaml").write_text(yaml.safe_dump({"corpus": str(tiny_corpus), **SETTINGS}))
     first = launched(tmp_path)
     give_up_s = time.monotonic() + TIMEOUT_S
-    metrics = tmp_path / "runs/two/metrics.jsonl"
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < give_up_s:
+    while not (tmp_path / "runs/two/run.json").exists() and time.monotonic() < give_up_s:
         time.sleep(0.01)
     os.kill(first.pid, signal.SIGINT)  # Ctrl-C
     said, _ = first.communicate(timeout=TIMEOUT_S)
@@ -58,3 +57,18 @@ def test_a_run_stopped_here_goes_on_with_the_same_command(tiny_corpus: Path, tmp
 
     alone = pretrain(PretrainConfig(corpus=tiny_corpus, out=tmp_path / "alone", device="cpu", **SETTINGS))
     assert losses(tmp_path / "runs/two") == pytest.approx(losses(alone), rel=1e-5)
+
+
+def test_an_interrupt_reaches_a_script_that_was_started_in_the_background():
+    """A shell ignores interrupts for what it starts in the background, and so would all that starts from there."""
+    run = "import sys; from heartlm.launch.local import run_here; sys.exit(run_here(sys.argv[1]))"
+    script = "trap 'exit 7' INT; echo ready; while :; do sleep 0.05; done"
+    process = subprocess.Popen(
+        [sys.executable, "-c", run, script],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 7
