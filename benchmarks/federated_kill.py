@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from heartlm.distributed.communicators import agreed, communicator_of
 from heartlm.federated.client import Between, Errand, Update, nothing
-from heartlm.federated.communicators import agreed, communicator_of
 from heartlm.federated.federate import ready, run_rounds
 from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.study_file import StudyConfig
@@ -50,7 +50,10 @@ def main() -> None:
         databases=[database], out=Path(out), partition="iid", clients=4, isolated=True, save_every=4, **settings
     )
     torch.set_flush_denormal(True)
-    communicator, folder = communicator_of(study), StudyFolder(Path(out))
+    communicator, folder = (
+        communicator_of(study.communicator, study.device, study.threads, study.timeout_s),
+        StudyFolder(Path(out)),
+    )
     rounds, evaluation = agreed(communicator, lambda: ready(study, folder, communicator))
     clients = dict(rounds.clients)
     if in_round != "none" and VICTIM in clients:

@@ -33,13 +33,13 @@ import torch
 from steps import Steps, on_ranks
 from timing import Spread, Table, write
 
+from heartlm.distributed.communicators import communicator_of
+from heartlm.distributed.mpi import MPICommunicator
 from heartlm.federated.aggregate import ExactMean, PendingMean, Share
 from heartlm.federated.client import Errand, Update, nothing
-from heartlm.federated.communicators import communicator_of
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import LocalClient
 from heartlm.federated.meter import CommunicationMeter
-from heartlm.federated.mpi import MPICommunicator
 from heartlm.federated.partition import partition
 from heartlm.federated.rounds import test_every
 from heartlm.federated.strategy import OuterSGD
@@ -157,7 +157,7 @@ def name_of(way: str, barrier: bool) -> str:
 def as_rank(chosen: argparse.Namespace) -> None:
     """What each rank does."""
     shared: dict[str, Any] = {"local_steps": chosen.local_steps, "batch_size": chosen.batch_size, "device": "cpu"}
-    communicator = communicator_of(StudyConfig(communicator="mpi", device="cpu"))
+    communicator = communicator_of("mpi", "cpu")
     assert isinstance(communicator, MPICommunicator)
     shared |= {"partition": "iid", "clients": communicator.size}
     if chosen.model == "tiny_ecg":

@@ -47,8 +47,8 @@ from heartlm.evaluation.waveform_task import WaveformWindows, called, class_prob
 from heartlm.files import atomic_folder, write_json
 from heartlm.models.pretrained import FOLDER
 from heartlm.models.store import load_model, save_tensors, whole_tensors
+from heartlm.runs.run_folder import RunFolder
 from heartlm.training.batches import beat_labels
-from heartlm.training.run_folder import RunFolder
 from heartlm.training.waveform import VF
 
 PHYSIONET = "Open Data Commons Attribution License 1.0, PhysioNet"

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from heartlm.distributed import shared_memory
+from heartlm.distributed.communicator import SHARED_BYTES, Communicator, LocalCommunicator
 from heartlm.federated.aggregate import ExactMean
-from heartlm.federated.communicator import SHARED_BYTES, Communicator, LocalCommunicator
 from heartlm.federated.federate import clients_of_rank, strategy_of
 from heartlm.federated.local import LocalClient
 from heartlm.federated.meter import CommunicationMeter
@@ -25,12 +26,11 @@ from heartlm.federated.rounds import Rounds, Server
 from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.tiny import NUM_CLASSES, TinyLearning
 from heartlm.federated.waveforms import BeatSet
-from heartlm.training import shared_memory
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from heartlm.federated.mpi import MPICommunicator
-    from heartlm.federated.torch_distributed import TorchCommunicator
+    from heartlm.distributed.mpi import MPICommunicator
+    from heartlm.distributed.torch_distributed import TorchCommunicator
 
 STUDY = StudyConfig(rounds=4, local_steps=3, batch_size=8, evaluate_every=2, save_every=100, threads=1, device="cpu")
 SIZES = (40, 24, 32, 17)
@@ -107,11 +107,11 @@ def write_final_vector(kind: str, out: str, settings: dict[str, Any]) -> None:
     if kind.endswith("apart"):
         shared_memory.FOLDER = Path(out) / "none"
     if kind.startswith("mpi"):
-        from heartlm.federated.mpi import MPICommunicator
+        from heartlm.distributed.mpi import MPICommunicator
 
         communicator = MPICommunicator()
     else:
-        from heartlm.federated.torch_distributed import TorchCommunicator
+        from heartlm.distributed.torch_distributed import TorchCommunicator
 
         communicator = TorchCommunicator(timeout_s=60.0)
     generator = torch.Generator().manual_seed(communicator.rank)

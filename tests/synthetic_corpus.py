@@ -14,9 +14,9 @@ from heartlm.corpus.windows import Windows, covering_windows, sampler
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model
+from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import TrainingConfig
 from heartlm.training.job import Job
-from heartlm.training.run_folder import RunFolder
 
 SIZES = (8, 4)
 """Codes of each facet."""

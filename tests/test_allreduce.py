@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heartlm.distributed.allreduce import SIZES_BYTES, AllReduceFit, fit_points, measure_all_reduce
 from heartlm.errors import HeartlmError
 from heartlm.kernels.shared_sum import shared_sum
-from heartlm.launch.allreduce import SIZES_BYTES, AllReduceFit, fit_points, measure_all_reduce
 
 
 @given(st.floats(0, 1e-2), st.floats(1e6, 1e12))

@@ -16,8 +16,8 @@ from heartlm.bench.train_table import PARTS, _empty_table, _fill
 from heartlm.bench.trainings import Trained, Trainer, size_of
 from heartlm.cli.main import main
 from heartlm.files import read_json
+from heartlm.instrumentation.utilization import flops_per_token
 from heartlm.models.config import ModelConfig
-from heartlm.training.utilization import flops_per_token
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
+from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of, in_order, load_campaign
+from heartlm.cluster.campaign.grid import combinations
+from heartlm.cluster.run_file import RunFile
+from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
-from heartlm.launch.campaign import Campaign, Experiment, campaign_of, in_order, load_campaign
-from heartlm.launch.campaign_grid import combinations
-from heartlm.launch.run_file import RunFile
-from heartlm.launch.topology import Topology
 
 STAGES = """
 name: widths

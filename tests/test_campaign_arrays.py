@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
-from heartlm.launch.campaign import Campaign, Experiment, campaign_of, in_order
-from heartlm.launch.campaign_arrays import TaskArray, arrays_of, places_on_node
-from heartlm.launch.campaign_script import script_of, tasks_text
-from heartlm.launch.profile import load_profile, profile_of
-from heartlm.launch.run_file import RunFile
-from heartlm.launch.topology import Topology
+from heartlm.cluster.campaign.arrays import TaskArray, arrays_of, places_on_node
+from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of, in_order
+from heartlm.cluster.campaign.script import script_of, tasks_text
+from heartlm.cluster.profile import load_profile, profile_of
+from heartlm.cluster.run_file import RunFile
+from heartlm.cluster.topology import Topology
 from tests.slurm import Cluster, slurm  # noqa: F401
 
 PLAIN = profile_of({"partition": "main"}, "plain")

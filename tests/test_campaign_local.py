@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 from heartlm.cli.main import main
+from heartlm.cluster.campaign.campaign import Experiment, load_campaign
+from heartlm.cluster.campaign.local import LocalRunner, command_line
+from heartlm.cluster.campaign.state import attempts_of
+from heartlm.cluster.run_file import RunFile
+from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
-from heartlm.launch.campaign import Experiment, load_campaign
-from heartlm.launch.campaign_local import LocalRunner, command_line
-from heartlm.launch.campaign_state import attempts_of
-from heartlm.launch.run_file import RunFile
-from heartlm.launch.topology import Topology
 
 pytestmark = pytest.mark.slow
 

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from rich.console import Console
 
+from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of
+from heartlm.cluster.campaign.done import progress_of, steps_of, words_to_go_on
+from heartlm.cluster.campaign.state import Attempt, Row, attempts_of, next_attempt, rows_of
+from heartlm.cluster.campaign.table import clock, summary, view
 from heartlm.errors import HeartlmError
 from heartlm.files import write_json
-from heartlm.launch.campaign import Campaign, Experiment, campaign_of
-from heartlm.launch.campaign_done import progress_of, steps_of, words_to_go_on
-from heartlm.launch.campaign_state import Attempt, Row, attempts_of, next_attempt, rows_of
-from heartlm.launch.campaign_table import clock, summary, view
 
 CHAIN = """
 experiments:

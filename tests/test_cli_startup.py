@@ -24,14 +24,41 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tokenizers": {"ecg", "kernels"},
     "corpus": {"ecg", "tokenizers", "kernels"},
     "models": {"kernels"},
-    "training": {"ecg", "tokenizers", "corpus", "models", "kernels"},
-    "evaluation": {"ecg", "tokenizers", "corpus", "models", "training"},
-    "analysis": {"ecg", "tokenizers", "corpus", "models", "training", "evaluation"},
-    "report": {"ecg", "scaling", "analysis"},
-    "launch": {"ecg", "tokenizers", "corpus", "training", "kernels"},
-    "scaling": {"corpus", "training", "launch"},
-    "federated": {"ecg", "tokenizers", "corpus", "models", "training", "evaluation", "kernels", "launch"},
-    "bench": {"ecg", "tokenizers", "corpus", "models", "training", "kernels", "launch", "scaling", "report"},
+    "instrumentation": {"models"},
+    "distributed": {"kernels", "instrumentation"},
+    "runs": {"corpus", "models", "distributed"},
+    "training": {"ecg", "tokenizers", "corpus", "models", "kernels", "distributed", "instrumentation", "runs"},
+    "evaluation": {"ecg", "tokenizers", "corpus", "models", "training", "distributed", "runs"},
+    "analysis": {"ecg", "tokenizers", "corpus", "models", "training", "evaluation", "runs"},
+    "report": {"ecg", "scaling", "analysis", "runs"},
+    "cluster": {"ecg", "tokenizers", "corpus", "training", "kernels", "distributed", "runs"},
+    "scaling": {"corpus", "training", "cluster", "distributed", "instrumentation", "runs"},
+    "federated": {
+        "ecg",
+        "tokenizers",
+        "corpus",
+        "models",
+        "training",
+        "evaluation",
+        "kernels",
+        "cluster",
+        "distributed",
+        "runs",
+    },
+    "bench": {
+        "ecg",
+        "tokenizers",
+        "corpus",
+        "models",
+        "training",
+        "kernels",
+        "distributed",
+        "instrumentation",
+        "runs",
+        "scaling",
+        "cluster",
+        "report",
+    },
 }
 """Rooms and the rooms they may import; `cli` may import all, and all may import the modules beside the rooms."""
 
@@ -86,7 +113,7 @@ for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
 """
 
 
-@pytest.mark.parametrize("room", ["kernels", "ecg", "tokenizers", "corpus", "report", "launch"])
+@pytest.mark.parametrize("room", ["kernels", "ecg", "tokenizers", "corpus", "report", "cluster"])
 def test_the_rooms_without_a_model_work_without_torch(room: str):
     run(IMPORT_ALL_WITHOUT_TORCH, f"heartlm.{room}")
 

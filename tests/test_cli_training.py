@@ -21,10 +21,10 @@ import torch
 from heartlm.cli.main import main
 from heartlm.corpus.corpus import open_corpus
 from heartlm.files import sha256_of
+from heartlm.runs.run_folder import RunFolder
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import FinetuneConfig
 from heartlm.training.finetune import finetune, rows_of_patients
-from heartlm.training.run_folder import RunFolder
 
 STEPS = 120
 SMALL = ["--window", "16", "--batch-size", "4", "--threads", "1", "--device", "cpu", "--log-every", "1"]

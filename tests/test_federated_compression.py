@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from heartlm.distributed.communicator import LocalCommunicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import ExactMean, Share
 from heartlm.federated.client import Update
-from heartlm.federated.communicator import LocalCommunicator
 from heartlm.federated.compressed_mean import CompressedMean
 from heartlm.federated.compression import BLOCK, NAMES, Bfloat16, Encoded, ErrorFeedback, Int8, TopK, compressor
 from heartlm.federated.meter import CommunicationMeter

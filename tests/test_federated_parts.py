@@ -11,13 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heartlm.distributed.communicator import LocalCommunicator
+from heartlm.distributed.communicators import local_rank
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.splits import DS1
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import ExactMean, Share
 from heartlm.federated.client import Errand, Update
-from heartlm.federated.communicator import LocalCommunicator
-from heartlm.federated.communicators import local_rank
 from heartlm.federated.fixed_point import LARGEST, FixedPoint, to_fixed_point
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.local import LocalClient, remembered, restore

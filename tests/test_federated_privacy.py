@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heartlm.distributed.communicator import LocalCommunicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import ExactMean, Share
 from heartlm.federated.client import Update
-from heartlm.federated.communicator import LocalCommunicator
 from heartlm.federated.masked_mean import MaskedMean
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.privacy import Ledger, Privacy, clip_and_noise, clipped, epsilon_of, secret_generator

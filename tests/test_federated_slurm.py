@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from heartlm.cli.main import main
+from heartlm.cluster.profile import load_profile
 from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.slurm_study import SlurmLauncher
 from heartlm.federated.study_file import load_study
 from heartlm.files import read_json
-from heartlm.launch.profile import load_profile
 from tests.slurm import Cluster
 
 pytestmark = pytest.mark.slow

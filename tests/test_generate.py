@@ -21,7 +21,7 @@ from heartlm.evaluation.continuation import blend, continue_recording, known_int
 from heartlm.evaluation.prompts import Prompt, Writer, load_writer, prompt_of_record, prompts_of_corpus
 from heartlm.models.generate import Sampling, generate, probabilities
 from heartlm.report.page import context, render
-from heartlm.report.run_folder import read_run_folder
+from heartlm.runs.reading import read_run_folder
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import GRID_HZ, SampleTokenizer

@@ -23,9 +23,9 @@ import numpy as np
 import pytest
 import torch
 
-from heartlm.launch.gpus import MASK, visible_gpus
-from heartlm.training.device import device_and_precision
-from heartlm.training.energy import energy_counter
+from heartlm.cluster.gpus import MASK, visible_gpus
+from heartlm.distributed.device import device_and_precision
+from heartlm.instrumentation.energy import energy_counter
 from heartlm.training.feed import Feed
 from tests.test_training_feed import CORPUS, MAKERS, TENSORS, order_of
 
@@ -64,7 +64,7 @@ def command(corpus: Path, out: Path, num_ranks: int = 1, **changed: Any) -> list
     program = ["heartlm", "pretrain", f"--corpus={corpus}", f"--out={out}", *words]
     if num_ranks == 1:
         return [sys.executable, "-m", *program]
-    ranks = ["heartlm.launch.torchrun", "--standalone", f"--nproc-per-node={num_ranks}", "-m"]
+    ranks = ["heartlm.cluster.torchrun", "--standalone", f"--nproc-per-node={num_ranks}", "-m"]
     return [sys.executable, "-m", *ranks, *program]
 
 
@@ -199,7 +199,7 @@ def test_energy_is_counted_and_only_grows() -> None:
 
 SEEN = """
 import torch
-from heartlm.launch.gpus import visible_gpus
+from heartlm.cluster.gpus import visible_gpus
 print(torch.cuda.device_count(), len(visible_gpus()), *(torch.cuda.get_device_properties(i).uuid
       for i in range(torch.cuda.device_count())))
 """
@@ -262,7 +262,7 @@ def test_a_mig_instance_is_trained_on(
 
 ONE_OF_TWO = """
 import os, sys, pynvml, torch
-from heartlm.training.device import device_and_precision
+from heartlm.distributed.device import device_and_precision
 from heartlm.training.feed import Feed
 from tests.test_training_feed import MAKERS, order_of
 gpu, _ = device_and_precision("cuda", "fp32", 1)
@@ -316,7 +316,7 @@ def test_two_gpus_are_one(
 @real_gpu
 @two_gpus
 def test_sums_over_gpus_are_measured_with_nccl() -> None:
-    from heartlm.launch.allreduce import QUICK_SIZES_BYTES, measure_all_reduce
+    from heartlm.distributed.allreduce import QUICK_SIZES_BYTES, measure_all_reduce
 
     fit = measure_all_reduce(2, device="cuda", sizes_bytes=QUICK_SIZES_BYTES, rounds=3)
     assert (fit.backend, fit.world_size) == ("nccl", 2)

@@ -12,9 +12,9 @@ import pytest
 
 from heartlm import __version__
 from heartlm.cli.main import main
+from heartlm.cluster.image.make import test_in_environment as install_and_check
+from heartlm.cluster.image.recipe import INSTALLED_FROM, checkout, copy_source, definition, pinned_torch, script
 from heartlm.errors import HeartlmError
-from heartlm.launch.image.make import test_in_environment as install_and_check
-from heartlm.launch.image.recipe import INSTALLED_FROM, checkout, copy_source, definition, pinned_torch, script
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +91,7 @@ def test_a_source_that_is_none_is_named(tmp_path: Path):
 def test_the_copied_source_has_no_leftovers(tmp_path: Path):
     copy_source(checkout(None), tmp_path / "source")
     assert not list((tmp_path / "source").rglob("__pycache__"))
-    assert (tmp_path / "source/src/heartlm/launch/image/heartlm.def").is_file()
+    assert (tmp_path / "source/src/heartlm/cluster/image/heartlm.def").is_file()
 
 
 def test_an_environment_that_exists_is_refused(tmp_path: Path):

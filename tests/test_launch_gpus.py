@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from heartlm.launch import gpus
-from heartlm.launch.gpus import MASK, visible_gpus
+from heartlm.cluster import gpus
+from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.scaling.cell import Cell
 from heartlm.scaling.local import LocalTrainer
 

@@ -16,16 +16,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
+from heartlm.cluster.campaign.arrays import arrays_of
+from heartlm.cluster.campaign.campaign import Campaign, campaign_of
+from heartlm.cluster.campaign.script import script_of, tasks_text
+from heartlm.cluster.image.recipe import definition
+from heartlm.cluster.jupyter import notebook_script
+from heartlm.cluster.profile import SiteProfile, load_profile, profile_of
+from heartlm.cluster.run_file import RunFile
+from heartlm.cluster.script import header, render
+from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
-from heartlm.launch.campaign import Campaign, campaign_of
-from heartlm.launch.campaign_arrays import arrays_of
-from heartlm.launch.campaign_script import script_of, tasks_text
-from heartlm.launch.image.recipe import definition
-from heartlm.launch.jupyter import notebook_script
-from heartlm.launch.profile import SiteProfile, load_profile, profile_of
-from heartlm.launch.run_file import RunFile
-from heartlm.launch.script import header, render
-from heartlm.launch.topology import Topology
 
 PIECES = [*"ab é'\"`;&|<>#\\*?!{}()[]$~=:-%", "$(", "${", "touch x", "\n", "\r", "\t", "\0", "\x1b", "\u2028", "\udc80"]
 texts = st.lists(st.sampled_from(PIECES) | st.characters(), min_size=1, max_size=8).map("".join)

@@ -61,7 +61,7 @@ def test_a_run_stopped_here_goes_on_with_the_same_command(tiny_corpus: Path, tmp
 
 def test_an_interrupt_reaches_a_script_that_was_started_in_the_background():
     """A shell ignores interrupts for what it starts in the background, and so would all that starts from there."""
-    run = "import sys; from heartlm.launch.local import run_here; sys.exit(run_here(sys.argv[1]))"
+    run = "import sys; from heartlm.cluster.local import run_here; sys.exit(run_here(sys.argv[1]))"
     script = "trap 'exit 7' INT; echo ready; while :; do sleep 0.05; done"
     process = subprocess.Popen(
         [sys.executable, "-c", run, script],

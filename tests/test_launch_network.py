@@ -27,10 +27,10 @@ ADDRESSES = {"node-a": "10.77.0.1", "node-b": "10.77.0.2"}
 
 MEETING = """
 import os
-from heartlm.training.agreement import Agreement
+from heartlm.distributed.agreement import Agreement
 from heartlm.training.config import TrainingConfig
-from heartlm.training.parallel import Sums, joined
-with joined(TrainingConfig(device="cpu", threads=1, timeout_s=60.0)) as ranks:
+from heartlm.distributed.parallel import Sums, joined
+with joined("cpu", threads=1, timeout_s=60.0) as ranks:
     total, = Sums(ranks, 60.0)(10.0 + ranks.rank)
     names = Agreement(60.0).all(lambda: os.uname().nodename)
     print(ranks.rank, total, *sorted(names), os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"])
@@ -81,7 +81,7 @@ def test_nodes_meet_although_their_own_names_mean_the_loopback(
     nodes: dict[str, int], tmp_path: Path, endpoint: str, port: int
 ) -> None:
     (tmp_path / "meeting.py").write_text(MEETING)
-    launcher = [sys.executable, "-m", "heartlm.launch.torchrun", "--nnodes=2", "--nproc-per-node=1"]
+    launcher = [sys.executable, "-m", "heartlm.cluster.torchrun", "--nnodes=2", "--nproc-per-node=1"]
     launcher += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}:{port}", "--rdzv-id=meeting", "-m", "meeting"]
     processes = [
         subprocess.Popen(

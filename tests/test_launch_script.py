@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from heartlm.cli.main import main
 from heartlm.cli.options import parse
+from heartlm.cluster.jupyter import notebook_script
+from heartlm.cluster.profile import SiteProfile, load_profile, profile_names, profile_of
+from heartlm.cluster.run_file import RunFile
+from heartlm.cluster.script import render
+from heartlm.cluster.topology import Topology, seconds_of, time_limit
+from heartlm.cluster.torchrun import STOPPED_STATUS
 from heartlm.errors import HeartlmError
-from heartlm.launch.jupyter import notebook_script
-from heartlm.launch.profile import SiteProfile, load_profile, profile_names, profile_of
-from heartlm.launch.run_file import RunFile
-from heartlm.launch.script import render
-from heartlm.launch.topology import Topology, seconds_of, time_limit
-from heartlm.launch.torchrun import STOPPED_STATUS
 from heartlm.training.config import PretrainConfig
 from tests.conftest import ROOT
 

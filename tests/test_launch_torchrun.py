@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from heartlm.launch.torchrun import STOPPED_STATUS, children
+from heartlm.cluster.torchrun import STOPPED_STATUS, children
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def torchrun(folder: Path, program: str, *words: str) -> subprocess.Popen[str]:
         [
             sys.executable,
             "-m",
-            "heartlm.launch.torchrun",
+            "heartlm.cluster.torchrun",
             "--standalone",
             "--nproc-per-node=2",
             "-m",

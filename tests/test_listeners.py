@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from heartlm.cli.main import main
+from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import PretrainConfig
 from heartlm.training.listeners import Listeners, TensorBoard
-from heartlm.training.run_folder import RunFolder
 from tests.conftest import ROOT
 
 SHORT = ("--depth", "1", "--window", "32", "--threads", "1", "--device", "cpu", "--log-every", "2")
@@ -124,7 +124,7 @@ ANOTHER_SESSION = """
 import sys
 from pathlib import Path
 from heartlm.training.listeners import WeightsAndBiases
-from heartlm.training.run_folder import RunFolder
+from heartlm.runs.run_folder import RunFolder
 listener = WeightsAndBiases(RunFolder(Path(sys.argv[1])), "offline")
 listener.hear(5, "train", {"loss": 1.0})
 listener.close()

@@ -14,17 +14,17 @@ import pytest
 import yaml
 
 from heartlm.cli.pretrain import resumed
+from heartlm.cluster.campaign.done import _last_step
+from heartlm.cluster.watch.frame import frame
+from heartlm.cluster.watch.watch import WatchedRun
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats_task import majority_beat
 from heartlm.evaluation.finetuned import FineTuned, load_finetuned
-from heartlm.launch.campaign_done import _last_step
-from heartlm.launch.watch import WatchedRun
-from heartlm.launch.watch_frame import frame
 from heartlm.models.store import load_model
 from heartlm.report.page import write_report
+from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import FinetuneConfig
-from heartlm.training.run_folder import RunFolder
 from tests.synthetic_run import write_runs
 
 pytestmark = pytest.mark.slow

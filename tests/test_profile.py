@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
-from heartlm.training.profile import SEEN_STEPS, WAIT_STEPS
-from heartlm.training.profile_table import PARTS, Operator, page, summary, table
+from heartlm.instrumentation.profile import SEEN_STEPS, WAIT_STEPS
+from heartlm.instrumentation.profile_table import PARTS, Operator, page, summary, table
 
 SHORT = ("--depth", "1", "--window", "32", "--threads", "1", "--device", "cpu", "--log-every", "4")
 
@@ -155,7 +155,7 @@ def test_what_goes_wrong_in_a_look_ends_no_training(
     def refuse(*_: object) -> None:
         raise RuntimeError("no room for the trace")
 
-    monkeypatch.setattr("heartlm.training.profile.TorchLook._write_trace", refuse)
+    monkeypatch.setattr("heartlm.instrumentation.profile.TorchLook._write_trace", refuse)
     words = ("--corpus", str(tiny_corpus), "--out", str(tmp_path / "run"), "--steps", "10", *SHORT)
     assert main(["pretrain", *words, "--profile"]) == 0
     assert "profile failed: no room for the trace" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.report.page import write_report
-from heartlm.report.run_folder import read_run_folder
+from heartlm.runs.reading import read_run_folder
 from tests import synthetic_run
 from tests.browser import find_chromium, open_page
 

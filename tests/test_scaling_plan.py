@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
+from heartlm.cluster.campaign.campaign import load_campaign
 from heartlm.errors import HeartlmError
-from heartlm.launch.campaign import load_campaign
-from heartlm.scaling.allot import least_end, plan
 from heartlm.scaling.cell import PARTS, Cell, Measurement
-from heartlm.scaling.exact import soonest
-from heartlm.scaling.plan_file import load_plan
-from heartlm.scaling.schedule import Cluster, Job, Schedule, by_critical_path, list_schedule
+from heartlm.scaling.plan.allot import least_end, plan
+from heartlm.scaling.plan.exact import soonest
+from heartlm.scaling.plan.plan_file import load_plan
+from heartlm.scaling.plan.schedule import Cluster, Job, Schedule, by_critical_path, list_schedule
 
 PUBLISHED = {1: 1.0, 2: 1 / 1.6, 4: 1 / 1.9}
 

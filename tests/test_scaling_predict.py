@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
+from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
-from heartlm.launch.allreduce import AllReduceFit
 from heartlm.scaling.cell import PARTS, Cell, Measurement
 from heartlm.scaling.explain import supplied_speedup
 from heartlm.scaling.grid import Place, grid_of

@@ -17,18 +17,18 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from heartlm.distributed.communication import Exchange
+from heartlm.distributed.device import device_and_precision
+from heartlm.distributed.ranks import Ranks
+from heartlm.distributed.wrapping import gradient_norm
 from heartlm.errors import HeartlmError
+from heartlm.instrumentation.meters import Meters
 from heartlm.training.batches import CausalBatches, LabelBatches, MakeBatch, MaskedBatches
 from heartlm.training.checkpoint import Checkpoints
-from heartlm.training.communication import Exchange
 from heartlm.training.config import TrainingConfig
-from heartlm.training.device import device_and_precision
 from heartlm.training.feed import Feed
 from heartlm.training.learner import Learner
-from heartlm.training.meters import Meters
 from heartlm.training.objectives import FacetLoss, LabelLoss
-from heartlm.training.ranks import Ranks
-from heartlm.training.wrapping import gradient_norm
 from tests.checkpointed import progress, trained
 from tests.synthetic_corpus import SIZES, every_window, small_model, synthetic_corpus
 from tests.test_training_feed import order_of

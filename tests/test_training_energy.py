@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from heartlm.training import energy
-from heartlm.training.energy import energy_counter, rapl_counter
+from heartlm.instrumentation import energy
+from heartlm.instrumentation.energy import energy_counter, rapl_counter
 
 RANGE_UJ = 262_143_328_850
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from heartlm.training.agreement import Agreement
+from heartlm.distributed.agreement import Agreement
+from heartlm.distributed.parallel import NCCL_HANDLING, Sums, together
 from heartlm.training.checkpoint import Checkpoints
-from heartlm.training.parallel import NCCL_HANDLING, Sums, together
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.test_training_parallel import this
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heartlm.instrumentation.flights import Flights, hidden_s
+from heartlm.instrumentation.measured import MeasuredSteps
+from heartlm.instrumentation.meters import PARTS, Meters
 from heartlm.scaling.study import StudyConfig
 from heartlm.training.batches import MaskedBatches
-from heartlm.training.communication import Flights, hidden_s
 from heartlm.training.config import TrainingConfig
 from heartlm.training.feed import TOGETHER
 from heartlm.training.loop import train
-from heartlm.training.measured import MeasuredSteps
-from heartlm.training.meters import PARTS, Meters
 from heartlm.training.objectives import FacetLoss
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.synthetic_corpus import SIZES, job, small_model, synthetic_corpus

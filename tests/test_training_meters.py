@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heartlm.training.meters import PARTS, Meters, peak_memory_bytes
+from heartlm.instrumentation.meters import PARTS, Meters, peak_memory_bytes
 
 STEP_PARTS = ("data_s", "forward_backward_s", "communication_s", "optimizer_s", "other_s")
 
@@ -206,7 +206,7 @@ def test_energy_is_unknown_where_one_rank_has_no_counter(hand: Hand) -> None:
 
 
 MEMORY = """
-from heartlm.training.meters import peak_memory_bytes
+from heartlm.instrumentation.meters import peak_memory_bytes
 before = peak_memory_bytes()
 held = bytearray(b"x") * 200_000_000
 del held

@@ -20,6 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from heartlm.cores import usable_cores
+from heartlm.distributed.parallel import Sums, take_cores, together
+from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import load_model
@@ -29,8 +31,6 @@ from heartlm.training.config import TrainingConfig
 from heartlm.training.learner import dropout_keys
 from heartlm.training.loop import Stopped, train
 from heartlm.training.objectives import FacetLoss, LabelLoss
-from heartlm.training.parallel import Sums, take_cores, together
-from heartlm.training.ranks import Ranks
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.synthetic_corpus import SIZES, every_window, job, small_model, synthetic_corpus
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from heartlm.training import shared_memory
-from heartlm.training.parallel import Sums, has_gone
-from heartlm.training.ranks import Ranks
-from heartlm.training.shared_memory import KINDS, SLOT_BYTES, RankGone, SharedSum, shared_sum_of
+from heartlm.distributed import shared_memory
+from heartlm.distributed.parallel import Sums, has_gone
+from heartlm.distributed.ranks import Ranks
+from heartlm.distributed.shared_memory import KINDS, SLOT_BYTES, RankGone, SharedSum, shared_sum_of
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 
 

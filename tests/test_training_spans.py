@@ -9,8 +9,8 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
-from heartlm.training.meters import Meters
-from heartlm.training.spans import Spans, write_trace
+from heartlm.instrumentation.meters import Meters
+from heartlm.instrumentation.spans import Spans, write_trace
 
 
 def events_of(path: Path) -> list[dict[str, object]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from heartlm.training.parallel import Sums
+from heartlm.distributed.parallel import Sums
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.test_training_parallel import this
 

@@ -7,9 +7,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from heartlm.instrumentation.utilization import flops_per_token, peak_flops
 from heartlm.models.config import ModelConfig
 from heartlm.models.store import build_model
-from heartlm.training.utilization import flops_per_token, peak_flops
 
 SIZES = (64, 32)
 

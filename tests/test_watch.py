@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from heartlm.cli.main import main
+from heartlm.cluster.watch.frame import clock, frame
+from heartlm.cluster.watch.machine import Machine, Usage
+from heartlm.cluster.watch.watch import WatchedRun, bins, sparkline
 from heartlm.errors import HeartlmError
-from heartlm.launch.watch import WatchedRun, bins, sparkline
-from heartlm.launch.watch_frame import clock, frame
-from heartlm.launch.watch_machine import Machine, Usage
 
 
 def line(step: int, split: str = "train", **numbers: float) -> str:
@@ -63,7 +63,7 @@ def test_what_a_kill_tore_is_passed_over(folder: Path):
 
 
 def test_metrics_that_a_resumed_run_cut_are_read_anew(folder: Path):
-    from heartlm.training.run_folder import RunFolder
+    from heartlm.runs.run_folder import RunFolder
 
     run = WatchedRun(folder)
     (folder / "metrics.jsonl").write_text("".join(line(step) + "\n" for step in (10, 20, 30)))

@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from heartlm.distributed.allreduce import FILL_BYTES, TIMEOUT_S, met
+from heartlm.distributed.ranks import Ranks
+from heartlm.distributed.shared_memory import shared_sum_of
 from heartlm.errors import HeartlmError, needs
-from heartlm.launch.allreduce import FILL_BYTES, TIMEOUT_S, met
-from heartlm.training.ranks import Ranks
-from heartlm.training.shared_memory import shared_sum_of
 
 Way = Callable[[Tensor], object]
 """Replaces a tensor by its sums over the ranks, and returns when that is done."""

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from heartlm.bench.measure import BenchTable, Chart, Timed, cores
 from heartlm.bench.options import BenchOptions, at_least, each_at_least
+from heartlm.distributed.allreduce import AllReduceFit, ask_ranks, fit_points
+from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
-from heartlm.launch.allreduce import AllReduceFit, ask_ranks, fit_points
-from heartlm.training.ranks import Ranks
 
 EXAMPLES = (
     "heartlm bench allreduce",

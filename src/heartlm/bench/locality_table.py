@@ -16,9 +16,9 @@ from heartlm.bench.measure import BenchTable, Chart, Timed
 from heartlm.bench.shards import Lead, Shards, leads_of, simulated_leads, write_shards
 from heartlm.bench.stepping import Setting, Steps, check_same_windows, timed_ways
 from heartlm.bench.ways import Way, study_and_ours
+from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
 from heartlm.memory import keep_memory
-from heartlm.training.device import device_and_precision
 
 TURN_WINDOWS = {"cpu": 2048, "cuda": 1 << 16}
 

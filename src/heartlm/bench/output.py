@@ -14,8 +14,8 @@ import numpy as np
 
 from heartlm import __version__
 from heartlm.bench.measure import BenchTable, cores, shown
+from heartlm.cluster.doctor.processors import ROOT, cgroup_cpus, processors
 from heartlm.files import write_json
-from heartlm.launch.doctor.processors import ROOT, cgroup_cpus, processors
 
 if TYPE_CHECKING:
     from heartlm.bench.options import BenchOptions

@@ -12,8 +12,8 @@ from typing import Literal
 
 from heartlm.bench.measure import BenchTable
 from heartlm.bench.options import BenchOptions, at_least, each_at_least
+from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
-from heartlm.training.ranks import Ranks
 
 EXAMPLES = (
     "heartlm bench train",

@@ -10,8 +10,8 @@ from pathlib import Path
 from heartlm.bench.measure import BenchTable, Chart, Timed
 from heartlm.bench.train import Options
 from heartlm.bench.trainings import Size, Trained, Trainer, size_of
+from heartlm.cluster.doctor.storage import small_corpus
 from heartlm.errors import HeartlmError
-from heartlm.launch.doctor.storage import small_corpus
 
 PARTS = ("data", "compute", "communication", "optimizer", "other")
 HEARTLM, PLAIN = "heartlm", "plain PyTorch"

@@ -15,14 +15,14 @@ from heartlm.bench.measure import cores
 from heartlm.bench.train import Options
 from heartlm.cores import cpus_of, usable_cores
 from heartlm.corpus.corpus import open_corpus
+from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
+from heartlm.instrumentation.utilization import peak_flops
 from heartlm.models.config import ModelConfig
 from heartlm.scaling.cell import Cell
 from heartlm.scaling.collect import measured, read_ranks
 from heartlm.scaling.local import Nursery, Rank, ranks_of
-from heartlm.training.device import device_and_precision
-from heartlm.training.utilization import peak_flops
 
 PLAINLY = "heartlm.bench.plain_training:train_plainly"
 TIMEOUT_S = 600.0

@@ -15,8 +15,8 @@ from heartlm.cores import usable_cores
 from heartlm.errors import HeartlmError
 
 if TYPE_CHECKING:
-    from heartlm.launch.campaign import Campaign
-    from heartlm.launch.profile import SiteProfile
+    from heartlm.cluster.campaign.campaign import Campaign
+    from heartlm.cluster.profile import SiteProfile
 
 RUN_EXAMPLES = (
     "heartlm campaign run widths.yaml --dry-run",
@@ -91,7 +91,7 @@ def run(argv: Sequence[str]) -> int:
 
 def usage() -> str:
     """The text of `heartlm campaign --help`: the commands, and what a campaign's file says."""
-    from heartlm.launch import campaign
+    from heartlm.cluster.campaign import campaign
 
     lines = [
         "usage: heartlm campaign COMMAND CAMPAIGN.yaml [options]",
@@ -114,7 +114,7 @@ def run_run(argv: Sequence[str]) -> int:
         positionals=["campaign"],
     )
     from heartlm.cli.campaign_check import check_runs
-    from heartlm.launch.campaign import load_campaign
+    from heartlm.cluster.campaign.campaign import load_campaign
 
     _check(options)
     campaign = load_campaign(existing(options.campaign, "campaign"))
@@ -151,7 +151,7 @@ def _check(options: RunOptions) -> None:
 
 def _show_plan(campaign: Campaign) -> int:
     """Print what would be run, in order, and what is done already."""
-    from heartlm.launch.campaign_done import progress_of, words_to_go_on
+    from heartlm.cluster.campaign.done import progress_of, words_to_go_on
 
     for experiment in campaign.experiments:
         progress = progress_of(experiment, campaign.folder)
@@ -163,7 +163,7 @@ def _show_plan(campaign: Campaign) -> int:
 
 
 def _run_here(campaign: Campaign, options: RunOptions, only: frozenset[str] | None) -> int:
-    from heartlm.launch.campaign_local import CampaignStopped, LocalRunner
+    from heartlm.cluster.campaign.local import CampaignStopped, LocalRunner
 
     try:
         LocalRunner(campaign, options.parallel or 1, usable_cores(), _say, only).run()
@@ -179,8 +179,8 @@ def _say(line: str) -> None:
 
 def _summed_up(campaign: Campaign, only: frozenset[str] | None = None) -> int:
     """Print what became of all, or of `only` some; 0 if they are done."""
-    from heartlm.launch.campaign_state import rows_of
-    from heartlm.launch.campaign_table import summary
+    from heartlm.cluster.campaign.state import rows_of
+    from heartlm.cluster.campaign.table import summary
 
     rows = [row for row in rows_of(campaign, {}) if only is None or row.name in only]
     print("\n".join(summary(rows)))
@@ -188,7 +188,7 @@ def _summed_up(campaign: Campaign, only: frozenset[str] | None = None) -> int:
 
 
 def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
-    from heartlm.launch.campaign_submit import queue_of, submit_campaign
+    from heartlm.cluster.campaign.submit import queue_of, submit_campaign
 
     profile = _profile(options)
     python = "python" if profile.container != "none" else sys.executable
@@ -204,7 +204,7 @@ def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
 
 
 def _profile(options: RunOptions) -> SiteProfile:
-    from heartlm.launch.profile import load_profile
+    from heartlm.cluster.profile import load_profile
 
     profile = load_profile(options.profile or "generic")
     given = {name: getattr(options, name) for name in ("account", "partition", "qos", "image")}
@@ -216,8 +216,8 @@ def _profile(options: RunOptions) -> SiteProfile:
 
 
 def _show_scripts(campaign: Campaign, profile: SiteProfile, python: str, at_most: int | None) -> int:
-    from heartlm.launch.campaign_script import script_of, tasks_text
-    from heartlm.launch.campaign_submit import arrays_left
+    from heartlm.cluster.campaign.script import script_of, tasks_text
+    from heartlm.cluster.campaign.submit import arrays_left
 
     for array in arrays_left(campaign, profile):
         dependency = array.dependency({name: f"<{name}>" for name, _ in array.waits_for})
@@ -241,10 +241,10 @@ def run_status(argv: Sequence[str]) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    from heartlm.launch.campaign import load_campaign
-    from heartlm.launch.campaign_state import rows_of
-    from heartlm.launch.campaign_submit import queue_of
-    from heartlm.launch.campaign_table import view
+    from heartlm.cluster.campaign.campaign import load_campaign
+    from heartlm.cluster.campaign.state import rows_of
+    from heartlm.cluster.campaign.submit import queue_of
+    from heartlm.cluster.campaign.table import view
 
     campaign = load_campaign(existing(options.campaign, "campaign"))
     if options.every_s <= 0:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from heartlm.cli.options import parse
+from heartlm.cluster.campaign.campaign import Experiment
+from heartlm.cluster.campaign.done import TRAININGS
+from heartlm.cluster.run_file import POSITIONAL
 from heartlm.errors import HeartlmError
-from heartlm.launch.campaign import Experiment
-from heartlm.launch.campaign_done import TRAININGS
-from heartlm.launch.run_file import POSITIONAL
 from heartlm.training.config import TrainingConfig
 
 

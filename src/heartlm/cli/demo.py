@@ -236,8 +236,8 @@ def _typed(words: list[str]) -> Iterator[None]:
 
 def key_scores(run: Path) -> Iterator[str]:
     """The scores at the head of the report, a line each, with the best other method."""
-    from heartlm.report.run_folder import read_run_folder
     from heartlm.report.story import score_cards
+    from heartlm.runs.reading import read_run_folder
 
     for score_set in read_run_folder(run).score_sets:
         for card in score_cards(score_set):

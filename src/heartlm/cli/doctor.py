@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from heartlm.cli.options import existing, parse
 
 if TYPE_CHECKING:
-    from heartlm.launch.doctor.section import Section
+    from heartlm.cluster.doctor.section import Section
 
 EXAMPLES = (
     "heartlm doctor",
@@ -49,8 +49,8 @@ def run(arguments: Sequence[str]) -> int:
     )
     if options.corpus is not None:
         existing(options.corpus, "corpus folder")
-    from heartlm.launch.doctor.examine import as_json, examine
-    from heartlm.training.ranks import Ranks
+    from heartlm.cluster.doctor.examine import as_json, examine
+    from heartlm.distributed.ranks import Ranks
 
     if not Ranks.from_environment().is_first:
         return _help_measuring(options.quick)
@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _help_measuring(quick: bool) -> int:
     """What ranks other than the first do: they take part in the all-reduce."""
-    from heartlm.launch.doctor.examine import CHECKS, examine
+    from heartlm.cluster.doctor.examine import CHECKS, examine
 
     for _ in examine(quick, checks={"all_reduce": CHECKS["all_reduce"]}):
         pass
@@ -83,7 +83,7 @@ def _show(name: str, section: Section) -> None:
 
 
 def _show_advice(sections: Mapping[str, Section]) -> None:
-    from heartlm.launch.doctor.examine import most_worth_changing
+    from heartlm.cluster.doctor.examine import most_worth_changing
 
     advice = most_worth_changing(sections)
     print("\nmost worth changing:" if advice else "\nnothing measured here is worth changing")

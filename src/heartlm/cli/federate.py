@@ -45,8 +45,8 @@ def run(arguments: Sequence[str]) -> int:
         print(f"wrote {run_with_flower(study)}")
         return 0
 
+    from heartlm.distributed.ranks import ToldElsewhere
     from heartlm.errors import needs
-    from heartlm.training.ranks import ToldElsewhere
 
     try:
         from heartlm.federated.federate import federate

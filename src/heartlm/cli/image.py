@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.options import parse
+from heartlm.cluster.image.recipe import BASE
 from heartlm.errors import HeartlmError
-from heartlm.launch.image.recipe import BASE
 
 BUILD_EXAMPLES = (
     "heartlm image build --out heartlm.sif",
@@ -79,8 +79,8 @@ def run_build(argv: Sequence[str]) -> int:
         summary="Build the image with Apptainer: CUDA, PyTorch and heartlm at pinned versions.",
         examples=BUILD_EXAMPLES,
     )
-    from heartlm.launch.image.make import build
-    from heartlm.launch.image.recipe import checkout, definition, pinned_torch
+    from heartlm.cluster.image.make import build
+    from heartlm.cluster.image.recipe import checkout, definition, pinned_torch
 
     source = checkout(options.source)
     if options.definition:
@@ -100,8 +100,8 @@ def run_test(argv: Sequence[str]) -> int:
         summary="Install what the image holds in a clean virtual environment, or a chroot, and see that it trains.",
         examples=TEST_EXAMPLES,
     )
-    from heartlm.launch.image.make import test_in_chroot, test_in_environment
-    from heartlm.launch.image.recipe import checkout
+    from heartlm.cluster.image.make import test_in_chroot, test_in_environment
+    from heartlm.cluster.image.recipe import checkout
 
     source = checkout(options.source)
     if options.chroot is not None:

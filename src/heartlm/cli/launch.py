@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.cli.options import parse
+from heartlm.cluster.profile import SiteProfile, load_profile
+from heartlm.cluster.run_file import POSITIONAL, RunFile
+from heartlm.cluster.topology import Topology, counted, seconds_of
 from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
-from heartlm.launch.profile import SiteProfile, load_profile
-from heartlm.launch.run_file import POSITIONAL, RunFile
-from heartlm.launch.topology import Topology, counted, seconds_of
 from heartlm.typed import typed
 
 EXAMPLES = (
@@ -95,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.run is None:
         raise HeartlmError("run: nothing found, a YAML file expected: heartlm launch RUN.yaml")
     work = _work(options.run, topology)
-    from heartlm.launch.script import render
+    from heartlm.cluster.script import render
 
     name = options.name or options.run.stem
     python = "python" if profile.container != "none" else sys.executable
@@ -104,7 +104,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _go(options: LaunchOptions, script: str, name: str) -> int:
     if options.local:
-        from heartlm.launch.local import run_here
+        from heartlm.cluster.local import run_here
 
         return run_here(script)
     if not options.submit:
@@ -112,7 +112,7 @@ def _go(options: LaunchOptions, script: str, name: str) -> int:
         if not options.dry_run:
             print(f"printed only: --submit queues it, --local runs it here; {options.logs} must exist", file=sys.stderr)
         return 0
-    from heartlm.launch.submit import check_success, follow
+    from heartlm.cluster.submit import check_success, follow
 
     job = _queued(options, script, name)
     if options.wait:
@@ -121,8 +121,8 @@ def _go(options: LaunchOptions, script: str, name: str) -> int:
 
 
 def _queued(options: LaunchOptions, script: str, name: str) -> str:
+    from heartlm.cluster.submit import submit
     from heartlm.files import atomic_file
-    from heartlm.launch.submit import submit
 
     with atomic_file(options.logs / f"{name}.sh") as stream:
         stream.write(script)
@@ -133,7 +133,7 @@ def _queued(options: LaunchOptions, script: str, name: str) -> str:
 
 
 def _jupyter(options: LaunchOptions, topology: Topology, profile: SiteProfile) -> int:
-    from heartlm.launch.jupyter import notebook_script, tunnel
+    from heartlm.cluster.jupyter import notebook_script, tunnel
 
     if topology.nodes > 1:
         raise HeartlmError(f"nodes: {topology.nodes} found, 1 expected by --jupyter")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from heartlm.cli.options import existing, parse
 
 if TYPE_CHECKING:
-    from heartlm.scaling.allot import Plan
-    from heartlm.scaling.plan_file import PlanFile
-    from heartlm.scaling.schedule import Schedule
+    from heartlm.scaling.plan.allot import Plan
+    from heartlm.scaling.plan.plan_file import PlanFile
+    from heartlm.scaling.plan.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def run(arguments: Sequence[str]) -> int:
         positionals=["plan"],
     )
     from heartlm.cli.plan_table import plan_lines
-    from heartlm.scaling.allot import plan
-    from heartlm.scaling.plan_file import load_plan
-    from heartlm.scaling.planned_campaign import write_campaign
+    from heartlm.scaling.plan.allot import plan
+    from heartlm.scaling.plan.plan_file import load_plan
+    from heartlm.scaling.plan.planned_campaign import write_campaign
 
     wanted = load_plan(existing(options.plan, "plan's file"))
     made = plan(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from heartlm.cli.score_table import aligned
 
 if TYPE_CHECKING:
-    from heartlm.scaling.allot import Plan
-    from heartlm.scaling.plan_file import PlanFile
-    from heartlm.scaling.schedule import Cluster, Schedule
+    from heartlm.scaling.plan.allot import Plan
+    from heartlm.scaling.plan.plan_file import PlanFile
+    from heartlm.scaling.plan.schedule import Cluster, Schedule
 
 CHART_WIDTH = 88
 MOST_ROWS = 24

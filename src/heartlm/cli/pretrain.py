@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from heartlm.cli.options import existing, parse
+from heartlm.distributed.ranks import Ranks, ToldElsewhere
 from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
 from heartlm.training.config import LAYOUT, PretrainConfig, TrainingConfig
-from heartlm.training.ranks import Ranks, ToldElsewhere
 from heartlm.typed import typed
 
 EXAMPLES = (

@@ -14,7 +14,7 @@ from heartlm.cli.options import existing, parse
 from heartlm.errors import HeartlmError
 
 if TYPE_CHECKING:
-    from heartlm.launch.allreduce import AllReduceFit
+    from heartlm.distributed.allreduce import AllReduceFit
     from heartlm.scaling.predict import Prediction, Predictor
 
 FIT_FILE = "all_reduce.json"
@@ -187,7 +187,7 @@ def run_hardware(arguments: Sequence[str]) -> int:
         for name in known_hardware():
             print("\n".join(hardware_table(load_hardware(name))))
         return 0
-    from heartlm.launch.allreduce import measure_all_reduce
+    from heartlm.distributed.allreduce import measure_all_reduce
 
     hardware = measured_hardware(measure_all_reduce(options.ranks))
     hardware.save(options.out)
@@ -198,7 +198,7 @@ def run_hardware(arguments: Sequence[str]) -> int:
 def _predictor(
     options: NetworkOptions, study: Path, with_network: bool, supply: float | None = None, prefetch: int = 2
 ) -> Predictor:
-    from heartlm.launch.allreduce import AllReduceFit
+    from heartlm.distributed.allreduce import AllReduceFit
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.hardware import load_hardware, network_of, notes_on
     from heartlm.scaling.predict import Predictor
@@ -221,7 +221,7 @@ def _predictor(
 
 def _fits(options: NetworkOptions, study: Path, wanted: bool) -> list[AllReduceFit]:
     """The fits given; without them and without a machine, that of the study, or one measured here and kept there."""
-    from heartlm.launch.allreduce import AllReduceFit, measure_all_reduce
+    from heartlm.distributed.allreduce import AllReduceFit, measure_all_reduce
 
     if options.all_reduce:
         return [AllReduceFit.load(path) for path in options.all_reduce]

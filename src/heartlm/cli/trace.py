@@ -35,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
     folder = existing(options.run, "run folder")
     out = options.out or folder / "trace.json"
 
-    from heartlm.training.spans import span_files, write_trace
+    from heartlm.instrumentation.spans import span_files, write_trace
 
     num_spans = write_trace(folder / "spans", out)
     num_ranks = len(span_files(folder / "spans"))

@@ -49,9 +49,9 @@ def _watch(options: WatchOptions) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from heartlm.launch.watch import WatchedRun
-    from heartlm.launch.watch_frame import frame
-    from heartlm.launch.watch_machine import Machine
+    from heartlm.cluster.watch.frame import frame
+    from heartlm.cluster.watch.machine import Machine
+    from heartlm.cluster.watch.watch import WatchedRun
 
     watched, machine, console = WatchedRun(options.run), Machine(), Console()
     watched.refresh()

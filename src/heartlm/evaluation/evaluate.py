@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from heartlm.corpus.corpus import open_corpus
+from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats_task import score_beats_task
 from heartlm.evaluation.config import EvaluationConfig
@@ -23,7 +24,6 @@ from heartlm.evaluation.results import write_score_set
 from heartlm.evaluation.rhythm_task import score_rhythm_task, window_of
 from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
 from heartlm.evaluation.waveform_task import score_waveform_task
-from heartlm.training.device import device_and_precision
 from heartlm.training.finetune import check_tokenizer
 
 TASKS = {"beats": score_beats_task, "rhythm": score_rhythm_task, "waveform": score_waveform_task}

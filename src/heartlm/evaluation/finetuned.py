@@ -15,9 +15,9 @@ from heartlm.errors import HeartlmError
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, load_model
+from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
 from heartlm.tokenizers.registry import tokenizer_class
-from heartlm.training.run_folder import RunFolder
 from heartlm.typed import typed
 
 

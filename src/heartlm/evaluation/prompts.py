@@ -16,9 +16,9 @@ from heartlm.evaluation.annotate import ready_lead
 from heartlm.evaluation.scored import lead_of_row
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, load_model
+from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokenizer, Tokens, load_tokenizer
 from heartlm.training.finetune import check_tokenizer
-from heartlm.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from heartlm.distributed.communicator import Communicator, Pending
 from heartlm.federated.client import Update
-from heartlm.federated.communicator import Communicator, Pending
 from heartlm.federated.fixed_point import FixedPoint, FixedPointSum
 from heartlm.federated.meter import CommunicationMeter
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from heartlm.distributed.communicator import Communicator
 from heartlm.federated.aggregate import Aggregator, ExactMean
-from heartlm.federated.communicator import Communicator
 from heartlm.federated.compressed_mean import CompressedMean
 from heartlm.federated.errands import errands
 from heartlm.federated.masked_mean import MaskedMean

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heartlm.distributed.communicator import Communicator
 from heartlm.federated.aggregate import Flight, Mean, PendingMean, Share
-from heartlm.federated.communicator import Communicator
 from heartlm.federated.compression import NAMES, REMEMBERS, Encoded, ErrorFeedback, compressor
 from heartlm.federated.fixed_point import FixedPoint, to_fixed_point
 from heartlm.federated.meter import CommunicationMeter

@@ -10,11 +10,13 @@ from typing import Any
 
 from torch import Tensor
 
+from heartlm.distributed.communicator import Communicator
+from heartlm.distributed.communicators import KnownToAll, agreed, communicator_of
+from heartlm.distributed.parallel import has_gone, reason_of
+from heartlm.distributed.ranks import ToldElsewhere
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregators import aggregator_of, catch_up, owed_by, take_up, write_promise
 from heartlm.federated.client import Between, Client
-from heartlm.federated.communicator import Communicator
-from heartlm.federated.communicators import KnownToAll, agreed, communicator_of
 from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import Learning, LocalClient
@@ -27,8 +29,6 @@ from heartlm.federated.study_file import StudyConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.federated.tiny import TinyPatients
 from heartlm.training.full_speed import at_full_speed
-from heartlm.training.parallel import has_gone, reason_of
-from heartlm.training.ranks import ToldElsewhere
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def federate(study: StudyConfig, changed: Sequence[str] = ()) -> Outcome:
             meet, or training that diverged.
     """
     study, folder = _settings(study, changed)
-    communicator = communicator_of(study)
+    communicator = communicator_of(study.communicator, study.device, study.threads, study.timeout_s)
     try:
         rounds, evaluation = agreed(communicator, lambda: ready(study, folder, communicator))
         scores = run_rounds(rounds, evaluation, folder, communicator)

@@ -19,9 +19,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from heartlm.distributed.spawn import Processes, free_ports, last_line, processes
 from heartlm.errors import HeartlmError, needs
 from heartlm.federated.flower_certificates import Certificates, make_certificates
-from heartlm.federated.spawn import Processes, free_ports, last_line, processes
 from heartlm.federated.study_file import StudyConfig
 from heartlm.files import read_json
 

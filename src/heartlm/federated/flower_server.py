@@ -15,10 +15,10 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from heartlm.distributed.communicator import LocalCommunicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.aggregators import aggregator_of
-from heartlm.federated.communicator import LocalCommunicator
 from heartlm.federated.federate import Evaluation, run_rounds, strategy_of
 from heartlm.federated.flower_client import patients_of
 from heartlm.federated.flower_fleet import Fleet

@@ -19,11 +19,14 @@ from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import Windows, WindowSampler
+from heartlm.distributed.communicators import local_rank
+from heartlm.distributed.device import device_and_precision
+from heartlm.distributed.ranks import Ranks
+from heartlm.distributed.wrapping import gradient_norm
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.federated.client import Between
-from heartlm.federated.communicators import local_rank
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.language_task import task_of, training_config
 from heartlm.federated.local import LocalClient
@@ -42,12 +45,9 @@ from heartlm.training.batches import (
     beat_labels,
 )
 from heartlm.training.config import FinetuneConfig, PretrainConfig
-from heartlm.training.device import device_and_precision
 from heartlm.training.finetune import labelled_rows
 from heartlm.training.learner import Learner
 from heartlm.training.pretrain import training_windows, validation_windows
-from heartlm.training.ranks import Ranks
-from heartlm.training.wrapping import gradient_norm
 
 CLIENT_STREAM = 16
 

@@ -15,11 +15,11 @@ from heartlm.federated.study_file import StudyConfig
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model, load_foundation
+from heartlm.runs.run_folder import RunFolder
 from heartlm.training.batches import BEAT_TASK_CLASSES, beat_labels
 from heartlm.training.config import FinetuneConfig, PretrainConfig
 from heartlm.training.finetune import check_tokenizer, labelled_rows, rows_of_patients, weighted_labels
 from heartlm.training.objectives import FacetLoss, LossSum
-from heartlm.training.run_folder import RunFolder
 from heartlm.typed import typed
 
 OF_STUDY = (

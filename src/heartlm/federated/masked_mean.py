@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from heartlm.distributed.communicator import Communicator
 from heartlm.federated.aggregate import Flight, Here, Mean, PendingMean, Share
-from heartlm.federated.communicator import Communicator
 from heartlm.federated.fixed_point import FixedPoint, to_fixed_point
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.secure_sum import MaskingClient

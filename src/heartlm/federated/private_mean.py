@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import torch
 
+from heartlm.distributed.communicator import Communicator
 from heartlm.federated.aggregate import Aggregator, PendingMean, Share
-from heartlm.federated.communicator import Communicator
 from heartlm.federated.privacy import Ledger, clip_and_noise, secret_generator
 
 

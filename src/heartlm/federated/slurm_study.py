@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from heartlm.cluster.profile import SiteProfile, load_profile
+from heartlm.cluster.script import body, header, text_of
+from heartlm.cluster.submit import follow, submit
+from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
-from heartlm.launch.profile import SiteProfile, load_profile
-from heartlm.launch.script import body, header, text_of
-from heartlm.launch.submit import follow, submit
-from heartlm.launch.topology import Topology
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,7 @@ from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.rounds import Server
 from heartlm.federated.study_file import StudyConfig, load_study
 from heartlm.files import append_line, atomic_file, keep_lines, read_json, write_json
-from heartlm.training.config import TrainingConfig
-from heartlm.training.run_folder import environment
+from heartlm.runs.run_folder import environment
 
 SCHEMA_VERSION = 1
 
@@ -98,7 +97,7 @@ class StudyFolder:
             raise HeartlmError(f"{self.path} exists and is no federated study: choose another --out")
         with atomic_file(config) as stream:
             yaml.safe_dump(study.to_yaml(), stream, sort_keys=False)
-        write_json(self.path / "environment.json", environment(TrainingConfig(device=study.device)))
+        write_json(self.path / "environment.json", environment(study.device))
         write_json(self.path / "clients.json", clients)
         about = {"schema": SCHEMA_VERSION, "kind": "federated", "created": _now(), "finished": None}
         write_json(self.path / "run.json", about | {"command": shlex.join(["heartlm", *sys.argv[1:]])})

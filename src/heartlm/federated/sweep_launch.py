@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
-from heartlm.federated.spawn import last_line
 
 
 class Launcher(Protocol):

@@ -14,10 +14,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from heartlm.distributed.communicators import local_rank
+from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.federated.client import Between
-from heartlm.federated.communicators import local_rank
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.local import LocalClient
 from heartlm.federated.partition import Member, Patient
@@ -27,7 +28,6 @@ from heartlm.federated.waveforms import WINDOW, BeatSet, Labelled, beat_set, lab
 from heartlm.files import atomic_folder, write_json
 from heartlm.kernels.draws import Stream, draws, uniform
 from heartlm.models.tiny_ecg import TinyECG
-from heartlm.training.device import device_and_precision
 from heartlm.training.objectives import class_weights
 
 BATCH_STREAM = 15

@@ -8,8 +8,8 @@ from typing import Any
 
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.report.numbers import count, decimal
-from heartlm.report.run_folder import RunFolder, is_number
 from heartlm.report.training_charts import facet_losses
+from heartlm.runs.reading import RunFolder, is_number
 
 SPLITS = ("train", "validation", "test", "excluded")
 

@@ -16,8 +16,8 @@ from heartlm.errors import HeartlmError, needs
 from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
 from heartlm.report.numbers import Score, count, decimal
-from heartlm.report.run_folder import RunFolder, ScoreSet, is_number, read_run_folder
 from heartlm.report.scores import BY_WINDOW, MODEL, block_of, method_scores, missing_baselines, score_rows
+from heartlm.runs.reading import RunFolder, ScoreSet, is_number, read_run_folder
 
 REPORT_NAME = "report.html"
 

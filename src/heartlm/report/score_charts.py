@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heartlm.report.numbers import Score, count, percent
-from heartlm.report.run_folder import is_number
 from heartlm.report.svg import Markup, Scale, drawing, group, line, rectangle, tag, text, tick_label
+from heartlm.runs.reading import is_number
 
 WIDTH = 400
 MAX_PATIENTS = 60

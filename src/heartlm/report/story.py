@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from heartlm.report.numbers import Score, count, decimal, duration, short
-from heartlm.report.run_folder import RunFolder, ScoreSet, is_number
 from heartlm.report.scores import BY_WINDOW, MEASURES, MODEL, block_of, class_score, score_rows
+from heartlm.runs.reading import RunFolder, ScoreSet, is_number
 
 TITLES = {
     ("pretrain", None): "A heart language model, pretrained",

@@ -9,7 +9,7 @@ from typing import Any
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.report.line_chart import Series, line_chart
 from heartlm.report.numbers import count, decimal, duration, significant
-from heartlm.report.run_folder import RunFolder, is_number
+from heartlm.runs.reading import RunFolder, is_number
 
 KINDS = {"pretrain": "Pretraining", "finetune": "Fine-tuning"}
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
+from heartlm.instrumentation.meters import Meters
 from heartlm.scaling.cell import PARTS, Cell, Measurement
 from heartlm.scaling.equations import mean_known
-from heartlm.training.meters import Meters
 
 Rank = Mapping[str, Any]
 """What one rank kept: see `training.measured`."""

@@ -16,9 +16,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
-from heartlm.launch.allreduce import AllReduceFit
 from heartlm.scaling.cell import Measurement
 from heartlm.scaling.network import Link, Network, link_of
 from heartlm.typed import typed

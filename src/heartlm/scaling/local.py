@@ -25,9 +25,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.cores import cpus_of, share_of_cores, usable_cores
 from heartlm.errors import HeartlmError
-from heartlm.launch.gpus import MASK, visible_gpus
 from heartlm.scaling.cell import Cell
 from heartlm.scaling.grid import Place
 from heartlm.scaling.probe import probe

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
-from heartlm.launch.allreduce import AllReduceFit
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heartlm.cluster.profile import SiteProfile, load_profile
+from heartlm.cluster.run_file import RunFile
+from heartlm.cluster.script import render
+from heartlm.cluster.submit import JobState, call, state_of, submit
+from heartlm.cluster.topology import Topology, seconds_of
 from heartlm.errors import HeartlmError
-from heartlm.launch.profile import SiteProfile, load_profile
-from heartlm.launch.run_file import RunFile
-from heartlm.launch.script import render
-from heartlm.launch.submit import JobState, call, state_of, submit
-from heartlm.launch.topology import Topology, seconds_of
 from heartlm.scaling.cell import Cell
 from heartlm.scaling.grid import Place
 

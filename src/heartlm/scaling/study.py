@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from heartlm.errors import HeartlmError
+from heartlm.instrumentation.meters import Meters
 from heartlm.scaling.cell import Cell
-from heartlm.training.meters import Meters
 
 
 @dataclass

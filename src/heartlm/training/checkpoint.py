@@ -30,12 +30,12 @@ from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
+from heartlm.distributed.agreement import Agreement
+from heartlm.distributed.device import on_this_device
+from heartlm.distributed.parallel import reason_of
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, read_json, replace_folder, sha256_of, write_json
-from heartlm.training.agreement import Agreement
 from heartlm.training.checkpoint_files import INDEX, StatePlanner, StateReader, StateWriter
-from heartlm.training.device import on_this_device
-from heartlm.training.parallel import reason_of
 
 _PREFIX = "step-"
 _PROGRESS, _FILES = "progress.json", "files.json"

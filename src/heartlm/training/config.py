@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal
 
 from heartlm.errors import HeartlmError
 from heartlm.models.config import HEAD_WIDTH
@@ -56,21 +56,6 @@ LAYOUT = (
     "spike_factor",
 )
 """Settings that may change when a run is resumed: how it computes, and what becomes of bad steps."""
-
-
-class RunAbout(TypedDict, total=False):
-    """What is read of a run's `run.json`; it holds more for people."""
-
-    schema: int
-    name: str
-    kind: str
-    objective: str | None
-    task: str | None
-    parent: str | None
-    from_scratch: bool
-    steps: int
-    manifest_hash: str
-    finished: str | None
 
 
 @dataclass

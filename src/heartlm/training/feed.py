@@ -22,10 +22,10 @@ from torch import Tensor
 
 from heartlm.corpus.watch import WatchedFile
 from heartlm.corpus.windows import Windows, WindowSampler
+from heartlm.distributed.device import on_this_device
 from heartlm.errors import HeartlmError
 from heartlm.kernels.gather import gather_codes, gather_windows
 from heartlm.training.batches import Batch, Draft, MakeBatch, Parts, Place
-from heartlm.training.device import on_this_device
 from heartlm.training.staging import DeviceCorpus, Pool, Slot
 
 

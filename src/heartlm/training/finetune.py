@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.distributed.parallel import joined, together
+from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model, load_foundation
+from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.millivolts import MillivoltTokenizer
 from heartlm.tokenizers.rhythm import RHYTHM_FACETS
 from heartlm.training import waveform
@@ -24,10 +27,7 @@ from heartlm.training.batches import BEAT_TASK_CLASSES, IGNORE, LabelBatches, be
 from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_THRESHOLD, WAVEFORM_WINDOW, FinetuneConfig
 from heartlm.training.job import Job
 from heartlm.training.objectives import LabelLoss, label_weights
-from heartlm.training.parallel import joined, together
 from heartlm.training.pretrain import begin, finished, training_windows, validation_windows
-from heartlm.training.ranks import Ranks
-from heartlm.training.run_folder import RunFolder
 
 
 def finetune(config: FinetuneConfig) -> Path:
@@ -37,7 +37,7 @@ def finetune(config: FinetuneConfig) -> Path:
         HeartlmError: an impossible setting, a corpus of another tokenizer or without labels, an unwritable folder.
     """
     config.checked_corpus()
-    with joined(config) as ranks:
+    with joined(config.device, config.precision, config.threads, config.pin, config.timeout_s) as ranks:
         return finished(together(lambda: _job(config, ranks)))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from heartlm.corpus.windows import Windows, WindowSampler
+from heartlm.distributed.ranks import Ranks
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo
+from heartlm.runs.run_folder import RunFolder
 from heartlm.training.batches import MakeBatch
 from heartlm.training.config import TrainingConfig
 from heartlm.training.objectives import LossSum
-from heartlm.training.ranks import Ranks
-from heartlm.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import AdamW
 
+from heartlm.distributed.communication import Exchange
+from heartlm.distributed.parallel import Sums
+from heartlm.distributed.ranks import Ranks
+from heartlm.distributed.shared_memory import shared_sum_of
+from heartlm.distributed.wrapping import fastest_bucket_cap, gradient_norm, reducing, replicated, sharded
 from heartlm.kernels.draws import Stream, draws
 from heartlm.models.heart import HeartModel
 from heartlm.training.batches import Batch
-from heartlm.training.communication import Exchange
 from heartlm.training.config import TrainingConfig
 from heartlm.training.objectives import LossModule, LossSum
-from heartlm.training.parallel import Sums
-from heartlm.training.ranks import Ranks
-from heartlm.training.shared_memory import shared_sum_of
-from heartlm.training.wrapping import fastest_bucket_cap, gradient_norm, reducing, replicated, sharded
 
 DROPOUT_STREAM = 3
 

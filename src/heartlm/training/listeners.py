@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.errors import needs
+from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import TrainingConfig
-from heartlm.training.run_folder import RunFolder
 
 FINISH_LIMIT_S = 60.0
 """How long the end of a run waits for a server that does not answer; what it did not take stays on the disk."""

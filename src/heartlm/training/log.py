@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 
+from heartlm.distributed.parallel import Sums
 from heartlm.files import append_line
-from heartlm.training.communication import Flights
+from heartlm.instrumentation.energy import energy_counter
+from heartlm.instrumentation.flights import Flights
+from heartlm.instrumentation.measured import MeasuredSteps
+from heartlm.instrumentation.meters import Meters, peak_memory_bytes
+from heartlm.instrumentation.profile import Profiling
+from heartlm.instrumentation.spans import Spans
+from heartlm.instrumentation.utilization import flops_per_token, peak_flops
 from heartlm.training.config import PretrainConfig
-from heartlm.training.energy import energy_counter
 from heartlm.training.job import Job
 from heartlm.training.listeners import Listeners
-from heartlm.training.measured import MeasuredSteps
-from heartlm.training.meters import Meters, peak_memory_bytes
-from heartlm.training.parallel import Sums
-from heartlm.training.profile import Profiling
-from heartlm.training.spans import Spans
-from heartlm.training.utilization import flops_per_token, peak_flops
 
 
 class Log:
@@ -99,7 +99,7 @@ class Log:
 def _profiling(job: Job, device: torch.device, meters: Meters, say: Callable[[str], None]) -> Profiling | None:
     if not (job.config.profile or job.config.viztracer) or not job.ranks.is_first:
         return None
-    return Profiling(job.config, job.run.profile, meters, device, say)
+    return Profiling(job.run.profile, meters, device, say, job.config.profile, job.config.viztracer)
 
 
 def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: Sums, spans: Spans | None) -> Meters:

@@ -17,20 +17,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from heartlm.corpus.windows import Windows
+from heartlm.distributed.agreement import Agreement
+from heartlm.distributed.communication import Exchange
+from heartlm.distributed.device import device_and_precision
+from heartlm.distributed.parallel import Sums, has_gone, reason_of
 from heartlm.errors import HeartlmError
+from heartlm.instrumentation.measured import measure_forward
 from heartlm.models.store import save_tensors, whole_tensors
-from heartlm.training.agreement import Agreement
 from heartlm.training.bad_steps import BadSteps
 from heartlm.training.checkpoint import Checkpoints, Progress
-from heartlm.training.communication import Exchange
-from heartlm.training.device import device_and_precision
 from heartlm.training.feed import Feed, StepBatches
 from heartlm.training.full_speed import at_full_speed
 from heartlm.training.job import Job
 from heartlm.training.learner import Learner
 from heartlm.training.log import Log
-from heartlm.training.measured import measure_forward
-from heartlm.training.parallel import Sums, has_gone, reason_of
 from heartlm.training.schedule import learning_rate
 from heartlm.training.validation import validation_losses
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,17 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import Windows, WindowSampler, covering_windows, sampler
+from heartlm.distributed.parallel import joined, together
+from heartlm.distributed.ranks import Ranks
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model
+from heartlm.runs.run_folder import RunFolder
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
 from heartlm.training.config import PretrainConfig, TrainingConfig
 from heartlm.training.job import Job
 from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss
-from heartlm.training.parallel import joined, together
-from heartlm.training.ranks import Ranks
-from heartlm.training.run_folder import RunFolder
 
 VALIDATION_WINDOWS = 512
 """At most so many windows, evenly spread over the validation split, make up a validation."""
@@ -34,7 +35,7 @@ def pretrain(config: PretrainConfig) -> Path:
         HeartlmError: an impossible setting, an unusable corpus, or a folder that cannot be written.
     """
     config.checked_corpus()
-    with joined(config) as ranks:
+    with joined(config.device, config.precision, config.threads, config.pin, config.timeout_s) as ranks:
         return finished(together(lambda: _job(config, ranks)))
 
 
@@ -92,7 +93,7 @@ def begin(run: RunFolder, config: TrainingConfig, about: dict[str, Any], corpus:
     if config.resume is not None:
         run.check_resumable(corpus)
     elif ranks.is_first:
-        run.start(config, about, corpus)
+        run.start(asdict(config), about, corpus)
 
 
 def _batches(config: PretrainConfig, corpus: Corpus, model: HeartModel) -> MakeBatch:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from heartlm.corpus.windows import Windows
+from heartlm.distributed.parallel import Sums
 from heartlm.training.job import Job
 from heartlm.training.learner import Learner
-from heartlm.training.parallel import Sums
 
 
 def validation_losses(job: Job, windows: Windows, learner: Learner, sums: Sums) -> dict[str, float]:

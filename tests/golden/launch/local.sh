@@ -25,7 +25,7 @@ fi
 
 # How: one torchrun a node starts the ranks there.
 launcher=(
-    python -m heartlm.launch.torchrun
+    python -m heartlm.cluster.torchrun
     --standalone
     "--nproc-per-node=$ranks"
     -m heartlm

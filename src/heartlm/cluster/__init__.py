@@ -1,0 +1,1 @@
+"""Batch scripts, site profiles, submitting, campaigns, the container image and the doctor."""

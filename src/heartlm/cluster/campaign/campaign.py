@@ -1,0 +1,302 @@
+"""A campaign: many experiments that feed one another, described in one YAML file.
+
+    CAMPAIGN.yaml ─► experiments (run, needs, topology) ─┬─► local cores, some at a time      campaign_local
+                                                         └─► SLURM job arrays                 campaign_arrays
+                                                                     │
+    results and CAMPAIGN.campaign/ (attempts, logs) ─► state of each ┴─► table                campaign_state
+
+An experiment is one run file: the fields of one command, as they stand in a RUN.yaml. A campaign lists experiments one
+by one, or makes them from a grid:
+
+    name: widths                            # by default the name of the file
+    topology: {gpus_per_node: 1, cpus_per_task: 8, time: "02:00:00"}      # where none is given below
+    grid:                                   # every list is an axis
+      database: [mitdb, svdb]
+      window: [128, 256, 512]
+    stages:
+      pretrain:                             # this one mentions {window} alone: three experiments
+        run: {command: pretrain, corpus: corpora/all, window: "{window}", out: "runs/w{window}"}
+      finetune:                             # one for each window and database: six
+        run: {command: finetune, run: "{pretrain.out}", task: beats, corpus: "corpora/{database}",
+              window: "{window}", out: "runs/{database}-w{window}"}
+        topology: {gpus_per_node: 1, cpus_per_task: 8, time: "00:30:00"}
+      evaluate:
+        run: {command: evaluate, run: "{finetune.out}", on: "corpora/{database}", name: test}
+    experiments:                            # beside stages, or instead of them
+      - name: deep
+        stage: pretrain                     # by default the command
+        run: {command: pretrain, corpus: corpora/all, depth: 12, out: runs/deep}
+        needs: []                           # names of other experiments
+        topology: {nodes: 2, gpus_per_node: 4, time: "06:00:00"}              # the rest as above
+        start_s: 0                          # planned: those of lower start_s begin first
+
+A stage is done once for every combination of the axes that its text mentions; `{pretrain.out}` is a field of the
+experiment of an earlier stage that agrees on all axes, and mentions that stage's axes too. A text that is nothing but
+`{window}` becomes the value itself, a number for example. Names are made of the stage and the values, or follow from a
+`name` of the stage, such as `"{database}-{window}"`.
+
+An experiment needs those it names in `needs` (of a stage: `needs: [pretrain]`, those that agree on the common axes) and
+every one whose result it reads. An evaluation without a `name` gets that of the experiment. Paths are relative to the
+folder of the campaign's file, where all commands run. A topology has the fields of `launch.topology.Topology`, `time`
+for `time_s` as SLURM writes it, and by default a rank for each GPU; fields not given are those of the campaign's own,
+of which an evaluation takes one node, GPU and rank.
+`start_s` is an order, never a time to wait for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from heartlm.cluster.campaign.grid import Draft, drafts_of_stages
+from heartlm.cluster.run_file import RunFile
+from heartlm.cluster.topology import Topology, seconds_of
+from heartlm.errors import HeartlmError
+from heartlm.files import read_yaml
+
+FIELDS = ("name", "topology", "grid", "stages", "experiments")
+EXPERIMENT_FIELDS = ("name", "stage", "run", "needs", "topology", "start_s")
+TOPOLOGY_FIELDS = ("time", *(field.name for field in fields(Topology)))
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run of a campaign.
+
+    Attributes:
+        name: of its own in the campaign; names files.
+        stage: what it is called together with its like.
+        run: the command and its fields.
+        topology: where it runs.
+        needs: names of the experiments that have to be done before.
+        start_s: planned start in seconds after the campaign's; those of lower ones begin first.
+    """
+
+    name: str
+    stage: str
+    run: RunFile
+    topology: Topology
+    needs: tuple[str, ...] = ()
+    start_s: float = 0.0
+
+    @property
+    def result(self) -> Path:
+        """The folder that is its result."""
+        assert self.run.out is not None
+        is_evaluation = self.run.command == "evaluate"
+        return self.run.out / "scores" / str(self.run.fields["name"]) if is_evaluation else self.run.out
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Experiments, each after those that it needs.
+
+    Attributes:
+        name: of the campaign.
+        folder: that paths are relative to.
+        experiments: in the order in which they should begin.
+        path: of the file, if it was read from one.
+    """
+
+    name: str
+    folder: Path
+    experiments: tuple[Experiment, ...]
+    path: Path | None = None
+
+    @property
+    def state_folder(self) -> Path:
+        """Where attempts, logs and scripts are kept."""
+        return self.folder / f"{self.name}.campaign"
+
+    def __getitem__(self, name: str) -> Experiment:
+        for experiment in self.experiments:
+            if experiment.name == name:
+                return experiment
+        raise HeartlmError(f"{name!r} found, one of {', '.join(each.name for each in self.experiments)} expected")
+
+
+def load_campaign(path: Path) -> Campaign:
+    """Read a campaign's file.
+
+    Raises:
+        HeartlmError: it cannot be read, or says something impossible; the text names the file and the field.
+    """
+    content = read_yaml(path, "a campaign's YAML file")
+    try:
+        campaign = campaign_of(content, default_name=Path(path).stem, folder=Path(path).resolve().parent)
+    except HeartlmError as error:
+        raise HeartlmError(f"{path}: {error}") from error
+    return replace(campaign, path=Path(path).resolve())
+
+
+def campaign_of(content: Any, *, default_name: str, folder: Path) -> Campaign:
+    """The campaign that `content`, read from YAML, describes.
+
+    Raises:
+        HeartlmError: it says something impossible; the text names the field.
+    """
+    content = mapping(content, "a campaign", FIELDS)
+    name = named(content.get("name", default_name), "name")
+    general = mapping(content.get("topology", {}), "topology", TOPOLOGY_FIELDS)
+    drafts = drafts_of_stages(mapping(content.get("grid", {}), "grid"), mapping(content.get("stages", {}), "stages"))
+    listed = content.get("experiments", [])
+    if not isinstance(listed, list):
+        raise HeartlmError(f"experiments: {listed!r} found, a list expected")
+    drafts += [_draft(entry, f"experiments[{number}]") for number, entry in enumerate(listed)]
+    if not drafts:
+        raise HeartlmError("no experiments: give stages, or experiments")
+    experiments = [_experiment(draft, general) for draft in drafts]
+    _check_names(experiments)
+    return Campaign(name, folder, in_order(with_needs_of_paths(experiments)))
+
+
+def mapping(value: Any, what: str, known: Iterable[str] | None = None) -> dict[str, Any]:
+    """`value`, which should be a mapping from texts, of the fields `known`.
+
+    Raises:
+        HeartlmError: it is something else, or has other fields.
+    """
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise HeartlmError(f"{what}: {value!r} found, fields with their values expected")
+    for key in value:
+        if known is not None and key not in known:
+            raise HeartlmError(f"{what}: {key} found, one of {', '.join(known)} expected")
+    return value
+
+
+def named(value: Any, what: str) -> str:
+    """`value`, which should do as the name of a file.
+
+    Raises:
+        HeartlmError: it does not.
+    """
+    if not _NAME.fullmatch(str(value)):
+        raise HeartlmError(f"{what}: {value!r} found; letters, digits and . _ = + - expected")
+    return str(value)
+
+
+def _draft(entry: Any, where: str) -> Draft:
+    entry = mapping(entry, where, EXPERIMENT_FIELDS)
+    for field in ("name", "run"):
+        if field not in entry:
+            raise HeartlmError(f"{where}: no {field}")
+    return Draft(
+        name=str(entry["name"]),
+        stage=str(entry.get("stage", RunFile.of(entry["run"], f"{where}.run").command)),
+        run=entry["run"],
+        needs=tuple(_names(entry.get("needs", []), f"{where}.needs")),
+        topology=entry.get("topology"),
+        start_s=entry.get("start_s", 0.0),
+    )
+
+
+def _names(value: Any, what: str) -> list[str]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise HeartlmError(f"{what}: {value!r} found, a list of names expected")
+    return names
+
+
+def _topology(fields: dict[str, Any], name: str) -> Topology:
+    """The topology that `fields` describe; by default a rank for each GPU.
+
+    Raises:
+        HeartlmError: a field has an impossible value.
+    """
+    time = fields.get("time")
+    fields = {field: value for field, value in fields.items() if field != "time"}
+    try:
+        if time is not None:
+            fields["time_s"] = seconds_of(time) if isinstance(time, str) else time  # YAML reads 12:00:00 as seconds
+        fields.setdefault("ranks_per_node", fields.get("gpus_per_node") or 1)
+        for field, value in fields.items():
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise HeartlmError(f"{field}: {value!r} found, a whole number expected")
+        return Topology(**fields)
+    except HeartlmError as error:
+        raise HeartlmError(f"{name}: topology: {error}") from error
+
+
+def _experiment(draft: Draft, general: dict[str, Any]) -> Experiment:
+    name = named(draft.name, f"name of an experiment of {draft.stage}")
+    run = RunFile.of(dict(draft.run), name)
+    if run.command == "evaluate" and run.fields.get("name") is None:
+        run = run.having(name=name)
+    if run.out is None:
+        raise HeartlmError(
+            f"{name}: no {'run' if run.command == 'evaluate' else 'out'}, which {run.command} needs here"
+        )
+    own = {} if draft.topology is None else mapping(draft.topology, f"{name}: topology", TOPOLOGY_FIELDS)
+    if not run.is_training:
+        general = {**general, "nodes": 1, "ranks_per_node": 1, "gpus_per_node": min(1, general.get("gpus_per_node", 0))}
+    topology = _topology({**general, **own}, name)
+    if not run.is_training and topology.world_size > 1:
+        raise HeartlmError(f"{name}: topology: {topology.words} found, but heartlm {run.command} is one process")
+    if not isinstance(draft.start_s, int | float) or draft.start_s < 0:
+        raise HeartlmError(f"{name}: start_s: {draft.start_s!r} found, seconds expected")
+    return Experiment(name, named(draft.stage, f"{name}: stage"), run, topology, draft.needs, float(draft.start_s))
+
+
+def _check_names(experiments: Sequence[Experiment]) -> None:
+    for name, count in Counter(experiment.name for experiment in experiments).items():
+        if count > 1:
+            raise HeartlmError(f"{name}: {count} experiments of this name, each needs one of its own")
+    known = {experiment.name for experiment in experiments}
+    for experiment in experiments:
+        for need in experiment.needs:
+            if need not in known:
+                raise HeartlmError(f"{experiment.name}: needs {need!r}, which is no experiment of this campaign")
+    writers: dict[str, str] = {}
+    for experiment in experiments:
+        place = os.path.normpath(experiment.result)
+        if place in writers:
+            raise HeartlmError(
+                f"{writers[place]} and {experiment.name} both write {place}: give each a place of its own"
+            )
+        writers[place] = experiment.name
+
+
+def with_needs_of_paths(experiments: Sequence[Experiment]) -> list[Experiment]:
+    """The experiments, each needing also those whose `out` it reads."""
+    writer = {os.path.normpath(each.result): each.name for each in experiments}
+
+    def read_by(experiment: Experiment) -> Iterable[str]:
+        for value in _flat(value for name, value in experiment.run.fields.items() if name != "out"):
+            place = os.path.normpath(value) if isinstance(value, str) and value else ""
+            if place in writer and writer[place] != experiment.name:
+                yield writer[place]
+
+    return [replace(each, needs=tuple(dict.fromkeys((*each.needs, *read_by(each))))) for each in experiments]
+
+
+def _flat(values: Iterable[Any]) -> Iterable[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _flat(value)
+        elif isinstance(value, Mapping):
+            yield from _flat(value.values())
+        else:
+            yield value
+
+
+def in_order(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
+    """The experiments by their planned start, none before one that it needs; otherwise as they were listed.
+
+    Raises:
+        HeartlmError: some need one another in a circle.
+    """
+    waiting = sorted(experiments, key=lambda experiment: experiment.start_s)
+    done: dict[str, Experiment] = {}
+    while waiting:
+        ready = next((each for each in waiting if all(need in done for need in each.needs)), None)
+        if ready is None:
+            raise HeartlmError(f"{', '.join(each.name for each in waiting)}: need one another in a circle")
+        waiting.remove(ready)
+        done[ready.name] = ready
+    return tuple(done.values())

@@ -1,0 +1,159 @@
+"""How far the result of an experiment is, by what lies in its place, and the command that goes on from there.
+
+The result itself decides, not a note about it: a run is done when its `run.json` says so, an evaluation when its scores
+are there, a corpus when its manifest is. What was made with other settings is never taken for done.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from heartlm.cluster.campaign.campaign import Experiment
+from heartlm.cluster.run_file import RunFile
+from heartlm.errors import HeartlmError
+from heartlm.files import parse_json, read_json, read_yaml
+from heartlm.runs.schema import RunAbout
+from heartlm.safe_yaml import parse_yaml
+from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig, TrainingConfig
+from heartlm.typed import typed
+
+TRAININGS: dict[str, type[TrainingConfig]] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
+_PATHS = ("corpus", "run")
+_HOW = ("threads", "device", "processes")
+"""Options of the other commands that say how to compute, not what."""
+
+Progress = Literal["absent", "begun", "done"]
+
+
+def progress_of(experiment: Experiment, folder: Path) -> Progress:
+    """How far the result of `experiment` is; paths are relative to `folder`.
+
+    Raises:
+        HeartlmError: there is a result of other settings in its place.
+    """
+    if experiment.run.command in TRAININGS:
+        return _training_progress(experiment, folder)
+    note = result_file(experiment, folder)
+    if not note.is_file():
+        return "absent"
+    _check_command(experiment, folder, note)
+    return "done"
+
+
+def result_file(experiment: Experiment, folder: Path) -> Path:
+    """The file that is there when `experiment` is done, or, of a training run, has begun."""
+    names = {"evaluate": "scores.json", "tokenize": "manifest.json"}
+    return folder / experiment.result / names.get(experiment.run.command, "run.json")
+
+
+def words_to_go_on(experiment: Experiment, progress: Progress) -> list[str]:
+    """The words after `heartlm` that begin `experiment`, or resume it."""
+    if experiment.run.command in TRAININGS and progress == "begun":
+        return resuming(experiment).argv()
+    return experiment.run.argv()
+
+
+def resuming(experiment: Experiment) -> RunFile:
+    """The run file that resumes a training run: its own settings hold, how to compute is as the campaign says."""
+    layout = {name: value for name, value in experiment.run.fields.items() if name in LAYOUT}
+    return RunFile(experiment.run.command, {"resume": str(experiment.run.out), **layout})
+
+
+def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:
+    """Steps done and all steps of a training run; None where it has not begun."""
+    if experiment.run.command not in TRAININGS or not (note := result_file(experiment, folder)).is_file():
+        return None
+    about = read_json(note, RunAbout)
+    steps = about.get("steps", 0)
+    return (steps if about.get("finished") else _last_step(note.parent / "metrics.jsonl")), steps
+
+
+def _last_step(metrics: Path) -> int:
+    """The step of the last whole line; only the end of the file is read."""
+    try:
+        with metrics.open("rb") as stream:
+            stream.seek(max(0, metrics.stat().st_size - 4096))
+            lines = stream.read().rpartition(b"\n")[0].splitlines()
+    except OSError:
+        return 0
+    try:
+        return typed(int, parse_json(lines[-1], finite=False)["step"])
+    except (HeartlmError, ValueError, TypeError, LookupError):
+        return 0
+
+
+def _training_progress(experiment: Experiment, folder: Path) -> Progress:
+    note = result_file(experiment, folder)
+    if not note.is_file():
+        return "absent"
+    about = read_json(note, RunAbout)
+    config = note.parent / "config.yaml"
+    saved = typed(dict[str, Any], read_yaml(config, "the settings of a run"), config)
+    expected = _settings(experiment)
+    if about.get("kind") != experiment.run.command:
+        raise _other(experiment, note.parent, "kind", about.get("kind"), experiment.run.command)
+    for name, value in expected.items():
+        if name in _PATHS:
+            value = str((folder / str(value)).resolve())
+        if value is not None and not _same(saved.get(name), value):
+            raise _other(experiment, note.parent, name, saved.get(name), value)
+    return "done" if about.get("finished") else "begun"
+
+
+def _settings(experiment: Experiment) -> dict[str, Any]:
+    """What the run of `experiment` decides by: its fields, and the defaults of all others."""
+    defaults = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(TRAININGS[experiment.run.command])
+    }
+    how = {*LAYOUT, "out", "resume"}
+    return {name: value for name, value in {**defaults, **experiment.run.fields}.items() if name not in how}
+
+
+def _same(one: Any, other: Any) -> bool:
+    with suppress(ValueError):
+        return bool(one == other or parse_yaml(str(one)) == parse_yaml(str(other)))
+    return False
+
+
+def _other(experiment: Experiment, folder: Path, name: str, found: Any, expected: Any) -> HeartlmError:
+    return HeartlmError(
+        f"{experiment.name}: {folder} is there already with {name} {found}, {expected} expected: "
+        "remove it, or give the experiment another out"
+    )
+
+
+def _check_command(experiment: Experiment, folder: Path, note: Path) -> None:
+    """Raise a HeartlmError unless what lies there was made by the command of `experiment`, however it was written."""
+    try:
+        made_by = shlex.split(str(read_json(note, dict[str, Any]).get("command") or ""))
+    except ValueError as error:
+        raise HeartlmError(f"{note}: command: {error}: remove it, or give the experiment another name") from error
+    wanted = ["heartlm", *experiment.run.argv()]
+    if _meaning(made_by, folder) != _meaning(wanted, folder):
+        raise HeartlmError(
+            f"{experiment.name}: {note.parent} was made by  {shlex.join(made_by) or 'nobody knows what'}  and not by  "
+            f"{shlex.join(wanted)}: remove it, or give the experiment another name"
+        )
+
+
+def _meaning(words: Sequence[str], folder: Path) -> Mapping[str, Any]:
+    """A command line as options and their values, whatever their order; words that may be paths made absolute."""
+    options: dict[str, list[str]] = {"": []}
+    name = ""
+    for word in words[1:]:
+        if word.startswith("--"):
+            option, _, value = word[2:].partition("=")
+            name = option.replace("-", "_")
+            options[name] = [value] if value else []
+        elif name and options[name]:
+            options[""].append(word)
+        else:
+            options[name].append(word)
+    meant = {name: values for name, values in options.items() if name not in _HOW}
+    return {name: [str((folder / value).resolve()) for value in values] for name, values in meant.items()}

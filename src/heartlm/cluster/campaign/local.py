@@ -1,0 +1,235 @@
+"""A campaign on the cores of this machine, some experiments at a time, each on cores of its own.
+
+    waiting ─► begun when all it needs is done and cores are free ─► done
+                  ▲                                              └─► failed: tried once more, then given up
+                  └──────────────────────────────────────────────────┘        and what needs it is not run
+
+Killed and begun again, a campaign goes on: what is done is left alone, interrupted runs are resumed. Processes end when
+this one does, and none is begun twice: the log of an attempt stays locked while any of its processes lives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from heartlm.cluster.campaign.campaign import Campaign, Experiment
+from heartlm.cluster.campaign.done import progress_of, words_to_go_on
+from heartlm.cluster.campaign.state import Attempt, attempts_of, failure, next_attempt
+from heartlm.cluster.gpus import MASK, visible_gpus
+from heartlm.cores import Core, cpus_of, format_cpus, share_of, share_of_cores
+from heartlm.errors import HeartlmError
+from heartlm.files import explained
+
+TRIES = 2
+POLL_S = 0.05
+ORPHANS_END_S = 60.0
+"""How long a campaign that was killed and begun again waits for what it had begun to end."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class CampaignStopped(Exception):  # noqa: N818
+    """The campaign was asked to stop; what ran left checkpoints where it has any."""
+
+
+@dataclass
+class _Running:
+    experiment: Experiment
+    attempt: Attempt
+    process: subprocess.Popen[bytes]
+    slot: int
+
+
+@dataclass
+class LocalRunner:
+    """Runs what is not done of a campaign.
+
+    Attributes:
+        campaign: whose experiments.
+        parallel: how many run at a time.
+        cores: of this machine, shared among them.
+        say: told of everything that happens, a line each.
+        only: names of the experiments to run; None for all.
+    """
+
+    campaign: Campaign
+    parallel: int
+    cores: Sequence[Core]
+    say: Callable[[str], None]
+    only: frozenset[str] | None = None
+    done: set[str] = field(default_factory=set)
+    given_up: set[str] = field(default_factory=set)
+    tries: dict[str, int] = field(default_factory=dict)
+    running: list[_Running] = field(default_factory=list)
+    stop_asked: bool = False
+
+    def run(self) -> None:
+        """Run all there is to run.
+
+        Raises:
+            HeartlmError: a result of other settings is in the way, or the campaign is being run already.
+            CampaignStopped: a signal asked for it.
+        """
+        if not 1 <= self.parallel <= len(self.cores):
+            raise HeartlmError(f"parallel: {self.parallel} found, 1 to {len(self.cores)} expected, the cores there are")
+        with self._alone(), self._signals():
+            progress = {each.name: progress_of(each, self.campaign.folder) for each in self.campaign.experiments}
+            self.done = {name for name in progress if progress[name] == "done"}
+            for name in self.only or progress:
+                self._wait_for_orphans(name)
+            while not self.stop_asked and (self.running or self._ready() is not None):
+                self._begin_ready()
+                time.sleep(POLL_S)
+                self._end_finished()
+            self._stop_running()
+        if self.stop_asked:
+            raise CampaignStopped("stopped; the same command goes on from here")
+
+    # --- what begins ------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> Experiment | None:
+        """The first experiment that could begin now, were there cores."""
+        busy = {each.experiment.name for each in self.running} | self.done | self.given_up
+        mine = [each for each in self.campaign.experiments if self.only is None or each.name in self.only]
+        waiting = (each for each in mine if each.name not in busy)
+        return next((each for each in waiting if all(need in self.done for need in each.needs)), None)
+
+    def _begin_ready(self) -> None:
+        while len(self.running) < self.parallel and (experiment := self._ready()) is not None:
+            self._begin(experiment, min(set(range(self.parallel)) - {each.slot for each in self.running}))
+
+    def _begin(self, experiment: Experiment, slot: int) -> None:
+        progress = progress_of(experiment, self.campaign.folder)
+        words = words_to_go_on(experiment, progress)
+        attempt = next_attempt(self.campaign, experiment.name)
+        cores = share_of_cores(self.cores, slot, self.parallel)
+        with attempt.log.open("wb") as log:
+            fcntl.flock(log, fcntl.LOCK_EX)  # the lock goes with the stream to the process and all that it begins
+            attempt.begin()
+            there = visible_gpus()
+            devices = share_of(there, slot, self.parallel) if there else []
+            words = command_line(experiment, words, len(cores), len(devices))
+            process = _start(words, self.campaign, cores, devices, log)
+        self.running.append(_Running(experiment, attempt, process, slot))
+        self.tries[experiment.name] = self.tries.get(experiment.name, 0) + 1
+        how = "resumed" if progress == "begun" else "begun"
+        self.say(f"{experiment.name}: {how} on CPU {format_cpus(cpus_of(cores))}")
+
+    # --- what ends --------------------------------------------------------------------------------------------------
+
+    def _end_finished(self) -> None:
+        for each in [each for each in self.running if each.process.poll() is not None]:
+            self.running.remove(each)
+            each.attempt.end(each.process.returncode)
+            if not self.stop_asked:
+                self._judge(each.experiment, each.attempt)
+
+    def _judge(self, experiment: Experiment, attempt: Attempt) -> None:
+        if attempt.status == 0 and progress_of(experiment, self.campaign.folder) == "done":
+            self.done.add(experiment.name)
+            self.say(f"{experiment.name}: done in {attempt.seconds:.0f} s")
+        elif self.tries[experiment.name] < TRIES:
+            self.say(f"{experiment.name}: failed ({failure(attempt)}), tried again")
+        else:
+            self.given_up.add(experiment.name)
+            self.say(f"{experiment.name}: failed again ({failure(attempt)}), given up")
+
+    def _stop_running(self) -> None:
+        for each in self.running:
+            each.process.terminate()
+        while self.running:
+            time.sleep(POLL_S)
+            self._end_finished()
+
+    def _wait_for_orphans(self, name: str) -> None:
+        """Wait until nothing that an earlier, killed campaign began for an experiment is alive."""
+        begun, told = time.monotonic(), False
+        while any(attempt.is_locked() for attempt in attempts_of(self.campaign, name)):
+            if not told:
+                self.say(f"{name}: waiting for a process of an earlier campaign to end")
+                told = True
+            if time.monotonic() - begun > ORPHANS_END_S:
+                raise HeartlmError(f"{name}: a process of an earlier campaign does not end: end it, then begin again")
+            time.sleep(POLL_S)
+
+    # --- one campaign at a time, and signals ------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        of_these = "all" if self.only is None else hashlib.sha256(",".join(sorted(self.only)).encode()).hexdigest()[:12]
+        path = self.campaign.state_folder / f"local-{of_these}.lock"
+        with _opened(path) as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise HeartlmError(f"{self.campaign.name}: another process runs this campaign already") from None
+            yield
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def ask(number: int, frame: FrameType | None) -> None:
+            self.stop_asked = True
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _opened(path: Path) -> IO[str]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w")
+    except OSError as error:
+        raise explained(path, error) from error
+
+
+def _start(
+    words: Sequence[str], campaign: Campaign, cores: Sequence[Core], devices: Sequence[str], log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    libc, cpus = ctypes.CDLL(None), cpus_of(cores)
+
+    def settle() -> None:
+        os.sched_setaffinity(0, cpus)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    seen = {MASK: ",".join(devices)} if devices else {}
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        cwd=campaign.folder,
+        env=os.environ | {"OMP_NUM_THREADS": str(len(cores))} | seen,
+        start_new_session=True,  # so that Ctrl-C on the terminal reaches this process alone, which stops the others
+        preexec_fn=settle,
+    )
+
+
+def command_line(experiment: Experiment, words: Sequence[str], num_cores: int, num_devices: int) -> list[str]:
+    """The program that does `words`, on the ranks of one node of the experiment, if there are so many devices or cores.
+
+    How many train together changes nothing but the time.
+    """
+    topology = experiment.topology
+    places = (num_devices or 1) if topology.gpus_per_node else num_cores
+    num_ranks = min(topology.ranks_per_node, places) if experiment.run.is_training else 1
+    if num_ranks == 1:
+        return [sys.executable, "-m", "heartlm", *words]
+    torchrun = [sys.executable, "-m", "heartlm.cluster.torchrun", "--standalone", f"--nproc-per-node={num_ranks}"]
+    return [*torchrun, "-m", "heartlm", *words]

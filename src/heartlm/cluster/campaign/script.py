@@ -1,0 +1,160 @@
+"""The script that the tasks of a job array share, and the file of their command lines.
+
+    line of this task ─► what it needs is done? ─► notes, log ─► srun ─► noted again ─► requeue, after a first failure
+
+How runs are started is `launch.script`'s; here is what an array adds to it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from heartlm.cluster.campaign.arrays import TaskArray
+from heartlm.cluster.campaign.campaign import Campaign
+from heartlm.cluster.profile import SiteProfile
+from heartlm.cluster.script import REQUEUE, RESUME, WAIT, body, header, lead_s, one_line, text_of
+from heartlm.cluster.topology import Topology
+from heartlm.cluster.torchrun import STOPPED_STATUS
+
+THIS_TASK = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
+"""To SLURM the job number of a task can be that of its whole array, which would queue again as a whole."""
+
+
+def tasks_text(array: TaskArray, campaign: Campaign) -> str:
+    """A line for each number up to the last: name, needs, folder of the result, command line; tabs between.
+
+    Of experiments that share a node, their names and the command line of their own small campaign.
+    """
+    line = _alone if array.places == 1 else _shared
+    numbers = range(1, max(array.tasks) + 1)
+    every = (line(array, number, campaign) if number in array.tasks else ("-",) for number in numbers)
+    return "".join("\t".join(map(one_line, fields)) + "\n" for fields in every)
+
+
+def _alone(array: TaskArray, number: int, campaign: Campaign) -> tuple[str, ...]:
+    (experiment,), cpus = array.tasks[number], array.topology.cpus_per_task
+    run = experiment.run
+    if run.is_training and run.fields.get("device") in (None, "auto"):
+        run = run.having(device="cuda" if experiment.topology.gpus_per_node else "cpu")
+    if run.command == "tokenize":
+        run = run.having(processes=min(cpus, run.fields.get("processes") or cpus))
+    needs = ":".join(("", *array.needs.get(number, ()))) or ":"
+    return experiment.name, needs, str(experiment.result), shlex.join(run.argv())
+
+
+def _shared(array: TaskArray, number: int, campaign: Campaign) -> tuple[str, ...]:
+    names = ",".join(each.name for each in array.tasks[number])
+    words = ["campaign", "run", str(campaign.path), "--local", f"--parallel={array.places}", f"--only={names}"]
+    return names, shlex.join(words)
+
+
+def script_of(
+    array: TaskArray, campaign: Campaign, profile: SiteProfile, *, python: str, at_most: int | None = None
+) -> str:
+    """The script of `array`.
+
+    Args:
+        array: whose tasks it runs.
+        campaign: where attempts are noted.
+        profile: of the site.
+        python: the interpreter that has heartlm.
+        at_most: so many tasks run at a time.
+    """
+    topology = array.topology
+    title = f"# Campaign {campaign.name}, {array.experiments[0].stage}: {topology.words} each, profile {profile.name}."
+    if array.places > 1:
+        gpus, cpus = topology.gpus_per_node * array.places, topology.cpus_per_task * array.places
+        topology = replace(topology, gpus_per_node=gpus, cpus_per_task=min(cpus, profile.cpus_per_node or cpus))
+        title += f" {array.places} share a node."
+    lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash", title]
+    throttle = f"%{at_most}" if at_most else ""
+    further = [f"--array={array.numbers}{throttle}", "--kill-on-invalid-dep=yes"]
+    output = campaign.state_folder / "arrays" / f"{array.name}-%A_%a.out"
+    lines += header(topology, profile, name=f"{campaign.name}-{array.name}", output=output, further=further)
+    inner = (_body_alone if array.places == 1 else _body_shared)(array, campaign, topology, profile, python)
+    return text_of([*lines, "", *(line.replace('"$SLURM_JOB_ID"', THIS_TASK) for line in inner)])
+
+
+def _body_alone(
+    array: TaskArray, campaign: Campaign, topology: Topology, profile: SiteProfile, python: str
+) -> list[str]:
+    is_training = array.experiments[0].run.is_training
+    what = [
+        *_line_of_task(array, campaign, f"name needs {'run_folder' if is_training else '_'} words"),
+        f"experiments={shlex.quote(str(campaign.state_folder / 'experiments'))}",
+        "for need in ${needs//:/ }; do",
+        '    if ! grep -qs \'"status": 0\' "$experiments/$need"/attempt-*.ended; then',
+        '        echo "$name is not run: it needs $need, which is not done"',
+        "        exit 1",
+        "    fi",
+        "done",
+        "",
+        *NOTED,
+        *(RESUME if is_training else []),
+    ]
+    inner = body(what, topology, profile, python=python, ranks=is_training)
+    return [*inner[:-1], inner[-1].removeprefix("exec ")]  # this shell stays, to note what became of it
+
+
+def _body_shared(
+    array: TaskArray, campaign: Campaign, topology: Topology, profile: SiteProfile, python: str
+) -> list[str]:
+    *inner, start = body(_line_of_task(array, campaign, "_ words"), topology, profile, python=python, ranks=False)
+    return [
+        *inner,
+        "step=",
+        "asked=",
+        "cancelled=",
+        f"# Asked to stop, {lead_s(topology, profile)} s before the time limit, runs save checkpoints; then this task",
+        "# queues again and they go on. What failed was tried again and is noted: what needs it finds out.",
+        "trap 'asked=yes; kill -USR1 \"$step\" || true' USR1",
+        "trap 'asked=yes cancelled=yes' TERM",
+        f"{start.removeprefix('exec ')} &",
+        "step=$!",
+        *WAIT,
+        *REQUEUE,
+        'exit "$((status == 1 ? 0 : status))"',
+    ]
+
+
+def _line_of_task(array: TaskArray, campaign: Campaign, fields: str) -> list[str]:
+    tasks = campaign.state_folder / "arrays" / f"{array.name}.tasks"
+    return [
+        "# Which experiment: the line of this task.",
+        f"tasks={shlex.quote(str(tasks))}",
+        f'IFS=$\'\\t\' read -r {fields} < <(sed -n "${{SLURM_ARRAY_TASK_ID}}p" "$tasks")',
+        "command=()",
+        'eval "command=($words)"',
+    ]
+
+
+NOTED = [
+    "# Each attempt leaves a log and notes of how it began and ended. After a first failure it queues again.",
+    "attempts=$experiments/$name",
+    'mkdir -p "$attempts"',
+    "number=1",
+    "while [[ -e $attempts/attempt-$number.begun ]]; do",
+    "    number=$((number + 1))",
+    "done",
+    "attempt=$attempts/attempt-$number",
+    "note() {",
+    """    printf '{"at": %d, "host": "%s", "job": "%s", "status": %s}\\n' \\""",
+    '        "$(date +%s)" "$(hostname)" "$SLURM_JOB_ID" "$2" >"$attempt.part"',
+    '    mv "$attempt.part" "$attempt.$1"',
+    "}",
+    "note begun null",
+    "status=0",
+    "cancelled=",
+    "trap 'cancelled=yes' TERM",
+    "again=$attempts/again-$SLURM_ARRAY_JOB_ID",
+    "trap '",
+    "    status=$?",
+    '    note ended "$status"',
+    f"    if ((status != 0 && status != {STOPPED_STATUS})) && [[ -z $cancelled && ! -e $again ]]; then",
+    '        touch "$again"',
+    '        scontrol requeue "$SLURM_JOB_ID"',
+    "    fi",
+    "' EXIT",
+    'exec >"$attempt.log" 2>&1',
+]

@@ -1,0 +1,71 @@
+"""The state of a campaign for people: counts of every stage, and a row an experiment, of few or of those in trouble."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from heartlm.cluster.campaign.state import Row, State
+
+STATES: tuple[State, ...] = ("done", "running", "queued", "waiting", "interrupted", "failed", "not run")
+STYLES: dict[State, str] = {
+    "done": "green",
+    "running": "cyan",
+    "interrupted": "yellow",
+    "failed": "red",
+    "not run": "red",
+}
+MOST_ROWS = 40
+"""Of more experiments than so many only those are shown of which there is something to say."""
+
+
+def view(rows: Sequence[Row]) -> RenderableType:
+    """What `heartlm campaign status` shows."""
+    telling = ("running", "interrupted", "failed", "not run")
+    shown = [row for row in rows if len(rows) <= MOST_ROWS or row.state in telling]
+    return Group(_stages(rows), _experiments(shown)) if shown else _stages(rows)
+
+
+def _stages(rows: Sequence[Row]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("stage")
+    for state in STATES:
+        table.add_column(state, justify="right")
+    for stage in dict.fromkeys(row.stage for row in rows):
+        counts = Counter(row.state for row in rows if row.stage == stage)
+        table.add_row(stage, *(Text(str(counts[state] or "·"), STYLES.get(state, "")) for state in STATES))
+    return table
+
+
+def _experiments(rows: Sequence[Row]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("experiment", "state", "step", "time", ""):
+        table.add_column(name, justify="right" if name in ("step", "time") else "left", overflow="fold")
+    for row in rows:
+        step = f"{row.step} of {row.steps}" if row.steps is not None else ""
+        state = Text(row.state, STYLES.get(row.state, ""))
+        table.add_row(row.name, state, step, clock(row.seconds), Text(row.note))
+    return table
+
+
+def clock(seconds: float | None) -> str:
+    """Seconds as H:MM:SS; nothing of None."""
+    if seconds is None:
+        return ""
+    minutes, second = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{second:02}"
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """How many are in which state, then every one that failed, with the end of its log, and those not run for it."""
+    counts = Counter(row.state for row in rows)
+    lines = [", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])]
+    for row in rows:
+        if row.state == "failed":
+            lines.append(f"failed: {row.name}: {row.note}" + (f"  (log: {row.log})" if row.log else ""))
+    lines += [f"not run: {row.name}: {row.note}" for row in rows if row.state == "not run"]
+    return lines

@@ -1,0 +1,80 @@
+"""All checks, one after the other; one that fails says so in its line and stops no other."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from heartlm import __version__
+from heartlm.cluster.doctor.allocation import check_allocation
+from heartlm.cluster.doctor.binding import check_binding
+from heartlm.cluster.doctor.compiled import check_kernels
+from heartlm.cluster.doctor.devices import check_devices
+from heartlm.cluster.doctor.interconnect import check_interconnect
+from heartlm.cluster.doctor.processors import check_processors
+from heartlm.cluster.doctor.section import Advice, Check, Context, Section
+from heartlm.cluster.doctor.storage import check_storage
+from heartlm.cluster.doctor.together import check_all_reduce
+from heartlm.cluster.doctor.trials import check_trials
+from heartlm.cluster.doctor.versions import check_versions
+
+CHECKS: Mapping[str, Check] = {
+    "processors": check_processors,
+    "devices": check_devices,
+    "interconnect": check_interconnect,
+    "allocation": check_allocation,
+    "versions": check_versions,
+    "kernels": check_kernels,
+    "all_reduce": check_all_reduce,
+    "binding": check_binding,
+    "storage": check_storage,
+    "trials": check_trials,
+}
+"""In this order: later ones look at what earlier ones found, and ranks do not wait for what only the first one does."""
+
+NUM_ADVICE = 3
+
+
+def examine(
+    quick: bool = False, corpus: Path | None = None, checks: Mapping[str, Check] = CHECKS
+) -> Iterator[tuple[str, Section]]:
+    """Yield what each of `checks` finds, with its name, as soon as it is known.
+
+    Args:
+        quick: measure only what takes a few seconds.
+        corpus: to measure reading on; by default a small one is made.
+        checks: by their names.
+    """
+    with tempfile.TemporaryDirectory(prefix="heartlm-doctor-") as scratch:
+        context = Context(Path(scratch), corpus, quick)
+        for name, check in checks.items():
+            try:
+                section = check(context)
+            except ModuleNotFoundError as error:
+                section = _failed(f"left out: {error.name} is not installed")
+            except Exception as error:  # whatever is wrong with the machine, the other checks still help
+                section = _failed(f"not known: {str(error) or type(error).__name__}")
+            context.facts[name] = section.facts
+            yield name, section
+
+
+def _failed(reason: str) -> Section:
+    line = " ".join(reason.split())
+    return Section([line], {"error": line})
+
+
+def most_worth_changing(sections: Mapping[str, Section]) -> list[Advice]:
+    """The three settings with the largest measured gain; what could not be measured comes last."""
+    found = [advice for section in sections.values() for advice in section.advice]
+    return sorted(found, key=lambda advice: -(advice.gain or 0))[:NUM_ADVICE]
+
+
+def as_json(sections: Mapping[str, Section]) -> dict[str, Any]:
+    """Everything found, as plain values."""
+    return {
+        "heartlm": __version__,
+        "checks": {name: {"lines": section.lines, **section.facts} for name, section in sections.items()},
+        "advice": [advice.to_json() for advice in most_worth_changing(sections)],
+    }

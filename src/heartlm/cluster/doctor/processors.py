@@ -1,0 +1,118 @@
+"""CPUs: model, vector units, sockets, cores and hyper-threads, and how many of them this process may use."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from heartlm.cluster.doctor.section import Context, Section, size_in_words
+from heartlm.cores import cores_of
+
+VECTOR_UNITS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
+
+ROOT = Path("/")
+
+BUSY = 0.5
+"""Processes that want to run, for each core, above which the machine counts as busy."""
+
+
+def check_processors(context: Context) -> Section:
+    """Read what Linux says of its processors, of memory and of this process's share."""
+    facts = processors(ROOT) | memory(ROOT) | {"allowed_cpus": sorted(os.sched_getaffinity(0))}
+    facts["cpu_limit"] = cgroup_cpus(ROOT)
+    facts["core_cpus"] = [core.cpus[0] for core in cores_of(facts["allowed_cpus"], ROOT / "sys/devices")]
+    facts["usable_cores"] = usable_cores(len(facts["core_cpus"]), facts["cpu_limit"])
+    facts["load"] = os.getloadavg()[0]
+    lines = [
+        f"{facts['model']}",
+        f"{facts['num_sockets']} socket(s), {facts['num_cores']} cores, {facts['num_cpus']} hardware threads; "
+        f"vector units {', '.join(facts['vector_units']) or 'not known'}",
+        f"this process may run on {len(facts['allowed_cpus'])} of them"
+        + (f", for the time of {facts['cpu_limit']:g} (cgroup)" if facts["cpu_limit"] is not None else ""),
+        f"memory {size_in_words(facts['memory_bytes'])}, {size_in_words(facts['memory_available_bytes'])} available",
+    ]
+    if facts["memory_limit_bytes"] is not None:
+        lines.append(f"memory of this group of processes is limited to {size_in_words(facts['memory_limit_bytes'])}")
+    facts["is_busy"] = facts["load"] > BUSY * facts["num_cores"]
+    if facts["is_busy"]:
+        lines.append(
+            f"load {facts['load']:.1f} on {facts['num_cores']} cores: others compute here and disturb what is measured"
+        )
+    return Section(lines, facts)
+
+
+def usable_cores(num_cores: int, cpu_limit: float | None) -> int:
+    """Cores of `num_cores` that can work at once where a cgroup gives the time of `cpu_limit` CPUs."""
+    return num_cores if cpu_limit is None else max(1, min(num_cores, int(cpu_limit)))
+
+
+def processors(root: Path) -> dict[str, Any]:
+    """Model, vector units and counts, from `proc` and `sys` below `root`."""
+    entries = [_entry(block) for block in (root / "proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")]
+    entries = [entry for entry in entries if "processor" in entry]
+    first = entries[0] if entries else {}
+    flags = (first.get("flags") or first.get("Features") or "").split()
+    cores = cores_of((int(entry["processor"]) for entry in entries), root / "sys/devices")
+    return {
+        "model": first.get("model name") or first.get("CPU implementer") or "a processor that does not say its name",
+        "vector_units": [name for name in VECTOR_UNITS if name in flags],
+        "num_sockets": len({core.package for core in cores}) or 1,
+        "num_cores": len(cores) or 1,
+        "num_cpus": len(entries) or os.cpu_count() or 1,
+    }
+
+
+def _entry(block: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in block.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def memory(root: Path) -> dict[str, Any]:
+    """Bytes of memory, of what is available, and the limit of this process's cgroup or None."""
+    lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    limits = [_limit(folder / name) for folder in cgroups(root) for name in ("memory.max", "memory.limit_in_bytes")]
+    below = [limit for limit in limits if limit is not None and limit < kib["MemTotal"] * 1024]
+    return {
+        "memory_bytes": kib["MemTotal"] * 1024,
+        "memory_available_bytes": kib.get("MemAvailable", kib["MemTotal"]) * 1024,
+        "memory_limit_bytes": min(below, default=None),
+    }
+
+
+def cgroup_cpus(root: Path) -> float | None:
+    """CPU time a second that the cgroups of this process allow, in CPUs; None where nothing limits it."""
+    limits = []
+    for folder in cgroups(root):
+        with suppress(OSError, ValueError):  # version 2: "quota period" or "max period"
+            quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+            limits += [] if quota == "max" else [int(quota) / int(period)]
+        with suppress(OSError, ValueError):  # version 1: a quota of -1 is none
+            quota_us, period_us = _integer(folder / "cpu.cfs_quota_us"), _integer(folder / "cpu.cfs_period_us")
+            limits += [] if quota_us < 0 else [quota_us / period_us]
+    return min(limits, default=None)
+
+
+def cgroups(root: Path) -> list[Path]:
+    """Folders of the cgroups of this process and of those around it, of version 1 and 2; some need not exist."""
+    base, folders = root / "sys/fs/cgroup", []
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            tree = base / controllers if controllers else base
+            inside = tree / path.lstrip("/")
+            folders += [folder for folder in (inside, *inside.parents) if folder.is_relative_to(tree)]
+    return folders
+
+
+def _limit(path: Path) -> int | None:
+    try:
+        return _integer(path)
+    except (OSError, ValueError):
+        return None
+
+
+def _integer(path: Path) -> int:
+    return int(path.read_text(encoding="ascii"))

@@ -1,0 +1,189 @@
+"""Short trainings with one setting changed at a time: what each would gain is measured, not guessed.
+
+    as it is ─► threads, ranks, precision, compiled blocks, kernels ─► as it is, again
+
+Each is the real `heartlm pretrain` on a small corpus, in a process of its own. The first and the last are alike; what
+they differ by is the noise of this machine, and a gain has to be more than that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from heartlm.cluster.doctor.section import WORTH, Advice, Context, Section
+from heartlm.cluster.doctor.storage import reading_advice, small_corpus
+from heartlm.distributed.allreduce import RANK_VARIABLES
+from heartlm.distributed.ranks import Ranks
+from heartlm.errors import HeartlmError, needs
+
+STEPS, QUICK_STEPS = 14, 8
+LIMIT_S = 180
+WINDOWS = {"cpu": 16, "gpu": 256}
+"""Windows of 128 tokens in a global batch; both are small on purpose, as a small model's are."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training.
+
+    Attributes:
+        what: is changed, in words.
+        how: the words or variables for the user.
+        kind: trials of one kind exclude each other, so only the best is advised.
+        words: options of `heartlm pretrain`.
+        variables: of the environment; an empty value takes one away.
+        num_ranks: above 1 under torchrun.
+    """
+
+    what: str
+    how: str
+    kind: str
+    words: tuple[str, ...] = ()
+    variables: Mapping[str, str] | None = None
+    num_ranks: int = 1
+
+
+AS_IT_IS = Trial("nothing changed", "", "none")
+
+
+def check_trials(context: Context) -> Section:
+    """Train as it is and with each setting changed."""
+    if find_spec("torch") is None:
+        raise needs("train", "torch")
+    if Ranks.from_environment().world_size > 1:
+        return Section(["left out under torchrun, whose ranks hold the cores: call heartlm doctor alone"])
+    num_gpus = int(context.fact("versions", "torch_sees_gpus", 0))
+    windows, steps = WINDOWS["gpu" if num_gpus else "cpu"], QUICK_STEPS if context.quick else STEPS
+    runs = _Runs(context.scratch, small_corpus(context.scratch), windows, steps)
+    first = runs.measure(AS_IT_IS)
+    outcomes: list[dict[str, Any]] = []
+    for trial in trials(context, num_gpus, first["num_threads"]):
+        outcomes.append(_outcome(trial, runs))
+    last = first if context.quick else runs.measure(AS_IT_IS)
+    step_s = min(first["step_s"], last["step_s"])
+    section = summary(step_s, abs(first["step_s"] - last["step_s"]) / step_s, first["num_threads"], outcomes)
+    section.advice.extend(reading_advice(context.facts.get("storage", {}), step_s, windows))
+    return section
+
+
+def _outcome(trial: Trial, runs: _Runs) -> dict[str, Any]:
+    """What the trial took; one that fails says why."""
+    outcome: dict[str, Any] = {"what": trial.what, "how": trial.how, "kind": trial.kind}
+    try:
+        return outcome | {"step_s": runs.measure(trial)["step_s"]}
+    except HeartlmError as error:
+        return outcome | {"error": str(error)}
+
+
+def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]:
+    """What is worth trying on this machine, beside `num_threads` threads of one process."""
+    cores = int(context.fact("processors", "usable_cores", 1))
+    ranks = _power_of_two(num_gpus if num_gpus else min(8, cores))
+    if ranks > 1:
+        where = "a GPU" if num_gpus else "cores"
+        command = f"torchrun --standalone --nproc-per-node {ranks} -m heartlm pretrain …"
+        what = f"train with {ranks} ranks, each on {where} of its own"
+        yield Trial(what, command, "cores", num_ranks=ranks)
+        if num_gpus and not context.quick:
+            words = ("--bucket-cap-mb", "auto")
+            yield Trial(
+                f"{what}, and buckets as is fastest", f"{command} {' '.join(words)}", "cores", words, None, ranks
+            )
+    if os.environ.get("HEARTLM_KERNELS"):
+        yield Trial(
+            "let the kernels choose their variant",
+            "unset HEARTLM_KERNELS",
+            "kernels",
+            variables={"HEARTLM_KERNELS": ""},
+        )
+    if context.quick:
+        return
+    if not num_gpus:
+        for threads in sorted({1, cores} - {num_threads}):
+            yield Trial(
+                f"use {threads} thread(s)", f"export OMP_NUM_THREADS={threads}", "cores", ("--threads", str(threads))
+            )
+        if {"amx_bf16", "avx512_bf16", "bf16"} & set(context.fact("processors", "vector_units", [])):
+            yield Trial("compute matrix products in bf16", "--precision bf16", "precision", ("--precision", "bf16"))
+    if num_gpus or any(shutil.which(name) for name in ("c++", "g++", "clang++")):
+        yield Trial("compile the blocks of the model", "--compile", "compile", ("--compile",))
+
+
+def _power_of_two(most: int) -> int:
+    return 1 << (max(1, most).bit_length() - 1)
+
+
+def summary(step_s: float, noise: float, num_threads: int, outcomes: list[dict[str, Any]]) -> Section:
+    """Lines and advice from what the trials took; `noise` is the share that two equal ones differed by."""
+    lines = [f"a step as it is, with {num_threads} thread(s): {1e3 * step_s:.0f} ms"]
+    lines[0] += f", give or take {100 * noise:.0f} %" if noise else ""
+    best: dict[str, Advice] = {}
+    for outcome in outcomes:
+        if "error" in outcome:
+            lines.append(f"{outcome['what']}: failed: {outcome['error']}")
+            continue
+        outcome["gain"] = gain = step_s / outcome["step_s"]
+        lines.append(f"{outcome['what']}: {1e3 * outcome['step_s']:.0f} ms, {gain:.2f}x")
+        because = f"a step took {1e3 * outcome['step_s']:.0f} ms instead of {1e3 * step_s:.0f} ms"
+        other = best.get(outcome["kind"])
+        if gain > max(WORTH, 1 + noise) and (other is None or gain > (other.gain or 0)):
+            best[outcome["kind"]] = Advice(outcome["what"], outcome["how"], gain, because)
+    facts = {"step_s": step_s, "noise": noise, "num_threads": num_threads, "trials": outcomes}
+    return Section(lines, facts, list(best.values()))
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    """The line that tells why a training failed, among those of torchrun."""
+    lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode} and said nothing"]
+    return next((line for line in lines if line.startswith("heartlm ") or "Error: " in line), lines[-1])
+
+
+class _Runs:
+    """Starts trainings and reads what they report."""
+
+    def __init__(self, scratch: Path, corpus: Path, windows: int, steps: int) -> None:
+        self._scratch, self._num = scratch, 0
+        every = 10**6
+        settings = {"corpus": corpus, "batch-size": windows, "steps": steps, "log-every": steps}
+        settings |= {"validate-every": every, "checkpoint-every": every}
+        self._words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+
+    def measure(self, trial: Trial) -> dict[str, Any]:
+        """Median seconds of a step, the warm-up left out, and threads of a rank.
+
+        Raises:
+            HeartlmError: the training failed, or took too long.
+        """
+        self._num += 1
+        out = self._scratch / f"trial-{self._num}"
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(trial.num_ranks)]
+        command = [sys.executable, *(launcher if trial.num_ranks > 1 else []), "-m", "heartlm", "pretrain"]
+        changed = trial.variables or {}
+        kept = {name: value for name, value in os.environ.items() if name not in (*changed, *RANK_VARIABLES)}
+        environment = kept | {name: value for name, value in changed.items() if value}
+        try:
+            done = subprocess.run(
+                [*command, *self._words, "--out", str(out), *trial.words],
+                capture_output=True,
+                text=True,
+                env=environment,
+                timeout=LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise HeartlmError(f"not done within {LIMIT_S} s") from None
+        if done.returncode != 0:
+            raise HeartlmError(_reason(done))
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        train = next(line for line in reversed(lines) if line["split"] == "train")
+        threads = json.loads((out / "environment.json").read_text(encoding="utf-8"))["num_threads"]
+        shutil.rmtree(out, ignore_errors=True)
+        return {"step_s": float(train["step_median_s"]), "num_threads": int(threads)}

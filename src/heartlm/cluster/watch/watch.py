@@ -1,0 +1,153 @@
+"""What a run folder tells while the run goes on: its settings, and lines of metrics as they come.
+
+The run writes, this reads, neither waits for the other: a last line that is not whole yet is read the next time, and
+metrics that a resumed run has cut back are read anew.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypedDict
+
+from heartlm.errors import HeartlmError
+from heartlm.files import parse_json, read_json, read_yaml
+from heartlm.runs.schema import RunAbout
+from heartlm.typed import typed
+
+NUM_RECENT = 10
+"""Lines that a rate is taken from: the latest."""
+
+
+class _Settings(TypedDict, total=False):
+    steps: int
+
+
+@dataclass
+class WatchedRun:
+    """A run, as far as its folder tells.
+
+    Attributes:
+        folder: of the run.
+        about: what run.json says.
+        config: its settings.
+        train: lines of training steps, oldest first.
+        validation: lines of validations, oldest first.
+    """
+
+    folder: Path
+    about: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    train: list[dict[str, Any]] = field(default_factory=list)
+    validation: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._inode, self._offset = 0, 0
+
+    def refresh(self) -> None:
+        """Read what is new.
+
+        Raises:
+            HeartlmError: this is no run folder, or its settings cannot be read.
+        """
+        if not (self.folder / "run.json").is_file():
+            raise HeartlmError(f"{self.folder}: no run.json, so not a run folder: make one with  heartlm pretrain")
+        self.about = dict[str, Any](read_json(self.folder / "run.json", RunAbout))
+        if not self.config:
+            path = self.folder / "config.yaml"
+            self.config = dict[str, Any](typed(_Settings, read_yaml(path, "the settings of a run"), path))
+        self._read_metrics()
+
+    def _read_metrics(self) -> None:
+        path = self.folder / "metrics.jsonl"
+        try:
+            with path.open("rb") as stream:
+                state = path.stat()
+                if state.st_ino != self._inode or state.st_size < self._offset:
+                    self._inode, self._offset, self.train, self.validation = state.st_ino, 0, [], []
+                stream.seek(self._offset)
+                whole = stream.read().rpartition(b"\n")[0]
+        except FileNotFoundError:
+            return
+        if whole:
+            self._offset += len(whole) + 1
+        for line in whole.splitlines():
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        """Add a line; one that a kill tore counts as if it were not there."""
+        try:
+            entry = dict(parse_json(line, finite=False))
+            split, step = entry.pop("split"), entry["step"]
+        except (ValueError, TypeError, KeyError):
+            return
+        if isinstance(step, int) and "loss" in entry and all(isinstance(each, int | float) for each in entry.values()):
+            (self.train if split == "train" else self.validation).append(entry)
+
+    @property
+    def steps(self) -> int:
+        """Steps that the run is to take."""
+        return int(self.config.get("steps") or 0)
+
+    @property
+    def step(self) -> int:
+        """The last step that a line tells of."""
+        return max((int(lines[-1]["step"]) for lines in (self.train, self.validation) if lines), default=0)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last step was done."""
+        return bool(self.about.get("finished"))
+
+    def latest(self, name: str) -> float | None:
+        """The number `name` of the latest training line that has it."""
+        return next((float(line[name]) for line in reversed(self.train) if name in line), None)
+
+    def remaining_s(self) -> float:
+        """Seconds to the last step at the latest rate, validations and checkpoints included; NaN where unknown."""
+        recent = [line for line in self.train[-NUM_RECENT:] if "elapsed_s" in line]
+        for place in range(len(recent) - 1, 0, -1):
+            if recent[place]["elapsed_s"] < recent[place - 1]["elapsed_s"]:  # the clock of a resumed run starts anew
+                recent = recent[place:]
+                break
+        left = self.steps - self.step
+        if len(recent) > 1 and recent[-1]["step"] > recent[0]["step"]:
+            taken_s = recent[-1]["elapsed_s"] - recent[0]["elapsed_s"]
+            return float(taken_s / (recent[-1]["step"] - recent[0]["step"]) * left)
+        step_s = self.latest("step_s")
+        return math.nan if step_s is None else step_s * left
+
+    def silent_s(self) -> float:
+        """Seconds since the last line was written, or the run began; NaN where the folder does not tell."""
+        for name in ("metrics.jsonl", "run.json"):
+            if (path := self.folder / name).exists():
+                return max(0.0, time.time() - path.stat().st_mtime)
+        return math.nan
+
+    def is_silent(self) -> bool:
+        """Whether lines have not come for much longer than they used to take."""
+        ends_s = [line["elapsed_s"] for line in self.train[-NUM_RECENT:] if "elapsed_s" in line]
+        apart_s = [later - earlier for earlier, later in pairwise(ends_s) if later > earlier]
+        return not self.is_finished and self.silent_s() > max(60.0, 10 * statistics.median(apart_s or [0.0]))
+
+
+def bins(values: list[float], num: int) -> list[float]:
+    """Means of `num` parts of `values` side by side, fewer where there are fewer values; only finite ones count."""
+    finite = [value for value in values if math.isfinite(value)]
+    num = min(num, len(finite))
+    edges = [place * len(finite) // num for place in range(num + 1)] if num else []
+    return [statistics.fmean(finite[begin:end]) for begin, end in pairwise(edges)]
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """`values` as a row of at most `width` bars, the lowest and the highest as far apart as bars can be."""
+    marks = "▁▂▃▄▅▆▇█"
+    shown = bins(values, width)
+    if not shown:
+        return ""
+    low, span = min(shown), max(shown) - min(shown)
+    return "".join(marks[min(7, int(8 * (value - low) / span))] if span > 0 else marks[3] for value in shown)

@@ -1,0 +1,1 @@
+"""Ranks, process groups, starting processes, reductions and the synchronisation of gradients."""

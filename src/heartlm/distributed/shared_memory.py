@@ -1,0 +1,165 @@
+"""Numbers added up through memory that the ranks of one machine share.
+
+gloo sends them through the loopback device, which copies each several times and takes the time of the very cores that
+train. Here a rank writes its numbers once where all can read them, adds up its part, and reads the sum.
+
+A rank that has gone is noticed by the lock it held on its byte of the shared file, which the system takes back however
+the rank ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from ctypes import addressof, c_char
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heartlm.distributed.agreement import Agreement
+from heartlm.distributed.ranks import Ranks
+from heartlm.kernels.shared_sum import DONE, memory_bytes, shared_sum
+
+FOLDER = Path("/dev/shm")
+SLOT_BYTES = 256 << 10
+"""Of numbers a round; what ranks share stays in their caches."""
+
+KINDS = {torch.float32: 0, torch.float64: 1, torch.int64: 2}
+"""How the kernel is told what to add up."""
+
+PATIENCE_NS = 20_000_000
+"""How long the kernel waits before it is seen whether the others are still there."""
+
+
+class RankGone(RuntimeError):  # noqa: N818
+    """Another rank does not answer any more."""
+
+
+class SharedSum:
+    """Adds up tensors over the ranks of one machine; all of them make it, and call it, in the same order.
+
+    Args:
+        file: shared by all ranks, empty at first; it may be unlinked once all have made theirs.
+        rank: this one.
+        num_ranks: how many there are.
+        timeout_s: after which a rank that does not answer counts as gone.
+        slot_bytes: of numbers a round, whole cache lines; twice as many a rank are shared.
+
+    Raises:
+        OSError: there are no kernels, or no memory to share.
+    """
+
+    def __init__(self, file: Path, rank: int, num_ranks: int, timeout_s: float, slot_bytes: int = SLOT_BYTES) -> None:
+        kernel = shared_sum()
+        if kernel is None:
+            raise OSError("no compiled kernels")
+        self._kernel, self.rank, self.num_ranks, self.timeout_s = kernel, rank, num_ranks, timeout_s
+        num_bytes, self._slot_bytes = memory_bytes(num_ranks, slot_bytes), slot_bytes
+        self._file = file.open("r+b", buffering=0)
+        os.posix_fallocate(self._file.fileno(), 0, num_bytes)  # now, as a page that is missing later is a signal
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, rank)
+        self._memory = mmap.mmap(self._file.fileno(), num_bytes)
+        self._address = addressof(c_char.from_buffer(self._memory))
+        self._round = 0
+
+    def __call__(self, numbers: Tensor) -> None:
+        """Replace `numbers`, of one of `KINDS`, contiguous, on the CPU, by their sums, the same bits on every rank.
+
+        Raises:
+            RankGone: another rank has.
+        """
+        slot, flat = self._slot_bytes // numbers.element_size(), numbers.view(-1)
+        for begin in range(0, len(flat), slot):
+            self.begin(flat[begin : begin + slot])()
+
+    def begin(self, numbers: Tensor) -> Callable[[], None]:
+        """Show `numbers`, at most a slot of them, to the others; the result is a function that waits for their sums.
+
+        It has to be called before anything else is added up.
+        """
+        assert numbers.is_contiguous() and numbers.device.type == "cpu" and numbers.nbytes <= self._slot_bytes
+        self._round += 1
+        place = self._address, self._slot_bytes, self.num_ranks, self.rank, self._round
+
+        def after(stage: int, patience_ns: int) -> int:
+            return self._kernel(*place, stage, numbers.data_ptr(), numbers.nbytes, KINDS[numbers.dtype], patience_ns)
+
+        begin_s, stage = time.monotonic(), after(0, 0)
+
+        def wait() -> None:
+            nonlocal stage
+            gone: list[int] = []
+            while stage != DONE:
+                stage = after(stage, PATIENCE_NS)
+                if stage != DONE and gone:
+                    raise RankGone(f"rank {gone[0]} has gone")
+                if stage != DONE and time.monotonic() - begin_s > self.timeout_s:
+                    raise RankGone(f"no answer within {self.timeout_s:g} s")
+                gone = [] if stage == DONE else self._gone()  # its part may have been done: look once more
+
+        return wait
+
+    def _gone(self) -> list[int]:
+        return [rank for rank in range(self.num_ranks) if rank != self.rank and self._takes_lock(rank)]
+
+    def _takes_lock(self, rank: int) -> bool:
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
+        except OSError:
+            return False
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, rank)
+        return True
+
+
+def shared_sum_of(ranks: Ranks, timeout_s: float) -> SharedSum | None:
+    """The sum of `ranks`, which all call this; None where they are on several machines, or one of them cannot.
+
+    Raises:
+        RuntimeError: another rank has gone.
+    """
+    if not 1 < ranks.world_size == ranks.local_world_size:
+        return None
+    agreement = Agreement(timeout_s)
+    return opened(ranks, timeout_s, lambda mine: agreement.all(lambda: mine))
+
+
+def opened(
+    ranks: Ranks, timeout_s: float, gather: Callable[[Any], list[Any]], slot_bytes: int = SLOT_BYTES
+) -> SharedSum | None:
+    """The sum of `ranks`, which are on one machine and all call this; None where one of them cannot.
+
+    Args:
+        ranks: this one and how many there are.
+        timeout_s: after which a rank that does not answer counts as gone.
+        gather: gives what every rank gave it, by rank.
+        slot_bytes: see `SharedSum`.
+    """
+    path = gather(_new_file() if ranks.is_first else None)[0]
+    made: list[SharedSum] = []
+    all_have = all(gather(path is not None and _opened(path, ranks, timeout_s, slot_bytes, made)))
+    if path is not None and ranks.is_first:
+        path.unlink(missing_ok=True)
+    return made[0] if all_have else None
+
+
+def _new_file() -> Path | None:
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="heartlm-", dir=FOLDER)
+    except OSError:
+        return None
+    os.close(descriptor)
+    return Path(name)
+
+
+def _opened(path: Path, ranks: Ranks, timeout_s: float, slot_bytes: int, made: list[SharedSum]) -> bool:
+    try:
+        made.append(SharedSum(path, ranks.local_rank, ranks.local_world_size, timeout_s, slot_bytes))
+    except OSError:
+        return False
+    return True

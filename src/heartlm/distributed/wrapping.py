@@ -1,0 +1,122 @@
+"""The wrapped model: its gradients added up over ranks, or its parameters sharded over them.
+
+    rank 0   micro-batches ─► loss module ─► gradients ┐
+    rank 1   micro-batches ─► loss module ─► gradients ┼─► their sum, on every rank (DDP) or each its shard (FSDP)
+    …                                                  ┘
+
+A rank's loss is its sum over counting tokens divided by how many the whole global batch has, so gradients are added up,
+never averaged: a mean of the ranks' means would be another number where they hold different numbers of tokens.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from heartlm.distributed.communication import Exchange
+from heartlm.distributed.parallel import Sums
+
+BUCKET_CAPS_MB = (1.0, 4.0, 16.0, 64.0)
+"""MiB of gradients sent together that are tried where the fastest is to be measured."""
+
+
+def sharded(module: nn.Module, blocks: Sequence[nn.Module], device: torch.device) -> nn.Module:
+    """Shard the parameters of `module`, which are replaced, over the ranks (FSDP2): each block, and the rest."""
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for part in (*blocks, module):
+        shard = fully_shard(part, mesh=mesh)
+        shard.set_gradient_divide_factor(1.0)
+        shard.set_force_sum_reduction_for_comms(True)
+    return module
+
+
+def replicated(
+    module: nn.Module,
+    bucket_cap_mb: float,
+    exchange: Exchange | None = None,
+    shared: Callable[[Tensor], None] | None = None,
+) -> DistributedDataParallel:
+    """Wrap `module`, so that ranks add up its gradients, bucket by bucket, during the backward pass (DDP).
+
+    Args:
+        module: on the device it computes on; all its parameters that learn take part in every loss.
+        bucket_cap_mb: MiB of gradients that are sent together.
+        exchange: told of every sum, and when no gradient is left to compute.
+        shared: adds up a bucket in place, at once; by default the process group does it, meanwhile.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 renames broadcast_buffers, 2.11 has only that
+        wrapped = DistributedDataParallel(
+            module, broadcast_buffers=False, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True
+        )
+
+    def add_up(bucket: Any) -> torch.futures.Future[Tensor]:
+        if exchange is not None and bucket.is_last():
+            exchange.ready()
+        if shared is not None:
+            with nullcontext() if exchange is None else exchange.waiting():
+                shared(bucket.buffer())
+            done: torch.futures.Future[Tensor] = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+        landed = None if exchange is None else exchange.launch()
+
+        def first_of(future: torch.futures.Future[list[Tensor]]) -> Tensor:
+            if landed is not None:
+                landed()
+            return future.value()[0]
+
+        reduced = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        summed: torch.futures.Future[Tensor] = reduced.then(first_of)
+        return summed
+
+    wrapped.register_comm_hook(None, lambda _, bucket: add_up(bucket))  # torch objects to annotations as strings
+    return wrapped
+
+
+def reducing(module: nn.Module, last: bool) -> AbstractContextManager[None]:
+    """Around forward and backward of a micro-batch: ranks add up gradients only in the `last` of a step."""
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(last)
+    return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
+
+
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Norm over all gradients, whole even where they are sharded."""
+    norm = nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def fastest_bucket_cap(
+    num_bytes: int, build: Callable[[float], nn.Module], compute: Callable[[nn.Module], None], sums: Sums
+) -> float:
+    """Measure which of `BUCKET_CAPS_MB` is fastest here; the same on every rank.
+
+    Args:
+        num_bytes: of all gradients: a cap above it sends them in one piece.
+        build: wraps the model with a cap.
+        compute: forward and backward of a micro-batch of the wrapped model, leaving no gradient behind.
+        sums: over the ranks.
+    """
+    whole_mb = num_bytes / 2**20
+    taken_s: dict[float, float] = {}
+    for cap in (*(cap for cap in BUCKET_CAPS_MB if cap < whole_mb), whole_mb + 1):
+        module = build(cap)
+        times_s = []
+        for _ in range(5):
+            begin_s = time.perf_counter()
+            compute(module)
+            times_s.append(time.perf_counter() - begin_s)
+        taken_s[cap] = sums(min(times_s[2:]))[0]  # DDP orders its buckets anew after the first pass
+    return min(taken_s, key=lambda cap: taken_s[cap])

@@ -1,0 +1,1 @@
+"""Spans, meters, profilers, energy and utilisation: where the time of a run goes."""

@@ -1,0 +1,237 @@
+"""One definition for each number of speed.
+
+    |- data -|------ forward_backward ------|- communication -|- optimizer -|- other -|
+    |------------------------------------- a step ------------------------------------|
+
+A step lasts from the end of the one before to its own end, pauses (validation, checkpoints) left out, so nothing that
+the loop does between steps is hidden: it is `other`. Time in a part inside another counts for the inner one alone;
+therefore the parts and `other` add up to the step. Time to prepare batches of several steps together counts in equal
+parts in each of them. The first two steps, which warm up caches and compile, count
+nowhere. The forward pass is a detail: a stretch of `forward_backward` that is told apart and taken from nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heartlm.instrumentation.spans import Spans
+
+PARTS = ("data", "forward_backward", "communication", "optimizer")
+DETAILS = ("forward",)
+"""What is told apart within a part, for `on_step` alone."""
+
+OnStep = Callable[[int, int, float, dict[str, float]], None]
+"""Number, tokens, seconds, and seconds of every part and measured detail of a step."""
+
+
+@dataclass
+class _Sums:
+    """What some steps took together; `energy_j` is NaN where nothing counts it."""
+
+    num_steps: int = 0
+    num_tokens: int = 0
+    busy_s: float = 0.0
+    energy_j: float = 0.0
+    part_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+
+    def add(self, num_tokens: int, busy_s: float, part_s: dict[str, float]) -> None:
+        """Add one step."""
+        self.num_steps += 1
+        self.num_tokens += num_tokens
+        self.busy_s += busy_s
+        for name in PARTS:
+            self.part_s[name] += part_s[name]
+
+
+@dataclass
+class Meters:
+    """Time, work and energy of training, seen from one rank.
+
+    On a GPU kernels run on after the call that started them: with `synchronize` each part waits for its own.
+
+    Attributes:
+        flops_per_token: see `utilization.flops_per_token`; None leaves `mfu` out.
+        peak_flops: of all devices together, see `utilization.peak_flops`; None, where unknown, leaves `mfu` out.
+        energy_j: a counter that only goes up, see `energy.energy_counter`; None, where there is none, leaves
+            `energy_j_per_mtoken` out.
+        sum_over_ranks: adds up what each rank used; where it communicates, every rank calls `line` at the same steps.
+        peak_device_memory_bytes: reads the device's peak memory; None on a CPU.
+        spans: where each span is written, too.
+        synchronize: waits for the device.
+        on_step: told of every step that is over, warm-up included.
+        now_s: seconds that only go forward.
+    """
+
+    WARM_UP_STEPS = 2
+
+    flops_per_token: float | None = None
+    peak_flops: float | None = None
+    energy_j: Callable[[], float] | None = None
+    sum_over_ranks: Callable[[float], float] = float
+    peak_device_memory_bytes: Callable[[], int] | None = None
+    spans: Spans | None = None
+    synchronize: Callable[[], object] | None = None
+    on_step: OnStep | None = None
+    now_s: Callable[[], float] = time.perf_counter
+
+    def __post_init__(self) -> None:
+        self._begin_s = self._mark_s = self.now_s()
+        self._step = 0
+        self._num_steps = 0
+        self._total, self._line, self._steps_s = _Sums(), _Sums(), list[float]()
+        self._mark_j = self._read_j()
+        self._inner_s = [0.0]
+        self._shared_s, self._num_shares = 0.0, 0
+        self._is_paused = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._num_tokens, self._paused_s, self._part_s = 0, 0.0, dict.fromkeys(PARTS, 0.0)
+        self._detail_s: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, step: int) -> Iterator[None]:
+        """Measure step number `step`: what is inside, and what was done since the step before."""
+        begin_s, self._step = self.now_s(), step
+        if self._num_shares:
+            self._num_shares -= 1
+            self._part_s["data"] += self._shared_s
+            self._paused_s -= self._shared_s
+        yield
+        now_s = self.now_s()
+        self._write("step", begin_s, now_s)
+        self._num_steps += 1
+        busy_s = now_s - self._mark_s - self._paused_s
+        if self.on_step is not None:
+            other_s = busy_s - sum(self._part_s.values())
+            self.on_step(step, self._num_tokens, busy_s, {**self._part_s, "other": other_s, **self._detail_s})
+        if self._num_steps > self.WARM_UP_STEPS:
+            self._steps_s.append(busy_s)
+            for sums in (self._line, self._total):
+                sums.add(self._num_tokens, busy_s, self._part_s)
+        elif self._num_steps == self.WARM_UP_STEPS:
+            self._mark_j = self._read_j()
+        self._mark_s = now_s
+        self._clear()
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Measure a part of a step; a name that is not in `PARTS`, or inside a pause, is only written to the spans."""
+        counts = name in PARTS and not self._is_paused
+        begin_s = self._open(counts)
+        yield
+        if self.synchronize is not None and name in PARTS:
+            self.synchronize()
+        whole_s, own_s = self._close(name, begin_s, counts)
+        if counts:
+            self._part_s[name] += own_s
+        elif name in DETAILS and not self._is_paused:
+            self._detail_s[name] = self._detail_s.get(name, 0.0) + whole_s
+
+    @contextmanager
+    def paused(self, name: str) -> Iterator[None]:
+        """Leave what is inside out of every number: validation, checkpoints."""
+        outermost, self._is_paused = not self._is_paused, True
+        begin_s, begin_j = self._open(outermost), self._read_j()
+        yield
+        whole_s, _ = self._close(name, begin_s, outermost)
+        if outermost:
+            self._is_paused = False
+            self._paused_s += whole_s
+            self._mark_j += self._read_j() - begin_j
+
+    def share_data(self, num_steps: int) -> None:
+        """Count the data time of this step in equal parts in it and the `num_steps` − 1 after it.
+
+        Batches of several steps are prepared together. Without this, steps after the first would seem to need no data,
+        and a short measurement that leaves out a warm-up would count none. Spans show when the time passed.
+        """
+        if num_steps > 1:
+            self._shared_s, self._num_shares = self._part_s["data"] / num_steps, num_steps - 1
+            self._paused_s += self._part_s["data"] - self._shared_s
+            self._part_s["data"] = self._shared_s
+
+    def count(self, num_tokens: int) -> None:
+        """Add to the valid tokens of this step, those of all ranks together."""
+        self._num_tokens += num_tokens
+
+    def line(self) -> dict[str, float]:
+        """Return the numbers of the steps since the last line, nothing before the warm-up is over, and begin anew."""
+        if not self._line.num_steps:
+            return {}
+        now_j = self._read_j()
+        self._line.energy_j = self.sum_over_ranks(now_j - self._mark_j)
+        self._total.energy_j += self._line.energy_j
+        numbers = self._numbers(self._line) | {
+            "step_median_s": statistics.median(self._steps_s),
+            "step_p95_s": sorted(self._steps_s)[math.ceil(0.95 * len(self._steps_s)) - 1],
+        }
+        self._line, self._steps_s, self._mark_j = _Sums(), [], now_j
+        return numbers
+
+    def totals(self) -> dict[str, float]:
+        """Return the numbers of all steps since the warm-up; energy up to the last line."""
+        return self._numbers(self._total) if self._total.num_steps else {}
+
+    def used_j(self) -> float | None:
+        """Joules that all ranks used in the steps since the warm-up, up to the last line; None where nothing counts."""
+        return None if self.energy_j is None else self._total.energy_j
+
+    def elapsed_s(self) -> float:
+        """Seconds since the run, or its resumption, began."""
+        return self.now_s() - self._begin_s
+
+    def remaining_s(self, num_steps: int) -> float:
+        """Seconds that `num_steps` more steps will take at the rate so far; NaN before the warm-up is over."""
+        return self._total.busy_s / self._total.num_steps * num_steps if self._total.num_steps else math.nan
+
+    def _numbers(self, sums: _Sums) -> dict[str, float]:
+        num_steps, busy_s = sums.num_steps, max(sums.busy_s, 1e-9)
+        tokens_per_s = sums.num_tokens / busy_s
+        numbers = {"tokens_per_s": tokens_per_s, "data_wait_share": sums.part_s["data"] / busy_s}
+        numbers["step_s"] = sums.busy_s / num_steps
+        numbers |= {f"{name}_s": seconds / num_steps for name, seconds in sums.part_s.items()}
+        numbers["other_s"] = (sums.busy_s - sum(sums.part_s.values())) / num_steps
+        if self.flops_per_token is not None and self.peak_flops is not None:
+            numbers["mfu"] = tokens_per_s * self.flops_per_token / self.peak_flops
+        if sums.num_tokens and not math.isnan(sums.energy_j):
+            numbers["energy_j_per_mtoken"] = sums.energy_j / (sums.num_tokens / 1e6)
+        numbers["peak_memory_bytes"] = peak_memory_bytes()
+        if self.peak_device_memory_bytes is not None:
+            numbers["peak_device_memory_bytes"] = self.peak_device_memory_bytes()
+        return numbers
+
+    def _open(self, counts: bool) -> float:
+        if counts:
+            self._inner_s.append(0.0)
+        return self.now_s()
+
+    def _close(self, name: str, begin_s: float, counts: bool) -> tuple[float, float]:
+        """End a span; return how long it took, and how long without the spans that counted in it."""
+        now_s = self.now_s()
+        self._write(name, begin_s, now_s)
+        whole_s, inner_s = now_s - begin_s, 0.0
+        if counts:
+            inner_s = self._inner_s.pop()
+            self._inner_s[-1] += whole_s
+        return whole_s, whole_s - inner_s
+
+    def _write(self, name: str, begin_s: float, end_s: float) -> None:
+        if self.spans is not None:
+            self.spans.add(name, begin_s, end_s, self._step)
+
+    def _read_j(self) -> float:
+        return math.nan if self.energy_j is None else self.energy_j()
+
+
+def peak_memory_bytes() -> int:
+    """The most main memory this process has held; `ru_maxrss` would count what its parent held when it started it."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (peak,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) * 1024

@@ -1,0 +1,275 @@
+"""A close look at a few steps: torch's profiler, and VizTracer for the Python side; one after the other.
+
+    warm-up │ steps under torch.profiler │ steps under VizTracer │ the rest of the run
+
+What is seen lies in the run folder under `profile/`: `trace.json` and `python.json` for https://ui.perfetto.dev, and a
+table, `profile.md` and `profile.json`, that names the bottleneck. Only the first rank looks. Starting and writing count
+in no number of the run; the steps seen are slower than others, and do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from heartlm.errors import needs
+from heartlm.files import atomic_file, write_json
+from heartlm.instrumentation.meters import Meters
+from heartlm.instrumentation.profile_table import Operator, page, summary, table
+from heartlm.instrumentation.spans import Spans
+
+WAIT_STEPS = 3
+"""Steps before the first look: caches are warm, blocks compiled."""
+SEEN_STEPS = 5
+
+_BACKWARD = "autograd::engine::evaluate_function"
+_NOT_THE_MODEL = ("Optimizer.", "nccl")
+
+
+class Look(ABC):
+    """Looks at some steps."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin to look, before a step."""
+
+    @abstractmethod
+    def end(self) -> list[str]:
+        """Stop looking, after a step, and write what was seen; return what to tell the user when the run is over."""
+
+
+class TorchLook(Look):
+    """Looks with torch's profiler.
+
+    Args:
+        folder: to write to.
+        meters: of this rank.
+        device: that computes.
+    """
+
+    def __init__(self, folder: Path, meters: Meters, device: torch.device) -> None:
+        self._folder, self._meters, self._device = folder, meters, device
+        self._steps: list[dict[str, float]] = []
+        self._before = meters.spans, meters.synchronize
+        self._seen = _SeenSpans(meters.spans)
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+        self._profiler: Any = torch.profiler.profile(activities=activities)
+
+    def add(self, part_s: dict[str, float]) -> None:
+        """Note the parts of a step that is over."""
+        self._steps.append(part_s)
+
+    def begin(self) -> None:
+        """Begin; on a GPU each part of a step waits for its own kernels meanwhile."""
+        self._meters.spans = self._seen
+        if self._device.type == "cuda":
+            self._meters.synchronize = lambda: torch.cuda.synchronize(self._device)
+        self._steps.clear()
+        with _silent():
+            self._profiler.start()
+
+    def end(self) -> list[str]:
+        """Stop, and write the trace and the table."""
+        with _silent():
+            self._profiler.stop()
+        self._meters.spans, self._meters.synchronize = self._before
+        if not self._steps:
+            return ["profile: the run ended before a step was seen"]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._write_trace()
+        on_gpu = self._device.type == "cuda"
+        averages = [each for each in self._profiler.key_averages() if not each.is_user_annotation]
+        by_cpu = [each for each in averages if _is_cpu(each)]  # kernels, which operators started, stand beside them
+        operators = [Operator(each.key, each.count, _own_us(each, on_gpu) / 1e6) for each in by_cpu]
+        kernels_us = sum(each.self_device_time_total for each in averages if not _is_cpu(each))
+        found = summary(
+            self._steps,
+            operators,
+            backward_share=_backward_share(self._profiler.events()) if on_gpu else None,
+            device_busy_s=kernels_us / 1e6 if on_gpu else None,
+        )
+        write_json(self._folder / "profile.json", found)
+        with atomic_file(self._folder / "profile.md") as stream:
+            stream.write(page(found))
+        return [*table(found), f"{self._folder}: profile.md, and trace.json for https://ui.perfetto.dev"]
+
+    def _write_trace(self) -> None:
+        """Write torch's trace with the parts of the steps as a track of its own."""
+        raw = self._folder / ".raw.json"
+        try:
+            self._profiler.export_chrome_trace(str(raw))
+            trace = json.loads(raw.read_text(encoding="utf-8"))
+        finally:
+            raw.unlink(missing_ok=True)
+        trace["traceEvents"] += self._seen.events(base_us=trace.get("baseTimeNanoseconds", 0) / 1e3)
+        with atomic_file(self._folder / "trace.json") as stream:
+            json.dump(trace, stream)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what a library says on standard error to itself: torch's profiler tells when it begins and ends."""
+    said, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(said, 2)
+        os.close(said)
+        os.close(nowhere)
+
+
+def _is_cpu(event: Any) -> bool:
+    return bool(event.device_type.name == "CPU")
+
+
+def _own_us(average: Any, on_gpu: bool) -> float:
+    return float(average.self_device_time_total if on_gpu else average.self_cpu_time_total)
+
+
+def _backward_share(events: Any) -> float | None:
+    """Share of the model's kernels that the backward pass started, by their time; None where there were none."""
+    on_cpu = [each for each in events if _is_cpu(each)]
+    backward_us = sum(each.device_time_total for each in on_cpu if each.name.startswith(_BACKWARD))
+    others_us = sum(each.device_time_total for each in on_cpu if each.name.startswith(_NOT_THE_MODEL))
+    all_us = sum(each.self_device_time_total for each in on_cpu) - others_us
+    return backward_us / all_us if all_us > 0 else None
+
+
+class _SeenSpans(Spans):
+    """Keeps the spans of a look, and hands them on to whoever had them before."""
+
+    PID = 10**9
+    """Of no process, and no GPU, that torch names in its trace."""
+
+    def __init__(self, before: Spans | None) -> None:
+        super().__init__(Path(os.devnull))
+        self._before = before
+        self._kept: list[tuple[str, float, float, int]] = []
+
+    def add(self, name: str, begin_s: float, end_s: float, step: int) -> None:
+        """Note a span."""
+        self._kept.append((name, begin_s, end_s, step))
+        if self._before is not None:
+            self._before.add(name, begin_s, end_s, step)
+
+    def events(self, base_us: float) -> list[dict[str, Any]]:
+        """What was kept, in the Trace Event Format, `base_us` after 1970 being 0."""
+        track = {"name": "process_name", "ph": "M", "pid": self.PID, "tid": 0, "args": {"name": "parts of a step"}}
+        first_us = self._epoch_s * 1e6 - base_us
+        place = {"ph": "X", "cat": "heartlm", "pid": self.PID, "tid": 0}
+        return [track] + [
+            {"name": name, "ts": first_us + begin_s * 1e6, "dur": (end_s - begin_s) * 1e6, "args": {"step": step}}
+            | place
+            for name, begin_s, end_s, step in self._kept
+        ]
+
+
+class PythonLook(Look):
+    """Looks at every Python function with VizTracer.
+
+    Args:
+        folder: to write to.
+
+    Raises:
+        HeartlmError: it is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if find_spec("viztracer") is None:
+            raise needs("profile", "viztracer")
+        viztracer: Any = importlib.import_module("viztracer")
+        self._path = folder / "python.json"
+        self._tracer = viztracer.VizTracer(output_file=str(self._path), verbose=0, ignore_c_function=True)
+
+    def begin(self) -> None:
+        """Begin."""
+        self._tracer.start()
+
+    def end(self) -> list[str]:
+        """Stop, and write the trace."""
+        self._tracer.stop()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._tracer.save()
+        return [f"{self._path}: Python functions, for https://ui.perfetto.dev or  vizviewer {self._path}"]
+
+
+class Profiling:
+    """The looks that the settings ask for, each at some steps.
+
+    Args:
+        folder: to write to.
+        meters: of this rank.
+        device: that computes.
+        say: tells the user.
+        operators: look with torch's profiler.
+        functions: look with VizTracer.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        meters: Meters,
+        device: torch.device,
+        say: Callable[[str], None],
+        operators: bool,
+        functions: bool,
+    ) -> None:
+        self._say, self._meters = say, meters
+        self._num_steps, self._seen_steps = 0, 0
+        self._torch = TorchLook(folder, meters, device) if operators else None
+        self._awaited: list[Look] = [self._torch] if self._torch is not None else []
+        self._awaited += [PythonLook(folder)] if functions else []
+        self._looking: Look | None = None
+        self._told: list[str] = []
+
+    def add(self, part_s: dict[str, float]) -> None:
+        """Note the parts of a step that is over; `stepped` follows."""
+        if self._torch is not None and self._looking is self._torch:
+            self._torch.add(part_s)
+
+    def stepped(self) -> None:
+        """Begin or end a look between two steps."""
+        self._num_steps += 1
+        self._seen_steps += self._looking is not None
+        is_over = self._looking is not None and self._seen_steps == SEEN_STEPS
+        if is_over or (self._looking is None and self._awaited and self._num_steps >= WAIT_STEPS):
+            with self._meters.paused("profile"):
+                self._end()
+                self._begin()
+
+    def close(self) -> None:
+        """End a look that goes on, and tell what was seen."""
+        self._end()
+        if self._awaited:
+            self._told.append(f"profile: the run took {self._num_steps} steps, a look begins after {WAIT_STEPS}")
+        for line in self._told:
+            self._say(line)
+        self._told, self._awaited = [], []
+
+    def _begin(self) -> None:
+        if self._awaited:
+            self._looking, self._seen_steps = self._awaited.pop(0), 0
+            self._try(self._looking.begin)
+
+    def _end(self) -> None:
+        look, self._looking = self._looking, None
+        if look is not None:
+            self._try(lambda: self._told.extend(look.end()))
+
+    def _try(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # whatever goes wrong in a profiler, the training goes on
+            self._looking = None
+            self._told.append(f"profile failed: {' '.join(str(error).split()) or type(error).__name__}")

@@ -1,0 +1,1 @@
+"""Plans: sharing GPUs among the experiments of a campaign."""

@@ -1,0 +1,187 @@
+"""How many GPUs to give each experiment: moldable-job scheduling.
+
+    a time that no experiment is to exceed ─► for each the fewest GPU-hours that keep to it ─► list scheduling
+    … for every such time ─► the best ─► wider or narrower for those that end last, as long as it helps
+
+Two phases, as in Turek, Wolf & Yu (1992) and Ludwig & Tiwari (1994): choose widths, then place. An experiment on more
+GPUs ends sooner and costs more GPU-hours, so many experiments want few GPUs each, few want many, and the last ones of
+a campaign want more than the first. Up to `EXACT_JOBS` experiments are searched through completely (`exact`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from heartlm.errors import HeartlmError
+from heartlm.scaling.plan.exact import soonest
+from heartlm.scaling.plan.schedule import Cluster, Job, Schedule, by_critical_path, list_schedule
+
+MOST_LIMITS = 64
+"""Times that are tried as the longest an experiment may take; of more, as many are picked evenly."""
+
+MOST_CHANGES = 32
+GOOD = 1.001
+"""A plan that ends within this of the least end there can be is not improved further."""
+
+EXACT_JOBS = 4
+EXACT_GPUS = 16
+
+Cost = Callable[[Schedule], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do, and what it is compared with.
+
+    Attributes:
+        schedule: the plan.
+        naive: every experiment on as many GPUs as it can have, in the order of the list.
+        least_end: no plan ends sooner.
+    """
+
+    schedule: Schedule
+    naive: Schedule
+    least_end: float
+
+
+def plan(
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    *,
+    cheapest: bool = False,
+    most_node_time: float | None = None,
+    deadline: float | None = None,
+) -> Plan:
+    """Choose widths and places.
+
+    Args:
+        jobs: with times for at least one width that fits the cluster.
+        cluster: where.
+        cheapest: least node-time, rather than the soonest end.
+        most_node_time: not more than this.
+        deadline: not later than this.
+
+    Raises:
+        HeartlmError: an experiment fits nowhere, or no plan was found that keeps to the limits.
+    """
+    jobs = [_fitting(job, cluster) for job in jobs]
+    cost = _cheapest if cheapest else _soonest
+    found = list(_candidates(jobs, cluster, with_fewer_nodes=cheapest or most_node_time is not None))
+    allowed = [
+        each
+        for each in found
+        if (most_node_time is None or each.node_time <= most_node_time * (1 + 1e-9))
+        and (deadline is None or each.end <= deadline * (1 + 1e-9))
+    ]
+    if not allowed:
+        raise HeartlmError(_why_none(found, most_node_time, deadline))
+    naive = list_schedule(jobs, {job.name: max(job.times) for job in jobs}, cluster)
+    return Plan(min(allowed, key=cost), naive, least_end(jobs, cluster))
+
+
+def _soonest(schedule: Schedule) -> tuple[float, float]:
+    return schedule.end, schedule.node_time
+
+
+def _cheapest(schedule: Schedule) -> tuple[float, float]:
+    return schedule.node_time, schedule.end
+
+
+def _fitting(job: Job, cluster: Cluster) -> Job:
+    times = {gpus: time for gpus, time in sorted(job.times.items()) if cluster.fits(gpus)}
+    if not times:
+        raise HeartlmError(
+            f"{job.name}: its times are known for {', '.join(map(str, job.times))} GPUs, and none of that fits "
+            f"{cluster.nodes} nodes of {cluster.gpus_per_node}"
+        )
+    return Job(job.name, times, job.needs)
+
+
+def _candidates(jobs: Sequence[Job], cluster: Cluster, with_fewer_nodes: bool) -> Iterator[Schedule]:
+    """Plans for the whole cluster and for fewer of its nodes, the soonest and the cheapest of each improved."""
+    fewer = [2**power for power in range(cluster.nodes.bit_length()) if 2**power < cluster.nodes]
+    for nodes in (cluster.nodes, *(fewer if with_fewer_nodes else ())):
+        some = Cluster(nodes, cluster.gpus_per_node)
+        if not all(any(map(some.fits, job.times)) for job in jobs):
+            continue
+        fitting = [_fitting(job, some) for job in jobs]
+        tried = [(schedule, widths) for widths in _two_phase(fitting) for schedule in _tried(fitting, widths, some)]
+        yield from (schedule for schedule, _ in tried)
+        for cost in (_soonest, _cheapest):
+            best, widths = min(tried, key=lambda each, cost=cost: cost(each[0]))  # type: ignore[misc]
+            if cost is _cheapest or best.end > GOOD * least_end(fitting, some):
+                yield _improved(fitting, best, widths, some, cost)
+    if len(jobs) <= EXACT_JOBS and cluster.num_gpus <= EXACT_GPUS:
+        yield soonest(jobs, cluster)
+
+
+def _two_phase(jobs: Sequence[Job]) -> Iterator[dict[str, int]]:
+    """Widths for each limit: the fewest GPU-hours that keep to it, or the soonest where nothing does."""
+    limits = sorted({time for job in jobs for time in job.times.values()})
+    step = max(1, -(-len(limits) // MOST_LIMITS))
+    for limit in {*limits[::step], limits[-1]}:
+        yield {job.name: _width(job, limit) for job in jobs}
+
+
+def _width(job: Job, limit: float) -> int:
+    soon = [gpus for gpus, time in job.times.items() if time <= limit]
+    if not soon:
+        return min(job.times, key=lambda gpus: job.times[gpus])
+    return min(soon, key=lambda gpus: (gpus * job.times[gpus], gpus))
+
+
+def _tried(jobs: Sequence[Job], widths: Mapping[str, int], cluster: Cluster) -> list[Schedule]:
+    """The longest chain first, and the most GPU-hours first."""
+    by_work = sorted(jobs, key=lambda job: -widths[job.name] * job.times[widths[job.name]])
+    return [list_schedule(order, widths, cluster) for order in (by_critical_path(jobs, widths), by_work)]
+
+
+def _improved(jobs: Sequence[Job], best: Schedule, widths: dict[str, int], cluster: Cluster, cost: Cost) -> Schedule:
+    """Change the width of one of the experiments that end last, as long as that helps."""
+    for _ in range(min(len(jobs), MOST_CHANGES)):
+        last = {each.name for each in best.placed if each.end >= best.end * (1 - 1e-9)}
+        others = [
+            (schedule, changed)
+            for job in jobs
+            if job.name in last
+            for gpus in job.times
+            if gpus != widths[job.name]
+            for changed in ({**widths, job.name: gpus},)
+            for schedule in _tried(jobs, changed, cluster)
+        ]
+        better = min(others, key=lambda each: cost(each[0]), default=None)
+        if better is None or cost(better[0]) >= cost(best):
+            break
+        best, widths = better
+    return best
+
+
+def least_end(jobs: Sequence[Job], cluster: Cluster) -> float:
+    """A bound: all GPUs busy without a gap on the fewest GPU-hours, or the longest chain at its fastest."""
+    work = sum(min(gpus * time for gpus, time in job.times.items()) for job in jobs)
+    fastest = {job.name: min(job.times, key=lambda gpus, job=job: job.times[gpus]) for job in jobs}  # type: ignore[misc]
+    return max(work / cluster.num_gpus, _longest_chain(jobs, fastest))
+
+
+def _longest_chain(jobs: Sequence[Job], widths: Mapping[str, int]) -> float:
+    ends: dict[str, float] = {}
+    by_name = {job.name: job for job in jobs}
+
+    def end(name: str) -> float:
+        if name not in ends:
+            job = by_name[name]
+            ends[name] = job.times[widths[name]] + max((end(need) for need in job.needs), default=0.0)
+        return ends[name]
+
+    return max((end(name) for name in by_name), default=0.0)
+
+
+def _why_none(found: Sequence[Schedule], most_node_time: float | None, deadline: float | None) -> str:
+    soon, cheap = min(found, key=_soonest), min(found, key=_cheapest)
+    limits = [f"{most_node_time:g} node-hours"] if most_node_time is not None else []
+    limits += [f"a deadline of {deadline:g}"] if deadline is not None else []
+    return (
+        f"no plan keeps to {' and '.join(limits)}: the soonest ends after {soon.end:.4g} with {soon.node_time:.4g} "
+        f"node-hours, the cheapest after {cheap.end:.4g} with {cheap.node_time:.4g}; allow more, or leave some out"
+    )
