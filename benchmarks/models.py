@@ -18,13 +18,15 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import quality
 import torch
@@ -55,7 +57,7 @@ PHYSIONET = "Open Data Commons Attribution License 1.0, PhysioNet"
 AF_WEIGHTS = "{afdb: 2, ltafdb: 3, nsrdb: 1, simdb: 1}"
 AF_WIDTH, AF_THRESHOLD, AF_FOLDS = 128, 0.83, 3
 VF_THRESHOLD, VF_FOLDS = 0.25, 5
-NUM_BINS = 15
+NUM_BINS, MIN_IN_BIN = 15, 20
 
 Array = NDArray[Any]
 
@@ -330,13 +332,21 @@ class HeldOut:
 
         return round(float(np.exp(minimize_scalar(loss, bounds=(-1.5, 1.5), method="bounded").x)), 3)
 
-    def error(self, index: int) -> float:
-        """Expected calibration error of the probability of a class, in `NUM_BINS` bins of equal width."""
+    def reliability(self, index: int) -> Array:
+        """Sums over `NUM_BINS` bins of equal width of the probability of a class: labels, probability, those of it.
+
+        Returns:
+            float64 `[3, NUM_BINS]`.
+        """
         known = (self.label < self.probability.shape[1]) | (index == VF)
         said, right = self.probability[known, index], self.label[known] == index
         bins = np.minimum((said * NUM_BINS).astype(int), NUM_BINS - 1)
-        gaps = np.bincount(bins, said, NUM_BINS) - np.bincount(bins, right, NUM_BINS)
-        return float(np.abs(gaps).sum() / len(said))
+        return np.stack([np.bincount(bins, weights, NUM_BINS) for weights in (np.ones(len(said)), said, right)])
+
+    def error(self, index: int) -> float:
+        """Expected calibration error of the probability of a class."""
+        num, said, right = self.reliability(index)
+        return float(np.abs(said - right).sum() / num.sum())
 
     def f1(self, index: int, called: Array) -> str:
         """F1 of a class with its interval by patients."""
@@ -382,7 +392,7 @@ def card(name: str, run: RunFolder, patients: list[str], held_out: HeldOut | Non
         ]
         lines += [
             f"and frequency in {NUM_BINS} bins, before and after temperature {temperature:g}, which is part of the",
-            "weights.",
+            f"weights. The figure has a point for each bin with at least {MIN_IN_BIN} labels.",
             "",
         ]
         lines += header("class", "labels", "F1", "calibration error before", "after")
@@ -391,9 +401,32 @@ def card(name: str, run: RunFolder, patients: list[str], held_out: HeldOut | Non
                 continue
             errors = f"{held_out.error(index):.4f}", f"{after.error(index):.4f}"
             lines += [row(of, f"{labels:,}", held_out.f1(index, called), *errors)]
-        lines += [""]
+        lines += ["", "![How often a class is right at each probability](reliability.svg)", ""]
     lines += ["## Not for", "", f"{recipe.unfit}", "Decisions about patients.", ""]
     return "\n".join(lines)
+
+
+def reliability_figure(held_out: HeldOut, temperature: float, classes: Sequence[str]) -> str:
+    """An SVG with a panel for each class: how often the class is right at each probability, before and after."""
+    shown = [index for index in range(len(classes)) if (held_out.label == index).any()]
+    with plt.rc_context({"svg.hashsalt": "heartlm", "svg.fonttype": "none", "font.size": 8}):
+        figure, axes = plt.subplots(1, len(shown), figsize=(2.4 * len(shown), 2.6), squeeze=False, layout="constrained")
+        for axis, index in zip(axes[0], shown, strict=True):
+            axis.plot([0, 1], [0, 1], color="0.8", linewidth=1)
+            for of, label, look in (
+                (held_out, "before", {"color": "0.6", "linestyle": ":"}),
+                (held_out.heated(temperature), "after", {"color": "tab:blue", "marker": "."}),
+            ):
+                sums = of.reliability(index)
+                num, said, right = sums[:, sums[0] >= MIN_IN_BIN]
+                axis.plot(said / num, right / num, label=label, **look)
+            axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title=classes[index], xlabel="probability")
+        axes[0][0].set_ylabel("frequency")
+        axes[0][0].legend(frameon=False, loc="upper left")
+        text = StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+        plt.close(figure)
+    return text.getvalue()
 
 
 def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
@@ -425,6 +458,8 @@ def ship(name: str, path: Path, out: Path, held_out: HeldOut | None) -> None:
         write_json(folder / "data.json", trained)
         (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
         (folder / "card.md").write_text(card(name, run, patients, held_out, temperature))
+        if held_out is not None:
+            (folder / "reliability.svg").write_text(reliability_figure(held_out, temperature, info.classes))
 
 
 def trained_patients(run: RunFolder) -> list[str]:

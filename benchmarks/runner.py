@@ -56,13 +56,13 @@ class Benchmark:
     long: bool = False
 
 
-TRAINING = ("training", "models", "corpus", "kernels", "bench")
+TRAINING = ("training", "models", "corpus", "kernels", "bench", "distributed", "instrumentation")
 FEDERATED = ("federated", "training", "models", "kernels")
 BENCHMARKS = (
     Benchmark("reading", ("--data", "{data}", "--work", "{work:recordings}"), ("ecg", "kernels"), 2),
     Benchmark("bpe", ("{data}/mitdb",), ("tokenizers", "kernels"), 2),
     Benchmark("feeding", ("--work", "{work}"), ("training", "corpus", "kernels", "bench"), 4),
-    Benchmark("ranks", ("--work", "{work}", "--tokens", "2048"), ("launch", *TRAINING), 4),
+    Benchmark("ranks", ("--work", "{work}", "--tokens", "2048"), ("cluster", *TRAINING), 4),
     Benchmark(
         "tokenizing", ("--data", "{data}", "--work", "{work:recordings}"), ("ecg", "tokenizers", "corpus", "kernels"), 4
     ),
