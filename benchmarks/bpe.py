@@ -52,7 +52,7 @@ def levels_of(folder: Path, split: str) -> list[Levels]:
         if database.split_of(name) == split:
             annotations = database.annotations(name)
             assert annotations is not None
-            parts.append(SampleTokenizer().encode(Lead(database.recording(name), annotations)).codes[:, 0].copy())
+            parts.append(SampleTokenizer().encode(Lead.read(database.recording(name), annotations)).codes[:, 0].copy())
     return parts
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
+from heartlm.ecg.recording import Annotations, RhythmSpan
 from heartlm.tokenizers.base import Lead
 
 WAVES = ((-0.17, 0.12, 0.025), (-0.03, -0.12, 0.012), (0.0, 1.1, 0.014), (0.032, -0.25, 0.014), (0.26, 0.3, 0.05))
@@ -51,21 +49,8 @@ def lead_of(
     """A lead of `signal_mv` with beats at `sample`, their codes the letters of `symbol` (default: all N)."""
     signal = np.asarray(signal_mv, np.float32)
     symbols = np.array(list(symbol or "N" * len(sample)), "<U1")
-    recording = Recording(
-        record_id="synthetic",
-        patient_id="nobody",
-        database="memory",
-        rate_hz=rate_hz,
-        num_samples=len(signal),
-        lead_names=("MLII",),
-        units=("mV",),
-        gain=np.array([200.0]),
-        baseline=np.zeros(1),
-        path=Path("synthetic"),
-        samples=lambda start, stop, _: signal[None, start:stop],
-    )
     rhythms = (RhythmSpan(0, len(signal), "N"),)
-    return Lead(recording, Annotations(rate_hz, np.asarray(sample, np.int64), symbols, rhythms))
+    return Lead(Annotations(rate_hz, np.asarray(sample, np.int64), symbols, rhythms), signal)
 
 
 def heart_lead(num_beats: int = 60, *, rate_hz: float = 250.0, seed: int = 0, noise_mv: float = 0.0) -> Lead:
@@ -81,6 +66,4 @@ def heart_lead(num_beats: int = 60, *, rate_hz: float = 250.0, seed: int = 0, no
 def rhythm_lead(rr_s: NDArray[np.float64], rate_hz: float = 250.0) -> Lead:
     """Beats `rr_s` seconds apart and no signal at all."""
     sample = np.round(np.concatenate([[0.1], 0.1 + np.cumsum(rr_s)]) * rate_hz).astype(np.int64)
-    nothing = np.zeros(0)
-    recording = Recording("rr", "nobody", "memory", rate_hz, 0, (), (), nothing, nothing, Path("rr.qrs"))
-    return Lead(recording, Annotations(rate_hz, sample, np.full(len(sample), "N", "<U1"), beats_labelled=False))
+    return Lead(Annotations(rate_hz, sample, np.full(len(sample), "N", "<U1"), beats_labelled=False))

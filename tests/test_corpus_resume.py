@@ -220,9 +220,12 @@ def test_other_recordings_begin_anew_and_say_so(
 def test_a_fitted_tokenizer_is_not_fitted_again(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    encoded = list[Lead]()
+
     class InterruptedBeat(BeatTokenizer):
         def encode(self, lead: Lead) -> Tokens:
-            if lead.recording.record_id == open_database(database).record_ids[7]:
+            encoded.append(lead)
+            if len(encoded) == 8:
                 raise KeyboardInterrupt
             return super().encode(lead)
 

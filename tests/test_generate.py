@@ -145,12 +145,12 @@ def test_blending_stays_between_the_neighbours_and_has_no_steps(rr_s, levels):
 def test_blended_beats_are_the_recording_they_were_cut_from(database):
     """The waveforms of a clean recording, put back where they were, follow it closely."""
     lead, window = annotated_leads(database)[0], BeatWindow()
-    beats, rate_hz = lead.annotations.sample, lead.recording.rate_hz
-    waves = beat_waveforms(lead.signal_mv(), beats, rate_hz, window)
+    beats, rate_hz = lead.annotations.sample, lead.rate_hz
+    waves = beat_waveforms(lead.signal_mv, beats, rate_hz, window)
     sample = np.arange(beats[2], beats[12])
     raw = waves.shape * waves.scale_mv[:, None] + waves.baseline_mv[:, None]
     out = blend(raw[:14], beats[:14] / rate_hz, window, sample / rate_hz)
-    assert np.corrcoef(out, lead.signal_mv()[sample])[0, 1] > 0.97
+    assert np.corrcoef(out, lead.signal_mv[sample])[0, 1] > 0.97
 
 
 def test_unknown_intervals_become_the_usual_one():

@@ -185,7 +185,7 @@ def compare_waveforms(signal: np.ndarray, sample: np.ndarray, rate_hz: float) ->
 @pytest.mark.parametrize("rate_hz", [128.0, 200.0, 250.0, 360.0, 500.0, 1000.0])
 def test_waveforms_are_numpys_at_every_rate(rate_hz: float) -> None:
     lead = heart_lead(20, rate_hz=rate_hz, noise_mv=0.05)
-    compare_waveforms(lead.signal_mv(), lead.annotations.sample, rate_hz)
+    compare_waveforms(lead.signal_mv, lead.annotations.sample, rate_hz)
 
 
 @examples
@@ -215,7 +215,7 @@ def compare_levels(signal: np.ndarray, rate_hz: float) -> None:
 
 @pytest.mark.parametrize("rate_hz", [50.0, 128.0, 250.0, 360.0, 500.0, 1000.0])
 def test_levels_are_numpys_at_every_rate(rate_hz: float) -> None:
-    compare_levels(heart_lead(20, rate_hz=rate_hz, noise_mv=0.05).signal_mv(), rate_hz)
+    compare_levels(heart_lead(20, rate_hz=rate_hz, noise_mv=0.05).signal_mv, rate_hz)
 
 
 @examples

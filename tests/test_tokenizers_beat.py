@@ -40,7 +40,7 @@ def causal_columns(tokenizer: BeatTokenizer) -> np.ndarray:
 def changed_after(lead: Lead, cut: int, last_beat: int, seed: int) -> Lead:
     """The same lead up to sample `cut` and beat `last_beat`; from there on another heart, or NaN, or nothing."""
     random = np.random.default_rng(seed)
-    signal = lead.signal_mv().copy()
+    signal = lead.signal_mv.copy()
     future = len(signal) - cut
     signal[cut:] = (random.normal(0, 5, future), np.full(future, np.nan), np.full(future, 1e4))[seed % 3]
     later = np.unique(random.integers(lead.annotations.sample[last_beat] + 5, len(signal), 30))
@@ -132,7 +132,7 @@ def test_a_beat_decodes_to_its_millivolts() -> None:
     tokens, waves = OFFLINE.encode(WHOLE), OFFLINE.waveforms(WHOLE)
     decoded = OFFLINE.decode(tokens.codes, tokens.scale_mv) + waves.baseline_mv[:, None]
     place = WHOLE.annotations.sample[5:-5, None] + np.round(OFFLINE.window.times_s * RATE_HZ).astype(int)
-    lost_mv = np.sqrt(np.mean((decoded[5:-5] - WHOLE.signal_mv()[place]) ** 2))
+    lost_mv = np.sqrt(np.mean((decoded[5:-5] - WHOLE.signal_mv[place]) ** 2))
     assert lost_mv < 0.04, "of a heart whose R peak is 1.1 mV, with noise of 0.02 mV"
 
 
@@ -174,7 +174,7 @@ def test_fitting_twice_gives_one_tokenizer_and_another_seed_another() -> None:
 @given(power=st.integers(-5, 5), offset_mv=st.sampled_from([0.0, 0.25, -0.5]))
 def test_codes_do_not_depend_on_gain_and_offset(power: int, offset_mv: float) -> None:
     gain = 2.0**power
-    signal = (WHOLE.signal_mv() + np.float32(offset_mv)) * np.float32(gain)
+    signal = (WHOLE.signal_mv + np.float32(offset_mv)) * np.float32(gain)
     tokens, whole = OFFLINE.encode(lead_of(signal, WHOLE.annotations.sample)), OFFLINE.encode(WHOLE)
     same = tokens.codes == whole.codes
     assert same.all() if offset_mv == 0 else same.mean() > 0.99
@@ -195,7 +195,7 @@ def test_the_same_heart_at_another_rate_gives_nearly_the_same_codes(rate_hz: flo
 
 
 def test_a_gap_changes_only_the_beats_that_touch_it() -> None:
-    signal, sample = WHOLE.signal_mv().copy(), WHOLE.annotations.sample
+    signal, sample = WHOLE.signal_mv.copy(), WHOLE.annotations.sample
     signal[sample[30] - 10 : sample[30] + 10] = np.nan
     shape = beat_waveforms(signal, sample, RATE_HZ, OFFLINE.window)
     whole = OFFLINE.waveforms(WHOLE)
@@ -215,7 +215,7 @@ def test_a_flat_lead_gives_the_code_nearest_to_nothing(signal: np.ndarray) -> No
 
 
 def test_beats_at_the_very_ends_and_recordings_shorter_than_a_window() -> None:
-    signal = WHOLE.signal_mv()
+    signal = WHOLE.signal_mv
     ends = OFFLINE.encode(lead_of(signal, np.array([0, 1, len(signal) - 2, len(signal) - 1])))
     assert ends.codes.shape == (4, len(OFFLINE.facets)) and np.isfinite(ends.scale_mv).all()
     for num_samples in (1, 2, 5, 30):
@@ -235,7 +235,7 @@ def test_no_beats_give_no_tokens(num_samples: int) -> None:
 def test_beats_that_nobody_labelled_stay_unlabelled() -> None:
     known = WHOLE.annotations
     unlabelled = Annotations(known.rate_hz, known.sample, known.symbol, beats_labelled=False)
-    tokens = OFFLINE.encode(Lead(WHOLE.recording, unlabelled))
+    tokens = OFFLINE.encode(Lead(unlabelled, WHOLE.signal_mv))
     assert set(tokens.beat_class.tolist()) == set(tokens.rhythm.tolist()) == {-1}
 
 

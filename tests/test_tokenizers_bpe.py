@@ -173,7 +173,7 @@ def test_the_levels_are_those_of_the_sample_tokenizer(tokenizer: BPETokenizer, l
 def test_decoding_is_off_by_at_most_half_a_step_where_nothing_is_clipped(tokenizer: BPETokenizer) -> None:
     lead = heart_lead(40, rate_hz=500, noise_mv=0.02, seed=9)
     tokens = tokenizer.encode(lead)
-    smooth = low_pass(fill_gaps(lead.signal_mv()), 500, GRID_HZ)
+    smooth = low_pass(fill_gaps(lead.signal_mv), 500, GRID_HZ)
     normalised, scale_mv = normalise(interpolate(smooth, np.arange(len(smooth) // 5) * 5.0))
     off = (tokenizer.decode(tokens.codes, tokens.scale_mv)[: len(normalised)] - normalised * scale_mv) / scale_mv
     inside = np.abs(normalised) < LIMIT
@@ -211,7 +211,7 @@ def test_a_token_stands_at_its_first_sample_and_ends_at_a_whole_second(
 def test_runs_taken_apart_are_the_tokens_of_the_sample_tokenizer(
     tokenizer: BPETokenizer, lead: Lead, tokens: Tokens
 ) -> None:
-    apart, levels = tokenizer.single_levels(tokens, lead.recording), SampleTokenizer().encode(lead)
+    apart, levels = tokenizer.single_levels(tokens, lead.rate_hz, len(lead.signal_mv)), SampleTokenizer().encode(lead)
     assert np.array_equal(apart.codes, levels.codes) and np.array_equal(apart.scale_mv, levels.scale_mv)
     assert np.abs(apart.sample - levels.sample).max() <= 1
 
@@ -226,13 +226,13 @@ def test_a_beat_labels_the_token_that_begins_nearest_to_it(lead: Lead, tokens: T
 
 
 def test_of_beats_that_share_a_token_the_first_one_labels_it(tokenizer: BPETokenizer) -> None:
-    signal = heart_lead(20).signal_mv()
+    signal = heart_lead(20).signal_mv
     tokens = tokenizer.encode(lead_of(signal, np.array([1000, 1001, 1500]), symbol="VNN"))
     assert tokens.beat_class[tokens.beat_class >= 0].tolist() == [2, 0]
 
 
 def test_a_beat_beyond_the_signal_labels_nothing(tokenizer: BPETokenizer) -> None:
-    tokens = tokenizer.encode(lead_of(heart_lead(20).signal_mv()[:1000], np.array([500, 1000, 2000])))
+    tokens = tokenizer.encode(lead_of(heart_lead(20).signal_mv[:1000], np.array([500, 1000, 2000])))
     assert (tokens.beat_class >= 0).sum() == 1
 
 
@@ -255,7 +255,7 @@ def test_a_stream_cut_at_whole_seconds_gives_the_codes_of_the_whole(
 
 @pytest.mark.parametrize("rate_hz", [100.0, 250.0, 360.0])
 def test_the_future_changes_no_token_of_the_seconds_before(tokenizer: BPETokenizer, rate_hz: float) -> None:
-    signal = heart_lead(20, rate_hz=rate_hz, noise_mv=0.01).signal_mv()
+    signal = heart_lead(20, rate_hz=rate_hz, noise_mv=0.01).signal_mv
     cut = round(8.5 * rate_hz)
     other = signal.copy()
     other[cut:] = 3.0
@@ -297,7 +297,7 @@ def test_real_recordings_lose_no_level_and_no_label() -> None:
     from heartlm.ecg.database import open_database
 
     database = open_database(shared_data("mitdb"))
-    train, test = (Lead(database.recording(name), database.annotations(name)) for name in ("119", "100"))
+    train, test = (Lead.read(database.recording(name), database.annotations(name)) for name in ("119", "100"))
     fitted = BPETokenizer()
     fitted.fit([train])
     tokens, levels = fitted.encode(test), SampleTokenizer().encode(test)

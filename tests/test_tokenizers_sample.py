@@ -47,7 +47,7 @@ def test_decoding_loses_at_most_half_a_step_of_the_running_amplitude_and_is_unbi
     lead = heart_lead(40, rate_hz=500, noise_mv=0.02)
     tokens = TOKENIZER.encode(lead)
     position = np.arange(tokens.num_tokens) * 5.0
-    grid = interpolate(low_pass(fill_gaps(lead.signal_mv()), 500, GRID_HZ), position)
+    grid = interpolate(low_pass(fill_gaps(lead.signal_mv), 500, GRID_HZ), position)
     normalised, scale_mv = normalise(grid)
     inside = np.abs(normalised) < LIMIT
     off = (TOKENIZER.decode(tokens.codes, tokens.scale_mv) - normalised * scale_mv) / scale_mv
@@ -68,7 +68,7 @@ def test_the_running_amplitude_is_the_median_of_the_last_seconds() -> None:
 @settings(derandomize=True, deadline=None, max_examples=20)
 @given(power=st.integers(-4, 6))
 def test_after_the_first_second_codes_do_not_depend_on_the_gain(power: int) -> None:
-    signal = heart_lead(20).signal_mv()
+    signal = heart_lead(20).signal_mv
     louder = amplitude_codes(signal * np.float32(2.0**power), 250)
     assert np.array_equal(louder[100:], amplitude_codes(signal, 250)[100:])
 
@@ -76,7 +76,7 @@ def test_after_the_first_second_codes_do_not_depend_on_the_gain(power: int) -> N
 @pytest.mark.parametrize("rate_hz", [250.0, 360.0, 500.0])
 def test_the_same_heart_at_another_rate_gives_nearly_the_same_codes(rate_hz: float) -> None:
     fine, other = (
-        amplitude_codes(heart_lead(rate_hz=rate, seed=7).signal_mv(), rate).astype(int) for rate in (1000.0, rate_hz)
+        amplitude_codes(heart_lead(rate_hz=rate, seed=7).signal_mv, rate).astype(int) for rate in (1000.0, rate_hz)
     )
     assert len(fine) == len(other)
     assert (np.abs(fine - other) <= 1).mean() > 0.999 and (fine == other).mean() > 0.9
@@ -108,7 +108,7 @@ def test_a_flat_lead_is_the_middle_level(value: float) -> None:
 
 
 def test_a_gap_holds_the_value_before_it() -> None:
-    signal = heart_lead(20).signal_mv().copy()
+    signal = heart_lead(20).signal_mv.copy()
     held = signal.copy()
     signal[1000:1200], held[1000:1200] = np.nan, held[999]
     assert np.array_equal(amplitude_codes(signal, 250), amplitude_codes(held, 250))

@@ -127,7 +127,7 @@ def test_absolute_amplitude_survives_and_an_offset_does_not() -> None:
     lead = heart_lead(60)
     tokens = MillivoltTokenizer().encode(lead)
     mv = MillivoltTokenizer().decode(tokens.codes, tokens.scale_mv)
-    small = MillivoltTokenizer().encode(lead_of(0.1 * lead.signal_mv() + 3, np.empty(0, np.int64)))
+    small = MillivoltTokenizer().encode(lead_of(0.1 * lead.signal_mv + 3, np.empty(0, np.int64)))
     assert np.ptp(dequantize(small.codes[500:, 0])) == pytest.approx(0.1 * np.ptp(mv[500:]), rel=0.03)
     assert np.abs(np.median(dequantize(small.codes[500:, 0]))) < 0.05
 
@@ -177,7 +177,7 @@ def test_fibrillation_of_cudb_is_what_is_bracketed() -> None:
         from heartlm.tokenizers.base import Lead
 
         assert annotations is not None
-        tokens = MillivoltTokenizer().encode(Lead(recording, annotations))
+        tokens = MillivoltTokenizer().encode(Lead.read(recording, annotations))
         classes = token_classes("cudb", tokens.beat_class, tokens.rhythm)
         seconds = sum(span.stop - span.start for span in annotations.rhythms) / recording.rate_hz
         assert (classes == VF).sum() / 100 == pytest.approx(seconds, abs=0.1) and seconds > 200
@@ -223,7 +223,7 @@ def test_made_asystole_is_low_and_made_tachycardia_is_fast(corpus: Corpus) -> No
     beats, codes = corpus.labels.copy(), corpus.codes.copy()
     lead = heart_lead(200, rate_hz=100.0)
     tokens = MillivoltTokenizer().encode(
-        lead_of(lead.signal_mv(), lead.annotations.sample, 100.0, "".join(lead.annotations.symbol))
+        lead_of(lead.signal_mv, lead.annotations.sample, 100.0, "".join(lead.annotations.symbol))
     )
     row = int(corpus.records.select("train")[0])
     tokens_of = slice(corpus.tokens_of(row).start, corpus.tokens_of(row).start + 9000)
@@ -282,7 +282,7 @@ def test_answers_are_averaged_over_the_past_of_a_lead_alone() -> None:
 
 def test_no_signal_is_noise_and_never_asystole(tmp_path: Path) -> None:
     lead = heart_lead(60)
-    signal = lead.signal_mv().copy()
+    signal = lead.signal_mv.copy()
     signal[5000:8000] = np.nan
     tokens = MillivoltTokenizer().encode(lead_of(signal, np.empty(0, np.int64)))
     gone = tokens.codes[2000:3200, 0]

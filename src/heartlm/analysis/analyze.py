@@ -138,18 +138,9 @@ class Analyst:
         of_leads = [lead_quality(signal, rate_hz) for signal in signals]
         quality = np.stack([lead.quality for lead in of_leads])
         sample = _voted([lead.sample for lead in of_leads], quality, rate_hz)
-        part = replace(
-            recording,
-            num_samples=last - first,
-            lead_names=tuple(recording.lead_names[lead] for lead in leads),
-            units=("mV",) * len(leads),
-            gain=recording.gain[list(leads)],
-            baseline=recording.baseline[list(leads)],
-            samples=lambda begin, end, which: signals[list(which), begin:end],
-        )
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
-        probability = self._class_probabilities(part, beats, signals, quality)
-        seconds = self._seconds(part, beats)
+        probability = self._class_probabilities(beats, signals, quality)
+        seconds = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
         own, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
         num_pieces, num_seconds = -(-(stop - start) // piece), -int(-(stop - start) // rate_hz)
@@ -162,7 +153,7 @@ class Analyst:
         )
 
     def _class_probabilities(
-        self, part: Recording, beats: Annotations, signals: NDArray[np.float32], quality: NDArray[np.float32]
+        self, beats: Annotations, signals: NDArray[np.float32], quality: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """Probability of each class at each beat, leads weighed by their quality; float32 `[num_beats, 4]`."""
         model, info = self.beats.model, self.beats.info
@@ -170,25 +161,25 @@ class Analyst:
         if beats.num_beats < 2:
             total[:, 0] = 1  # one beat has no interval, and is called N
             return total
-        piece = beats.sample // round(QUALITY_S * part.rate_hz)
-        for lead in range(part.num_leads):
+        piece = beats.sample // round(QUALITY_S * beats.rate_hz)
+        for lead in range(len(signals)):
             if np.nanmin(signals[lead], initial=np.inf) >= np.nanmax(signals[lead], initial=-np.inf):
                 continue  # flat or without a valid sample here
-            tokens = self._tokenizers[0].encode(Lead(part, beats, lead))
+            tokens = self._tokenizers[0].encode(Lead(beats, signals[lead]))
             if tokens.num_tokens:
                 answer = token_probabilities(model, tokens.codes, info.window, overlap=lead == 0)
                 total += answer[nearest(tokens.sample, beats.sample)] * (quality[lead, piece][:, None] + 1e-3)
         total[total.sum(axis=1) == 0, 0] = 1
         return np.asarray(total / total.sum(axis=1, keepdims=True))
 
-    def _seconds(self, part: Recording, beats: Annotations) -> NDArray[np.float64]:
+    def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
         """Probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""
-        num_seconds = -int(-part.num_samples // part.rate_hz)
+        num_seconds = -int(-len(signal_mv) // beats.rate_hz)
         seconds = np.zeros((num_seconds, 5))
         seconds[:, 0] = 1
-        if part.duration_s < WINDOW_S:
+        if len(signal_mv) < WINDOW_S * beats.rate_hz:
             return seconds
-        tokens = self._tokenizers[2].encode(Lead(part, beats, 0))
+        tokens = self._tokenizers[2].encode(Lead(beats, signal_mv))
         found = second_probabilities(self.waveform.model, tokens.codes)[:num_seconds]
         seconds[: len(found)] = found
         seconds[len(found) :] = found[-1]
@@ -262,8 +253,7 @@ class Analyst:
             if len(own) < FEWEST_AF_BEATS:
                 continue
             known = Annotations(rate_hz, own, np.full(len(own), "Q", "<U1"), beats_labelled=False)
-            bare = Recording("", "", "", rate_hz, int(own[-1]) + 1, (), (), np.empty(0), np.empty(0), Path())
-            tokens = self._tokenizers[1].encode(Lead(bare, known))
+            tokens = self._tokenizers[1].encode(Lead(known))
             score = token_probabilities(self.af.model, tokens.codes, min(AF_BEATS, info.window))[:, 1]
             for begin, end in runs(score >= info.threshold).tolist():
                 start, stop = int(tokens.sample[begin]), int(tokens.sample[end - 1])

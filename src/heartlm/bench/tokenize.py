@@ -116,7 +116,7 @@ def _stages(recordings: Path, tokenizer: BeatTokenizer, rounds: int) -> BenchTab
         database.recording(name) for name in database.record_ids[:: -(-len(database.record_ids) // STAGED_RECORDS)]
     ]
     signals = [each.signal(leads=[0])[0] for each in opened]
-    leads = [Lead(each, detected(signal, each.rate_hz)) for each, signal in zip(opened, signals, strict=True)]
+    leads = [Lead(detected(signal, each.rate_hz), signal) for each, signal in zip(opened, signals, strict=True)]
     num_samples, num_beats = sum(map(len, signals)), sum(lead.annotations.num_beats for lead in leads)
     stages: dict[str, Callable[[], object]] = {
         "read": lambda: [each.signal(leads=[0]) for each in opened],

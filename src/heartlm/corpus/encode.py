@@ -104,7 +104,7 @@ class Work:
                 _count(part.rhythms, source.split, tokens.rhythm, RHYTHMS)
             ignored, first = lead.annotations.ignored, False
             part.num_samples += source.recording.num_samples
-            _add_row(part.rows, source, lead.lead, tokens.num_tokens)
+            _add_row(part.rows, source, lead.index, tokens.num_tokens)
             part.digests.append(_digest(tokens))
             del lead
             yield tokens

@@ -133,25 +133,22 @@ def usable_leads(source: Source, tokenizer: Tokenizer, beats: Beats, damaged: Da
 def _usable_lead(
     source: Source, tokenizer: Tokenizer, beats: Beats, annotations: Annotations | None, index: int
 ) -> Lead | Unusable:
-    recording = source.recording
+    recording, signal = source.recording, np.empty(0, np.float32)
     if tokenizer.reads_signal and recording.has_signal:
         try:
             signal = recording.signal(leads=[index])[0]
         except HeartlmError:  # annotations often come without the signal that their header names
             if tokenizer.needs_signal:
                 raise
-            signal = np.empty(0, np.float32)
         low, high = _extremes(signal)
-        if low < high:
-            recording = replace(recording, samples=lambda start, stop, _: signal[None, start:stop])
-        elif tokenizer.needs_signal:
-            return Unusable(f"lead {recording.lead_names[index]}: {'flat' if low == high else 'no valid sample'}")
-        else:
-            recording = replace(recording, samples=None)
-    ready = beats_for(recording, annotations, beats if tokenizer.needs_beats else "annotated", index)
+        if not low < high:
+            if tokenizer.needs_signal:
+                return Unusable(f"lead {recording.lead_names[index]}: {'flat' if low == high else 'no valid sample'}")
+            signal = np.empty(0, np.float32)
+    ready = beats_for(recording, annotations, beats if tokenizer.needs_beats else "annotated", index, signal)
     if tokenizer.needs_beats and ready.num_beats < 2:
         return Unusable(f"fewer than two beats {'annotated' if beats == 'annotated' else 'found'}")
-    return Lead(recording, ready, index)
+    return Lead(ready, signal, index)
 
 
 def _extremes(signal: NDArray[np.float32]) -> tuple[float, float]:
@@ -161,8 +158,16 @@ def _extremes(signal: NDArray[np.float32]) -> tuple[float, float]:
     return float(np.fmin.reduce(signal)), float(np.fmax.reduce(signal))
 
 
-def beats_for(recording: Recording, annotations: Annotations | None, beats: Beats, lead: int) -> Annotations:
+def beats_for(
+    recording: Recording,
+    annotations: Annotations | None,
+    beats: Beats,
+    lead: int,
+    signal_mv: NDArray[np.float32] | None = None,
+) -> Annotations:
     """The beats to use: annotated ones, or detected ones with the annotated rhythms kept.
+
+    `signal_mv` holds the samples of `lead` where they were read already; empty, they are read again.
 
     Raises:
         HeartlmError: beats have to be detected, and there is no signal or its rate is too low for that.
@@ -172,7 +177,9 @@ def beats_for(recording: Recording, annotations: Annotations | None, beats: Beat
     if beats == "annotated" or (beats == "auto" and known.num_beats):
         return known
     try:
-        found = detect_beats(recording.signal(leads=[lead])[0], recording.rate_hz)
+        if signal_mv is None or not signal_mv.size:
+            signal_mv = recording.signal(leads=[lead])[0]
+        found = detect_beats(signal_mv, recording.rate_hz)
     except ValueError as error:
         raise HeartlmError(f"{recording.path}: {error}: give beat annotations") from error
     symbols = np.full(len(found), "Q", "<U1")

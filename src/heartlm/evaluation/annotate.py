@@ -88,12 +88,12 @@ def annotate(
     fine_tuned = load_finetuned(run, checkpoint)
     model, info, tokenizer = fine_tuned.model, fine_tuned.info, fine_tuned.tokenizer()
     assert info.task is not None, "a fine-tuned model has a task"
-    ready = ready_lead(tokenizer, database, record_id, beats, lead, damaged)
+    recording, ready = ready_lead(tokenizer, database, record_id, beats, lead, damaged)
     tokens = tokenizer.encode(ready)
     if not tokens.num_tokens:
-        raise HeartlmError(f"{ready.recording.path}: too short for a single token, so there is nothing to annotate")
+        raise HeartlmError(f"{recording.path}: too short for a single token, so there is nothing to annotate")
     known, seconds = ready.annotations, None
-    end = ready.recording.num_samples or int(tokens.sample[-1]) + 1
+    end = recording.num_samples or int(tokens.sample[-1]) + 1
     if info.task == "waveform":
         seconds = second_probabilities(model, tokens.codes)
         starts = tokens.sample[:: waveform.STRIDE][: len(seconds)]
@@ -106,8 +106,8 @@ def annotate(
         positive = token_probabilities(model, tokens.codes, _width(info, window))[:, 1] >= info.threshold
         spans = rhythm_spans(positive, tokens.sample, end, info.positive[0])
         found = Annotations(known.rate_hz, *_NO_BEATS, spans, source=SOURCE)
-    lead_name = ready.recording.lead_names[ready.lead] if _reads(tokenizer, ready.recording) else ""
-    return Annotated(info.task, lead_name, known, found, tuple(ready.recording.faults), seconds)
+    lead_name = recording.lead_names[ready.index] if _reads(tokenizer, recording) else ""
+    return Annotated(info.task, lead_name, known, found, tuple(recording.faults), seconds)
 
 
 def _width(info: ModelInfo, window: int | None) -> int:
@@ -162,8 +162,8 @@ def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArra
 
 def ready_lead(
     tokenizer: Tokenizer, database: Database, record_id: str, beats: Beats, lead: str | None, damaged: Damaged = "warn"
-) -> Lead:
-    """The lead to tokenise, with the beats that are to be labelled.
+) -> tuple[Recording, Lead]:
+    """The recording, and its lead to tokenise with the beats that are to be labelled.
 
     Raises:
         HeartlmError: no such record or lead, an unreadable file, a flat lead, or fewer than two beats.
@@ -176,8 +176,9 @@ def ready_lead(
     if isinstance(ready, Unusable):
         raise HeartlmError(f"{recording.path}: {ready.reason}, so the model cannot read it")
     if tokenizer.needs_beats:
-        return ready
-    return replace(ready, annotations=beats_for(ready.recording, database.annotations(record_id), beats, index))
+        return recording, ready
+    known = beats_for(recording, database.annotations(record_id), beats, index, ready.signal_mv)
+    return recording, replace(ready, annotations=known)
 
 
 def _reads(tokenizer: Tokenizer, recording: Recording) -> bool:

@@ -52,7 +52,10 @@ def continue_recording(writer: Writer, prompt: Prompt, num_tokens: int, sampling
     if isinstance(tokenizer, BeatTokenizer):
         return entry | _decoded_beats(tokenizer, prompt, codes)
     if isinstance(tokenizer, BPETokenizer):
-        apart = replace(prompt, tokens=tokenizer.single_levels(prompt.tokens, prompt.recording))
+        apart = replace(
+            prompt,
+            tokens=tokenizer.single_levels(prompt.tokens, prompt.recording.rate_hz, prompt.recording.num_samples),
+        )
         return entry | _decoded_samples(SampleTokenizer(), apart, tokenizer.decode_levels(codes)[:, None])
     assert isinstance(tokenizer, SampleTokenizer)
     return entry | _decoded_samples(tokenizer, prompt, codes)

@@ -103,13 +103,11 @@ def prompt_of_record(writer: Writer, database: Database, record_id: str, lead: s
     Raises:
         HeartlmError: no such record or lead, or one that cannot be read or gives no token.
     """
-    ready = ready_lead(writer.tokenizer, database, record_id, "auto", lead)
+    recording, ready = ready_lead(writer.tokenizer, database, record_id, "auto", lead)
     tokens = writer.tokenizer.encode(ready)
     if not tokens.num_tokens:
-        raise HeartlmError(f"{ready.recording.path}: too short for a single token, so there is nothing to continue")
-    return Prompt(
-        ready.recording, f"{database.name}/{record_id}", ready.lead, _part(tokens, tokens.num_tokens, num_tokens)
-    )
+        raise HeartlmError(f"{recording.path}: too short for a single token, so there is nothing to continue")
+    return Prompt(recording, f"{database.name}/{record_id}", ready.index, _part(tokens, tokens.num_tokens, num_tokens))
 
 
 def prompts_of_corpus(writer: Writer, corpus: Corpus, num_recordings: int, num_tokens: int, seed: int) -> list[Prompt]:

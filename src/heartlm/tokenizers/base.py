@@ -66,22 +66,31 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Lead:
-    """One lead of one annotated recording: what a tokenizer reads.
+    """One lead of a recording with its heartbeats: what a tokenizer reads.
 
     Attributes:
-        recording: where the samples are.
-        annotations: its heartbeats and rhythms.
-        lead: index of the lead; of no meaning to tokenizers that read no signal.
+        annotations: heartbeats and rhythms, in samples of this lead.
+        signal_mv: all samples, float32 `[num_samples]`, NaN where invalid; empty where there is no signal.
+        index: place among the leads of the recording.
     """
 
-    recording: Recording
     annotations: Annotations
-    lead: int = 0
+    signal_mv: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    index: int = 0
 
-    def signal_mv(self) -> NDArray[np.float32]:
-        """All samples of the lead, float32 `[num_samples]`, NaN where invalid."""
-        signal: NDArray[np.float32] = self.recording.signal(leads=[self.lead])[0]
-        return signal
+    @classmethod
+    def read(cls, recording: Recording, annotations: Annotations, index: int = 0) -> Lead:
+        """Read the whole lead `index` of `recording`.
+
+        Raises:
+            HeartlmError: there is no signal, or it cannot be read.
+        """
+        return cls(annotations, recording.signal(leads=[index])[0], index)
+
+    @property
+    def rate_hz(self) -> float:
+        """Samples a second."""
+        return self.annotations.rate_hz
 
 
 @dataclass

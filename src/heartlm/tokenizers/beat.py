@@ -125,7 +125,7 @@ class BeatTokenizer(Tokenizer):
 
     def waveforms(self, lead: Lead) -> BeatWaveforms:
         """The normalised waveform of every beat of `lead`."""
-        return beat_waveforms(lead.signal_mv(), lead.annotations.sample, lead.recording.rate_hz, self.window)
+        return beat_waveforms(lead.signal_mv, lead.annotations.sample, lead.rate_hz, self.window)
 
     def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
         """Fit the codebooks by k-means, each lead giving at most its equal share of `FIT_BEATS` beats.
@@ -165,14 +165,14 @@ class BeatTokenizer(Tokenizer):
 
     def encode(self, lead: Lead) -> Tokens:
         """Encode every beat of one lead."""
-        beats, rate_hz = lead.annotations, lead.recording.rate_hz
+        beats, rate_hz = lead.annotations, lead.rate_hz
         shape, deviation = self._fitted()
         intervals = rr_codes(beats.sample, beats.rate_hz, _rr_levels(self.causal_only))
         codes = np.empty((beats.num_beats, len(self.facets)), np.uint16)
         scale_mv = np.empty(beats.num_beats, np.float32)
         rr_s = rr_intervals_s(beats.sample, beats.rate_hz)
         rhythm = comparisons.rhythm_values(rr_s, self.causal_only) if self.compare else {}
-        for block in beat_blocks(lead.signal_mv(), beats.sample, rate_hz, self.window, self.causal_only):
+        for block in beat_blocks(lead.signal_mv, beats.sample, rate_hz, self.window, self.causal_only):
             scale_mv[block.beats] = block.waves.scale_mv
             parts = [shape.encode(block.waves.shape), deviation.encode(block.deviation), intervals[block.beats]]
             if self.compare:

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.beats import UNLABELLED
-from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
 from heartlm.tokenizers.merges import learn_runs, with_breaks
@@ -106,7 +105,7 @@ class BPETokenizer(Tokenizer):
         length = runs.length[codes]
         first = np.cumsum(length) - length
         sample = levels.sample[first]
-        inside = beats.sample < lead.recording.num_samples
+        inside = beats.sample < len(lead.signal_mv)
         nearest = np.searchsorted((sample[1:] + sample[:-1]) / 2, beats.sample[inside])
         beat_class = np.full(len(codes), UNLABELLED, np.int8)
         beat_class[nearest[::-1]] = beats.beat_classes()[inside][::-1]
@@ -121,14 +120,14 @@ class BPETokenizer(Tokenizer):
         """The sample tokenizer's codes for `codes` `[num_tokens, 1]`; uint16 `[num_levels]`."""
         return self._fitted().decode(codes[:, 0])
 
-    def single_levels(self, tokens: Tokens, recording: Recording) -> Tokens:
-        """Take runs of `recording` apart into tokens of the sample tokenizer, each at its own sample."""
+    def single_levels(self, tokens: Tokens, rate_hz: float, num_samples: int) -> Tokens:
+        """Take runs of a recording apart into tokens of the sample tokenizer, each at its own sample."""
         length = self._fitted().length[tokens.codes[:, 0]]
         since = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-        sample = np.repeat(tokens.sample, length) + np.round(since * recording.rate_hz / GRID_HZ).astype(np.int64)
+        sample = np.repeat(tokens.sample, length) + np.round(since * rate_hz / GRID_HZ).astype(np.int64)
         return Tokens(
             codes=self.decode_levels(tokens.codes)[:, None],
-            sample=np.minimum(sample, recording.num_samples - 1),
+            sample=np.minimum(sample, num_samples - 1),
             beat_class=np.repeat(tokens.beat_class, length),
             rhythm=np.repeat(tokens.rhythm, length),
             scale_mv=np.repeat(tokens.scale_mv, length),

@@ -52,7 +52,7 @@ class MillivoltTokenizer(Tokenizer):
 
     def encode(self, lead: Lead) -> Tokens:
         """Encode all samples of one lead; a token carries the label of the beat whose R peak falls into it."""
-        rate_hz, beats, raw = lead.recording.rate_hz, lead.annotations, lead.signal_mv()
+        rate_hz, beats, raw = lead.rate_hz, lead.annotations, lead.signal_mv
         signal = fill_gaps(raw)
         num_points = math.ceil(len(signal) * GRID_HZ / rate_hz)
         position = np.arange(num_points, dtype=np.float64) * (rate_hz / GRID_HZ)

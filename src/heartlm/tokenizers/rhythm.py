@@ -133,10 +133,10 @@ class RhythmTokenizer(Tokenizer):
 
     def _waveform_codes(self, lead: Lead, rr_s: NDArray[np.float64]) -> NDArray[np.uint16]:
         codes = np.zeros((len(rr_s), len(WAVEFORM_FACETS)), np.uint16)
-        if not lead.recording.has_signal:
+        if not lead.signal_mv.size:
             return codes
         window, sample = BeatWindow(), lead.annotations.sample
-        for block in beat_blocks(lead.signal_mv(), sample, lead.recording.rate_hz, window, self.causal_only):
+        for block in beat_blocks(lead.signal_mv, sample, lead.rate_hz, window, self.causal_only):
             values = comparisons.block_values(block, rr_s, window.times_s, self.causal_only)
             codes[block.beats] = comparisons.codes_of(values, WAVEFORM_FACETS)
         return codes

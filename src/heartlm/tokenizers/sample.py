@@ -60,7 +60,7 @@ class SampleTokenizer(Tokenizer):
 
     def encode(self, lead: Lead) -> Tokens:
         """Encode all samples of one lead; a token carries the label of the beat whose R peak falls into it."""
-        rate_hz, beats, signal = lead.recording.rate_hz, lead.annotations, fill_gaps(lead.signal_mv())
+        rate_hz, beats, signal = lead.rate_hz, lead.annotations, fill_gaps(lead.signal_mv)
         codes, sample, scale = amplitude_levels(signal, rate_hz, hann_weights(rate_hz, GRID_HZ), LEVELS)
         beat_class = classes_on_grid(beats, len(codes), len(signal), rate_hz)
         return Tokens(codes[:, None], sample, beat_class, beats.rhythm_at(sample), scale)
