@@ -2,7 +2,8 @@
 
     python benchmarks/analyzing.py --work FOLDER
 
-Simulated recordings: an hour, a day and a week (the day seven times) of three leads at 250 Hz, each on one core; and a folder of 1,000
+Simulated recordings: an hour, a day and a week (the day seven times) of three leads at 250 Hz, each on one core; and a
+folder of 1,000
 recordings of 15 s, the shortest that are simulated, and twelve leads at 500 Hz on all cores. The peer does a part of
 it: NeuroKit2 finds and classifies nothing, but cleans a lead of the hour and finds its beats, intervals, quality and P
 and T waves (`ecg_process`), on the same core, turns interleaved.
