@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heartlm.ecg.recording import Annotations
 from heartlm.errors import HeartlmError
@@ -33,13 +34,13 @@ def write_annotations(folder: Path, record_name: str, annotations: Annotations, 
     if path.exists() and annotator != OWN_ANNOTATOR:
         raise HeartlmError(f"{path} exists already and is not replaced: choose another annotator or another folder")
     sample, symbol, aux_note = wfdb_annotations(annotations)
-    if not sample:
+    if not len(sample):
         raise HeartlmError(f"{path}: no beats and no rhythms, so there is nothing to write")
     with tempfile.TemporaryDirectory() as temporary:
         wfdb.wrann(
             "record",
             annotator,
-            np.array(sample),
+            sample,
             symbol=symbol,
             aux_note=aux_note,
             fs=annotations.rate_hz,
@@ -51,15 +52,18 @@ def write_annotations(folder: Path, record_name: str, annotations: Annotations, 
     return path
 
 
-def wfdb_annotations(annotations: Annotations) -> tuple[list[int], list[str], list[str]]:
+def wfdb_annotations(annotations: Annotations) -> tuple[NDArray[np.int64], list[str], list[str]]:
     """Merge beats and rhythm changes as a WFDB file holds them: samples (ascending), codes and AUX strings."""
-    entries = [
-        (sample, 2, code, "")
-        for sample, code in zip(annotations.sample.tolist(), annotations.symbol.tolist(), strict=True)
-    ]
+    # arrays rather than a tuple for each beat: a week has 750,000
+    parts = [(annotations.sample, 2, annotations.symbol, "")]
     for span in annotations.rhythms:
-        entries.append((span.start, 1, "+", f"({span.name}"))
+        parts.append((np.array([span.start]), 1, np.array(["+"]), f"({span.name}"))
         if span.name == "VFIB":
-            entries += [(span.start, 0, "[", ""), (span.stop - 1, 3, "]", "")]
-    entries.sort()
-    return [int(entry[0]) for entry in entries], [entry[2] for entry in entries], [entry[3] for entry in entries]
+            parts.append((np.array([span.start]), 0, np.array(["["]), ""))
+            parts.append((np.array([span.stop - 1]), 3, np.array(["]"]), ""))
+    sample = np.concatenate([each for each, _, _, _ in parts])
+    rank = np.concatenate([np.full(len(each), rank) for each, rank, _, _ in parts])
+    symbol = np.concatenate([each for _, _, each, _ in parts])
+    order = np.lexsort((symbol, rank, sample))
+    aux_note = [note for each, _, _, note in parts for _ in range(len(each))]
+    return sample[order], symbol[order].tolist(), [aux_note[place] for place in order.tolist()]

@@ -92,7 +92,7 @@ def write_record(
         write_dir=str(folder),
     )
     sample, symbol, aux_note = wfdb_annotations(annotations)
-    wfdb.wrann(record_id, "atr", np.array(sample), symbol=symbol, aux_note=aux_note, fs=rate_hz, write_dir=str(folder))
+    wfdb.wrann(record_id, "atr", sample, symbol=symbol, aux_note=aux_note, fs=rate_hz, write_dir=str(folder))
 
 
 def _comments(config: SimulationConfig, patient: Patient) -> list[str]:
