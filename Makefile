@@ -4,10 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-gpu lint kernels benchmarks benchmarks-long models clean
+.PHONY: demo docs test test-slow test-gpu lint kernels benchmarks benchmarks-long models clean
 
 demo: $(VENV)/kernels
 	$(BIN)/heartlm demo --out demo
+
+# The documentation as a site: build/site/index.html.
+docs: $(VENV)/kernels
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # In parallel, the tests of a file in one process: they share its fixtures. A process that dies ends the whole: with a
 # new one in its place pytest-xdist waits for ever.

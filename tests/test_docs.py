@@ -1,0 +1,136 @@
+"""The code blocks of README.md, the quick start, the tutorials and the notebooks run, and the site builds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heartlm
+from heartlm.cli.main import main
+from heartlm.ecg.database import open_database
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "docs/quickstart.md", *sorted((ROOT / "docs/tutorials").glob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+FENCED = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?:^ {4}.+\n)+", re.MULTILINE)
+NEEDS_MORE_THAN_A_FOLDER = ("pip install ", "make ", "heartlm data list", "heartlm data download ")
+
+SMALLER = [
+    (r"--patients \d+", "--patients 5"),
+    (r"--minutes \d+", "--minutes 1"),
+    (r"\bsteps([ :]+)\d+", r"steps\g<1>3"),
+    (r"--checkpoint-every \d+", "--checkpoint-every 2"),
+    (r"rounds: \d+", "rounds: 2"),
+    (r"depth([ :]+)\d+", r"depth\g<1>1"),
+]
+"""What makes a document's commands quick and leaves them the same otherwise."""
+
+
+def smaller(text: str) -> str:
+    for pattern, replacement in SMALLER:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def shell(block: str) -> None:
+    """Run the commands of a block: those of heartlm in this process, which has imported everything, others by bash."""
+    for line in smaller(block).splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["heartlm"]:
+            assert main(words[1:]) == 0, line
+        elif words:
+            done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+def run(document: Path) -> int:
+    """Run the blocks of a document one after the other in the current folder, and return how many there were."""
+    names: dict[str, Any] = {}
+    blocks = FENCED.findall(document.read_text(encoding="utf-8"))
+    for language, title, block in blocks:
+        if title:
+            Path(title).write_text(smaller(block), encoding="utf-8")
+        elif language == "sh":
+            shell(block)
+        elif language == "python":
+            exec(compile(block, str(document), "exec"), names)
+        elif language == "json":
+            Path("database.json").write_text(json.dumps(json.loads(block)), encoding="utf-8")
+            for record in json.loads(block)["patients"]:
+                Path(f"{record}.hea").write_text(f"{record} 0 250\n")
+            assert open_database(Path()).record_ids
+        else:
+            raise AssertionError(f"{document.name}: a block of {language!r}; sh, python or json expected, or a title")
+    return len(blocks)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_every_block_runs(document: Path, folder: Path):
+    if "import heartlm\n" in document.read_text(encoding="utf-8") and not hasattr(heartlm, "open_recording"):
+        pytest.skip("the Python interface is not there yet")
+    assert run(document) or document.stem == "index"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebooks_run(notebook: Path, folder: Path):
+    names: dict[str, Any] = {}
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            for line in (source := "".join(cell["source"])).splitlines():
+                if line.startswith("!"):
+                    shell(line[1:])
+            code = re.sub(r"^[!%].*$", "", source, flags=re.MULTILINE)
+            exec(compile(smaller(code), str(notebook), "exec"), names)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_only_commands_that_need_a_network_or_an_environment_are_not_run(document: Path):
+    prose = FENCED.sub("", document.read_text(encoding="utf-8"))
+    lines = [line.strip() for block in INDENTED.findall(prose) for line in block.splitlines()]
+    assert not [line for line in lines if not line.startswith(NEEDS_MORE_THAN_A_FOLDER)]
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path):
+    pytest.importorskip("material", reason="the extra docs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "reference.html").is_file()
+
+
+def test_the_readme_fits_on_a_page_and_architecture_too():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= 70
+
+
+RECORD = (
+    r"## .+\n\n\*20\d\d-\d\d-\d\d.*\*\n\n\*\*Context\.\*\* .+?\n\n\*\*Decision\.\*\* .+?\n\n\*\*Consequence\.\*\* .+"
+)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/decisions").glob("[!i]*.md")), ids=lambda path: path.stem)
+def test_decisions_have_a_date_a_context_a_decision_and_a_consequence(path: Path):
+    _, *records = re.split(r"^(?=## )", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert records
+    for record in records:
+        assert re.fullmatch(RECORD, record.strip(), re.DOTALL), record
