@@ -48,8 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     from heartlm.cli.plan_table import plan_lines
     from heartlm.scaling.plan.allot import plan
-    from heartlm.scaling.plan.plan_file import load_plan
-    from heartlm.scaling.plan.planned_campaign import write_campaign
+    from heartlm.scaling.plan.plan_file import load_plan, write_campaign
 
     wanted = load_plan(existing(options.plan, "plan's file"))
     made = plan(
@@ -86,26 +85,14 @@ def _content(wanted: PlanFile, made: Plan) -> dict[str, object]:
 
 def _draw(path: Path, wanted: PlanFile, schedule: Schedule) -> None:
     from heartlm.files import atomic_file
-    from heartlm.report.gantt import Bar, gantt
+    from heartlm.report.gantt import gantt
 
-    stages = list(dict.fromkeys(each.stage for each in wanted.campaign.experiments))
-    names = [each.name for each in wanted.campaign.experiments]
-    colours = {
-        each.name: stages.index(each.stage) if len(stages) > 1 else names.index(each.name)
-        for each in wanted.campaign.experiments
-    }
-    bars = [
-        Bar(each.name, colours[each.name], node, gpu, each.start, each.end)
-        for each in schedule.placed
-        for node, gpu in each.gpus
-    ]
-    picture = gantt(
-        bars,
-        nodes=wanted.cluster.nodes,
-        gpus_per_node=wanted.cluster.gpus_per_node,
-        end=schedule.end,
-        title=f"{wanted.campaign.name}: {len(schedule.placed)} experiments",
-        unit="hours" if wanted.in_hours else "units of work",
-    )
+    campaign = wanted.campaign
+    several = len({each.stage for each in campaign.experiments}) > 1
+    kinds = {each.name: each.stage if several else each.name for each in campaign.experiments}
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds.values()))}
+    colours = {name: numbers[kind] for name, kind in kinds.items()}
+    title = f"{campaign.name}: {len(schedule.placed)} experiments"
+    unit = "hours" if wanted.in_hours else "units of work"
     with atomic_file(path) as stream:
-        stream.write(picture + "\n")
+        stream.write(gantt(schedule, colours, wanted.cluster, title=title, unit=unit) + "\n")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from heartlm.report.svg import Markup, Scale, drawing, group, line, rectangle, tag, text, tick_label
+from heartlm.scaling.plan.schedule import Cluster, Placed, Schedule
 
 WIDTH, LEFT, TOP, BOTTOM = 960, 74, 34, 34
 ROW, NODE_GAP = 18, 8
@@ -18,22 +18,14 @@ text{font:11px system-ui,sans-serif;fill:#222}.title{font-size:13px}.label{fill:
 """
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One experiment on one GPU; `of_node` counts the GPUs of node `node` from 0, `group` gives the colour."""
+def gantt(schedule: Schedule, colours: Mapping[str, int], cluster: Cluster, *, title: str, unit: str) -> Markup:
+    """Draw a schedule, its times in `unit`; experiments of the same number in `colours` look alike.
 
-    name: str
-    group: int
-    node: int
-    of_node: int
-    start: float
-    end: float
-
-
-def gantt(bars: Sequence[Bar], *, nodes: int, gpus_per_node: int, end: float, title: str, unit: str) -> Markup:
-    """Draw `bars` from 0 to `end`, a time in `unit`; the picture carries its own styles."""
+    The picture carries its own styles.
+    """
+    nodes, gpus_per_node = cluster.nodes, cluster.gpus_per_node
     height = TOP + nodes * (gpus_per_node * ROW + NODE_GAP) + BOTTOM
-    x = Scale(0.0, end or 1.0, LEFT, WIDTH - 12)
+    x = Scale(0.0, schedule.end or 1.0, LEFT, WIDTH - 12)
     ticks = [
         group(
             line(x(tick), TOP - 4, x(tick), height - BOTTOM, class_="grid"),
@@ -46,6 +38,11 @@ def gantt(bars: Sequence[Bar], *, nodes: int, gpus_per_node: int, end: float, ti
         for node in range(nodes)
         for gpu in range(gpus_per_node)
     ]
+    bars = [
+        _bar(each, f"c{colours[each.name] % NUM_COLOURS}", _top(node, gpu, gpus_per_node), x)
+        for each in schedule.placed
+        for node, gpu in each.gpus
+    ]
     return drawing(
         WIDTH,
         height,
@@ -56,7 +53,7 @@ def gantt(bars: Sequence[Bar], *, nodes: int, gpus_per_node: int, end: float, ti
         text(WIDTH - 12, height - 4, unit, text_anchor="end"),
         *ticks,
         *rows,
-        *(_bar(bar, x, gpus_per_node) for bar in bars),
+        *bars,
         xmlns="http://www.w3.org/2000/svg",
     )
 
@@ -65,10 +62,9 @@ def _top(node: int, gpu: int, gpus_per_node: int) -> float:
     return TOP + node * (gpus_per_node * ROW + NODE_GAP) + gpu * ROW
 
 
-def _bar(bar: Bar, x: Scale, gpus_per_node: int) -> Markup:
-    left, right, top = x(bar.start), x(bar.end), _top(bar.node, bar.of_node, gpus_per_node)
-    hover = tag("title", f"{bar.name}: {bar.start:.4g} to {bar.end:.4g}")
-    colour = f"c{bar.group % NUM_COLOURS}"
+def _bar(placed: Placed, colour: str, top: float, x: Scale) -> Markup:
+    left, right = x(placed.start), x(placed.end)
+    hover = tag("title", f"{placed.name}: {placed.start:.4g} to {placed.end:.4g}")
     box = rectangle(left + 0.5, top + 1, right - left - 1, ROW - 2, hover, class_=colour, rx=2)
     room = int((right - left - 6) / 5.6)
-    return group(box, text(left + 4, top + 13, bar.name[:room], class_="label")) if room > 1 else box
+    return group(box, text(left + 4, top + 13, placed.name[:room], class_="label")) if room > 1 else box

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from heartlm.errors import HeartlmError
 from heartlm.scaling.plan.exact import soonest
-from heartlm.scaling.plan.schedule import Cluster, Job, Schedule, by_critical_path, list_schedule
+from heartlm.scaling.plan.schedule import Cluster, Job, Schedule, by_critical_path, critical_paths, list_schedule
 
 MOST_LIMITS = 64
 """Times that are tried as the longest an experiment may take; of more, as many are picked evenly."""
@@ -161,20 +161,7 @@ def least_end(jobs: Sequence[Job], cluster: Cluster) -> float:
     """A bound: all GPUs busy without a gap on the fewest GPU-hours, or the longest chain at its fastest."""
     work = sum(min(gpus * time for gpus, time in job.times.items()) for job in jobs)
     fastest = {job.name: min(job.times, key=lambda gpus, job=job: job.times[gpus]) for job in jobs}  # type: ignore[misc]
-    return max(work / cluster.num_gpus, _longest_chain(jobs, fastest))
-
-
-def _longest_chain(jobs: Sequence[Job], widths: Mapping[str, int]) -> float:
-    ends: dict[str, float] = {}
-    by_name = {job.name: job for job in jobs}
-
-    def end(name: str) -> float:
-        if name not in ends:
-            job = by_name[name]
-            ends[name] = job.times[widths[name]] + max((end(need) for need in job.needs), default=0.0)
-        return ends[name]
-
-    return max((end(name) for name in by_name), default=0.0)
+    return max(work / cluster.num_gpus, *critical_paths(jobs, fastest).values())
 
 
 def _why_none(found: Sequence[Schedule], most_node_time: float | None, deadline: float | None) -> str:

@@ -1,6 +1,6 @@
-"""What `heartlm plan` reads: a campaign, the machines for it, and how long its experiments take on 1, 2, 4, … GPUs.
+"""What `heartlm plan` reads and writes: a campaign, its machines and times; the campaign with the GPUs of a plan.
 
-    campaign: CAMPAIGN.yaml           # a file, or the campaign itself, as launch.campaign describes it
+    campaign: CAMPAIGN.yaml           # a file, or the campaign itself, as heartlm campaign --help describes it
     nodes: 4
     gpus_per_node: 4
     goal: soonest                     # or cheapest: least node-hours
@@ -23,19 +23,49 @@ Where one experiment is given in hours all must be: times are never made up.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import yaml
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of, load_campaign
+from heartlm.cluster.topology import Topology, time_limit
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, read_yaml
-from heartlm.scaling.plan.schedule import Cluster, Job
+from heartlm.files import atomic_file, read_json, read_yaml
+from heartlm.scaling.plan.schedule import Cluster, Job, Placed, Schedule
+from heartlm.typed import typed
 
-FIELDS = ("campaign", "nodes", "gpus_per_node", "goal", "node_hours", "deadline_h", "beside", "times", "of")
-TIME_FIELDS = ("hours", "hours_on_one_gpu", "work", "speedup", "predicted", "measured", "tokens")
-GOALS = ("soonest", "cheapest")
+SOURCES = {"hours", "hours_on_one_gpu", "work", "predicted", "measured"}
+"""Fields that each say how long an experiment takes; the others are details."""
+
+
+@dataclass(frozen=True)
+class _Times:
+    hours: dict[int, float] | None = None
+    hours_on_one_gpu: float | None = None
+    work: float | None = None
+    speedup: dict[int, float] | None = None
+    predicted: str | None = None
+    measured: str | None = None
+    tokens: float | None = None
+
+    def given(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class _Content:
+    campaign: Any
+    nodes: int
+    gpus_per_node: int
+    goal: Literal["soonest", "cheapest"] = "soonest"
+    node_hours: float | None = None
+    deadline_h: float | None = None
+    beside: dict[int, float] = field(default_factory=dict)
+    times: _Times = field(default_factory=_Times)
+    of: dict[str, _Times] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,27 +106,49 @@ def load_plan(path: Path) -> PlanFile:
         raise HeartlmError(f"{path}: {error}") from error
 
 
-def _plan_of(content: Any, path: Path) -> PlanFile:
-    content = _mapping(content, "a plan", FIELDS)
-    campaign = _campaign(content.get("campaign"), path)
-    cluster = Cluster(_whole(content, "nodes"), _whole(content, "gpus_per_node"))
-    goal = content.get("goal", "soonest")
-    if goal not in GOALS:
-        raise HeartlmError(f"goal: {goal!r} found, one of {', '.join(GOALS)} expected")
-    times = [_times(each, _settings_of(each, content), path.resolve().parent, cluster) for each in campaign.experiments]
-    kinds = {in_hours for _, in_hours in times}
+def _plan_of(value: Any, path: Path) -> PlanFile:
+    content = typed(_Content, value)
+    settings = {name: own.given() for name, own in {"times": content.times, **content.of}.items()}
+    _check_positive({**vars(content), "campaign": None, **settings}, "")
+    campaign = _campaign(content.campaign, path)
+    cluster = Cluster(content.nodes, content.gpus_per_node)
+    folder = path.resolve().parent
+    jobs, kinds = [], set()
+    for experiment in campaign.experiments:
+        own = _settings_of(experiment, content)
+        if not (times := _times(experiment, own, folder)):
+            raise HeartlmError(
+                f"{experiment.name}: nothing says how long it takes: give it hours, work, predicted or measured"
+            )
+        if not any(map(cluster.fits, times)):
+            known = ", ".join(map(str, times))
+            raise HeartlmError(f"{experiment.name}: times for {known} GPUs found, for what the nodes have expected")
+        kinds.add(SOURCES & own.keys() != {"work"})
+        jobs.append(Job(experiment.name, _shared(times, content.beside, cluster), experiment.needs))
     if len(kinds) > 1:
         raise HeartlmError("times: some experiments are given in hours, others as work: give all of them the same way")
-    beside = _by_gpus(content.get("beside", {}), "beside")
-    jobs = [
-        Job(each.name, _shared(own, beside, cluster), each.needs)
-        for each, (own, _) in zip(campaign.experiments, times, strict=True)
-    ]
-    in_hours = kinds.pop()
-    budget, deadline = _positive(content, "node_hours"), _positive(content, "deadline_h")
-    if not in_hours and (budget or deadline):
+    if False in kinds and (content.node_hours or content.deadline_h):
         raise HeartlmError("node_hours, deadline_h: they need times in hours: give hours, or hours_on_one_gpu")
-    return PlanFile(campaign, jobs, cluster, beside, in_hours, goal == "cheapest", budget, deadline)
+    return PlanFile(
+        campaign,
+        jobs,
+        cluster,
+        content.beside,
+        in_hours=True in kinds,
+        cheapest=content.goal == "cheapest",
+        node_hours=content.node_hours,
+        deadline_h=content.deadline_h,
+    )
+
+
+def _check_positive(value: Any, path: str) -> None:
+    """Raise a HeartlmError that names the first number within `value` that is not above 0, or key of a GPU count."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            _check_positive(key, path)
+            _check_positive(entry, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, int | float) and not value > 0:
+        raise HeartlmError(f"{path}: {value} found, more than 0 expected")
 
 
 def _shared(times: Mapping[int, float], beside: Mapping[int, float], cluster: Cluster) -> dict[int, float]:
@@ -121,44 +173,30 @@ def _campaign(value: Any, path: Path) -> Campaign:
         raise HeartlmError(f"campaign: {error}") from error
 
 
-def _settings_of(experiment: Experiment, content: Mapping[str, Any]) -> dict[str, Any]:
+def _settings_of(experiment: Experiment, content: _Content) -> dict[str, Any]:
     """What the file says of the times of an experiment: one source of them, the most special, and its details."""
-    found = dict(_mapping(content.get("times", {}), "times", TIME_FIELDS))
-    for pattern, own in _mapping(content.get("of", {}), "of").items():
-        own = _mapping(own, f"of.{pattern}", TIME_FIELDS)
+    found = content.times.given()
+    for pattern, times in content.of.items():
         if fnmatch.fnmatchcase(experiment.name, pattern) or experiment.stage == pattern:
-            sources = {"hours", "hours_on_one_gpu", "work", "predicted", "measured"}
-            if sources & own.keys():
-                found = {name: value for name, value in found.items() if name not in sources}
+            own = times.given()
+            if SOURCES & own.keys():
+                found = {name: value for name, value in found.items() if name not in SOURCES}
             found |= own
     return found
 
 
-def _times(
-    experiment: Experiment, settings: Mapping[str, Any], folder: Path, cluster: Cluster
-) -> tuple[dict[int, float], bool]:
-    """Times by number of GPUs, and whether they are hours."""
-    name = experiment.name
+def _times(experiment: Experiment, settings: Mapping[str, Any], folder: Path) -> dict[int, float]:
+    """Times by number of GPUs: hours, or units of work; empty where the settings do not say."""
     if "hours" in settings:
-        times, in_hours = _by_gpus(settings["hours"], f"{name}: hours"), True
-    elif "predicted" in settings or "measured" in settings:
-        tokens = _positive(settings, "tokens")
-        if tokens is None:
-            raise HeartlmError(f"{name}: tokens: nothing found, those of the whole training expected")
+        return dict(sorted(settings["hours"].items()))
+    if "predicted" in settings or "measured" in settings:
+        if "tokens" not in settings:
+            raise HeartlmError(f"{experiment.name}: tokens: nothing found, those of the whole training expected")
         rates = _rates(experiment, settings, folder)
-        times, in_hours = {ranks: tokens / rate / 3600 for ranks, rate in rates.items()}, True
-    elif "work" in settings or "hours_on_one_gpu" in settings:
-        in_hours = "hours_on_one_gpu" in settings
-        work = _positive(settings, "hours_on_one_gpu" if in_hours else "work") or 0.0
-        speedups = {1: 1.0} | _by_gpus(settings.get("speedup", {}), f"{name}: speedup")
-        times = {gpus: work / speedup for gpus, speedup in speedups.items()}
-    else:
-        raise HeartlmError(f"{name}: nothing says how long it takes: give it hours, work, predicted or measured")
-    if not any(map(cluster.fits, times)):
-        raise HeartlmError(
-            f"{name}: times for {', '.join(map(str, times))} GPUs found, for what the nodes have expected"
-        )
-    return times, in_hours
+        return {ranks: settings["tokens"] / rate / 3600 for ranks, rate in rates.items()}
+    one_s = settings.get("hours_on_one_gpu") or settings.get("work")
+    speedups = {1: 1.0} | settings.get("speedup", {})
+    return {gpus: one_s / speedup for gpus, speedup in sorted(speedups.items())} if one_s else {}
 
 
 def _rates(experiment: Experiment, settings: Mapping[str, Any], folder: Path) -> dict[int, float]:
@@ -201,38 +239,55 @@ def _measured(folder: Path, settings: Mapping[str, Any]) -> list[tuple[dict[str,
     ]
 
 
-def _mapping(value: Any, what: str, known: Iterable[str] | None = None) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise HeartlmError(f"{what}: {value!r} found, fields with their values expected")
-    for key in value:
-        if known is not None and key not in known:
-            raise HeartlmError(f"{what}: {key} found, one of {', '.join(known)} expected")
-    return {str(key): entry for key, entry in value.items()}
+def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: Cluster, unit_s: float) -> None:
+    """Write the campaign with the topologies and starts of a plan.
+
+    Args:
+        path: in the folder of the campaign, which its paths are relative to.
+        campaign: what was planned.
+        schedule: the plan.
+        cluster: its machines.
+        unit_s: seconds of the unit of its times.
+
+    Raises:
+        HeartlmError: another folder, or it cannot be written.
+    """
+    if Path(path).resolve().parent != campaign.folder:
+        raise HeartlmError(
+            f"--out {path}: the paths of a campaign are relative to its folder: write to {campaign.folder}"
+        )
+    placed = {each.name: each for each in schedule.placed}
+    experiments = [_entry(each, placed[each.name], cluster, unit_s) for each in campaign.experiments]
+    content = {"name": campaign.name, "experiments": sorted(experiments, key=lambda entry: float(entry["start_s"]))}
+    with atomic_file(path) as stream:
+        stream.write(
+            "# Made by heartlm plan: GPUs and order of every experiment; start_s is an order, not a time to wait.\n"
+        )
+        yaml.safe_dump(content, stream, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _by_gpus(value: Any, what: str) -> dict[int, float]:
-    """Numbers above 0 by number of GPUs."""
-    if not isinstance(value, dict):
-        raise HeartlmError(f"{what}: {value!r} found, a number for each number of GPUs expected, as in {{1: 3.0}}")
-    for gpus, number in value.items():
-        if not isinstance(gpus, int) or gpus < 1 or isinstance(number, bool) or not isinstance(number, int | float):
-            raise HeartlmError(f"{what}: {gpus!r}: {number!r} found, a number for a number of GPUs expected")
-        if not number > 0:
-            raise HeartlmError(f"{what}: {gpus}: {number} found, more than 0 expected")
-    return {gpus: float(number) for gpus, number in sorted(value.items())}
+def _entry(experiment: Experiment, placed: Placed, cluster: Cluster, unit_s: float) -> dict[str, Any]:
+    fields = {name: str(value) if isinstance(value, Path) else value for name, value in experiment.run.fields.items()}
+    run = {"command": experiment.run.command, **fields}
+    entry: dict[str, Any] = {"name": experiment.name, "stage": experiment.stage, "run": run}
+    if experiment.needs:
+        entry["needs"] = list(experiment.needs)
+    topology = planned_topology(experiment.topology, len(placed.gpus), cluster)
+    entry["topology"] = {
+        "nodes": topology.nodes,
+        "gpus_per_node": topology.gpus_per_node,
+        "ranks_per_node": topology.ranks_per_node,
+        "cpus_per_task": topology.cpus_per_task,
+        "time": time_limit(topology.time_s),
+    }
+    entry["start_s"] = round(placed.start * unit_s, 3)
+    return entry
 
 
-def _whole(content: Mapping[str, Any], name: str) -> int:
-    value = content.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise HeartlmError(f"{name}: {value!r} found, a whole number of at least 1 expected")
-    return value
-
-
-def _positive(content: Mapping[str, Any], name: str) -> float | None:
-    value = content.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise HeartlmError(f"{name}: {value!r} found, a number above 0 expected")
-    return float(value)
+def planned_topology(topology: Topology, num_gpus: int, cluster: Cluster) -> Topology:
+    """The topology for so many GPUs, or CPU ranks where the experiment has no GPU, with as many CPUs for each."""
+    nodes = max(1, num_gpus // cluster.gpus_per_node)
+    ranks = num_gpus // nodes
+    gpus = ranks if topology.gpus_per_node else 0
+    cpus = max(1, topology.cpus_per_task // topology.ranks_per_node) * ranks
+    return replace(topology, nodes=nodes, gpus_per_node=gpus, ranks_per_node=ranks, cpus_per_task=cpus)

@@ -188,18 +188,24 @@ class _Ready:
 
 
 def by_critical_path(jobs: Sequence[Job], widths: Mapping[str, int]) -> list[Job]:
-    """Jobs in the order of the time of all that must come after them, themselves included, longest first."""
-    after: dict[str, float] = {}
-    by_name = {job.name: job for job in jobs}
-    followers: dict[str, list[str]] = {name: [] for name in by_name}
+    """Jobs in the order of `critical_paths`, longest first."""
+    paths = critical_paths(jobs, widths)
+    return sorted(jobs, key=lambda job: (-paths[job.name], -widths[job.name]))
+
+
+def critical_paths(jobs: Sequence[Job], widths: Mapping[str, int]) -> dict[str, float]:
+    """For each job the time of the longest chain of jobs that begins with it."""
+    paths: dict[str, float] = {}
+    followers: dict[str, list[Job]] = {job.name: [] for job in jobs}
     for job in jobs:
         for need in job.needs:
-            followers[need].append(job.name)
+            followers[need].append(job)
 
-    def path(name: str) -> float:
-        if name not in after:
-            own = by_name[name].times[widths[name]]
-            after[name] = own + max((path(follower) for follower in followers[name]), default=0.0)
-        return after[name]
+    def path(job: Job) -> float:
+        if job.name not in paths:
+            paths[job.name] = job.times[widths[job.name]] + max(map(path, followers[job.name]), default=0.0)
+        return paths[job.name]
 
-    return sorted(jobs, key=lambda job: (-path(job.name), -widths[job.name]))
+    for job in jobs:
+        path(job)
+    return paths
