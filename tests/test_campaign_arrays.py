@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from heartlm.cli.main import main
 from heartlm.cluster.campaign.arrays import TaskArray, arrays_of, places_on_node
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of, in_order
-from heartlm.cluster.campaign.script import script_of, tasks_text
+from heartlm.cluster.campaign.slurm import script_of, tasks_text
 from heartlm.cluster.profile import load_profile, profile_of
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology

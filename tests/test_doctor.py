@@ -13,17 +13,23 @@ from typing import Any
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.cluster.doctor import devices
-from heartlm.cluster.doctor.allocation import allocation
+from heartlm.cluster.doctor import hardware as devices
 from heartlm.cluster.doctor.binding import counted
 from heartlm.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
-from heartlm.cluster.doctor.interconnect import infiniband_ports, network_interfaces
-from heartlm.cluster.doctor.processors import cgroup_cpus, check_processors, memory, processors, usable_cores
+from heartlm.cluster.doctor.hardware import (
+    cgroup_cpus,
+    check_processors,
+    infiniband_ports,
+    memory,
+    network_interfaces,
+    processors,
+    usable_cores,
+)
 from heartlm.cluster.doctor.section import Advice, Context, Section
+from heartlm.cluster.doctor.software import allocation, check_versions, mismatches
 from heartlm.cluster.doctor.storage import check_storage, reading_advice
 from heartlm.cluster.doctor.together import likeness
 from heartlm.cluster.doctor.trials import summary, trials
-from heartlm.cluster.doctor.versions import check_versions, mismatches
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -293,8 +299,8 @@ class Blocker:
         if name.partition(".")[0] == "torch":
             raise ModuleNotFoundError("torch is blocked", name="torch")
 sys.meta_path.insert(0, Blocker())
-from heartlm.cluster.doctor import examine, versions
-versions.importlib.util.find_spec = lambda name: None if name == "torch" else True
+from heartlm.cluster.doctor import examine, software
+software.importlib.util.find_spec = lambda name: None if name == "torch" else True
 examine.CHECKS.pop("trials")
 from heartlm.cli.main import main
 sys.exit(main(["doctor", "--json", "--quick"]))

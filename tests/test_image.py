@@ -12,8 +12,8 @@ import pytest
 
 from heartlm import __version__
 from heartlm.cli.main import main
-from heartlm.cluster.image.make import test_in_environment as install_and_check
-from heartlm.cluster.image.recipe import INSTALLED_FROM, checkout, copy_source, definition, pinned_torch, script
+from heartlm.cluster.image.image import INSTALLED_FROM, checkout, copy_source, definition, pinned_torch, script
+from heartlm.cluster.image.image import test_in_environment as install_and_check
 from heartlm.errors import HeartlmError
 
 pytestmark = pytest.mark.slow

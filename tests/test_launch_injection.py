@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from heartlm.cli.main import main
 from heartlm.cluster.campaign.arrays import arrays_of
 from heartlm.cluster.campaign.campaign import Campaign, campaign_of
-from heartlm.cluster.campaign.script import script_of, tasks_text
-from heartlm.cluster.image.recipe import definition
+from heartlm.cluster.campaign.slurm import script_of, tasks_text
+from heartlm.cluster.image.image import definition
 from heartlm.cluster.jupyter import notebook_script
 from heartlm.cluster.profile import SiteProfile, load_profile, profile_of
 from heartlm.cluster.run_file import RunFile

@@ -234,6 +234,26 @@ def append_line(path: Path, line: str) -> None:
         raise explained(path, error) from error
 
 
+@contextmanager
+def sole_holder(path: Path, taken: str) -> Iterator[None]:
+    """Hold a lock on the file at `path`; it ends with the block or the process, however that ends.
+
+    Raises:
+        HeartlmError: another process holds it, which the text `taken` says, or the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("w")
+    except OSError as error:
+        raise explained(path, error) from error
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HeartlmError(taken) from None
+        yield
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` to `path` as indented JSON, atomically. NaN and infinities are refused."""
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)

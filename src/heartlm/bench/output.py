@@ -14,7 +14,7 @@ import numpy as np
 
 from heartlm import __version__
 from heartlm.bench.measure import BenchTable, cores, shown
-from heartlm.cluster.doctor.processors import ROOT, cgroup_cpus, processors
+from heartlm.cluster.doctor.hardware import ROOT, cgroup_cpus, processors
 from heartlm.files import write_json
 
 if TYPE_CHECKING:

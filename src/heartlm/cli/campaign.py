@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heartlm.cli.options import existing, parse
+from heartlm.cli.subcommands import run_subcommand
 from heartlm.cores import usable_cores
 from heartlm.errors import HeartlmError
 
@@ -81,26 +82,9 @@ class StatusOptions:
 
 def run(argv: Sequence[str]) -> int:
     """Run one subcommand of `heartlm campaign`; returns the exit status."""
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
-    if argv[0] not in SUBCOMMANDS:
-        raise HeartlmError(f"no command 'campaign {argv[0]}'; it is one of {', '.join(SUBCOMMANDS)}")
-    return SUBCOMMANDS[argv[0]][0](argv[1:])
-
-
-def usage() -> str:
-    """The text of `heartlm campaign --help`: the commands, and what a campaign's file says."""
     from heartlm.cluster.campaign import campaign
 
-    lines = [
-        "usage: heartlm campaign COMMAND CAMPAIGN.yaml [options]",
-        "",
-        *(f"  {name:<8}{summary}" for name, (_, summary) in SUBCOMMANDS.items()),
-        "",
-        (campaign.__doc__ or "").strip(),
-    ]
-    return "\n".join(lines)
+    return run_subcommand("campaign", SUBCOMMANDS, argv, (campaign.__doc__ or "").strip())
 
 
 def run_run(argv: Sequence[str]) -> int:
@@ -188,7 +172,7 @@ def _summed_up(campaign: Campaign, only: frozenset[str] | None = None) -> int:
 
 
 def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
-    from heartlm.cluster.campaign.submit import queue_of, submit_campaign
+    from heartlm.cluster.campaign.slurm import queue_of, submit_campaign
 
     profile = _profile(options)
     python = "python" if profile.container != "none" else sys.executable
@@ -216,8 +200,7 @@ def _profile(options: RunOptions) -> SiteProfile:
 
 
 def _show_scripts(campaign: Campaign, profile: SiteProfile, python: str, at_most: int | None) -> int:
-    from heartlm.cluster.campaign.script import script_of, tasks_text
-    from heartlm.cluster.campaign.submit import arrays_left
+    from heartlm.cluster.campaign.slurm import arrays_left, script_of, tasks_text
 
     for array in arrays_left(campaign, profile):
         dependency = array.dependency({name: f"<{name}>" for name, _ in array.waits_for})
@@ -242,8 +225,8 @@ def run_status(argv: Sequence[str]) -> int:
     from rich.live import Live
 
     from heartlm.cluster.campaign.campaign import load_campaign
+    from heartlm.cluster.campaign.slurm import queue_of
     from heartlm.cluster.campaign.state import rows_of
-    from heartlm.cluster.campaign.submit import queue_of
     from heartlm.cluster.campaign.table import view
 
     campaign = load_campaign(existing(options.campaign, "campaign"))
@@ -268,6 +251,6 @@ def run_status(argv: Sequence[str]) -> int:
 
 
 SUBCOMMANDS = {
-    "run": (run_run, "run what is not done, on SLURM or on this machine"),
-    "status": (run_status, "show how far it is"),
+    "run": ("heartlm.cli.campaign:run_run", "run what is not done, on SLURM or on this machine"),
+    "status": ("heartlm.cli.campaign:run_status", "show how far it is"),
 }

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.options import parse
-from heartlm.cluster.image.recipe import BASE
-from heartlm.errors import HeartlmError
+from heartlm.cli.subcommands import run_subcommand
+from heartlm.cluster.image.image import BASE
 
 BUILD_EXAMPLES = (
     "heartlm image build --out heartlm.sif",
@@ -52,22 +52,7 @@ class TestOptions:
 
 def run(argv: Sequence[str]) -> int:
     """Run one subcommand of `heartlm image`; returns the exit status."""
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
-    if argv[0] not in SUBCOMMANDS:
-        raise HeartlmError(f"no command 'image {argv[0]}'; it is one of {', '.join(SUBCOMMANDS)}")
-    return SUBCOMMANDS[argv[0]][0](argv[1:])
-
-
-def usage() -> str:
-    """The text of `heartlm image --help`."""
-    lines = [
-        "usage: heartlm image COMMAND [options]        heartlm image COMMAND --help  explains one, with examples",
-        "",
-        *(f"  {name:<7}{summary}" for name, (_, summary) in SUBCOMMANDS.items()),
-    ]
-    return "\n".join(lines)
+    return run_subcommand("image", SUBCOMMANDS, argv)
 
 
 def run_build(argv: Sequence[str]) -> int:
@@ -79,8 +64,7 @@ def run_build(argv: Sequence[str]) -> int:
         summary="Build the image with Apptainer: CUDA, PyTorch and heartlm at pinned versions.",
         examples=BUILD_EXAMPLES,
     )
-    from heartlm.cluster.image.make import build
-    from heartlm.cluster.image.recipe import checkout, definition, pinned_torch
+    from heartlm.cluster.image.image import build, checkout, definition, pinned_torch
 
     source = checkout(options.source)
     if options.definition:
@@ -100,8 +84,7 @@ def run_test(argv: Sequence[str]) -> int:
         summary="Install what the image holds in a clean virtual environment, or a chroot, and see that it trains.",
         examples=TEST_EXAMPLES,
     )
-    from heartlm.cluster.image.make import test_in_chroot, test_in_environment
-    from heartlm.cluster.image.recipe import checkout
+    from heartlm.cluster.image.image import checkout, test_in_chroot, test_in_environment
 
     source = checkout(options.source)
     if options.chroot is not None:
@@ -116,6 +99,6 @@ def run_test(argv: Sequence[str]) -> int:
 
 
 SUBCOMMANDS = {
-    "build": (run_build, "build it with Apptainer, or print its definition"),
-    "test": (run_test, "try its steps without Apptainer"),
+    "build": ("heartlm.cli.image:run_build", "build it with Apptainer, or print its definition"),
+    "test": ("heartlm.cli.image:run_test", "try its steps without Apptainer"),
 }

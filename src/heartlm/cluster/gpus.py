@@ -32,12 +32,18 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def _num_gpus() -> int:
+    driver = nvml()
+    return sum(1 for _ in PROC.glob("*")) if driver is None else int(driver.nvmlDeviceGetCount())
+
+
+def nvml() -> Any:
+    """The module of NVML, initialised; None where its bindings or NVIDIA's driver are missing."""
     try:
-        nvml: Any = importlib.import_module("pynvml")
+        module: Any = importlib.import_module("pynvml")
     except ModuleNotFoundError:
-        return sum(1 for _ in PROC.glob("*"))
+        return None
     try:
-        nvml.nvmlInit()
-        return int(nvml.nvmlDeviceGetCount())
-    except nvml.NVMLError:
-        return 0
+        module.nvmlInit()
+    except module.NVMLError:
+        return None
+    return module

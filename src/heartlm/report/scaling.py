@@ -10,8 +10,7 @@ from heartlm.report.scaling_figures import save_scaling_figures
 from heartlm.report.scaling_model import panels_of
 from heartlm.report.scaling_page import scaling_page
 from heartlm.scaling.cell import load_measurements
-from heartlm.scaling.table import table_of
-from heartlm.scaling.table_files import flat, flat_beside, write_csv, write_parquet
+from heartlm.scaling.table import flat, flat_beside, table_of, write_csv, write_parquet
 
 
 def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:

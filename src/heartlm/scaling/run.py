@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, write_json
+from heartlm.files import read_json, sole_holder, write_json
 from heartlm.scaling.cell import Cell, Measurement
 from heartlm.scaling.collect import checked, failure, measured, read_ranks
 from heartlm.scaling.cost import Limit, cost_of, expected_wall_s, spent
 from heartlm.scaling.grid import Grid, Place, grid_of
 from heartlm.scaling.probe import UNUSUAL, unusual, usual_probe
-from heartlm.scaling.study import StudyConfig
-from heartlm.scaling.study_folder import alone_in, describe
+from heartlm.scaling.study import StudyConfig, describe
 
 
 class Trainer(Protocol):
@@ -72,7 +71,7 @@ def run_study(config: StudyConfig, trainer: Trainer) -> Outcome:
         say(f"skipped {cell.name}: {reason}")
     if not grid.groups:
         raise HeartlmError(f"{folder}: no cell of the study fits here: {grid.skipped[0][1]}")
-    with alone_in(folder):
+    with sole_holder(folder / ".lock", f"{folder}: another study is being measured there: wait for its end"):
         describe(config, folder)
         write_json(folder / "skipped.json", [[cell.name, reason] for cell, reason in grid.skipped])
         return _Conductor(config, folder, grid, trainer).run()

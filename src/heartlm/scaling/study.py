@@ -1,4 +1,11 @@
-"""Settings of a study. Imports no torch."""
+"""Settings of a study, and its folder: one study at a time, with one set of settings. Imports no torch.
+
+study.json          settings that decide the numbers
+skipped.json        cells that do not fit, with the reason
+foundations/        one hardly trained model a database, for the fine-tunings
+measurements/       one file a cell and repeat, written when it is whole
+work/               the training that goes on; what failed leaves its logs here
+"""
 
 from __future__ import annotations
 
@@ -7,8 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from heartlm.errors import HeartlmError
+from heartlm.files import read_json, write_json
 from heartlm.instrumentation.meters import Meters
-from heartlm.scaling.cell import Cell
+from heartlm.scaling.cell import SCHEMA_VERSION, Cell
 
 
 @dataclass
@@ -121,3 +129,29 @@ class StudyConfig:
         for value in values:
             if value is not None and value < least:
                 raise HeartlmError(f"{name}: {value} found, at least {least} expected")
+
+
+DECIDES = ("accumulation", "batch_tokens", "compile", "depth", "device", "seed", "steps", "task", "warm_up", "width")
+"""Settings that must not change while a study goes on: its numbers would not be comparable."""
+
+
+def describe(config: StudyConfig, folder: Path) -> None:
+    """Note what decides the numbers of a study, or see that a study that goes on has the same.
+
+    Raises:
+        HeartlmError: a corpus cannot be opened, or the study was begun with other settings.
+    """
+    from heartlm.corpus.corpus import open_corpus  # slow to import
+
+    hashes = {name: open_corpus(Path(path)).manifest_hash for name, path in config.databases.items()}
+    about = {"schema": SCHEMA_VERSION, **{name: getattr(config, name) for name in DECIDES}}
+    before = read_json(folder / "study.json") if (folder / "study.json").exists() else {**about, "databases": {}}
+    for name, value in about.items():
+        if before.get(name) != value:
+            raise HeartlmError(
+                f"{name}: {value} found, but {folder} was begun with {before.get(name)}: choose another --out"
+            )
+    for name, value in hashes.items():
+        if before["databases"].setdefault(name, value) != value:
+            raise HeartlmError(f"databases: {name} is another corpus than {folder} was begun with: choose another name")
+    write_json(folder / "study.json", before)

@@ -1,4 +1,4 @@
-"""The table of a study: one row a cell, with what follows from all its repeats.
+"""The table of a study: one row a cell, with what follows from all its repeats; as CSV and as Parquet.
 
     measurements ─► those that passed ─► by cell ─► beside the base, repeat by repeat ─► rows
                                                  └► beside the copies (the machine's own ceiling)
@@ -8,14 +8,18 @@ T is the training time: the seconds of the steps that count.
 
 from __future__ import annotations
 
+import csv
+import os
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from heartlm.files import atomic_file
 from heartlm.scaling.cell import PARTS, Cell, Measurement
 from heartlm.scaling.equations import (
     Interval,
@@ -232,3 +236,53 @@ def groups(rows: Iterable[Row], key: Callable[[Cell], Any]) -> dict[Any, list[Ro
     for row in rows:
         found.setdefault(key(row.cell), []).append(row)
     return found
+
+
+def flat(row: Row) -> dict[str, Any]:
+    """A row as plain columns; intervals are three of them."""
+    columns: dict[str, Any] = {**asdict(row.cell), "repeats": row.repeats, "num_moved": row.num_moved}
+    for name in ("time_s", "speedup", "efficiency", "overhead_s", "ceiling", "efficiency_of_ceiling"):
+        columns |= _three(name, getattr(row, name))
+    for name in ("karp_flatt", "step_median_s", "step_p95_s", "tokens_per_s"):
+        columns[name] = getattr(row, name)
+    columns |= {f"{name}_s": value for name, value in row.part_s.items()}
+    columns |= {f"{name}_s": value for name, value in row.detail_s.items()}
+    return columns | {"peak_memory_bytes": row.peak_memory_bytes, "energy_j_per_mtoken": row.energy_j_per_mtoken}
+
+
+def flat_beside(beside: Beside) -> dict[str, Any]:
+    """Trainings side by side as plain columns."""
+    columns = {**asdict(beside.cell), "repeats": beside.repeats}
+    columns |= _three("together", beside.together) | _three("share", beside.share)
+    return columns | {"tokens_per_s": beside.tokens_per_s, "energy_j_per_mtoken": beside.energy_j_per_mtoken}
+
+
+def _three(name: str, interval: Interval | None) -> dict[str, float | None]:
+    if interval is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def write_csv(lines: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Write lines of the same columns as CSV; what is not known is empty."""
+    with atomic_file(path) as stream:
+        writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    return path
+
+
+def write_parquet(lines: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Write lines of the same columns as Parquet; what is not known is null, of the type of what is known."""
+    import pyarrow
+    from pyarrow import parquet  # slow to import
+
+    table = pyarrow.Table.from_pylist(list(lines))
+    unknown = [number for number, each in enumerate(table.schema) if pyarrow.types.is_null(each.type)]
+    for number in unknown:
+        name = table.schema.field(number).name
+        table = table.set_column(number, name, table.column(number).cast(pyarrow.float64()))
+    with atomic_file(path, "wb") as stream:
+        parquet.write_table(table, stream)
+        os.fsync(stream.fileno())
+    return path

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import IO
 
@@ -31,7 +30,7 @@ from heartlm.cluster.campaign.state import Attempt, attempts_of, failure, next_a
 from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.cores import Core, cpus_of, format_cpus, share_of, share_of_cores
 from heartlm.errors import HeartlmError
-from heartlm.files import explained
+from heartlm.files import sole_holder
 
 TRIES = 2
 POLL_S = 0.05
@@ -85,7 +84,9 @@ class LocalRunner:
         """
         if not 1 <= self.parallel <= len(self.cores):
             raise HeartlmError(f"parallel: {self.parallel} found, 1 to {len(self.cores)} expected, the cores there are")
-        with self._alone(), self._signals():
+        of_these = "all" if self.only is None else hashlib.sha256(",".join(sorted(self.only)).encode()).hexdigest()[:12]
+        taken = f"{self.campaign.name}: another process runs this campaign already"
+        with sole_holder(self.campaign.state_folder / f"local-{of_these}.lock", taken), self._signals():
             progress = {each.name: progress_of(each, self.campaign.folder) for each in self.campaign.experiments}
             self.done = {name for name in progress if progress[name] == "done"}
             for name in self.only or progress:
@@ -165,18 +166,7 @@ class LocalRunner:
                 raise HeartlmError(f"{name}: a process of an earlier campaign does not end: end it, then begin again")
             time.sleep(POLL_S)
 
-    # --- one campaign at a time, and signals ------------------------------------------------------------------------
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        of_these = "all" if self.only is None else hashlib.sha256(",".join(sorted(self.only)).encode()).hexdigest()[:12]
-        path = self.campaign.state_folder / f"local-{of_these}.lock"
-        with _opened(path) as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise HeartlmError(f"{self.campaign.name}: another process runs this campaign already") from None
-            yield
+    # --- signals ------------------------------------------------------------------------
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -189,14 +179,6 @@ class LocalRunner:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _opened(path: Path) -> IO[str]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("w")
-    except OSError as error:
-        raise explained(path, error) from error
 
 
 def _start(

@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from heartlm import __version__
-from heartlm.cluster.doctor.allocation import check_allocation
 from heartlm.cluster.doctor.binding import check_binding
-from heartlm.cluster.doctor.compiled import check_kernels
-from heartlm.cluster.doctor.devices import check_devices
-from heartlm.cluster.doctor.interconnect import check_interconnect
-from heartlm.cluster.doctor.processors import check_processors
+from heartlm.cluster.doctor.hardware import check_devices, check_interconnect, check_processors
 from heartlm.cluster.doctor.section import Advice, Check, Context, Section
+from heartlm.cluster.doctor.software import check_allocation, check_kernels, check_versions
 from heartlm.cluster.doctor.storage import check_storage
 from heartlm.cluster.doctor.together import check_all_reduce
 from heartlm.cluster.doctor.trials import check_trials
-from heartlm.cluster.doctor.versions import check_versions
 
 CHECKS: Mapping[str, Check] = {
     "processors": check_processors,

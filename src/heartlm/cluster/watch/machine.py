@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from heartlm.cluster.gpus import nvml
 
 PROC = Path("/proc")
 
@@ -37,18 +38,13 @@ class Machine:
     """
 
     def __init__(self, proc: Path = PROC) -> None:
-        self._proc, self._nvml = proc, _nvml()
+        self._proc, self._nvml = proc, nvml()
         self._before = self._ticks()
 
     def usage(self) -> list[Usage]:
         """How busy it is: every GPU, or the CPUs together."""
-        return self._gpus() or [self._cpus()]
-
-    def _gpus(self) -> list[Usage]:
-        nvml = self._nvml
-        if nvml is None:
-            return []
-        return [self._gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        num_gpus = 0 if self._nvml is None else self._nvml.nvmlDeviceGetCount()
+        return [self._gpu(self._nvml, index) for index in range(num_gpus)] or [self._cpus()]
 
     def _gpu(self, nvml: Any, index: int) -> Usage:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -76,16 +72,3 @@ class Machine:
         first = (self._proc / "stat").read_text(encoding="ascii").splitlines()[0]
         ticks = [int(number) for number in first.split()[1:9]]  # the time of guests counts in user already
         return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
-
-
-def _nvml() -> Any:
-    """NVML, begun; None where there is no GPU that it knows."""
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-    except ModuleNotFoundError:
-        return None
-    try:
-        nvml.nvmlInit()
-        return nvml if nvml.nvmlDeviceGetCount() else None
-    except nvml.NVMLError:
-        return None

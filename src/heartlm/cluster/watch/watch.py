@@ -1,7 +1,6 @@
 """What a run folder tells while the run goes on: its settings, and lines of metrics as they come.
 
-The run writes, this reads, neither waits for the other: a last line that is not whole yet is read the next time, and
-metrics that a resumed run has cut back are read anew.
+The run writes, this reads, neither waits for the other: a last line that is not whole yet is read the next time.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from heartlm.errors import HeartlmError
-from heartlm.files import parse_json, read_json, read_yaml
+from heartlm.files import read_json, read_json_lines, read_yaml
 from heartlm.runs.schema import RunAbout
 from heartlm.typed import typed
 
@@ -45,11 +44,8 @@ class WatchedRun:
     train: list[dict[str, Any]] = field(default_factory=list)
     validation: list[dict[str, Any]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._inode, self._offset = 0, 0
-
     def refresh(self) -> None:
-        """Read what is new.
+        """Read what is there now.
 
         Raises:
             HeartlmError: this is no run folder, or its settings cannot be read.
@@ -60,33 +56,15 @@ class WatchedRun:
         if not self.config:
             path = self.folder / "config.yaml"
             self.config = dict[str, Any](typed(_Settings, read_yaml(path, "the settings of a run"), path))
-        self._read_metrics()
-
-    def _read_metrics(self) -> None:
-        path = self.folder / "metrics.jsonl"
-        try:
-            with path.open("rb") as stream:
-                state = path.stat()
-                if state.st_ino != self._inode or state.st_size < self._offset:
-                    self._inode, self._offset, self.train, self.validation = state.st_ino, 0, [], []
-                stream.seek(self._offset)
-                whole = stream.read().rpartition(b"\n")[0]
-        except FileNotFoundError:
-            return
-        if whole:
-            self._offset += len(whole) + 1
-        for line in whole.splitlines():
-            self._take(line)
-
-    def _take(self, line: bytes) -> None:
-        """Add a line; one that a kill tore counts as if it were not there."""
-        try:
-            entry = dict(parse_json(line, finite=False))
-            split, step = entry.pop("split"), entry["step"]
-        except (ValueError, TypeError, KeyError):
-            return
-        if isinstance(step, int) and "loss" in entry and all(isinstance(each, int | float) for each in entry.values()):
-            (self.train if split == "train" else self.validation).append(entry)
+        lines, _ = read_json_lines(self.folder / "metrics.jsonl")
+        whole = [line for line in lines if isinstance(line.get("step"), int) and "loss" in line and "split" in line]
+        numbers = [
+            line
+            for line in whole
+            if all(isinstance(value, int | float) for name, value in line.items() if name != "split")
+        ]
+        self.train = [line for line in numbers if line["split"] == "train"]
+        self.validation = [line for line in numbers if line["split"] != "train"]
 
     @property
     def steps(self) -> int:

@@ -1,21 +1,28 @@
-"""The script that the tasks of a job array share, and the file of their command lines.
+"""The script that the tasks of a job array share, the file of their command lines, and handing both to SLURM.
 
     line of this task ─► what it needs is done? ─► notes, log ─► srun ─► noted again ─► requeue, after a first failure
 
-How runs are started is `launch.script`'s; here is what an array adds to it.
+How runs are started is `cluster.script`'s; here is what an array adds to it.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypedDict
 
-from heartlm.cluster.campaign.arrays import TaskArray
+from heartlm.cluster.campaign.arrays import TaskArray, arrays_of
 from heartlm.cluster.campaign.campaign import Campaign
+from heartlm.cluster.campaign.done import progress_of
 from heartlm.cluster.profile import SiteProfile
 from heartlm.cluster.script import REQUEUE, RESUME, WAIT, body, header, lead_s, one_line, text_of
+from heartlm.cluster.submit import call, submit
 from heartlm.cluster.topology import Topology
 from heartlm.cluster.torchrun import STOPPED_STATUS
+from heartlm.errors import HeartlmError
+from heartlm.files import atomic_file, read_json, write_json
 
 THIS_TASK = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
 """To SLURM the job number of a task can be that of its whole array, which would queue again as a whole."""
@@ -158,3 +165,85 @@ NOTED = [
     "' EXIT",
     'exec >"$attempt.log" 2>&1',
 ]
+
+
+def arrays_left(campaign: Campaign, profile: SiteProfile) -> list[TaskArray]:
+    """Arrays of all that is not done.
+
+    Raises:
+        HeartlmError: a result of other settings is in the way.
+    """
+    left = [each for each in campaign.experiments if progress_of(each, campaign.folder) != "done"]
+    return arrays_of(left, profile)
+
+
+def submit_campaign(
+    campaign: Campaign,
+    profile: SiteProfile,
+    *,
+    python: str,
+    at_most: int | None,
+    say: Callable[[str], None],
+) -> None:
+    """Queue all that is not done.
+
+    Args:
+        campaign: whose experiments.
+        profile: of the site.
+        python: the interpreter that has heartlm.
+        at_most: so many tasks of an array run at a time.
+        say: told of every array.
+
+    Raises:
+        HeartlmError: there is no SLURM, or it refuses (what was submitted is cancelled then); some of the campaign is
+            in the queue already; a result of other settings is in the way.
+    """
+    if still := queue_of(campaign):
+        before = read_json(campaign.state_folder / "submitted.json", _Submitted)["jobs"]
+        raise HeartlmError(
+            f"{campaign.name}: {len(still)} experiments are in the queue, for example {next(iter(still))}: let them "
+            f"end, or cancel them with  scancel {' '.join(before.values())}"
+        )
+    jobs: dict[str, str] = {}
+    tasks: dict[str, str] = {}
+    folder = campaign.state_folder / "arrays"
+    try:
+        for array in arrays_left(campaign, profile):
+            script = script_of(array, campaign, profile, python=python, at_most=at_most)
+            for suffix, text in (("tasks", tasks_text(array, campaign)), ("sh", script)):
+                with atomic_file(folder / f"{array.name}.{suffix}") as stream:
+                    stream.write(text)
+            dependency = array.dependency(jobs)
+            waiting = [] if dependency is None else [f"--dependency={dependency}"]
+            job = submit(folder / f"{array.name}.sh", f"--chdir={campaign.folder}", *waiting)
+            jobs[array.name] = job
+            tasks |= {each.name: f"{job}_{number}" for number, task in array.tasks.items() for each in task}
+            # after each array, so that what is in the queue is known if the next one is refused or this is killed
+            write_json(campaign.state_folder / "submitted.json", {"user": os.getuid(), "jobs": jobs, "tasks": tasks})
+            in_tasks = f" in {len(array.tasks)} tasks" if array.places > 1 else ""
+            say(f"job {job}: {array.name}, {len(array.experiments)} experiments{in_tasks} of {array.topology.words}")
+    except HeartlmError:
+        if jobs:
+            call("scancel", *jobs.values())
+        raise
+
+
+class _Submitted(TypedDict):
+    user: int
+    jobs: dict[str, str]
+    tasks: dict[str, str]
+
+
+def queue_of(campaign: Campaign) -> dict[str, str]:
+    """The state in SLURM's queue of every experiment that is in it, by name; empty where nothing was submitted.
+
+    Raises:
+        HeartlmError: something was submitted, but there is no SLURM here.
+    """
+    path = campaign.state_folder / "submitted.json"
+    if not path.is_file():
+        return {}
+    submitted = read_json(path, _Submitted)
+    listed = call("squeue", "--noheader", "--array", f"--user={submitted['user']}", "--format=%F_%K %T")
+    states = dict(line.split(maxsplit=1) for line in listed.splitlines() if line.strip())
+    return {name: states[task].strip() for name, task in submitted["tasks"].items() if task in states}

@@ -1,16 +1,19 @@
-"""Versions that have to fit each other: heartlm, torch, the driver's CUDA, NCCL; and what is not installed."""
+"""What is installed and which variables are set: versions that have to fit each other, kernels, the allocation."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 from heartlm import __version__
 from heartlm.cluster.doctor.section import Advice, Context, Section
+from heartlm.kernels.library import VARIANTS, library, variants
 
 EXTRAS_OF_USERS = ("train", "score", "report", "edf", "energy", "tensorboard", "wandb", "profile")
 
@@ -103,3 +106,65 @@ def _installed(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
+
+
+def check_kernels(context: Context) -> Section:
+    """Say which kernels are used, and what keeps better ones away."""
+    compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
+    setting = os.environ.get("HEARTLM_KERNELS", "")
+    facts = {"setting": setting or None, "variants": list(variants()), "compiler": compiler}
+    if setting == "numpy":
+        return Section(["NumPy does their work, as HEARTLM_KERNELS=numpy says"], facts)
+    if library() is None:
+        first = "" if compiler else "install a C compiler (for example: apt install gcc), then  "
+        how = f"{first}pip install --force-reinstall --no-deps heartlm"
+        because = "no compiled kernels, so NumPy and torch do their work, slower"
+        return Section([because], facts, [Advice("build the compiled kernels", how, None, because)])
+    best = setting if setting in VARIANTS else variants()[-1]
+    line = f"compiled, {best} is used; this processor runs {', '.join(variants())}"
+    return Section([line + (f" (HEARTLM_KERNELS={setting})" if setting else "")], facts)
+
+
+SLURM_NAMES = (
+    "SLURM_JOB_ID",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NTASKS",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_JOB_GPUS",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_PROCID",
+    "SLURM_RESTART_COUNT",
+)
+RANK_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def check_allocation(context: Context) -> Section:
+    """Say which variables of SLURM and torchrun are set."""
+    return allocation(os.environ, int(context.fact("processors", "usable_cores", 1)))
+
+
+def allocation(environment: Mapping[str, str], usable_cores: int) -> Section:
+    """What `environment` says, beside the cores that this process may really use."""
+    slurm = {name: environment[name] for name in SLURM_NAMES if name in environment}
+    ranks = {name: environment[name] for name in RANK_NAMES if name in environment}
+    facts: dict[str, Any] = {"slurm": slurm, "ranks": ranks}
+    lines = [", ".join(f"{name}={value}" for name, value in group.items()) for group in (slurm, ranks) if group]
+    if not slurm:
+        return Section([*lines, "not in a SLURM allocation"], facts)
+    advice = []
+    given = slurm.get("SLURM_CPUS_ON_NODE", "")
+    if given.isdigit() and "SLURM_CPUS_PER_TASK" not in slurm and int(given) > usable_cores:
+        lines.append(f"a task runs on {usable_cores} core(s), the job has {given} on this node")
+        advice.append(
+            Advice(
+                "give each task its cores",
+                f"#SBATCH --cpus-per-task={given}   and   srun --cpus-per-task={given} …",
+                None,
+                "SLURM_CPUS_PER_TASK is not set, so a task got fewer cores than the job holds",
+            )
+        )
+    return Section(lines, facts, advice)

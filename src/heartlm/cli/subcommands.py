@@ -1,0 +1,27 @@
+"""Commands with subcommands, such as `heartlm scale run`: finding one, and the text that lists them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+
+from heartlm.errors import HeartlmError
+
+Subcommands = Mapping[str, tuple[str, str]]
+"""By name: where the function is, as `module:function`, and what it does."""
+
+
+def run_subcommand(command: str, subcommands: Subcommands, arguments: Sequence[str], more: str = "") -> int:
+    """Run the subcommand that `arguments` begin with and return its status, or print which there are, then `more`."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        width = max(map(len, subcommands))
+        print(f"usage: heartlm {command} COMMAND [options]        heartlm {command} COMMAND --help  explains one\n")
+        print("\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in subcommands.items()))
+        if more:
+            print(f"\n{more}")
+        return 0
+    if arguments[0] not in subcommands:
+        raise HeartlmError(f"no command '{command} {arguments[0]}'; it is one of {', '.join(subcommands)}")
+    module, _, function = subcommands[arguments[0]][0].partition(":")
+    status: int = getattr(importlib.import_module(module), function)(arguments[1:])
+    return status
