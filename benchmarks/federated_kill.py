@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from heartlm.distributed.communicators import agreed, communicator_of
-from heartlm.federated.client import Between, Errand, Update, nothing
+from heartlm.federated.client import Between, ClientTask, Update, nothing
 from heartlm.federated.federate import ready, run_rounds
 from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.study_file import StudyConfig
@@ -32,15 +32,15 @@ class Killed:
         self.name, self.num_samples = inner.name, inner.num_samples
         self.state, self.load_state = inner.state, inner.load_state
 
-    def train(self, vector: torch.Tensor, errand: Errand, between: Between = nothing) -> Update:
-        if errand.round_index + 1 != self.in_round:
-            return self.inner.train(vector, errand, between)
+    def train(self, vector: torch.Tensor, task: ClientTask, between: Between = nothing) -> Update:
+        if task.round_index + 1 != self.in_round:
+            return self.inner.train(vector, task, between)
 
         def kill() -> None:
             assert self.inner.process_id is not None
             os.kill(self.inner.process_id, signal.SIGKILL)
 
-        return self.inner.train(vector, replace(errand, num_steps=100_000), kill)
+        return self.inner.train(vector, replace(task, num_steps=100_000), kill)
 
 
 def main() -> None:

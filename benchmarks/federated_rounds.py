@@ -35,8 +35,8 @@ from timing import Spread, Table, write
 
 from heartlm.distributed.communicators import communicator_of
 from heartlm.distributed.mpi import MPICommunicator
-from heartlm.federated.aggregate import ExactMean, PendingMean, Share
-from heartlm.federated.client import Errand, Update, nothing
+from heartlm.federated.aggregate import Aggregator, PendingMean, WeightedUpdate
+from heartlm.federated.client import ClientTask, Update, nothing
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import LocalClient
 from heartlm.federated.meter import CommunicationMeter
@@ -79,12 +79,12 @@ class Rank:
         self.client = LocalClient(rank, members[rank].name, members[rank].num_samples, learning, study, {})
         self.flat, self.strategy, self.meter = learning.flat, OuterSGD(), CommunicationMeter()
         self.vector = self.flat.on_host()
-        self.mean = ExactMean(communicator, len(self.flat), round(study.bucket_mib * 2**20), self.meter)
+        self.mean = Aggregator(study, communicator, len(self.flat), len(members), self.meter)
         self.round_index = 0
 
     def steps(self, between: Any = nothing) -> Update:
         self.round_index += 1
-        return self.client.train(self.vector, Errand(self.round_index, self.study.local_steps), between)
+        return self.client.train(self.vector, ClientTask(self.round_index, self.study.local_steps), between)
 
     def clock(self, barrier: bool) -> float:
         if barrier:
@@ -123,8 +123,8 @@ class Rank:
 
     def _start(self, update: Update, at_once: bool) -> PendingMean:
         delta = self.flat.vector.detach().cpu().double().sub_(self.vector)  # once more, as a client does it
-        share = Share(self.client.number, self.client.num_samples / self.samples, replace(update, delta=delta))
-        return self.mean.start(0, [share], self.samples, at_once)
+        weight, update = self.client.num_samples / self.samples, replace(update, delta=delta)
+        return self.mean.start(0, [WeightedUpdate(self.client.number, weight, update)], self.samples, at_once)
 
     def _move(self, pending: PendingMean) -> None:
         mean = pending.wait().delta

@@ -17,7 +17,7 @@ import torch
 
 from heartlm.distributed import shared_memory
 from heartlm.distributed.communicator import SHARED_BYTES, Communicator, LocalCommunicator
-from heartlm.federated.aggregate import ExactMean
+from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.federate import clients_of_rank, strategy_of
 from heartlm.federated.local import LocalClient
 from heartlm.federated.meter import CommunicationMeter
@@ -66,10 +66,10 @@ def rounds_of(
     learning = learning_of(study, mine, sizes, communicator.rank)
     clients = {number: LocalClient(number, f"client-{number}", sizes[number], learning, study, {}) for number in mine}
     meter = CommunicationMeter()
-    mean = ExactMean(communicator, len(learning.flat), round(study.bucket_mib * 2**20), meter)
+    mean = Aggregator(study, communicator, len(learning.flat), len(sizes), meter)
     server = Server(learning.flat.on_host(), strategy_of(study))
 
-    def look(vector: torch.Tensor, between: Callable[[], None], last: bool) -> dict[str, Any]:
+    def look(vector: torch.Tensor, between: Callable[[], None]) -> dict[str, Any]:
         learning.flat.load(vector)
         between()
         return {"sum": float(vector.double().sum())}

@@ -14,8 +14,7 @@ import torch
 
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
-from heartlm.federated.client import ClientLost, Errand, nothing
-from heartlm.federated.errands import errands
+from heartlm.federated.client import ClientLost, ClientTask, nothing, sample_clients
 from heartlm.federated.federate import federate
 from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.local import LocalClient
@@ -32,25 +31,25 @@ def lines_of(folder: Path, kind: str) -> list[dict[str, Any]]:
 # --- who is asked ----------------------------------------------------------------------------------------------------
 
 
-def test_errands_follow_from_seed_and_round():
+def test_tasks_follow_from_seed_and_round():
     study = replace(STUDY, participation=0.5, stragglers=0.5, failures=0.3)
-    of = [errands(study, members(), index) for index in range(20)]
-    assert of == [errands(study, members(), index) for index in range(20)]
-    assert of != [errands(replace(study, seed=1), members(), index) for index in range(20)]
+    of = [sample_clients(study, members(), index) for index in range(20)]
+    assert of == [sample_clients(study, members(), index) for index in range(20)]
+    assert of != [sample_clients(replace(study, seed=1), members(), index) for index in range(20)]
     assert all(len(asked) == 2 for asked in of)
     assert {number for asked in of for number in asked} == {0, 1, 2, 3}
-    every = [errand for asked in of for errand in asked.values()]
-    assert any(errand.num_steps < study.local_steps for errand in every)
-    assert all(1 <= errand.num_steps <= study.local_steps for errand in every)
-    assert any(errand.dies_after is not None for errand in every)
+    every = [task for asked in of for task in asked.values()]
+    assert any(task.num_steps < study.local_steps for task in every)
+    assert all(1 <= task.num_steps <= study.local_steps for task in every)
+    assert any(task.dies_after is not None for task in every)
 
 
 def test_late_clients_give_part_of_their_steps_or_nothing():
     slow = replace(STUDY, stragglers=1.0)
-    partial = errands(slow, members(), 0)
-    dropped = errands(replace(slow, late="drop"), members(), 0)
-    assert all(0 < errand.num_steps < STUDY.local_steps for errand in partial.values())
-    assert all(errand.num_steps == 0 for errand in dropped.values())
+    partial = sample_clients(slow, members(), 0)
+    dropped = sample_clients(replace(slow, late="drop"), members(), 0)
+    assert all(0 < task.num_steps < STUDY.local_steps for task in partial.values())
+    assert all(task.num_steps == 0 for task in dropped.values())
     begin = rounds_of(STUDY).server.vector
     assert torch.equal(final_vector(stragglers=1.0, late="drop"), begin)
     assert not torch.equal(final_vector(stragglers=1.0), begin)
@@ -59,7 +58,7 @@ def test_late_clients_give_part_of_their_steps_or_nothing():
 def test_a_deadline_ends_local_steps():
     learning = learning_of(STUDY, range(1))
     client = LocalClient(0, "slow", SIZES[0], learning, STUDY, {})
-    update = client.train(learning.flat.on_host(), Errand(0, 50, deadline_s=0.0))
+    update = client.train(learning.flat.on_host(), ClientTask(0, 50, deadline_s=0.0))
     assert update.num_steps <= 1
 
 
@@ -80,11 +79,11 @@ class Dying:
         self.state, self.load_state = inner.state, inner.load_state
         self.taken = list[int]()
 
-    def train(self, vector: torch.Tensor, errand: Errand, between: Any = nothing) -> Any:
-        if errand.round_index == self.dies_in:
-            self.inner.train(vector, replace(errand, dies_after=errand.num_steps - 1), between)
-        self.taken.append(errand.round_index)
-        return self.inner.train(vector, errand, between)
+    def train(self, vector: torch.Tensor, task: ClientTask, between: Any = nothing) -> Any:
+        if task.round_index == self.dies_in:
+            self.inner.train(vector, replace(task, dies_after=task.num_steps - 1), between)
+        self.taken.append(task.round_index)
+        return self.inner.train(vector, task, between)
 
 
 def test_a_client_that_dies_loses_its_round_and_nothing_else():
@@ -107,7 +106,7 @@ def test_a_client_that_dies_loses_its_round_and_nothing_else():
     whole = rounds_of(STUDY)
     whole._round(0, last=False, saves=False)
     assert torch.equal(whole.server.vector, vectors[0])
-    asked = errands(STUDY, members(), 1)
+    asked = sample_clients(STUDY, members(), 1)
     updates = {number: whole.clients[number].train(vectors[0], asked[number]) for number in (0, 2, 3)}
     samples = sum(SIZES[number] for number in updates)
     mean = sum(update.delta * (SIZES[number] / samples) for number, update in updates.items())
@@ -134,8 +133,8 @@ def test_a_process_that_is_killed_loses_its_round_and_comes_back():
     vector = here.learning.flat.on_host()
     try:
         for index in (0, 1):
-            errand = Errand(index, STUDY.local_steps)
-            mine, its = here.train(vector, errand), apart.train(vector, errand)
+            task = ClientTask(index, STUDY.local_steps)
+            mine, its = here.train(vector, task), apart.train(vector, task)
             assert torch.equal(mine.delta, its.delta) and mine.loss == its.loss
 
         def kill() -> None:
@@ -143,10 +142,10 @@ def test_a_process_that_is_killed_loses_its_round_and_comes_back():
             os.kill(apart.process_id, signal.SIGKILL)
 
         with pytest.raises(ClientLost, match="signal 9"):
-            apart.train(vector, Errand(2, 10_000), kill)
+            apart.train(vector, ClientTask(2, 10_000), kill)
         assert apart.process_id is None
-        errand = Errand(3, STUDY.local_steps)
-        assert torch.equal(apart.train(vector, errand).delta, here.train(vector, errand).delta)
+        task = ClientTask(3, STUDY.local_steps)
+        assert torch.equal(apart.train(vector, task).delta, here.train(vector, task).delta)
     finally:
         apart.close()
 

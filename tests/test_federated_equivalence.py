@@ -154,7 +154,7 @@ def test_staleness_is_one_round():
     for index in range(STUDY.rounds):
         asked = sum(SIZES)
         again.server.vector = vector
-        shares, _ = again._train({number: _errand(index) for number in range(len(SIZES))})
+        shares, _ = again._train({number: _task(index) for number in range(len(SIZES))}, asked)
         if waiting is not None:
             vector = server.step(vector, waiting)
         waiting = again.aggregator.start(index, shares, asked).wait().delta
@@ -163,7 +163,7 @@ def test_staleness_is_one_round():
     assert not torch.equal(stale.server.vector, final_vector())
 
 
-def _errand(index: int) -> Any:
-    from heartlm.federated.client import Errand
+def _task(index: int) -> Any:
+    from heartlm.federated.client import ClientTask
 
-    return Errand(index, STUDY.local_steps)
+    return ClientTask(index, STUDY.local_steps)

@@ -23,7 +23,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.client import Errand, Update
+from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.federate import federate
 from heartlm.federated.flower_app import run_with_flower, write_app
 from heartlm.federated.flower_certificates import make_certificates
@@ -31,13 +31,13 @@ from heartlm.federated.flower_client import app as client_app
 from heartlm.federated.flower_client import patients_of as patients_here
 from heartlm.federated.flower_fleet import Fleet, homes
 from heartlm.federated.flower_messages import (
-    errands_of,
-    errands_told,
     members_of,
     message,
     patients_of,
     patients_told,
     read,
+    tasks_of,
+    tasks_told,
     update_of,
     update_told,
 )
@@ -258,11 +258,11 @@ def test_certificates_are_good_for_this_machine_only(tmp_path: Path):
 
 
 def test_messages_come_out_as_they_went_in():
-    errands = {3: Errand(2, 5, 1.5, None), 7: Errand(2, 4, None, 1)}
+    tasks = {3: ClientTask(2, 5, 1.5, None), 7: ClientTask(2, 4, None, 1)}
     members = [Member("a", ("p", "q"), 12), Member("b", ("r",), 3)]
     vector = torch.randn(11)
-    told, vectors = read(message(errands_told(errands, members), {"global": vector}))
-    assert errands_of(told) == errands
+    told, vectors = read(message(tasks_told(tasks, members), {"global": vector}))
+    assert tasks_of(told) == tasks
     assert members_of(told) == members
     assert torch.equal(vectors["global"], vector)
 

@@ -16,8 +16,8 @@ from heartlm.distributed.communicators import local_rank
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.splits import DS1
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import ExactMean, Share
-from heartlm.federated.client import Errand, Update
+from heartlm.federated.aggregate import Aggregator, WeightedUpdate
+from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.fixed_point import LARGEST, FixedPoint, to_fixed_point
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.local import LocalClient, remembered, restore
@@ -125,18 +125,19 @@ def test_fedprox_keeps_clients_closer():
         study = replace(STUDY, optimizer="sgd", learning_rate=0.1, **settings)  # type: ignore[arg-type]
         learning = learning_of(study, range(1))
         client = LocalClient(0, "client-0", SIZES[0], learning, study, {})
-        return float(client.train(learning.flat.on_host(), Errand(0, 20)).delta.norm())
+        return float(client.train(learning.flat.on_host(), ClientTask(0, 20)).delta.norm())
 
     assert moved(strategy="fedprox", proximal=0.0) == moved()
     assert moved(strategy="fedprox", proximal=2.0) < 0.9 * moved()
 
 
 def test_the_mean_weighs_by_samples_whoever_is_missing():
-    mean = ExactMean(LocalCommunicator(), 3, 16, CommunicationMeter())
+    study = StudyConfig(bucket_mib=16 / 2**20)
+    mean = Aggregator(study, LocalCommunicator(), 3, 3, CommunicationMeter())
     updates = [
         Update(torch.full((3,), value, dtype=torch.float64), num, 1, 0.0, 0.0) for value, num in ((1.0, 10), (4.0, 20))
     ]
-    shares = [Share(n, update.num_samples / 40, update) for n, update in enumerate(updates)]
+    shares = [WeightedUpdate(n, update.num_samples / 40, update) for n, update in enumerate(updates)]
     arrived = mean.start(0, shares, asked_samples=40).wait()  # a third client, of 10 samples, died
     assert arrived.num_samples == 30
     assert arrived.delta is not None

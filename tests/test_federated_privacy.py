@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from heartlm.distributed.communicator import LocalCommunicator
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import ExactMean, Share
+from heartlm.federated.aggregate import Aggregator, WeightedUpdate
 from heartlm.federated.client import Update
-from heartlm.federated.masked_mean import MaskedMean
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.privacy import Ledger, Privacy, clip_and_noise, clipped, epsilon_of, secret_generator
-from heartlm.federated.private_mean import PrivateMean
+from heartlm.federated.study_file import StudyConfig
 
 PROMISE = Privacy(clip_norm=0.5, noise_multiplier=1.0, delta=1e-3)
 
@@ -101,11 +100,11 @@ def test_promises_that_cannot_be_made_are_refused(privacy: Privacy, field: str):
         Ledger(privacy, num_clients=10)
 
 
-def shares(size: int) -> list[Share]:
+def shares(size: int) -> list[WeightedUpdate]:
     generator = torch.Generator().manual_seed(1)
     samples = [10, 2000, 500]
     return [
-        Share(
+        WeightedUpdate(
             client,
             number / sum(samples),
             Update(torch.randn(size, generator=generator, dtype=torch.float64), number, 5, 0.5, 0.1),
@@ -114,26 +113,26 @@ def shares(size: int) -> list[Share]:
     ]
 
 
+def private_mean(size: int, secure_sum: bool = False) -> Aggregator:
+    study = StudyConfig(clip_norm=0.5, noise_multiplier=1.0, privacy_delta=1e-3, secure_sum=secure_sum)
+    return Aggregator(study, LocalCommunicator(), size, 3, CommunicationMeter(), known_generator)
+
+
 def test_clients_count_the_same_and_the_noise_is_that_of_the_sum():
-    size, communicator = 20_000, LocalCommunicator()
-    inner = ExactMean(communicator, size, 1 << 20, CommunicationMeter())
-    private = PrivateMean(inner, communicator, Ledger(PROMISE, 3), known_generator)
+    size = 20_000
+    private = private_mean(size)
     mean = private.start(0, shares(size), 2510).wait()
     plain = sum(clipped(share.update.delta, PROMISE.clip_norm) for share in shares(size)) / 3
     assert mean.delta is not None
     assert float((mean.delta.double() - plain).std()) == pytest.approx(0.5 / 3, rel=0.03)
+    assert private.ledger is not None
     assert private.ledger.rounds_of == {0: 1, 1: 1, 2: 1}
 
 
 def test_noise_under_masks_gives_the_same_mean():
     pytest.importorskip("cryptography")
-    size, communicator = 500, LocalCommunicator()
-    means = [
-        PrivateMean(inner, communicator, Ledger(PROMISE, 3), known_generator).start(0, shares(size), 2510).wait().delta
-        for inner in (
-            ExactMean(communicator, size, 1 << 20, CommunicationMeter()),
-            MaskedMean(communicator, size, CommunicationMeter()),
-        )
-    ]
+    size = 500
+    means = [private_mean(size, secure_sum).start(0, shares(size), 2510).wait().delta for secure_sum in (False, True)]
     assert means[0] is not None
+    assert means[1] is not None
     assert torch.equal(means[0].double(), means[1].double())

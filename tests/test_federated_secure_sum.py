@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from heartlm.distributed.communicator import LocalCommunicator
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import ExactMean, Share
+from heartlm.federated.aggregate import Aggregator, WeightedUpdate
 from heartlm.federated.client import Update
-from heartlm.federated.masked_mean import MaskedMean
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.secure_sum import MaskingClient, RoundAbandoned, unmasked_sum
+from heartlm.federated.study_file import StudyConfig
 
 pytest.importorskip("cryptography")
 
@@ -80,11 +80,11 @@ def test_a_client_notices_that_its_key_was_exchanged():
         a.masked(np.arange(5), {"a": b.public_key, "b": b.public_key}, b"")
 
 
-def shares(num_clients: int, size: int) -> list[Share]:
+def shares(num_clients: int, size: int) -> list[WeightedUpdate]:
     generator = torch.Generator().manual_seed(7)
     samples = [100 + 37 * client for client in range(num_clients)]
     return [
-        Share(
+        WeightedUpdate(
             client,
             samples[client] / sum(samples),
             Update(torch.randn(size, generator=generator, dtype=torch.float64) * 1e-2, samples[client], 5, 0.5, 0.1),
@@ -93,13 +93,18 @@ def shares(num_clients: int, size: int) -> list[Share]:
     ]
 
 
-def test_the_mean_of_masked_updates_is_the_exact_mean():
+def mean_by(secure_sum: bool, size: int) -> Aggregator:
+    study = StudyConfig(secure_sum=secure_sum, bucket_mib=0.001)
+    return Aggregator(study, LocalCommunicator(), size, 5, CommunicationMeter())
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_mean_of_masked_updates_is_the_exact_mean(at_once: bool):
     given_shares = shares(num_clients=5, size=1000)
     asked = sum(share.update.num_samples for share in given_shares)
-    exact = ExactMean(LocalCommunicator(), 1000, 1 << 20, CommunicationMeter())
-    hidden = MaskedMean(LocalCommunicator(), 1000, CommunicationMeter(), study="test")
+    exact, hidden = mean_by(False, 1000), mean_by(True, 1000)
     for took_part in (given_shares, given_shares[1:4]):  # all, and some that died while they trained
-        one, other = (each.start(0, took_part, asked).wait() for each in (exact, hidden))
+        one, other = (each.start(0, took_part, asked, at_once).wait() for each in (exact, hidden))
         assert one.num_samples == other.num_samples
         assert one.delta is not None
         assert other.delta is not None
@@ -107,7 +112,7 @@ def test_the_mean_of_masked_updates_is_the_exact_mean():
 
 
 def test_a_client_that_is_left_alone_sends_nothing(capsys: pytest.CaptureFixture[str]):
-    hidden = MaskedMean(LocalCommunicator(), 10, CommunicationMeter())
+    hidden = mean_by(True, 10)
     assert hidden.start(3, shares(1, 10), 100).wait().delta is None
     assert "one client is left" in capsys.readouterr().err
     assert hidden.start(4, [], 100).wait().delta is None

@@ -1,33 +1,52 @@
-"""The weighted mean of what clients changed: from the deltas on each rank to the same mean on all.
+"""The weighted mean of client updates: from the updates of each rank to the same mean on all ranks.
 
-    deltas of this rank ─► × weight ─► fixed point, added up ─► buckets ─► sums over ranks (on their way) ─► mean
+    updates of this rank ─► (clip, noise) ─┬─► × weight ─► fixed point (─► masks) ─► all-reduce by buckets ─┬─► mean
+                                           └─► compressed messages ─► gathered by all ranks ─► added up ────┘
 
-Whole numbers are added, so the mean does not depend on how many ranks there are or how clients are shared out. Each
-bucket is on its way while the next is prepared.
+Integers are added, so the mean does not depend on the number of ranks or on which rank has which client. Each bucket
+is in transit while the next one is prepared. Compressed updates cannot be added in transit, so every rank gathers the
+messages of all clients; a server, as Flower has one, receives each message once. Noise comes before masks and
+compression, so neither costs privacy. Keys of masks are agreed after training: a client that died is in no mask.
 """
 
 from __future__ import annotations
 
+import struct
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heartlm.distributed.communicator import Communicator, Pending
-from heartlm.federated.client import Update
-from heartlm.federated.fixed_point import FixedPoint, FixedPointSum
+from heartlm.federated.client import Update, sample_clients
+from heartlm.federated.compression import NAMES, REMEMBERS, Encoded, ErrorFeedback, compressor
+from heartlm.federated.fixed_point import FixedPoint, FixedPointSum, to_fixed_point
 from heartlm.federated.meter import CommunicationMeter
+from heartlm.federated.partition import Member
+from heartlm.federated.privacy import Ledger, clip_and_noise, privacy_of, secret_generator
+from heartlm.federated.secure_sum import MaskingClient
+from heartlm.federated.study_file import StudyConfig
+from heartlm.files import write_json
+
+LEAST_CLIENTS = 2
+"""A masked sum of fewer clients would show an update, so nothing is sent, and the global weights stay as they are."""
+
+_HEAD = struct.Struct("<IdQ")  # of a compressed message: its bytes, the client's weight, its samples
 
 
 @dataclass(frozen=True)
-class Share:
-    """A client's part in the mean of a round.
+class WeightedUpdate:
+    """An update and its weight in the mean of a round.
 
     Attributes:
         client: its number in the study.
-        weight: its samples over those of all clients asked in the round.
-        update: what it gives.
+        weight: its samples over those of all clients sampled in the round.
+        update: of the client.
     """
 
     client: int
@@ -37,11 +56,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Mean:
-    """What a round gave.
+    """The result of a round.
 
     Attributes:
-        delta: weighted mean of the deltas of clients that took part, `[P]`; None where none did. It may lie where the
-            next mean will be made.
+        delta: weighted mean of the deltas of clients that took part, `[P]`; None if none did. The next round may
+            overwrite it.
         num_samples: of clients that took part.
     """
 
@@ -49,68 +68,39 @@ class Mean:
     num_samples: int
 
 
-class PendingMean(Protocol):
-    """A mean on its way."""
-
-    @property
-    def wants_tests(self) -> bool:
-        """Whether it gets on, or its end is noted, when it is tested."""
-
-    def test(self) -> bool:
-        """Whether it is there; some progress is made."""
-
-    def wait(self) -> Mean:
-        """Wait for it."""
+def mean_of(totals: Tensor, asked_samples: int) -> Mean:
+    """The mean from the sums over clients of weighted deltas, and of samples as the last number; int64 `[P + 1]`."""
+    num_samples = int(totals[-1])
+    return Mean(FixedPoint(totals[:-1], asked_samples / num_samples) if num_samples else None, num_samples)
 
 
 @dataclass(frozen=True)
-class Here:
-    """A mean that is there already.
-
-    Attributes:
-        mean: the mean.
-        wants_tests: it does not.
-    """
+class CompletedMean:
+    """A mean that needs no more communication; has the methods of `PendingReduce`."""
 
     mean: Mean
     wants_tests: bool = False
 
     def test(self) -> bool:
-        """It is there."""
+        """Whether it has arrived: always."""
         return True
 
     def wait(self) -> Mean:
-        """Return it."""
+        """The mean."""
         return self.mean
 
 
-class Aggregator(Protocol):
-    """Makes the mean of a round; all ranks call it alike."""
-
-    def start(
-        self, round_index: int, shares: Sequence[Share], asked_samples: int, at_once: bool = False
-    ) -> PendingMean:
-        """Send the shares of this rank's clients on their way.
-
-        Args:
-            round_index: from 0.
-            shares: of this rank, by client; may be empty.
-            asked_samples: of all clients asked in the round, which the weights are shares of.
-            at_once: whether nothing is computed meanwhile, so that the sum may be waited for here.
-        """
-
-
-class Flight:
-    """What the mean of a round is made of, on its way.
+class PendingReduce:
+    """A mean whose sums or messages are in transit.
 
     Args:
-        communicator: it is on its way with.
-        pending: what has to be there.
-        meter: told of what is waited for.
+        communicator: that carries them.
+        pending: what has to arrive.
+        meter: notes what this rank waits for.
         mean: makes the mean of what `pending` gave.
 
     Attributes:
-        wants_tests: whether it gets on, or its end is noted, when it is tested.
+        wants_tests: whether it progresses, or its arrival is noted, only when it is tested.
     """
 
     def __init__(
@@ -124,77 +114,210 @@ class Flight:
         self._pending, self._meter, self._mean = pending, meter, mean
 
     def test(self) -> bool:
-        """Whether it is there; some progress is made."""
+        """Whether it has arrived; makes some progress."""
         with self._meter.exposed(), self._meter.call():
-            there = all(each.test() for each in self._pending)
-        self.wants_tests = self.wants_tests and not there
-        return there
+            arrived = all(each.test() for each in self._pending)
+        self.wants_tests = self.wants_tests and not arrived
+        return arrived
 
     def wait(self) -> Mean:
-        """Wait for it."""
+        """Wait until it has arrived."""
         with self._meter.exposed():
             with self._meter.call():
-                there = [each.wait() for each in self._pending]
+                arrived = [each.wait() for each in self._pending]
             self._meter.landed(max(each.there_s for each in self._pending))
-            return self._mean(there)
+            return self._mean(arrived)
 
 
-class _Bucket(NamedTuple):
-    """Parameters that are sent as one: from `begin` to `end`, their sums, and what these weigh.
-
-    The last bucket has the samples behind its parameters.
-    """
-
-    begin: int
-    end: int
-    sums: Tensor
-    num_bytes: int
+PendingMean = CompletedMean | PendingReduce
 
 
-class ExactMean:
-    """Adds up in fixed point, see `heartlm.federated.fixed_point`.
+class Aggregator:
+    """Makes the mean of each round, as the study's `compression`, `secure_sum` and privacy settings say.
 
     Args:
+        study: settings.
         communicator: of the ranks.
         num_parameters: P.
-        bucket_bytes: that are sent as one.
-        meter: told of everything that is sent and waited for.
+        num_clients: of the study.
+        meter: notes what is sent and waited for.
+        noise: makes the generator of the noise of differential privacy.
+
+    Raises:
+        HeartlmError: the privacy that the study asks for is impossible with this number of clients.
+
+    Attributes:
+        ledger: how often each client took part; None without differential privacy.
     """
 
     def __init__(
-        self, communicator: Communicator, num_parameters: int, bucket_bytes: int, meter: CommunicationMeter
+        self,
+        study: StudyConfig,
+        communicator: Communicator,
+        num_parameters: int,
+        num_clients: int,
+        meter: CommunicationMeter,
+        noise: Callable[[], torch.Generator] = secret_generator,
     ) -> None:
-        self._communicator, self._meter = communicator, meter
-        self._sum = FixedPointSum(num_parameters + 1)
-        self._deltas = self._sum.whole[:num_parameters]
-        size, self._buckets = max(1, bucket_bytes // self._sum.whole.element_size()), list[_Bucket]()
-        for begin in range(0, num_parameters + 1, size):
-            sums = self._sum.whole[begin : begin + size]
-            self._buckets.append(_Bucket(begin, min(begin + size, num_parameters), sums, sums.nbytes))
+        self._study, self._communicator, self._meter, self._noise = study, communicator, meter, noise()
+        self._sum = FixedPointSum(num_parameters + 1)  # the last number: samples of clients that took part
+        self._memories = dict[int, ErrorFeedback]()
+        privacy = privacy_of(study)
+        self.ledger = None if privacy is None else Ledger(privacy, num_clients)
 
     def start(
-        self, round_index: int, shares: Sequence[Share], asked_samples: int, at_once: bool = False
+        self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int, at_once: bool = False
     ) -> PendingMean:
-        """Send what this rank's clients changed; the samples of those that took part travel as the last number."""
-        pending = list[Pending]()
-        with self._meter.exposed():
-            parts = [(share.update.delta, share.weight) for share in shares]
-            self._sum[-1] = sum(share.update.num_samples for share in shares)
-            if at_once:
-                self._sum.fill(0, len(self._deltas), parts)
-                with self._meter.call():
-                    self._communicator.sum(self._sum.whole)
-                self._meter.sent(self._sum.whole.nbytes, arrived=True)
-                return Here(self._mean(asked_samples))
-            for bucket in self._buckets:
-                self._sum.fill(bucket.begin, bucket.end, parts)
-                with self._meter.call():
-                    pending.append(self._communicator.start_sum(bucket.sums))
-                self._meter.sent(bucket.num_bytes)
-        return Flight(self._communicator, pending, self._meter, lambda _: self._mean(asked_samples))
+        """Send the updates of this rank's clients; all ranks call it alike.
 
-    def _mean(self, asked_samples: int) -> Mean:
-        num_samples = self._sum[-1]
-        if num_samples == 0:
-            return Mean(None, 0)
-        return Mean(FixedPoint(self._deltas, asked_samples / num_samples), num_samples)
+        Args:
+            round_index: from 0.
+            updates: of this rank, by client; may be empty.
+            asked_samples: of all clients sampled in the round, to which the weights relate.
+            at_once: whether nothing is computed meanwhile, so that the sum may be waited for here.
+        """
+        if self.ledger is not None:
+            here = [each.client for each in updates]
+            clients = [client for rank in self._communicator.gather_objects(here) for client in rank]
+            self.ledger.took_part(sorted(clients))
+            asked_samples = len(clients)
+            updates = [with_privacy(each, self._study, len(clients), self._noise) for each in updates]
+        with self._meter.exposed():
+            if self._study.compression != "none":
+                return self._gather(round_index, updates, asked_samples)
+            if self._study.secure_sum:
+                if not self._fill_masked(round_index, updates):
+                    return CompletedMean(Mean(None, 0))
+                parts = None
+            else:
+                parts = [(each.update.delta, each.weight) for each in updates]
+                self._sum[-1] = sum(each.update.num_samples for each in updates)
+            totals, pending = self._sum.whole, list[Pending]()
+            num_parameters = len(totals) - 1
+            if at_once:
+                if parts is not None:
+                    self._sum.fill(0, num_parameters, parts)
+                with self._meter.call():
+                    self._communicator.sum(totals)
+                self._meter.sent(totals.nbytes, arrived=True)
+                return CompletedMean(mean_of(totals, asked_samples))
+            size = max(1, round(self._study.bucket_mib * 2**20) // totals.element_size())
+            for begin in range(0, len(totals), size):
+                bucket = totals[begin : begin + size]
+                if parts is not None:
+                    self._sum.fill(begin, min(begin + size, num_parameters), parts)
+                with self._meter.call():
+                    pending.append(self._communicator.start_sum(bucket))
+                self._meter.sent(bucket.nbytes)
+        return PendingReduce(self._communicator, pending, self._meter, lambda _: mean_of(totals, asked_samples))
+
+    def _fill_masked(self, round_index: int, updates: Sequence[WeightedUpdate]) -> bool:
+        """Agree on keys and fill the sums with masked numbers; False if too few clients are left to hide one."""
+        clients = {each.client: MaskingClient(str(each.client)) for each in updates}
+        own_keys = {client.name: client.public_key for client in clients.values()}
+        with self._meter.call():
+            keys = {name: key for each in self._communicator.gather_objects(own_keys) for name, key in each.items()}
+        self._meter.sent(sum(map(len, own_keys.values())))
+        if len(keys) < LEAST_CLIENTS:
+            if clients:
+                print(f"round {round_index + 1}: one client is left, its update is not sent", file=sys.stderr)
+            return False
+        self._sum.whole.zero_()
+        for each in updates:
+            masked = clients[each.client].masked(numbers_of(each), keys, mask_context(self._study, round_index))
+            self._sum.whole += torch.from_numpy(masked)
+        return True
+
+    def _gather(self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int) -> PendingMean:
+        """Compress the updates of this rank and send them to every rank."""
+        messages = b""
+        for each in updates:
+            memory = self._memories.setdefault(each.client, ErrorFeedback())
+            message = compressed(each.update.delta, self._study, each.client, round_index, memory)
+            messages += _HEAD.pack(len(message), each.weight, each.update.num_samples) + message
+        with self._meter.call():
+            longest = max(self._communicator.gather_objects(len(messages)))
+        payload = torch.zeros(longest, dtype=torch.uint8)
+        payload[: len(messages)] = torch.from_numpy(np.frombuffer(messages, np.uint8).copy())
+        with self._meter.call():
+            pending = self._communicator.start_gather(payload)
+        self._meter.sent(longest)
+
+        def mean(arrived: Sequence[Tensor]) -> Mean:
+            total = torch.zeros_like(self._sum.whole)
+            for row in arrived[0]:  # uint8 [longest]: messages of one rank, then zeros
+                text, place = row.numpy().tobytes(), 0
+                while place < len(text) and (head := _HEAD.unpack_from(text, place))[0]:
+                    length, weight, samples = head
+                    place += _HEAD.size + length
+                    total[:-1] += to_fixed_point(decompressed(text[place - length : place]) * weight)
+                    total[-1] += samples
+            return mean_of(total, asked_samples)
+
+        return PendingReduce(self._communicator, [pending], self._meter, mean)
+
+    def residual_state(self, client: int) -> dict[str, Tensor]:
+        """What compression has not yet sent of the updates of `client`, float32 `[P]`; empty if nothing."""
+        memory = self._memories.get(client)
+        return {} if memory is None or memory.residual is None else {"owed": torch.from_numpy(memory.residual)}
+
+    def restore_residual(self, client: int, kept: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Take what `residual_state` gave out of `kept`, and return the rest, which is the client's own."""
+        own = dict(kept)
+        if (owed := own.pop("owed", None)) is not None:
+            self._memories[client] = ErrorFeedback(owed.numpy())
+        return own
+
+    def replay_accounting(self, members: Sequence[Member], num_rounds: int) -> None:
+        """Count the rounds before a study was resumed: all sampled clients are taken to have taken part."""
+        if self.ledger is not None:
+            for round_index in range(num_rounds):
+                self.ledger.took_part(sample_clients(self._study, members, round_index))
+
+    def write_privacy(self, folder: Path) -> None:
+        """Write `privacy.json` into the folder of a study and print its sentence; nothing without privacy.
+
+        Raises:
+            HeartlmError: Opacus is not installed, or the file cannot be written.
+        """
+        if self.ledger is not None and (statement := self.ledger.statement()) is not None:
+            write_json(folder / "privacy.json", {**asdict(self.ledger.privacy), **asdict(statement)})
+            print(f"privacy: {statement.words}", file=sys.stderr, flush=True)
+
+
+def with_privacy(
+    weighted: WeightedUpdate, study: StudyConfig, num_clients: int, generator: torch.Generator
+) -> WeightedUpdate:
+    """A clipped update with its part of the noise and the same weight as all `num_clients` of the round.
+
+    Without differential privacy it is returned as it is.
+    """
+    privacy = privacy_of(study)
+    if privacy is None:
+        return weighted
+    delta = clip_and_noise(weighted.update.delta, privacy, num_clients, generator)
+    return WeightedUpdate(weighted.client, 1 / num_clients, replace(weighted.update, delta=delta, num_samples=1))
+
+
+def numbers_of(weighted: WeightedUpdate) -> NDArray[np.int64]:
+    """What a client adds to a masked sum: weighted delta in fixed point, then samples; int64 `[P + 1]`."""
+    samples = torch.tensor([weighted.update.num_samples])
+    return torch.cat([to_fixed_point(weighted.update.delta * weighted.weight), samples]).numpy()
+
+
+def mask_context(study: StudyConfig, round_index: int) -> bytes:
+    """What masks of a round are derived from, next to the keys."""
+    return f"seed {study.seed} round {round_index}".encode()
+
+
+def compressed(delta: Tensor, study: StudyConfig, client: int, round_index: int, memory: ErrorFeedback) -> bytes:
+    """The message of a client: its delta, float64 `[P]`, as `study` says; what is lost goes to `memory`."""
+    by = compressor(study.compression, top_k=study.top_k, seed=(study.seed, client, round_index))
+    vector = delta.numpy().astype(np.float32)
+    return (memory.encode(vector, by) if study.compression in REMEMBERS else by.encode(vector)).to_bytes()
+
+
+def decompressed(message: bytes) -> Tensor:
+    """The delta in a message, float64 `[P]`."""
+    encoded = Encoded.from_bytes(message)
+    return torch.from_numpy(compressor(NAMES[encoded.kind]).decode(encoded)).double()

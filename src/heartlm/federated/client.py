@@ -1,15 +1,23 @@
-"""Who learns: a client has patients nobody else sees, and gives away nothing but what training on them changed.
+"""Clients of a federated study: which are sampled in a round, what each is asked to do, and what it returns.
 
-global vector ─► client: some local steps on its own patients ─► Update (how the vector should change)
+global vector ─► client: local steps on its own patients ─► Update (how the vector should change)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
+
+from heartlm.federated.partition import Member
+from heartlm.federated.study_file import StudyConfig
+from heartlm.kernels.draws import Stream, draws, uniform
+
+ASKED_STREAM, SLOW_STREAM, LOST_STREAM = 12, 13, 14
 
 
 @dataclass(frozen=True)
@@ -37,13 +45,13 @@ class ClientLost(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True)
-class Errand:
+class ClientTask:
     """What a client is asked to do in a round.
 
     Attributes:
         round_index: from 0.
         num_steps: local steps at most.
-        deadline_s: seconds after which no further step is begun; None for no deadline.
+        deadline_s: seconds after which no further step is started; None for no deadline.
         dies_after: local steps after which it dies, to see what becomes of the rest; None where it lives.
     """
 
@@ -54,7 +62,7 @@ class Errand:
 
 
 Between = Callable[[], None]
-"""Called between local steps, so that sums that are on their way get on."""
+"""Called between local steps, so that pending sums progress."""
 
 
 def nothing() -> None:
@@ -72,7 +80,7 @@ class Client(Protocol):
     def num_samples(self) -> int:
         """Training samples: its weight in the mean."""
 
-    def train(self, global_vector: Tensor, errand: Errand, between: Between = nothing) -> Update:
+    def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
         """Take local steps from `global_vector`, float32 `[P]` in main memory, which stays as it is.
 
         Raises:
@@ -84,3 +92,29 @@ class Client(Protocol):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take up what `state` gave."""
+
+
+def sample_clients(study: StudyConfig, members: Sequence[Member], round_index: int) -> dict[int, ClientTask]:
+    """The tasks of the clients sampled in round `round_index`, by client number, ascending.
+
+    A pure function of seed, round and client. A straggler has done a number of steps, uniform from one to one less than
+    all, when the deadline comes; a client that fails does so before one of its steps, each equally likely.
+    """
+    num = len(members)
+
+    def chances(use: int, size: int) -> NDArray[np.float64]:
+        return uniform(draws(Stream(study.seed, round_index, use), 0, size))
+
+    order = np.argsort(chances(ASKED_STREAM, num), kind="stable")
+    asked = sorted(int(client) for client in order[: max(1, round(study.participation * num))])
+    slow, how_slow = chances(SLOW_STREAM, 2 * num).reshape(num, 2).T
+    lost, how_soon = chances(LOST_STREAM, 2 * num).reshape(num, 2).T
+    result = dict[int, ClientTask]()
+    for client in asked:
+        steps = study.local_steps
+        if slow[client] < study.stragglers:
+            steps = int(how_slow[client] * study.local_steps)
+            steps = 0 if study.late == "drop" else max(1, steps)
+        dies = int(how_soon[client] * max(1, steps)) if lost[client] < study.failures else None
+        result[client] = ClientTask(round_index, steps, study.deadline_s, dies)
+    return result

@@ -15,8 +15,8 @@ from heartlm.distributed.communicators import KnownToAll, agreed, communicator_o
 from heartlm.distributed.parallel import has_gone, reason_of
 from heartlm.distributed.ranks import ToldElsewhere
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregators import aggregator_of, catch_up, owed_by, take_up, write_promise
-from heartlm.federated.client import Between, Client
+from heartlm.federated.aggregate import Aggregator
+from heartlm.federated.client import Between, Client, nothing
 from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import Learning, LocalClient
@@ -130,14 +130,14 @@ def ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) -
         else:
             clients[number] = LocalClient(number, name, num_samples, learning, study, {})
     meter = CommunicationMeter()
-    aggregator = aggregator_of(study, len(members), communicator, len(learning.flat), meter)
+    aggregator = Aggregator(study, communicator, len(learning.flat), len(members), meter)
     if study.resume is None and rank == 0:
         folder.start(study, {"clients": [vars(member) for member in members], "left_out": patients.left_out})
     if study.resume is not None and (first := folder.last_round()):
         folder.load_server(server, first)
-        catch_up(aggregator, study, members, first)
+        aggregator.replay_accounting(members, first)
         for number, client in clients.items():
-            client.load_state(take_up(aggregator, number, folder.load_client(first, number)))
+            client.load_state(aggregator.restore_residual(number, folder.load_client(first, number)))
     evaluation = Evaluation(learning, communicator)
     return Rounds(study, members, clients, server, aggregator, meter, evaluation, rank), evaluation
 
@@ -149,11 +149,11 @@ def run_rounds(
     if communicator.rank == 0:
         folder.truncate_metrics(rounds.server.round_index)
     rounds.run(lambda: _save(rounds, folder, communicator))
-    scores = evaluation.final(rounds.server.vector)
+    scores = evaluation(rounds.server.vector, final=True)
     if communicator.rank != 0:
         return {}
     evaluation.learning.save(folder.model)
-    write_promise(rounds.aggregator, folder.path)
+    rounds.aggregator.write_privacy(folder.path)
     folder.finish(scores)
     return summary(scores)
 
@@ -162,7 +162,7 @@ def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> No
     """Save where the study stands; every rank writes the state of its own clients."""
     server = rounds.server
     for number, client in rounds.clients.items():
-        folder.save_client(server.round_index, number, client.state() | owed_by(rounds.aggregator, number))
+        folder.save_client(server.round_index, number, client.state() | rounds.aggregator.residual_state(number))
     lines = [line for part in communicator.gather_objects(rounds.lines) for line in part]
     rounds.lines.clear()
     if communicator.rank == 0:
@@ -180,15 +180,8 @@ class Evaluation:
     def __init__(self, learning: Learning, communicator: Communicator) -> None:
         self.learning, self._communicator = learning, communicator
 
-    def __call__(self, vector: Tensor, between: Between, last: bool) -> Line:
-        """Scores in short, on the first rank."""
-        return self._scores(vector, between, final=False)
-
-    def final(self, vector: Tensor) -> Line:
-        """Scores with confidence intervals, on the first rank."""
-        return self._scores(vector, lambda: None, final=True)
-
-    def _scores(self, vector: Tensor, between: Between, final: bool) -> dict[str, Any]:
+    def __call__(self, vector: Tensor, between: Between = nothing, final: bool = False) -> Line:
+        """Scores in short, or `final` ones with confidence intervals; on the first rank."""
         self.learning.flat.load(vector)
         part = self.learning.evaluate(self._communicator.rank, self._communicator.size, between)
         parts = self._communicator.gather_objects(part)

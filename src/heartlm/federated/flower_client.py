@@ -18,19 +18,19 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from heartlm.federated.aggregate import compressed
 from heartlm.federated.client import ClientLost
-from heartlm.federated.compressed_mean import compressed
 from heartlm.federated.compression import ErrorFeedback
 from heartlm.federated.flower_masks import announce, masked_sum
 from heartlm.federated.flower_messages import (
     Told,
-    errands_of,
     keep_in,
     kept_in,
     members_of,
     message,
     patients_told,
     read,
+    tasks_of,
     update_told,
 )
 from heartlm.federated.language import CorpusPatients
@@ -60,15 +60,15 @@ def who(asked: Message, context: Context) -> Message:
 def train(asked: Message, context: Context) -> Message:
     """Let the clients of this node take their local steps."""
     told, vectors = read(asked.content)
-    study, members, errands = _study(told, context), members_of(told), errands_of(told)
+    study, members, tasks = _study(told, context), members_of(told), tasks_of(told)
     torch.set_num_threads(study.threads)
-    learning = _learning(study, members, list(errands), told["class_counts"])
+    learning = _learning(study, members, list(tasks), told["class_counts"])
     answers, deltas = dict[str, Told](), dict[str, Tensor]()
-    for number, errand in errands.items():
+    for number, task in tasks.items():
         member, kept = members[number], kept_in(context, f"client-{number}")
         client = LocalClient(number, member.name, member.num_samples, learning, study, kept)
         try:
-            update = client.train(vectors["global"], errand)
+            update = client.train(vectors["global"], task)
         except ClientLost as error:
             answers[str(number)] = {"lost": str(error)}
             continue
@@ -77,7 +77,7 @@ def train(asked: Message, context: Context) -> Message:
         if study.secure_sum:
             answers[str(number)] |= {"public_key": announce(number, update.delta, context)}
         else:
-            deltas[str(number)] = _sent(update.delta, study, number, errand.round_index, context)
+            deltas[str(number)] = _sent(update.delta, study, number, task.round_index, context)
     return Message(message({"updates": answers}, deltas), reply_to=asked)
 
 

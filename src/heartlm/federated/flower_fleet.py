@@ -1,6 +1,6 @@
 """The clients of a study behind a Flower grid: all nodes are asked at once, and each client looks like a local one.
 
-    Rounds ─ train(client 0) ─► fleet ─ errands of the whole round ─► nodes, side by side
+    Rounds ─ train(client 0) ─► fleet ─ tasks of the whole round ─► nodes, side by side
            ─ train(client 1) ─► (is there already)
 
 `Rounds` asks client after client; the first question of a round goes out to all nodes that host a client of the round,
@@ -21,15 +21,14 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.client import Between, ClientLost, Errand, Update, nothing
-from heartlm.federated.compressed_mean import decompressed
-from heartlm.federated.errands import errands
+from heartlm.federated.aggregate import decompressed
+from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing, sample_clients
 from heartlm.federated.flower_messages import (
     Told,
-    errands_told,
     message,
     patients_of,
     read,
+    tasks_told,
     update_of,
 )
 from heartlm.federated.partition import Member, Patient, partition
@@ -76,27 +75,27 @@ class Fleet:
         """Every client, by number."""
         return {number: RemoteClient(self, number, member) for number, member in enumerate(self.members)}
 
-    def answer(self, number: int, global_vector: Tensor, errand: Errand) -> Update:
-        """What client `number` gives in the round of its errand.
+    def answer(self, number: int, global_vector: Tensor, task: ClientTask) -> Update:
+        """What client `number` gives in the round of its task.
 
         Raises:
             ClientLost: it died, or its node did not answer.
         """
-        if errand.round_index != self._round_index:
+        if task.round_index != self._round_index:
             self._public_keys.clear()
-            self._answers = self._train(global_vector, errands(self._study, self.members, errand.round_index))
-            self._round_index = errand.round_index
+            self._answers = self._train(global_vector, sample_clients(self._study, self.members, task.round_index))
+            self._round_index = task.round_index
         answer = self._answers.get(number, "its node did not answer")
         if isinstance(answer, str):
             raise ClientLost(answer)
         return answer
 
-    def _train(self, global_vector: Tensor, asked: Mapping[int, Errand]) -> dict[int, Update | str]:
+    def _train(self, global_vector: Tensor, asked: Mapping[int, ClientTask]) -> dict[int, Update | str]:
         counts = np.sum([patient.class_counts for patient in self.patients], axis=0).tolist()
         contents = dict[int, RecordDict]()
         for node in sorted({self.home[number] for number in asked}):
-            there = {number: errand for number, errand in asked.items() if self.home[number] == node}
-            told = {"study": self._settings, "class_counts": counts, **errands_told(there, self.members)}
+            there = {number: task for number, task in asked.items() if self.home[number] == node}
+            told = {"study": self._settings, "class_counts": counts, **tasks_told(there, self.members)}
             contents[node] = message(told, {"global": global_vector})
         round_index = next(iter(asked.values())).round_index
         found = dict[int, Update | str]()
@@ -187,13 +186,13 @@ class RemoteClient:
         """Training samples."""
         return self.member.num_samples
 
-    def train(self, global_vector: Tensor, errand: Errand, between: Between = nothing) -> Update:
+    def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
         """Let its node take local steps.
 
         Raises:
             ClientLost: it died, or its node did not answer.
         """
-        return self.fleet.answer(self.number, global_vector, errand)
+        return self.fleet.answer(self.number, global_vector, task)
 
     def state(self) -> dict[str, Tensor]:
         """Nothing here: what it keeps never leaves its node."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,11 +19,23 @@ import torch
 from flwr.app import Context
 from torch import Tensor
 
-from heartlm.federated.aggregate import Here, Mean, PendingMean, Share
+from heartlm.distributed.communicator import LocalCommunicator
+from heartlm.federated.aggregate import (
+    LEAST_CLIENTS,
+    Aggregator,
+    CompletedMean,
+    Mean,
+    PendingMean,
+    WeightedUpdate,
+    mask_context,
+    mean_of,
+    numbers_of,
+    with_privacy,
+)
 from heartlm.federated.client import Update
 from heartlm.federated.flower_messages import Told, keep_in, kept_in
-from heartlm.federated.masked_mean import LEAST_CLIENTS, numbers_of, summed
-from heartlm.federated.privacy import Ledger, clip_and_noise, privacy_of, secret_generator
+from heartlm.federated.meter import CommunicationMeter
+from heartlm.federated.privacy import secret_generator
 from heartlm.federated.secure_sum import MaskingClient, RoundAbandoned
 from heartlm.federated.study_file import StudyConfig
 
@@ -43,60 +54,47 @@ def announce(number: int, delta: Tensor, context: Context) -> str:
 def masked_sum(study: StudyConfig, told: Told, num_samples: dict[int, int], context: Context) -> Tensor:
     """The masked numbers of this node's clients, added up, int64 `[P + 1]`; keys and deltas are forgotten."""
     keys = {name: bytes.fromhex(key) for name, key in told["public_keys"].items()}
-    words = f"seed {study.seed} round {told['round']}".encode()
+    noise = secret_generator()
     total: Tensor | None = None
     for name, weight in told["weights"].items():
         kept = kept_in(context, f"masks-{name}")
         del context.state[f"masks-{name}"]
-        share = _share(study, int(name), weight, kept["delta"], num_samples[int(name)], len(keys))
+        update = Update(kept["delta"], num_samples[int(name)], 0, 0.0, 0.0)
+        weighted = with_privacy(WeightedUpdate(int(name), weight, update), study, len(keys), noise)
         client = MaskingClient(name, kept["key"].numpy().tobytes())
-        masked = torch.from_numpy(client.masked(numbers_of(share).numpy(), keys, words))
+        masked = torch.from_numpy(client.masked(numbers_of(weighted), keys, mask_context(study, told["round"])))
         total = masked if total is None else total + masked
     assert total is not None, "nodes are asked for clients of theirs"
     return total
 
 
-def _share(study: StudyConfig, number: int, weight: float, delta: Tensor, samples: int, num_clients: int) -> Share:
-    """What a client gives to the sum; with privacy a bounded update with noise, of the same weight for all."""
-    update, privacy = Update(delta, samples, 0, 0.0, 0.0), privacy_of(study)
-    if privacy is None:
-        return Share(number, weight, update)
-    noisy = clip_and_noise(delta, privacy, num_clients, secret_generator())
-    return Share(number, 1 / num_clients, replace(update, delta=noisy, num_samples=1))
-
-
-class RemoteMaskedMean:
+class RemoteMaskedMean(Aggregator):
     """The mean of a round from sums that nodes masked.
 
     Args:
         fleet: the clients.
         study: settings.
-
-    Raises:
-        HeartlmError: privacy that cannot be promised to so many clients.
-
-    Attributes:
-        ledger: who took part how often, where something is promised.
+        num_parameters: P.
+        meter: unused, because nodes communicate.
     """
 
-    def __init__(self, fleet: Fleet, study: StudyConfig) -> None:
-        privacy = privacy_of(study)
+    def __init__(self, fleet: Fleet, study: StudyConfig, num_parameters: int, meter: CommunicationMeter) -> None:
+        super().__init__(study, LocalCommunicator(), num_parameters, len(fleet.members), meter)
         self._fleet = fleet
-        self.ledger = None if privacy is None else Ledger(privacy, len(fleet.members))
 
     def start(
-        self, round_index: int, shares: Sequence[Share], asked_samples: int, at_once: bool = False
+        self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int, at_once: bool = False
     ) -> PendingMean:
-        """Let nodes mask and add up what they have put aside."""
-        if len(shares) < LEAST_CLIENTS:
-            print(f"round {round_index + 1}: {len(shares)} clients are left, nothing is sent", file=sys.stderr)
-            return Here(Mean(None, 0))
+        """Let nodes mask and add up the updates that they keep."""
+        if len(updates) < LEAST_CLIENTS:
+            print(f"round {round_index + 1}: {len(updates)} clients are left, nothing is sent", file=sys.stderr)
+            return CompletedMean(Mean(None, 0))
         if self.ledger is not None:
-            self.ledger.took_part(share.client for share in shares)
-            asked_samples = len(shares)
+            self.ledger.took_part(each.client for each in updates)
+            asked_samples = len(updates)
         try:
-            totals = self._fleet.masked_sum(round_index, {share.client: share.weight for share in shares})
+            totals = self._fleet.masked_sum(round_index, {each.client: each.weight for each in updates})
         except RoundAbandoned as error:
             print(f"round {round_index + 1}: {error}", file=sys.stderr)
-            return Here(Mean(None, 0))
-        return Here(summed(totals, asked_samples))
+            return CompletedMean(Mean(None, 0))
+        return CompletedMean(mean_of(totals, asked_samples))

@@ -1,7 +1,7 @@
 """What server and nodes say to each other, as records of Flower.
 
     server ─ query: who are your patients? ─► node ─► patients: names, databases, counts of beats
-    server ─ train: global vector, errands ─► node ─► for each client: delta, or that it was lost
+    server ─ train: global vector, tasks ─► node ─► for each client: delta, or that it was lost
 
 Vectors travel as arrays of their own type, everything else as one text of JSON.
 """
@@ -19,7 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.client import Errand, Update
+from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.partition import Member, Patient
 
 Told = dict[str, Any]
@@ -59,17 +59,17 @@ def patients_of(told: Told) -> list[Patient]:
     ]
 
 
-def errands_told(errands: Mapping[int, Errand], members: Sequence[Member]) -> Told:
+def tasks_told(tasks: Mapping[int, ClientTask], members: Sequence[Member]) -> Told:
     """What clients of a node are asked to do, and who all clients are."""
     return {
-        "errands": {str(number): asdict(errand) for number, errand in errands.items()},
+        "tasks": {str(number): asdict(task) for number, task in tasks.items()},
         "members": [vars(member) for member in members],
     }
 
 
-def errands_of(told: Told) -> dict[int, Errand]:
+def tasks_of(told: Told) -> dict[int, ClientTask]:
     """What clients, by number, are asked to do."""
-    return {int(number): Errand(**errand) for number, errand in told["errands"].items()}
+    return {int(number): ClientTask(**task) for number, task in told["tasks"].items()}
 
 
 def members_of(told: Told) -> list[Member]:

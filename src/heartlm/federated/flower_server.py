@@ -18,7 +18,6 @@ from flwr.serverapp import Grid, ServerApp
 from heartlm.distributed.communicator import LocalCommunicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.aggregators import aggregator_of
 from heartlm.federated.federate import Evaluation, run_rounds, strategy_of
 from heartlm.federated.flower_client import patients_of
 from heartlm.federated.flower_fleet import Fleet
@@ -62,16 +61,13 @@ def run_study(study: StudyConfig, fleet: Fleet) -> None:
     folder.start(study, {"clients": [vars(member) for member in fleet.members], "left_out": patients.left_out})
     learning = patients.learning(fleet.members, [], 0, 1)
     server = Server(learning.flat.on_host(), strategy_of(study))
-    aggregator = _aggregator(study, fleet, communicator, len(learning.flat), meter)
+    # Nodes compress and mask: the rest of privacy, and plain sums, are left to the server.
+    num_parameters, uncompressed = len(learning.flat), replace(study, compression="none")
+    aggregator = (
+        RemoteMaskedMean(fleet, study, num_parameters, meter)
+        if study.secure_sum
+        else Aggregator(uncompressed, communicator, num_parameters, len(fleet.members), meter)
+    )
     evaluation = Evaluation(learning, communicator)
     rounds = Rounds(study, fleet.members, fleet.clients(), server, aggregator, meter, evaluation)
     run_rounds(rounds, evaluation, folder, communicator)
-
-
-def _aggregator(
-    study: StudyConfig, fleet: Fleet, communicator: LocalCommunicator, num_parameters: int, meter: CommunicationMeter
-) -> Aggregator:
-    """What is left to the server of compressing, masking and privacy: nodes compress and mask themselves."""
-    if study.secure_sum:
-        return RemoteMaskedMean(fleet, study)
-    return aggregator_of(replace(study, compression="none"), len(fleet.members), communicator, num_parameters, meter)

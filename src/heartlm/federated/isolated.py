@@ -1,6 +1,6 @@
 """Clients in processes of their own: one that is killed, or runs out of memory, loses its round and harms nobody else.
 
-    rank ──(errand, global weights, what was kept)──► process of a client ──(update, what to keep)──► rank
+    rank ──(task, global weights, what was kept)──► process of a client ──(update, what to keep)──► rank
 
 The process is started anew in the next round that asks for the client, and takes up what the client kept before the
 round it died in, which the rank holds. Processes are spawned, not forked: a forked copy of an MPI process is of no use.
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.client import Between, ClientLost, Errand, Update, nothing
+from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing
 from heartlm.federated.local import LocalClient
 from heartlm.training.full_speed import at_full_speed
 
@@ -53,7 +53,7 @@ class IsolatedClient:
         """Of its process; None while it has none."""
         return None if self._process is None else self._process.pid
 
-    def train(self, global_vector: Tensor, errand: Errand, between: Between = nothing) -> Update:
+    def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
         """Let its process take local steps.
 
         Raises:
@@ -62,7 +62,7 @@ class IsolatedClient:
         """
         connection = self._connected()
         try:
-            connection.send((errand, global_vector.numpy(), {key: each.numpy() for key, each in self.kept.items()}))
+            connection.send((task, global_vector.numpy(), {key: each.numpy() for key, each in self.kept.items()}))
             while not connection.poll(LOOK_EVERY_S):
                 between()
             answer = connection.recv()
@@ -112,16 +112,16 @@ class IsolatedClient:
 
 @at_full_speed()
 def _serve(connection: Connection[Any, Any], make: MakeClient) -> None:
-    """The process of a client: answers errands until nobody is there to give any."""
+    """The process of a client: answers tasks until nobody is there to give any."""
     client = make()
     while True:
         try:
-            errand, global_vector, kept = connection.recv()
+            task, global_vector, kept = connection.recv()
         except EOFError:
             return
         client.load_state({key: torch.from_numpy(each) for key, each in kept.items()})
         try:
-            update = client.train(torch.from_numpy(global_vector), errand)
+            update = client.train(torch.from_numpy(global_vector), task)
         except (ClientLost, HeartlmError) as error:
             connection.send(error)
             continue

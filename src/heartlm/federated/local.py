@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from heartlm.federated.client import Between, ClientLost, Errand, Update, nothing
+from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.scores import Scores
 from heartlm.federated.study_file import StudyConfig
@@ -64,25 +64,25 @@ class LocalClient:
     study: StudyConfig
     kept: dict[str, Tensor]
 
-    def train(self, global_vector: Tensor, errand: Errand, between: Between = nothing) -> Update:
+    def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
         """Take local steps from `global_vector`.
 
         Raises:
-            ClientLost: it died, as the errand said.
+            ClientLost: it died, as the task said.
         """
         begin_s, study, learning = time.perf_counter(), self.study, self.learning
         learning.flat.load(global_vector)
         restore(learning.optimizer, self.kept if study.keep_optimizer else {})
         anchors = learning.flat.views(learning.flat.vector.clone()) if study.strategy == "fedprox" else []
         losses = list[Tensor]()
-        for step in range(errand.num_steps):
-            if errand.dies_after == step:
+        for step in range(task.num_steps):
+            if task.dies_after == step:
                 raise ClientLost(f"died before local step {step + 1}")
-            if errand.deadline_s is not None and time.perf_counter() - begin_s > errand.deadline_s:
+            if task.deadline_s is not None and time.perf_counter() - begin_s > task.deadline_s:
                 break
-            losses.append(learning.gradients(self.number, errand.round_index * study.local_steps + step))
+            losses.append(learning.gradients(self.number, task.round_index * study.local_steps + step))
             self._hold_back(anchors)
-            learning.step(self._rate(errand.round_index * study.local_steps + step))
+            learning.step(self._rate(task.round_index * study.local_steps + step))
             between()
         delta = learning.flat.vector.detach().cpu().double().sub_(global_vector)
         loss = float(torch.stack(losses).mean()) if losses else float("nan")

@@ -21,17 +21,16 @@ from typing import Any
 
 from torch import Tensor
 
-from heartlm.federated.aggregate import Aggregator, Here, Mean, PendingMean, Share
-from heartlm.federated.client import Between, Client, ClientLost, Errand, Update
-from heartlm.federated.errands import errands
+from heartlm.federated.aggregate import Aggregator, CompletedMean, Mean, PendingMean, WeightedUpdate
+from heartlm.federated.client import Between, Client, ClientLost, ClientTask, sample_clients
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.strategy import Strategy
 from heartlm.federated.study_file import StudyConfig
 
 TESTS = 6
-"""How often in a round somebody looks whether sums that are on their way are there, about: where MPI has no thread to
-get on with them, a look gives the core to other ranks that share it."""
+"""How often in a round pending sums are tested, about. Where MPI has no progress thread, a test gives the core to other
+ranks that share it."""
 
 Line = dict[str, Any]
 """A line of metrics: what it is about under `kind`, and numbers."""
@@ -73,7 +72,7 @@ class Rounds:
         meter: of communication.
         evaluate: scores some weights on all ranks together; a pure function of them.
         rank: of this process.
-        lines: metrics of this rank that nobody has taken yet.
+        lines: metrics of this rank that are not yet written.
     """
 
     study: StudyConfig
@@ -82,7 +81,7 @@ class Rounds:
     server: Server
     aggregator: Aggregator
     meter: CommunicationMeter
-    evaluate: Callable[[Tensor, Between, bool], Line]
+    evaluate: Callable[[Tensor, Between], Line]
     rank: int = 0
     lines: list[Line] = field(default_factory=list)
     _pending: PendingMean | None = None
@@ -91,9 +90,9 @@ class Rounds:
     _num_calls: int = 0
 
     def run(self, save: Callable[[], None]) -> None:
-        """Run the rounds that are left; call `save` when nothing is on its way and the study asks for it."""
+        """Run the rounds that are left; call `save` when nothing is pending and the study asks for it."""
         if self.server.late is not None:
-            self._pending = Here(self.server.late)
+            self._pending = CompletedMean(self.server.late)
         for round_index in range(self.server.round_index, self.study.rounds):
             last = round_index + 1 == self.study.rounds
             saves = last or (round_index + 1) % self.study.save_every == 0
@@ -102,57 +101,79 @@ class Rounds:
                 save()
 
     def _round(self, round_index: int, last: bool, saves: bool) -> None:
-        begin_s = time.perf_counter()
-        asked = errands(self.study, self.members, round_index)
-        shares, num_lost = self._train(asked)
+        study, server, begin_s = self.study, self.server, time.perf_counter()
+        asked = sample_clients(study, self.members, round_index)
+        asked_samples = sum(self.members[number].num_samples for number in asked)
+        updates, num_lost = self._train(asked, asked_samples)
         compute_s = time.perf_counter() - begin_s - self.meter.inside_s()
-        self._finish()  # with staleness, of the round before
-        meanwhile = self.study.staleness or (self.study.overlap and self._to_evaluate is not None)
-        self._pending = self.aggregator.start(round_index, shares, self._samples_of(asked), at_once=not meanwhile)
-        if self.study.overlap:
-            self._evaluate_now()
-        if last or not self.study.staleness:
+        self._finish()  # with staleness 1, the mean of the round before
+        meanwhile = study.staleness or (study.overlap and self._to_evaluate is not None)
+        self._pending = self.aggregator.start(round_index, updates, asked_samples, at_once=not meanwhile)
+        if study.overlap:
+            self._evaluate_pending()
+        if last or not study.staleness:
             self._finish()
-        elif saves or not self.study.overlap:
-            self.server.late = self._pending.wait()
-            self._pending = Here(self.server.late)
-        self.server.round_index = round_index + 1
-        if self._is_evaluated(round_index):
-            self._to_evaluate = round_index, self.server.vector
-            if saves or not self.study.overlap:
-                self._evaluate_now()
-        self._note(round_index, len(asked), num_lost, time.perf_counter() - begin_s, compute_s)
+        elif saves or not study.overlap:
+            server.late = self._pending.wait()
+            self._pending = CompletedMean(server.late)
+        server.round_index = round_index + 1
+        if last or (study.evaluate_every and (round_index + 1) % study.evaluate_every == 0):
+            self._to_evaluate = round_index, server.vector
+            if saves or not study.overlap:
+                self._evaluate_pending()
+        cost, round_s = self.meter.take(), time.perf_counter() - begin_s
+        # Where the time of this rank went: compute, evaluation, exposed and other add up to the round.
+        self.lines.append(
+            {
+                "kind": "round",
+                "round": round_index,
+                "rank": self.rank,
+                "num_asked": len(asked),
+                "num_lost": num_lost,
+                "round_s": round_s,
+                "compute_s": compute_s,
+                "evaluation_s": self._evaluation_s,
+                "exposed_s": cost.exposed_s,
+                "other_s": round_s - compute_s - self._evaluation_s - cost.exposed_s,
+                "hidden_s": cost.hidden_s,
+                "hidden_share": cost.hidden_share,
+                "library_s": cost.calls_s,
+                "bytes": cost.num_bytes,
+            }
+        )
+        self._evaluation_s = 0.0
 
-    def _train(self, asked: Mapping[int, Errand]) -> tuple[list[Share], int]:
-        """Let the clients of this rank take their local steps; what they give, and how many died."""
-        samples, shares, num_lost = self._samples_of(asked), list[Share](), 0
-        for number, errand in asked.items():
+    def _train(self, asked: Mapping[int, ClientTask], asked_samples: int) -> tuple[list[WeightedUpdate], int]:
+        """The updates of this rank's clients, and how many of them died."""
+        updates, num_lost = list[WeightedUpdate](), 0
+        for number, task in asked.items():
             client = self.clients.get(number)
             if client is None:
                 continue
-            line = {"kind": "client", "round": errand.round_index, "client": client.name, "rank": self.rank}
+            line = {"kind": "client", "round": task.round_index, "client": client.name, "rank": self.rank}
             try:
-                update = client.train(self.server.vector, errand, self._get_on)
+                update = client.train(self.server.vector, task, self._poll)
             except ClientLost as error:
                 num_lost += 1
                 self.lines.append({**line, "lost": str(error)})
                 continue
-            self.lines.append({**line, **_told(update)})
+            line |= {"num_samples": update.num_samples, "num_steps": update.num_steps}
+            line |= {"loss": update.loss if update.num_steps else None, "train_s": update.seconds}
+            self.lines.append(line)
             if update.num_steps:
-                shares.append(Share(number, self.members[number].num_samples / samples, update))
-        return shares, num_lost
+                weight = self.members[number].num_samples / asked_samples
+                updates.append(WeightedUpdate(number, weight, update))
+        return updates, num_lost
 
-    def _samples_of(self, asked: Mapping[int, Errand]) -> int:
-        return sum(self.members[number].num_samples for number in asked)
-
-    def _get_on(self) -> None:
+    def _poll(self) -> None:
+        """Let the pending mean progress, in some of the calls."""
         if self._pending is not None and self._pending.wants_tests:
             self._num_calls += 1
             if self._num_calls % test_every(self.study.local_steps) == 0:
                 self._pending.test()
 
     def _finish(self) -> None:
-        """Wait for the mean that is on its way, and move the global weights by it."""
+        """Wait for the pending mean, if any, and move the global weights by it."""
         if self._pending is None:
             return
         delta = self._pending.wait().delta
@@ -160,50 +181,13 @@ class Rounds:
         if delta is not None:
             self.server.vector = self.server.strategy.step(self.server.vector, delta)
 
-    def _is_evaluated(self, round_index: int) -> bool:
-        every, num = self.study.evaluate_every, round_index + 1
-        return num == self.study.rounds or (every > 0 and num % every == 0)
-
-    def _evaluate_now(self) -> None:
-        """Score the weights that wait for it, if any do."""
+    def _evaluate_pending(self) -> None:
+        """Score the weights that wait for evaluation, if any."""
         if self._to_evaluate is None:
             return
         (round_index, vector), self._to_evaluate = self._to_evaluate, None
         begin_s, calls_s = time.perf_counter(), self.meter.inside_s()
-        scores = self.evaluate(vector, self._get_on, round_index + 1 == self.study.rounds)
-        seconds = time.perf_counter() - begin_s - (self.meter.inside_s() - calls_s)
-        self._evaluation_s += seconds
+        scores = self.evaluate(vector, self._poll)
+        self._evaluation_s += time.perf_counter() - begin_s - (self.meter.inside_s() - calls_s)
         if self.rank == 0:
             self.lines.append({"kind": "evaluation", "round": round_index, **scores})
-
-    def _note(self, round_index: int, num_asked: int, num_lost: int, round_s: float, compute_s: float) -> None:
-        """Where the time of this rank went in the round: the parts add up to it."""
-        cost = self.meter.take()
-        evaluation_s, self._evaluation_s = self._evaluation_s, 0.0
-        self.lines.append(
-            {
-                "kind": "round",
-                "round": round_index,
-                "rank": self.rank,
-                "num_asked": num_asked,
-                "num_lost": num_lost,
-                "round_s": round_s,
-                "compute_s": compute_s,
-                "evaluation_s": evaluation_s,
-                "exposed_s": cost.exposed_s,
-                "other_s": round_s - compute_s - evaluation_s - cost.exposed_s,
-                "hidden_s": cost.hidden_s,
-                "hidden_share": cost.hidden_share,
-                "library_s": cost.calls_s,
-                "bytes": cost.num_bytes,
-            }
-        )
-
-
-def _told(update: Update) -> Line:
-    return {
-        "num_samples": update.num_samples,
-        "num_steps": update.num_steps,
-        "loss": update.loss if update.num_steps else None,
-        "train_s": update.seconds,
-    }
