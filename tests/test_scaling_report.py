@@ -14,7 +14,7 @@ from pyarrow import parquet
 from heartlm.errors import HeartlmError
 from heartlm.files import write_json
 from heartlm.report.line_chart import spread
-from heartlm.report.scaling import write_scaling_report
+from heartlm.report.scaling_page import write_scaling_report
 from heartlm.scaling.cell import Cell, Measurement
 from tests.browser import open_page
 

@@ -8,9 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from heartlm.bench.measure import BenchTable, Cell, Chart, shown
-from heartlm.errors import needs
-from heartlm.files import atomic_file
-from heartlm.report.figures import DPI
+from heartlm.report.figures import new_figure, save_png
 
 COLOURS = ("#0b5cad", "#c4581a", "#3f8f5f", "#7d5ba6", "#8c959f", "#b8860b", "#2a9da8", "#a33b4f")
 MARKERS = "osD^vPX*"
@@ -24,13 +22,9 @@ def save_figure(tables: Sequence[BenchTable], path: Path) -> None:
     Raises:
         HeartlmError: matplotlib is not installed, or the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise needs("report", "matplotlib") from None
     panels = [(table, chart) for table in tables if table.chart for chart in (table.chart, *table.more_charts)]
     heights = [_height(table, chart) for table, chart in panels]
-    figure: Any = Figure(figsize=(WIDTH_INCHES, sum(heights)), layout="constrained")
+    figure: Any = new_figure(WIDTH_INCHES, sum(heights), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
     for (table, chart), each in zip(panels, axes, strict=True):
         (_lines if chart.kind == "lines" else _bars)(each, table, chart)
@@ -39,8 +33,7 @@ def save_figure(tables: Sequence[BenchTable], path: Path) -> None:
         each.grid(axis="both" if chart.kind == "lines" else "x", color="#d8dee4", linewidth=0.6)
         each.set_axisbelow(True)
         each.spines[["top", "right"]].set_visible(False)
-    with atomic_file(path, "wb") as stream:
-        figure.savefig(stream, format="png", dpi=DPI)
+    save_png(figure, path)
 
 
 def _height(table: BenchTable, chart: Chart) -> float:

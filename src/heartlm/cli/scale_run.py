@@ -86,7 +86,7 @@ def run_report(arguments: Sequence[str]) -> int:
     )
     folder = existing(options.study, "folder of a study")
 
-    from heartlm.report.scaling import write_scaling_report
+    from heartlm.report.scaling_page import write_scaling_report
 
     for path in write_scaling_report(folder, options.out):
         print(f"wrote {path}")

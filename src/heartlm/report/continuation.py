@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heartlm.errors import needs
+from heartlm.report.figures import new_figure
 from heartlm.report.strip import Beats, Rhythm, Strip, strip_figure
 
 if TYPE_CHECKING:
@@ -55,12 +55,8 @@ def _strip_figure(entry: Mapping[str, Any], title: str) -> Figure:
 
 def _interval_figure(recorded_s: Sequence[float | None], written_s: Sequence[float | None], title: str) -> Figure:
     """RR intervals beat by beat; the model's are joined to the last one recorded."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise needs("report", "matplotlib") from None
     recorded, written = (np.array(values, np.float64) for values in (recorded_s, written_s))
-    figure = Figure(figsize=(10, 3.2), layout="constrained", facecolor="white")
+    figure = new_figure(10, 3.2, layout="constrained", facecolor="white")
     axes = figure.add_subplot()
     place = np.arange(len(recorded) + len(written)) - len(recorded) + 1
     axes.plot(place[: len(recorded)], recorded, ".-", color=RECORDED, linewidth=1, label="recorded")

@@ -16,10 +16,10 @@ from heartlm.report.federated_charts import (
     share,
     throughput,
 )
+from heartlm.report.figures import save_charts
 from heartlm.report.numbers import percent, significant
 from heartlm.report.page import render
 from heartlm.report.scaling_charts import curves_chart
-from heartlm.report.scaling_figures import save_charts
 from heartlm.scaling.equations import Interval
 
 

@@ -6,7 +6,7 @@ Each curve is named at its end, not in a legend, so that the eye need not travel
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,13 +69,18 @@ def line_chart(
     x = _scale(steps, LEFT, right, log=bool(ticks), from_zero=not ticks)
     values = [value for each in curves for value in each.values]
     y = _scale(values, HEIGHT - BOTTOM, TOP, log=log and min(values) > 0, from_zero=from_zero)
+    ends = [y(thinned(each.steps, each.values)[1][-1]) + 3.5 for each in curves]
+    x_ticks = [tick for tick in ticks if tick in steps] or x.ticks(4)
     return drawing(
         WIDTH,
         HEIGHT,
         f"{title} by {along}",
-        _axes(x, y, f"{title}, {unit}" if unit else title, along, [t for t in ticks if t in steps] or x.ticks(4)),
+        axes_of(x, y, f"{title}, {unit}" if unit else title, along, [(t, tick_label(t)) for t in x_ticks], 4),
         *(_curve(each, x, y, along) for each in curves),
-        *_end_labels(curves, x, y),
+        *(
+            text(x.last + 7, place, each.name, class_=f"end-label fill-{each.class_name}")
+            for each, place in zip(curves, spread(ends, LABEL_HEIGHT), strict=True)
+        ),
     )
 
 
@@ -91,16 +96,23 @@ def _scale(values: Sequence[float], first: float, last: float, *, log: bool = Fa
     return Scale(low - (0 if from_zero and low == 0 else margin), high + (0 if first < last else margin), first, last)
 
 
-def _axes(x: Scale, y: Scale, title: str, along: str, ticks: Sequence[float]) -> Markup:
-    parts = [text(LEFT, 10, title, class_="axis-title")]
-    for tick in y.ticks(4):
-        parts.append(line(LEFT, y(tick), x.last, y(tick), class_="grid"))
-        parts.append(text(LEFT - 6, y(tick) + 3.5, tick_label(tick), class_="tick", text_anchor="end"))
-    for tick in ticks:
+def axes_of(
+    x: Scale, y: Scale, title: str, along: str, x_ticks: Iterable[tuple[float, str]], num_y_ticks: int
+) -> Markup:
+    """Draw the axes of a chart whose places are those of `x` and `y`; the y axis begins below.
+
+    `title` and `along` name the y and the x axis; `x_ticks` are values of `x` with their labels.
+    """
+    left = x.first
+    parts = [text(left, y.last - 12, title, class_="axis-title")]
+    for tick in y.ticks(num_y_ticks):
+        parts.append(line(left, y(tick), x.last, y(tick), class_="grid"))
+        parts.append(text(left - 6, y(tick) + 3.5, tick_label(tick), class_="tick", text_anchor="end"))
+    for tick, label in x_ticks:
         parts.append(line(x(tick), y.first, x(tick), y.first + 4, class_="axis"))
-        parts.append(text(x(tick), y.first + 16, tick_label(tick), class_="tick", text_anchor="middle"))
-    parts.append(line(LEFT, y.first, x.last, y.first, class_="axis"))
-    parts.append(text(x.last, HEIGHT - 4, along, class_="tick", text_anchor="end"))
+        parts.append(text(x(tick), y.first + 16, label, class_="tick", text_anchor="middle"))
+    parts.append(line(left, y.first, x.last, y.first, class_="axis"))
+    parts.append(text(x.last, y.first + 32, along, class_="tick", text_anchor="end"))
     return group(*parts)
 
 
@@ -121,14 +133,6 @@ def _curve(series: Series, x: Scale, y: Scale, along: str) -> Markup:
             for cx, cy, step, value in zip(xs, ys, steps, values, strict=True)
         ]
     return group(*parts)
-
-
-def _end_labels(curves: Sequence[Series], x: Scale, y: Scale) -> list[Markup]:
-    wanted = [y(thinned(each.steps, each.values)[1][-1]) + 3.5 for each in curves]
-    return [
-        text(x.last + 7, place, each.name, class_=f"end-label fill-{each.class_name}")
-        for each, place in zip(curves, spread(wanted, LABEL_HEIGHT), strict=True)
-    ]
 
 
 def spread(places: Sequence[float], distance: float) -> list[float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heartlm.report.line_chart import LABEL_HEIGHT, spread
+from heartlm.report.line_chart import LABEL_HEIGHT, axes_of, spread
 from heartlm.report.numbers import percent, significant
 from heartlm.report.scaling_model import Chart, Curve, Mark, plural
 from heartlm.report.svg import Markup, Scale, drawing, group, line, path_of, rectangle, tag, text, tick_label
@@ -30,45 +30,35 @@ PART_WORDS = {
 
 def curves_chart(chart: Chart) -> Markup:
     """Draw a chart."""
-    x, y = _x_scale(chart), _y_scale(chart)
+    last = max(1, len(chart.x_labels) - 1)
+    x = Scale(-0.12 * last, last * 1.06, LEFT, WIDTH - RIGHT)
+    marks = [*chart.published, *chart.ceilings]
+    values = [0.0, *chart.ideal, *(mark.value for mark in marks)]
+    values += [point.value.value for curve in chart.curves for point in curve.points]
+    high, low = max(values), min(values)
+    margin = 0.08 * ((high - low) or 1.0)
+    y = Scale(low - (margin if low < 0 else 0), high + margin, HEIGHT - BOTTOM, TOP)
+    title = f"{chart.title}, {chart.unit}" if chart.unit else chart.title
+    ends = spread([y(curve.points[-1].value.value) + 3.5 for curve in chart.curves], LABEL_HEIGHT - 1)
     return drawing(
         WIDTH,
         HEIGHT,
         f"{chart.title} against {chart.x_title}, {chart.about}",
-        _axes(chart, x, y),
+        axes_of(x, y, f"{title} – {chart.about}", chart.x_title, enumerate(chart.x_labels), 5),
         *([_ideal(chart, x, y)] if chart.ideal else []),
         *(_ceiling(mark, x, y) for mark in chart.ceilings),
         *(_curve(curve, x, y) for curve in chart.curves),
         *(_published(mark, x, y, chart) for mark in chart.published),
-        *_end_labels(chart, x, y),
+        *(
+            _of_curve(curve, text(x.last + 7, end, curve.name, class_="end-label"))
+            for curve, end in zip(chart.curves, ends, strict=True)
+        ),
     )
 
 
-def _x_scale(chart: Chart) -> Scale:
-    last = max(1, len(chart.x_labels) - 1)
-    return Scale(-0.12 * last, last * 1.06, LEFT, WIDTH - RIGHT)
-
-
-def _y_scale(chart: Chart) -> Scale:
-    values = [0.0, *chart.ideal, *(mark.value for mark in (*chart.published, *chart.ceilings))]
-    values += [point.value.value for curve in chart.curves for point in curve.points]
-    high, low = max(values), min(values)
-    margin = 0.08 * ((high - low) or 1.0)
-    return Scale(low - (margin if low < 0 else 0), high + margin, HEIGHT - BOTTOM, TOP)
-
-
-def _axes(chart: Chart, x: Scale, y: Scale) -> Markup:
-    title = f"{chart.title}, {chart.unit}" if chart.unit else chart.title
-    parts = [text(LEFT, 11, f"{title} – {chart.about}", class_="axis-title")]
-    for tick in y.ticks(5):
-        parts.append(line(LEFT, y(tick), x.last, y(tick), class_="grid"))
-        parts.append(text(LEFT - 6, y(tick) + 3.5, tick_label(tick), class_="tick", text_anchor="end"))
-    for place, label in enumerate(chart.x_labels):
-        parts.append(line(x(place), y.first, x(place), y.first + 4, class_="axis"))
-        parts.append(text(x(place), y.first + 16, label, class_="tick", text_anchor="middle"))
-    parts.append(line(LEFT, y.first, x.last, y.first, class_="axis"))
-    parts.append(text(x.last, HEIGHT - 4, chart.x_title, class_="tick", text_anchor="end"))
-    return group(*parts)
+def _of_curve(curve: Curve, *parts: Markup) -> Markup:
+    """A group with the colour of a curve, which the page hides with its window."""
+    return group(*parts, class_=f"series tone-{curve.tone % NUM_TONES}", data_window=curve.window)
 
 
 def _ideal(chart: Chart, x: Scale, y: Scale) -> Markup:
@@ -110,19 +100,7 @@ def _curve(curve: Curve, x: Scale, y: Scale) -> Markup:
             parts.append(line(place, low, place, high, class_="whisker"))
         parts.append(tag("circle", cx=place, cy=height, r=3.2, class_="dot"))
         parts.append(_target(place, height, point.words))
-    return group(*parts, class_=f"series tone-{curve.tone % NUM_TONES}", data_window=curve.window)
-
-
-def _end_labels(chart: Chart, x: Scale, y: Scale) -> list[Markup]:
-    wanted = [y(curve.points[-1].value.value) + 3.5 for curve in chart.curves]
-    return [
-        group(
-            text(x.last + 7, place, curve.name, class_="end-label"),
-            class_=f"series tone-{curve.tone % NUM_TONES}",
-            data_window=curve.window,
-        )
-        for curve, place in zip(chart.curves, spread(wanted, LABEL_HEIGHT - 1), strict=True)
-    ]
+    return _of_curve(curve, *parts)
 
 
 def parts_chart(rows: Sequence[Row]) -> Markup:

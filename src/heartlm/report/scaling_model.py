@@ -8,7 +8,8 @@ The figures are those of the published study (its numbers 3 to 6), so that the t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from heartlm.report.numbers import decimal, duration, significant
 from heartlm.scaling.cell import Cell
@@ -106,9 +107,10 @@ def _panel(key: tuple[str, str, str, str], rows: tuple[Row, ...]) -> Panel:
     figures: dict[int, tuple[Chart, ...]] = {3: tuple(_over_cpus(rows)), 4: (), 5: (), 6: ()}
     for cpus, slice_ in groups(rows, lambda cell: cell.cpus_per_task).items():
         if any(row.cell.ranks > 1 for row in slice_):
-            figures[4] += (_time(slice_, cpus), _speedup(slice_, cpus))
-            figures[5] += (_efficiency(slice_, cpus),)
-            figures[6] += (_overhead(slice_, cpus),)
+            time, speedups, efficiencies, overhead = _over_ranks(slice_, cpus)
+            figures[4] += (time, speedups)
+            figures[5] += (efficiencies,)
+            figures[6] += (overhead,)
     anchor = "-".join(key).lower()
     return Panel(title, anchor, rows, {number: charts for number, charts in figures.items() if charts})
 
@@ -120,57 +122,48 @@ def _over_cpus(rows: Sequence[Row]) -> Iterable[Chart]:
         yield Chart("Training time", "s", plural(ranks, "rank"), "CPUs per rank", tuple(map(str, every)), curves)
 
 
-def _time(rows: Sequence[Row], cpus: int) -> Chart:
-    return _over_ranks(rows, cpus, "Training time", "s", lambda row: row.time_s, _time_words)
+def _over_ranks(rows: Sequence[Row], cpus: int) -> tuple[Chart, Chart, Chart, Chart]:
+    """Training time, speedup, efficiency and overhead against ranks of so many CPUs."""
+    ranks = sorted({row.cell.ranks for row in rows})
+    about, labels = f"{plural(cpus, 'CPU')} per rank", tuple(map(str, ranks))
 
+    def chart(
+        title: str, unit: str, value: Callable[[Row], Interval | None], words: Callable[[Row], str], **marks: Any
+    ) -> Chart:
+        curves = _curves(rows, ranks, lambda cell: cell.ranks, value, words)
+        return Chart(title, unit, about, "ranks", labels, curves, **marks)
 
-def _speedup(rows: Sequence[Row], cpus: int) -> Chart:
-    chart = _over_ranks(rows, cpus, "Speedup", "x", lambda row: row.speedup, _speedup_words)
-    ranks = _rank_counts(rows)
     ceilings = [
-        Mark(
-            ranks.index(row.cell.ranks), row.ceiling.value, f"{row.cell.window}: side by side {row.ceiling.value:.2f}x"
-        )
+        Mark(ranks.index(row.cell.ranks), value, f"{row.cell.window}: side by side {value:.2f}x")
         for row in rows
         if row.ceiling is not None
+        for value in (row.ceiling.value,)
     ]
-    return replace(
-        chart,
-        ideal=tuple(map(float, ranks)),
-        ceilings=tuple(ceilings),
-        published=_published(ranks, {number: value for number, value in SPEEDUP.items() if number > 1}, "{:g}x"),
+    published = {number: value for number, value in SPEEDUP.items() if number > 1}
+    of_speedups = {number: efficiency(value, number) for number, value in published.items()}
+    efficiency_marks = _published(ranks, of_speedups, "{:g}, of the published speedup")
+    efficiency_marks += _published(ranks, EFFICIENCY, "{:g}, best as stated")
+    return (
+        chart("Training time", "s", lambda row: row.time_s, _time_words),
+        chart(
+            "Speedup",
+            "x",
+            lambda row: row.speedup,
+            _speedup_words,
+            ideal=tuple(map(float, ranks)),
+            ceilings=tuple(ceilings),
+            published=_published(ranks, published, "{:g}x"),
+        ),
+        chart(
+            "Efficiency",
+            "",
+            lambda row: row.efficiency,
+            _speedup_words,
+            ideal=(1.0,) * len(ranks),
+            published=efficiency_marks,
+        ),
+        chart("Overhead", "s", lambda row: row.overhead_s, _overhead_words, ideal=(0.0,) * len(ranks)),
     )
-
-
-def _efficiency(rows: Sequence[Row], cpus: int) -> Chart:
-    chart = _over_ranks(rows, cpus, "Efficiency", "", lambda row: row.efficiency, _speedup_words)
-    ranks = _rank_counts(rows)
-    of_speedups = {number: efficiency(value, number) for number, value in SPEEDUP.items() if number > 1}
-    marks = _published(ranks, of_speedups, "{:g}, of the published speedup")
-    marks += _published(ranks, EFFICIENCY, "{:g}, best as stated")
-    return replace(chart, ideal=(1.0,) * len(ranks), published=marks)
-
-
-def _overhead(rows: Sequence[Row], cpus: int) -> Chart:
-    chart = _over_ranks(rows, cpus, "Overhead", "s", lambda row: row.overhead_s, _overhead_words)
-    return replace(chart, ideal=(0.0,) * len(chart.x_labels))
-
-
-def _over_ranks(
-    rows: Sequence[Row],
-    cpus: int,
-    title: str,
-    unit: str,
-    value: Callable[[Row], Interval | None],
-    words: Callable[[Row], str],
-) -> Chart:
-    ranks = _rank_counts(rows)
-    curves = _curves(rows, ranks, lambda cell: cell.ranks, value, words)
-    return Chart(title, unit, f"{plural(cpus, 'CPU')} per rank", "ranks", tuple(map(str, ranks)), curves)
-
-
-def _rank_counts(rows: Sequence[Row]) -> list[int]:
-    return sorted({row.cell.ranks for row in rows})
 
 
 def _curves(

@@ -1,4 +1,4 @@
-"""The page of a study: what the ranks gained, where the rest went, and what does not count, in one HTML file."""
+"""The report of a study, beside its measurements: a page, figures as PNG, the table as CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -8,15 +8,54 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from heartlm.errors import HeartlmError
+from heartlm.files import atomic_file, read_json
+from heartlm.report.figures import save_charts
 from heartlm.report.numbers import MISSING, count, decimal, percent, significant
 from heartlm.report.page import render
 from heartlm.report.scaling_charts import PART_WORDS, curves_chart, parts_chart
 from heartlm.report.scaling_model import CAPTIONS, STAGES, Panel, between, panels_of, plural
-from heartlm.scaling.cell import PARTS
+from heartlm.scaling.cell import PARTS, load_measurements
 from heartlm.scaling.equations import Interval, karp_flatt
 from heartlm.scaling.fits import Fit, fit_amdahl, fit_usl
 from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
-from heartlm.scaling.table import Beside, Row, Table, groups
+from heartlm.scaling.table import Beside, Row, Table, flat, flat_beside, groups, table_of, write_csv, write_parquet
+
+FIGURE_NAMES = {
+    3: "figure-3-time-cpus",
+    4: "figure-4-time-speedup",
+    5: "figure-5-efficiency",
+    6: "figure-6-overhead",
+}
+
+
+def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
+    """Write the report of the study in `study` into the folder `out`, by default `report` in it; return the files.
+
+    Raises:
+        HeartlmError: there are no measurements that count, an optional package is missing, or `out` cannot be written.
+    """
+    folder = Path(out) if out else Path(study) / "report"
+    table = table_of(load_measurements(study))
+    if not table.rows:
+        raise HeartlmError(
+            f"{study}: none of {len(table.failed)} measurements passed its check: {table.failed[0].failed}"
+        )
+    page = folder / "report.html"
+    skipped = Path(study) / "skipped.json"
+    text = scaling_page(table, read_json(skipped, list[tuple[str, str]]) if skipped.exists() else [], Path(study))
+    with atomic_file(page) as stream:
+        stream.write(text)
+    lines = [flat(row) for row in table.rows]
+    files = [page, write_csv(lines, folder / "table.csv"), write_parquet(lines, folder / "table.parquet")]
+    if table.beside:
+        files.append(write_csv([flat_beside(each) for each in table.beside], folder / "side-by-side.csv"))
+    panels = panels_of(table)
+    figures = {
+        name: [(panel.title, chart) for panel in panels for chart in panel.figures.get(number, ())]
+        for number, name in FIGURE_NAMES.items()
+    }
+    return files + save_charts({name: drawn for name, drawn in figures.items() if drawn}, folder)
 
 
 def scaling_page(table: Table, skipped: Sequence[tuple[str, str]], folder: Path) -> str:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file
+from heartlm.report.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,17 +145,13 @@ def strip_figure(strip: Strip, title: str = "") -> Figure:
     Raises:
         HeartlmError: the strip is empty, or matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise needs("report", "matplotlib") from None
     if not strip.signal_mv.size:
         raise HeartlmError("there is no signal to draw: the strip has no leads or no samples")
     rows = strip.rows()
     heights_mm = [_height_mv(row) * MM_PER_MV for row in rows]
     width_mm = (min(strip.duration_s, ROW_S) + LEAD_IN_S) * MM_PER_S + 2 * _SIDE_MM
     height_mm = _HEADING_MM + sum(heights_mm) + len(rows) * _TIME_AXIS_MM
-    figure = Figure(figsize=(width_mm / 25.4, height_mm / 25.4), facecolor="white")
+    figure = new_figure(width_mm / 25.4, height_mm / 25.4, facecolor="white")
     top_mm = height_mm - _HEADING_MM
     for row, row_mm in zip(rows, heights_mm, strict=True):
         row_width = (row.duration_s + LEAD_IN_S) * MM_PER_S / width_mm
