@@ -48,8 +48,7 @@ class Steps:
 
 def on_ranks(num_ranks: int, *words: object) -> None:
     """Run this Python on so many ranks."""
-    flags = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
-    command = [mpiexec(), *flags, "-n", str(num_ranks), sys.executable, *map(str, words)]
+    command = [*mpiexec(num_ranks), sys.executable, *map(str, words)]
     done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}:\n{done.stderr[-2000:]}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +16,8 @@ import torch
 
 from heartlm.distributed import shared_memory
 from heartlm.distributed.communicator import SHARED_BYTES, Communicator, LocalCommunicator
+from heartlm.errors import HeartlmError
+from heartlm.federated import sweep_launch
 from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.federate import clients_of_rank, strategy_of
 from heartlm.federated.local import LocalClient
@@ -88,12 +89,10 @@ def final_vector(communicator: Communicator | None = None, **settings: Any) -> t
 def mpiexec(num_ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
     """Start this Python `num_ranks` times; the test is skipped, with a reason, where there is no MPI."""
     pytest.importorskip("mpi4py", reason="mpi4py not found: pip install 'heartlm[mpi]'")
-    beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
-        pytest.skip("mpiexec not found: pip install 'heartlm[mpi]'")
-    flags = ["--allow-run-as-root"] if os.getuid() == 0 else []
-    command = [found, *flags, "--oversubscribe", "-n", str(num_ranks), sys.executable, *words]
+    try:
+        command = [*sweep_launch.mpiexec(num_ranks), sys.executable, *words]
+    except HeartlmError as error:
+        pytest.skip(str(error))
     environment = {"HOME": str(Path.home()), **os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
 

@@ -14,8 +14,8 @@ from heartlm.cli.main import main
 from heartlm.cluster.profile import load_profile
 from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
-from heartlm.federated.slurm_study import SlurmLauncher
 from heartlm.federated.study_file import load_study
+from heartlm.federated.sweep_launch import SlurmLauncher
 from heartlm.files import read_json
 from tests.slurm import Cluster
 
@@ -68,5 +68,5 @@ def test_gpus_are_asked_for_where_ranks_compute_on_them(tmp_path: Path):
 
 
 def test_a_site_without_slurm_is_refused():
-    with pytest.raises(HeartlmError, match="slurm: local found, but no SLURM is here"):
-        SlurmLauncher.of("local", 1, 1, 60.0, on_gpus=False)
+    with pytest.raises(HeartlmError, match="slurm: local found, a profile of a site with SLURM expected"):
+        SlurmLauncher(load_profile("local"), 1, 1, 60.0, on_gpus=False)

@@ -13,8 +13,7 @@ import pytest
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.federated.sweep import run_sweep
-from heartlm.federated.sweep_cells import Cell, cells_of, why_not
-from heartlm.federated.sweep_file import SweepConfig
+from heartlm.federated.sweep_file import Cell, SweepConfig, cells_of, why_not
 from heartlm.federated.sweep_launch import MPILauncher, mpiexec
 from heartlm.files import read_json
 from heartlm.report.federated_charts import exposed_ms, groups_of, local_ms, share, throughput
@@ -49,7 +48,7 @@ def table(folder: Path) -> list[dict[str, str]]:
 def swept(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sweep of two studies, one of them under mpiexec, as the command runs it."""
     try:
-        mpiexec()
+        mpiexec(2)
     except HeartlmError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("sweep")
@@ -104,7 +103,7 @@ def test_figures_are_drawn_and_the_page_asks_nothing_of_any_network(swept: Path)
 
 
 def test_a_sweep_with_other_settings_wants_another_folder(swept: Path, tiny_database: Path):
-    with pytest.raises(HeartlmError, match=r"rounds: 3 found, but .* was begun with 2"):
+    with pytest.raises(HeartlmError, match=r"rounds: 3 found, but .* was started with 2"):
         run_sweep(sweep_of(tiny_database, swept, rounds=3), MPILauncher(1.0))
 
 

@@ -61,7 +61,7 @@ def test_ranks_of_mpiexec_end_with_the_model_of_one_process(
     tiny_database: Path, tmp_path: Path, settings: dict[str, Any]
 ):
     try:
-        mpiexec()
+        mpiexec(2)
     except HeartlmError as error:
         pytest.skip(str(error))
     alone = federate(study_of(tiny_database, tmp_path / "alone", rounds=2, **settings)).folder

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from heartlm.cli.options import parse
 from heartlm.federated.sweep_file import SweepConfig
 
-if TYPE_CHECKING:
-    from heartlm.federated.sweep_launch import Launcher
-
 
 def run(arguments: Sequence[str]) -> int:
-    """Run what is missing in a sweep and report it; status 1 where a study failed."""
+    """Run what is missing in a sweep and report it; status 1 if a study failed."""
     sweep = parse(
         SweepConfig,
         arguments,
         command="federate sweep",
-        summary="Run a grid of short federated studies: heartlm federate sweep SWEEP.yaml --out FOLDER; what is there "
-        "is not run again.",
+        summary="Run a grid of short federated studies: heartlm federate sweep SWEEP.yaml --out FOLDER; finished "
+        "studies are not run again.",
         examples=[
             "heartlm federate sweep examples/federated_sweep.yaml --out sweeps/laptop",
             "heartlm federate sweep SWEEP.yaml --world-sizes '[1, 2]' --repeats 2 --out sweeps/quick",
@@ -30,13 +26,20 @@ def run(arguments: Sequence[str]) -> int:
     )
     sweep.check()
 
+    from heartlm.cluster.profile import load_profile
     from heartlm.federated.sweep import run_sweep
+    from heartlm.federated.sweep_launch import Launcher, MPILauncher, SlurmLauncher
 
-    outcome = run_sweep(sweep, _launcher(sweep))
-    told = [f"{outcome.num_run} studies run", f"{outcome.num_before} were there already"]
-    told += [f"{len(outcome.skipped)} not run: {outcome.skipped[0][1]}"] if outcome.skipped else []
-    told += [f"{len(outcome.failed)} FAILED"] if outcome.failed else []
-    print(f"{sweep.folder()}: {', '.join(told)}")
+    launcher: Launcher = MPILauncher(sweep.timeout_s)
+    if sweep.slurm is not None:
+        on_gpus = not sweep.computes_on_cpu()
+        profile = load_profile(sweep.slurm)
+        launcher = SlurmLauncher(profile, sweep.nodes, sweep.cpus_per_rank, sweep.timeout_s, on_gpus)
+    outcome = run_sweep(sweep, launcher)
+    summary = [f"{outcome.num_run} studies run", f"{outcome.num_before} were there already"]
+    summary += [f"{len(outcome.skipped)} not run: {outcome.skipped[0][1]}"] if outcome.skipped else []
+    summary += [f"{len(outcome.failed)} FAILED"] if outcome.failed else []
+    print(f"{sweep.folder()}: {', '.join(summary)}")
     for name, reason in outcome.failed:
         print(f"failed: {name}: {reason}", file=sys.stderr)
     if outcome.num_run + outcome.num_before:
@@ -45,15 +48,3 @@ def run(arguments: Sequence[str]) -> int:
         for path in write_sweep_report(sweep.folder()):
             print(f"wrote {path}")
     return 1 if outcome.failed else 0
-
-
-def _launcher(sweep: SweepConfig) -> Launcher:
-    if sweep.slurm is not None:
-        from heartlm.federated.slurm_study import SlurmLauncher
-        from heartlm.federated.sweep_cells import computes_on_cpu
-
-        on_gpus = not computes_on_cpu(sweep)
-        return SlurmLauncher.of(sweep.slurm, sweep.nodes, sweep.cpus_per_rank, sweep.timeout_s, on_gpus)
-    from heartlm.federated.sweep_launch import MPILauncher
-
-    return MPILauncher(sweep.timeout_s)

@@ -1,17 +1,23 @@
-"""Running a sweep: study after study, each kept when it is finished; what is finished is not run again.
+"""Running a sweep: study after study, each kept when it is finished; finished studies are not run again.
 
 sweep.json         settings that decide the numbers
 table.csv          a line for every rank and round
 skipped.json       cells that were not run, with the reason
 studies/CELL/      the folder of each study
 logs/CELL.yaml     its settings, and what it printed
+
+The first ten columns of the table are those of the published study, and samples per second are, as there, those of the
+rank's local steps over its local time and its communication. The others are what it left out: communication hidden
+behind computing, bytes, the repeat, and the accuracy of the study's final model.
 """
 
 from __future__ import annotations
 
+import csv
 import shutil
 import sys
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,18 +25,18 @@ from typing import Any
 import yaml
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.sweep_cells import Cell, cells_of, why_not
-from heartlm.federated.sweep_file import SweepConfig
+from heartlm.federated.sweep_file import Cell, SweepConfig, cells_of, why_not
 from heartlm.federated.sweep_launch import Launcher
-from heartlm.federated.sweep_table import rows_of, write_rows
-from heartlm.files import atomic_file, read_json, write_json
+from heartlm.files import atomic_file, read_json, read_json_lines, write_json
+
+Row = dict[str, Any]
 
 DECIDES = ("study", "clients_per_rank", "rounds", "slurm", "nodes", "cpus_per_rank")
 """Settings that must not change while a sweep goes on: its numbers would not be comparable."""
 
 
 @dataclass
-class Outcome:
+class SweepOutcome:
     """How a call of a sweep ended.
 
     Attributes:
@@ -46,7 +52,7 @@ class Outcome:
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
-def run_sweep(sweep: SweepConfig, launcher: Launcher, say: Callable[[str], object] | None = None) -> Outcome:
+def run_sweep(sweep: SweepConfig, launcher: Launcher, say: Callable[[str], object] | None = None) -> SweepOutcome:
     """Run every study of a sweep that is not finished, and write the table.
 
     Raises:
@@ -54,59 +60,101 @@ def run_sweep(sweep: SweepConfig, launcher: Launcher, say: Callable[[str], objec
     """
     sweep.check()
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
-    folder, outcome, rows = sweep.folder(), Outcome(), []
-    _describe(sweep, folder)
-    cells = list(cells_of(sweep))
+    folder, outcome, rows, cells = sweep.folder(), SweepOutcome(), list[Row](), list(cells_of(sweep))
+    # What decides the numbers must stay the same when a sweep is continued.
+    settings: dict[str, Any] = asdict(sweep)
+    about = {name: settings[name] for name in DECIDES}
+    before = read_json(folder / "sweep.json", dict[str, Any]) if (folder / "sweep.json").exists() else about
+    for name, value in about.items():
+        if before.get(name) != value:
+            raise HeartlmError(
+                f"{name}: {value} found, but {folder} was started with {before.get(name)}: choose another --out"
+            )
+    write_json(folder / "sweep.json", about)
     for number, cell in enumerate(cells):
         if (reason := why_not(cell, sweep)) is not None:
             outcome.skipped.append((cell.name, reason))
             continue
-        if is_finished(folder, cell):
+        study = folder / "studies" / cell.name
+        if _is_finished(study):
             outcome.num_before += 1
-        elif (reason := _run(cell, sweep, folder, launcher)) is not None:
+        elif (reason := _run(cell, sweep, study, launcher)) is not None:
             outcome.failed.append((cell.name, reason))
             say(f"{number + 1}/{len(cells)}  {cell.name}  FAILED: {reason}")
             continue
         else:
             outcome.num_run += 1
             say(f"{number + 1}/{len(cells)}  {cell.name}")
-        rows += rows_of(cell, study_folder(folder, cell))
+        rows += rows_of(cell, study)
         write_rows(rows, folder / "table.csv")
     write_json(folder / "skipped.json", [*outcome.skipped, *outcome.failed])
     return outcome
 
 
-def study_folder(folder: Path, cell: Cell) -> Path:
-    """Where a cell's study is."""
-    return folder / "studies" / cell.name
-
-
-def is_finished(folder: Path, cell: Cell) -> bool:
-    """Whether a cell was run to its end."""
-    path = study_folder(folder, cell) / "run.json"
+def _is_finished(study: Path) -> bool:
+    path = study / "run.json"
     return path.exists() and bool(read_json(path, dict[str, Any]).get("finished"))
 
 
-def _run(cell: Cell, sweep: SweepConfig, folder: Path, launcher: Launcher) -> str | None:
-    """Run a cell from its beginning; why that failed, if it did."""
-    shutil.rmtree(study_folder(folder, cell), ignore_errors=True)
-    config = folder / "logs" / f"{cell.name}.yaml"
-    settings = cell.study(sweep, folder / "studies").to_yaml()
+def _run(cell: Cell, sweep: SweepConfig, study: Path, launcher: Launcher) -> str | None:
+    """Run a cell from its beginning; the reason if it failed."""
+    shutil.rmtree(study, ignore_errors=True)
+    config = sweep.folder() / "logs" / f"{cell.name}.yaml"
     with atomic_file(config) as stream:
-        yaml.safe_dump(settings, stream, sort_keys=False)
+        yaml.safe_dump(cell.study(sweep, study.parent).to_yaml(), stream, sort_keys=False)
     reason = launcher.run(config, cell.world_size, config.with_suffix(".log"))
-    return reason if reason or is_finished(folder, cell) else "it said that it went well, but wrote no scores"
+    return reason if reason or _is_finished(study) else "ended with status 0, but wrote no scores"
 
 
-def _describe(sweep: SweepConfig, folder: Path) -> None:
-    """Note what decides the numbers, or see that a sweep that goes on has the same."""
-    settings: dict[str, Any] = asdict(sweep)
-    about = {name: settings[name] for name in DECIDES}
-    path = folder / "sweep.json"
-    before = read_json(path, dict[str, Any]) if path.exists() else about
-    for name, value in about.items():
-        if before.get(name) != value:
-            raise HeartlmError(
-                f"{name}: {value} found, but {folder} was begun with {before.get(name)}: choose another --out"
+def rows_of(cell: Cell, folder: Path) -> list[Row]:
+    """The lines of one finished study."""
+    lines, num_torn = read_json_lines(folder / "metrics.jsonl")
+    if num_torn:
+        raise HeartlmError(
+            f"{folder}/metrics.jsonl: {num_torn} lines are no JSON: remove {folder}, run the sweep again"
+        )
+    clients = defaultdict[tuple[int, int], list[Row]](list)
+    for line in lines:
+        if line["kind"] == "client" and line.get("num_steps"):
+            clients[line["round"], line["rank"]].append(line)
+    accuracy: Any = read_json(folder / "scores.json", dict[str, Any]).get("accuracy")  # none if nothing was labelled
+    accuracy = accuracy.get("value") if isinstance(accuracy, dict) else accuracy
+    rows = list[Row]()
+    for line in lines:
+        if line["kind"] != "round":
+            continue
+        own = clients[line["round"], line["rank"]]
+        steps, train_s = (sum(client[name] for client in own) for name in ("num_steps", "train_s"))
+        busy_s = train_s + line["exposed_s"]
+        rows.append(
+            {
+                "config": cell.config,
+                "world_size": cell.world_size,
+                "rank": line["rank"],
+                "round_idx": line["round"],
+                "batch_size": cell.batch_size,
+                "local_steps": cell.local_steps,
+                "local_train_ms": 1000 * train_s,
+                "comm_ms": 1000 * line["exposed_s"],
+                "samples_per_s": steps * cell.batch_size / busy_s if busy_s else None,
+                "avg_loss": sum(client["loss"] * client["num_steps"] for client in own) / steps if steps else None,
+                "repeat": cell.repeat,
+                "hidden_comm_ms": 1000 * line["hidden_s"],
+                "comm_bytes": line["bytes"],
+                "num_clients": len(own),
+                "round_ms": 1000 * line["round_s"],
+                "accuracy": accuracy,
+            }
+        )
+    return rows
+
+
+def write_rows(rows: Sequence[Row], path: Path) -> None:
+    """Write lines as CSV; unknown values are empty."""
+    with atomic_file(path) as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow(
+                {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
             )
-    write_json(path, about)

@@ -1,7 +1,10 @@
-"""Settings of a sweep over federated studies, as documented fields; a YAML file holds the same. Imports no torch."""
+"""A sweep over federated studies: its settings, as in its YAML file, and its grid of studies. Imports no torch."""
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,13 +22,13 @@ class SweepConfig:
     """Settings of a sweep: one short study for every cell of the grid.
 
     Attributes:
-        out: the folder of the sweep; one that was interrupted goes on there.
+        out: the folder of the sweep; an interrupted one is continued.
         study: settings that all studies share, the fields of heartlm federate, for example {databases: [data/mitdb]}.
         configs: G0 computes in fp32, G1 in bf16 (AMP).
         world_sizes: ranks.
         batch_sizes: samples of a local step.
         local_steps: of a client in a round.
-        clients_per_rank: every rank simulates so many clients, dealt out at random; 0 keeps the study's own partition.
+        clients_per_rank: clients that every rank simulates, dealt at random; 0 keeps the study's own partition.
         rounds: of every study; the first warms up and is left out of figures where there are more.
         repeats: of every cell.
         amp_on_cpu: measure G1 on CPUs, too, where bf16 gains nothing.
@@ -85,3 +88,64 @@ class SweepConfig:
         """The folder of the sweep."""
         assert self.out is not None, "it was checked"
         return self.out
+
+    def computes_on_cpu(self) -> bool:
+        """Whether the studies compute on CPUs; looks for the driver's devices, so that torch need not be imported."""
+        device = self.base().device
+        if device != "auto" or importlib.util.find_spec("torch") is None:
+            return device != "cuda"
+        return not any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One short study.
+
+    Attributes:
+        config: G0 or G1.
+        world_size: ranks.
+        batch_size: samples of a local step.
+        local_steps: of a client in a round.
+        repeat: from 0.
+    """
+
+    config: str
+    world_size: int
+    batch_size: int
+    local_steps: int
+    repeat: int
+
+    @property
+    def name(self) -> str:
+        """A folder's name."""
+        return f"{self.config}-ranks-{self.world_size}-batch-{self.batch_size}-steps-{self.local_steps}-{self.repeat}"
+
+    def study(self, sweep: SweepConfig, folder: Path) -> StudyConfig:
+        """Its settings, written to `folder`."""
+        study = replace(
+            sweep.base(),
+            out=folder / self.name,
+            batch_size=self.batch_size,
+            local_steps=self.local_steps,
+            precision="fp32" if self.config == "G0" else "bf16",
+            communicator="auto",
+        )
+        if sweep.clients_per_rank:
+            study = replace(study, partition="iid", clients=self.world_size * sweep.clients_per_rank)
+        return study
+
+
+def cells_of(sweep: SweepConfig) -> Iterator[Cell]:
+    """All cells, repeats outermost, so that slow changes of the machine affect all cells alike."""
+    grid = itertools.product(
+        range(sweep.repeats), sweep.configs, sweep.batch_sizes, sweep.local_steps, sweep.world_sizes
+    )
+    for repeat, config, batch_size, local_steps, world_size in grid:
+        yield Cell(config, world_size, batch_size, local_steps, repeat)
+
+
+def why_not(cell: Cell, sweep: SweepConfig) -> str | None:
+    """The reason why a cell is not run; None if it is."""
+    if cell.config == "G1" and not sweep.amp_on_cpu and sweep.computes_on_cpu():
+        return "not run: bf16 gains nothing on a CPU; --amp-on-cpu measures it all the same"
+    return None
