@@ -18,7 +18,7 @@ from steps import Steps
 from timing import Table, write
 
 from heartlm.scaling.cell import load_measurements
-from heartlm.scaling.table import Row, table_of
+from heartlm.scaling.table import CellRow, table_of
 
 COLUMNS = (
     "stage, window",
@@ -79,7 +79,7 @@ def table_from(study: Path) -> Table:
     return table
 
 
-def add(table: Table, one: Row, two: Row) -> None:
+def add(table: Table, one: CellRow, two: CellRow) -> None:
     """A row of the table from those of one rank and of two."""
     assert two.speedup and two.ceiling and two.efficiency_of_ceiling
     step_s = sum(two.part_s.values())

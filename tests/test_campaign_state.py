@@ -14,7 +14,7 @@ from rich.console import Console
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of
 from heartlm.cluster.campaign.done import progress_of, steps_of, words_to_go_on
-from heartlm.cluster.campaign.state import Attempt, Row, attempts_of, next_attempt, rows_of
+from heartlm.cluster.campaign.state import Attempt, ExperimentState, attempts_of, next_attempt, rows_of
 from heartlm.cluster.campaign.table import clock, summary, view
 from heartlm.errors import HeartlmError
 from heartlm.files import write_json
@@ -176,8 +176,8 @@ def test_notes_that_are_torn_count_as_absent(campaign: Campaign):
 
 
 def test_the_table_shows_every_stage_and_of_many_experiments_those_in_trouble():
-    rows = [Row(f"e{number}", "pretrain", "done", 1, 5, 5, 61.0) for number in range(60)]
-    rows.append(Row("sad", "finetune", "failed", 2, note="exit status 1: [Errno 28] disk full"))
+    rows = [ExperimentState(f"e{number}", "pretrain", "done", 1, 5, 5, 61.0) for number in range(60)]
+    rows.append(ExperimentState("sad", "finetune", "failed", 2, note="exit status 1: [Errno 28] disk full"))
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(view(rows))
     text = console.export_text()

@@ -19,15 +19,15 @@ from heartlm.scaling.cell import PARTS, Cell, Measurement
 from heartlm.scaling.plan.allot import least_end, plan
 from heartlm.scaling.plan.exact import soonest
 from heartlm.scaling.plan.plan_file import load_plan
-from heartlm.scaling.plan.schedule import Cluster, Job, Schedule, by_critical_path, list_schedule
+from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule, by_critical_path, list_schedule
 
 PUBLISHED = {1: 1.0, 2: 1 / 1.6, 4: 1 / 1.9}
 
 
 @st.composite
-def campaigns(draw: st.DrawFn, most: int = 8, needs: bool = True) -> tuple[list[Job], Cluster]:
+def campaigns(draw: st.DrawFn, most: int = 8, needs: bool = True) -> tuple[list[PlannedJob], Cluster]:
     cluster = Cluster(draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 4])))
-    jobs: list[Job] = []
+    jobs: list[PlannedJob] = []
     for number in range(draw(st.integers(1, most))):
         work = draw(st.integers(1, 12))
         times = {1: float(work)}
@@ -35,11 +35,11 @@ def campaigns(draw: st.DrawFn, most: int = 8, needs: bool = True) -> tuple[list[
             if cluster.fits(gpus):
                 times[gpus] = times[gpus // 2] / draw(st.floats(0.9, 2.0))
         before = draw(st.lists(st.sampled_from(jobs), max_size=2, unique_by=id)) if needs and jobs else []
-        jobs.append(Job(f"job{number}", times, tuple(job.name for job in before)))
+        jobs.append(PlannedJob(f"job{number}", times, tuple(job.name for job in before)))
     return jobs, cluster
 
 
-def check(schedule: Schedule, jobs: Sequence[Job], cluster: Cluster) -> None:
+def check(schedule: Schedule, jobs: Sequence[PlannedJob], cluster: Cluster) -> None:
     """Every job once, after those it needs, for its time, on GPUs that nobody else has then, as nodes allow."""
     placed = {each.name: each for each in schedule.placed}
     assert len(placed) == len(schedule.placed) == len(jobs)
@@ -56,7 +56,7 @@ def check(schedule: Schedule, jobs: Sequence[Job], cluster: Cluster) -> None:
             assert other.name == own.name or not together or not set(own.gpus) & set(other.gpus)
 
 
-def brute_force(jobs: Sequence[Job], cluster: Cluster) -> float:
+def brute_force(jobs: Sequence[PlannedJob], cluster: Cluster) -> float:
     """The least end over all orders, widths and nodes, on a clock of single events; nothing shared with the package."""
     per_node, best = cluster.gpus_per_node, float("inf")
     for order in permutations(jobs):
@@ -75,7 +75,9 @@ def wide_sets(cluster: Cluster, width: int) -> list[tuple[int, ...]]:
     return [each for each in product(range(cluster.nodes), repeat=num) if list(each) == sorted(set(each))]
 
 
-def end_of(order: Sequence[Job], widths: Sequence[int], nodes: Sequence[tuple[int, ...]], per_node: int) -> float:
+def end_of(
+    order: Sequence[PlannedJob], widths: Sequence[int], nodes: Sequence[tuple[int, ...]], per_node: int
+) -> float:
     held: list[tuple[float, float, int, tuple[int, ...]]] = []
     ends: dict[str, float] = {}
     for job, width, places in zip(order, widths, nodes, strict=True):
@@ -100,7 +102,7 @@ def end_of(order: Sequence[Job], widths: Sequence[int], nodes: Sequence[tuple[in
 
 @given(campaigns(most=3))
 @settings(max_examples=60)
-def test_the_search_finds_what_brute_force_finds(campaign: tuple[list[Job], Cluster]):
+def test_the_search_finds_what_brute_force_finds(campaign: tuple[list[PlannedJob], Cluster]):
     jobs, cluster = campaign
     best = soonest(jobs, cluster)
     check(best, jobs, cluster)
@@ -109,7 +111,7 @@ def test_the_search_finds_what_brute_force_finds(campaign: tuple[list[Job], Clus
 
 
 @given(campaigns())
-def test_plans_can_be_done_and_are_no_worse_than_the_naive_one(campaign: tuple[list[Job], Cluster]):
+def test_plans_can_be_done_and_are_no_worse_than_the_naive_one(campaign: tuple[list[PlannedJob], Cluster]):
     jobs, cluster = campaign
     found = plan(jobs, cluster)
     check(found.schedule, jobs, cluster)
@@ -121,17 +123,17 @@ def test_plans_can_be_done_and_are_no_worse_than_the_naive_one(campaign: tuple[l
 
 
 @given(campaigns(most=5, needs=False))
-def test_independent_experiments_end_within_twice_the_least(campaign: tuple[list[Job], Cluster]):
+def test_independent_experiments_end_within_twice_the_least(campaign: tuple[list[PlannedJob], Cluster]):
     """On one node, where no experiment is held up by the edges of nodes, two phases keep Ludwig & Tiwari's bound."""
     jobs, cluster = campaign
     one = Cluster(1, cluster.gpus_per_node)
-    jobs = [Job(job.name, {gpus: time for gpus, time in job.times.items() if one.fits(gpus)}) for job in jobs]
+    jobs = [PlannedJob(job.name, {gpus: time for gpus, time in job.times.items() if one.fits(gpus)}) for job in jobs]
     assert plan(jobs, one).schedule.end <= 2 * soonest(jobs, one).end + 1e-9
 
 
 @given(campaigns(most=6))
 @settings(max_examples=40)
-def test_limits_are_kept_or_refused(campaign: tuple[list[Job], Cluster]):
+def test_limits_are_kept_or_refused(campaign: tuple[list[PlannedJob], Cluster]):
     jobs, cluster = campaign
     free, cheap = plan(jobs, cluster).schedule, plan(jobs, cluster, cheapest=True).schedule
     assert plan(jobs, cluster, most_node_time=cheap.node_time).schedule.node_time <= cheap.node_time * (1 + 1e-9)
@@ -141,7 +143,7 @@ def test_limits_are_kept_or_refused(campaign: tuple[list[Job], Cluster]):
 
 
 def test_nodes_are_counted_whole_and_only_while_held():
-    jobs = [Job("a", {1: 2.0}), Job("b", {1: 1.0}), Job("c", {2: 3.0})]
+    jobs = [PlannedJob("a", {1: 2.0}), PlannedJob("b", {1: 1.0}), PlannedJob("c", {2: 3.0})]
     widths = {"a": 1, "b": 1, "c": 2}
     one = list_schedule(jobs, widths, Cluster(2, 2))
     assert (one.end, one.node_time, one.gpu_time) == (3.0, 5.0, 9.0)
@@ -151,7 +153,7 @@ def test_nodes_are_counted_whole_and_only_while_held():
 
 def test_the_published_campaign_on_single_gpus_takes_less_than_half():
     """128 experiments of equal work: 32 rounds of 1/1.9 on whole nodes, 8 rounds of 1 on single GPUs."""
-    jobs = [Job(f"{number}", PUBLISHED) for number in range(128)]
+    jobs = [PlannedJob(f"{number}", PUBLISHED) for number in range(128)]
     found = plan(jobs, Cluster(4, 4))
     assert found.naive.end == pytest.approx(32 / 1.9) and found.naive.node_time == pytest.approx(128 / 1.9)
     assert found.schedule.end == pytest.approx(8.0) == found.least_end
@@ -161,7 +163,7 @@ def test_the_published_campaign_on_single_gpus_takes_less_than_half():
 
 def test_the_last_ones_get_more():
     """17 alike on 16 GPUs: a second round of one alone would take 2; two on two GPUs each end at 1.625."""
-    jobs = [Job(f"{number}", PUBLISHED) for number in range(17)]
+    jobs = [PlannedJob(f"{number}", PUBLISHED) for number in range(17)]
     found = plan(jobs, Cluster(4, 4)).schedule
     assert found.end < 1.7
     check(found, jobs, Cluster(4, 4))

@@ -17,11 +17,11 @@ from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import PARTS, Cell, Measurement
 from heartlm.scaling.explain import supplied_speedup
-from heartlm.scaling.grid import Place, grid_of
+from heartlm.scaling.grid import Resources, grid_of
 from heartlm.scaling.hardware import known_hardware, load_hardware, measured_hardware
 from heartlm.scaling.network import Link, Network, bucket_bytes, link_of
 from heartlm.scaling.predict import Prediction, Predictor, scaled
-from heartlm.scaling.simulate import Supply, Surroundings, Work, simulate, typical_s
+from heartlm.scaling.simulate import RankWork, Supply, Surroundings, simulate, typical_s
 from heartlm.scaling.study import StudyConfig
 from heartlm.scaling.validate import validate
 
@@ -30,9 +30,9 @@ jitters = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=6).map(lambda each:
 
 
 @st.composite
-def works(draw: st.DrawFn) -> Work:
+def works(draw: st.DrawFn) -> RankWork:
     sizes = draw(st.lists(st.floats(1e3, 1e7), min_size=1, max_size=6))
-    return Work(
+    return RankWork(
         forward_s=draw(seconds),
         backward_s=draw(seconds),
         optimizer_s=draw(seconds),
@@ -60,39 +60,33 @@ def surroundings(draw: st.DrawFn) -> Surroundings:
 
 
 @given(works(), surroundings())
-def test_parts_add_up_to_the_step(work: Work, around: Surroundings):
+def test_parts_add_up_to_the_step(work: RankWork, around: Surroundings):
     one = simulate(work, around)
     assert sum(one.typical_part_s().values()) == pytest.approx(typical_s(one.step_s))
     assert min(map(min, one.parts_s.values())) >= -1e-9 and one.hidden_communication_s >= 0
 
 
 @given(works(), surroundings())
-def test_a_step_takes_no_less_than_its_computing(work: Work, around: Surroundings):
+def test_a_step_takes_no_less_than_its_computing(work: RankWork, around: Surroundings):
     one = simulate(work, around)
     assert one.mean_step_s >= work.alone_s * around.slowdown * np.mean(around.jitter) - 1e-9
 
 
 @given(works(), jitters)
-def test_one_rank_takes_what_was_measured(work: Work, jitter: list[float]):
+def test_one_rank_takes_what_was_measured(work: RankWork, jitter: list[float]):
     one = simulate(work, Surroundings(jitter=jitter))
     assert one.mean_step_s == pytest.approx(work.alone_s)
     assert sorted(one.step_s) == pytest.approx(sorted(work.alone_s * np.array(jitter)))
 
 
 @given(works(), surroundings(), st.floats(1, 20))
-def test_a_slower_network_is_never_better(work: Work, around: Surroundings, factor: float):
+def test_a_slower_network_is_never_better(work: RankWork, around: Surroundings, factor: float):
     slower = replace(around, network=around.network.slowed(factor))
     assert simulate(work, slower).mean_step_s >= simulate(work, around).mean_step_s - 1e-9
 
 
-@given(works(), surroundings())
-def test_sending_during_the_backward_pass_is_never_worse_than_after_it(work: Work, around: Surroundings):
-    after = replace(around, overlap=False, core_share=0.0)
-    assert simulate(work, around).mean_step_s <= simulate(work, after).mean_step_s + 1e-9
-
-
 @given(works(), surroundings(), st.floats(1, 20))
-def test_a_faster_supply_is_never_worse(work: Work, around: Surroundings, factor: float):
+def test_a_faster_supply_is_never_worse(work: RankWork, around: Surroundings, factor: float):
     supply = around.supply or Supply(5.0)
     faster = replace(supply, batches_per_s=supply.batches_per_s * factor)
     slow_s = simulate(work, replace(around, supply=supply)).mean_step_s
@@ -100,23 +94,22 @@ def test_a_faster_supply_is_never_worse(work: Work, around: Surroundings, factor
 
 
 @given(works(), surroundings(), st.floats(0.5, 50), st.integers(0, 3))
-def test_nobody_trains_on_batches_that_were_not_prepared(work: Work, around: Surroundings, rate: float, ahead: int):
+def test_nobody_trains_on_batches_that_were_not_prepared(work: RankWork, around: Surroundings, rate: float, ahead: int):
     around = replace(around, supply=Supply(rate, ahead))
     one, per_node = simulate(work, around), around.ranks // around.nodes
-    assert one.num_batches == around.ranks * len(one.step_s)
     made_at_most = per_node * ahead + float(one.step_s.sum()) * rate
-    assert one.num_batches / around.nodes <= made_at_most + per_node + 1e-6
+    assert per_node * len(one.step_s) <= made_at_most + per_node + 1e-6
 
 
 def test_the_seed_decides():
-    work = Work(0.1, 0.2, bucket_bytes=[1e6])
+    work = RankWork(0.1, 0.2, bucket_bytes=[1e6])
     around = Surroundings(4, network=Network(Link(1e9)), jitter=list(np.linspace(0.8, 1.2, 16)))
     assert np.array_equal(simulate(work, around).step_s, simulate(work, around).step_s)
     assert not np.array_equal(simulate(work, around).step_s, simulate(work, replace(around, seed=1)).step_s)
 
 
 def test_the_slowest_of_many_ranks_is_slower_than_the_slowest_of_two():
-    work, jitter = Work(0.1, 0.2, bucket_bytes=[1.0]), list(np.linspace(0.8, 1.2, 33))
+    work, jitter = RankWork(0.1, 0.2, bucket_bytes=[1.0]), list(np.linspace(0.8, 1.2, 33))
     taken = [
         simulate(work, Surroundings(ranks, network=Network(Link(1e12)), jitter=jitter)).mean_step_s
         for ranks in (1, 2, 16)
@@ -128,7 +121,7 @@ def test_the_slowest_of_many_ranks_is_slower_than_the_slowest_of_two():
 def test_a_bucket_begins_when_ready_and_when_the_one_before_is_through():
     """Two buckets of half the gradients: ready at 2 and 3 s, 1.5 s each, so the last is through at 5 s."""
     network = Network(Link(1.0, 0.0))
-    work = Work(1.0, 2.0, optimizer_s=0.5, bucket_bytes=[1.5, 1.5])
+    work = RankWork(1.0, 2.0, optimizer_s=0.5, bucket_bytes=[1.5, 1.5])
     around = Surroundings(2, network=network)
     one = simulate(work, around)
     tail_s = network.all_reduce_s(64, 2)
@@ -142,7 +135,7 @@ def test_a_bucket_begins_when_ready_and_when_the_one_before_is_through():
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_a_steady_supply_bounds_the_rate(ranks: int):
     """One node prepares 2 batches a second; each rank needs one a second."""
-    one = simulate(Work(0.4, 0.6), Surroundings(ranks, supply=Supply(2.0), jitter=[1.0] * 8))
+    one = simulate(RankWork(0.4, 0.6), Surroundings(ranks, supply=Supply(2.0), jitter=[1.0] * 8))
     assert one.mean_step_s == pytest.approx(max(1.0, ranks / 2))
 
 
@@ -370,9 +363,9 @@ def test_validation_is_printed(study: Path, capsys: pytest.CaptureFixture[str]):
 
 def test_a_study_measures_what_prediction_needs():
     config = StudyConfig(databases={"mitdb": "nowhere"}, ranks=[1, 2], batch_tokens=4096, prediction=True)
-    cells = {(cell.ranks, cell.copies, cell.global_batch) for cell in grid_of(config, Place(num_cores=2)).groups[0]}
+    cells = {(cell.ranks, cell.copies, cell.global_batch) for cell in grid_of(config, Resources(num_cores=2)).groups[0]}
     assert cells == {(1, 1, 32), (2, 1, 32), (1, 2, 32), (1, 1, 16), (1, 2, 16)}
-    fewer = grid_of(replace(config, prediction=False), Place(num_cores=2)).groups[0]
+    fewer = grid_of(replace(config, prediction=False), Resources(num_cores=2)).groups[0]
     assert {(cell.ranks, cell.copies, cell.global_batch) for cell in fewer} == {(1, 1, 32), (2, 1, 32), (1, 2, 32)}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from heartlm.cli.options import existing, parse
 
 if TYPE_CHECKING:
-    from heartlm.scaling.plan.allot import Plan
+    from heartlm.scaling.plan.allot import CampaignPlan
     from heartlm.scaling.plan.plan_file import PlanFile
     from heartlm.scaling.plan.schedule import Schedule
 
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _content(wanted: PlanFile, made: Plan) -> dict[str, object]:
+def _content(wanted: PlanFile, made: CampaignPlan) -> dict[str, object]:
     """The plan as plain values."""
 
     def of(schedule: Schedule) -> dict[str, object]:

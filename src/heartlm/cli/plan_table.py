@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from heartlm.cli.score_table import aligned
 
 if TYPE_CHECKING:
-    from heartlm.scaling.plan.allot import Plan
+    from heartlm.scaling.plan.allot import CampaignPlan
     from heartlm.scaling.plan.plan_file import PlanFile
     from heartlm.scaling.plan.schedule import Cluster, Schedule
 
@@ -19,7 +19,7 @@ MOST_ROWS = 24
 MOST_GPUS = 64
 
 
-def plan_lines(wanted: PlanFile, made: Plan) -> list[str]:
+def plan_lines(wanted: PlanFile, made: CampaignPlan) -> list[str]:
     """All that `heartlm plan` prints."""
     cluster, unit = wanted.cluster, "h" if wanted.in_hours else "units"
     goal = "costs least" if wanted.cheapest else "ends soonest"
@@ -37,7 +37,7 @@ def plan_lines(wanted: PlanFile, made: Plan) -> list[str]:
     ]
 
 
-def _comparison(wanted: PlanFile, made: Plan, unit: str) -> list[str]:
+def _comparison(wanted: PlanFile, made: CampaignPlan, unit: str) -> list[str]:
     node_time = "node-hours" if wanted.in_hours else "node-units"
     gpu_time = "GPU-hours" if wanted.in_hours else "GPU-units"
     rows = [["", f"ends after ({unit})", node_time, gpu_time]]

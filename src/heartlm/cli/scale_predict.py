@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -38,7 +38,7 @@ class NetworkOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(NetworkOptions):
+class StepOptions(NetworkOptions):
     """What to predict, and from what.
 
     Attributes:
@@ -111,7 +111,7 @@ class HardwareOptions:
 def run_predict(arguments: Sequence[str]) -> int:
     """Predict steps of cells that were not measured."""
     options = parse(
-        PredictOptions,
+        StepOptions,
         _lists(arguments, "--ranks", "--nodes", "--all-reduce", "--all-reduce-between"),
         command="scale predict",
         summary="Predict the time of a step on any ranks and nodes from what one rank was measured to do.",
@@ -236,13 +236,14 @@ def _fits(options: NetworkOptions, study: Path, wanted: bool) -> list[AllReduceF
     return [fit]
 
 
-def _explain(options: PredictOptions) -> int:
+def _explain(options: StepOptions) -> int:
     from heartlm.cli.scale_table import explanation_lines
     from heartlm.scaling.explain import explain
 
     explanation = explain()
-    _write(options.out, explanation.to_json())
-    print(json.dumps(explanation.to_json(), indent=2) if options.json else "\n".join(explanation_lines(explanation)))
+    content = asdict(explanation)
+    _write(options.out, content)
+    print(json.dumps(content, indent=2) if options.json else "\n".join(explanation_lines(explanation)))
     return 0
 
 

@@ -12,11 +12,11 @@ from heartlm.cli.options import existing, parse
 from heartlm.scaling.study import StudyConfig
 
 if TYPE_CHECKING:
-    from heartlm.scaling.run import Trainer
+    from heartlm.scaling.run import CellTrainer
 
 
 @dataclass
-class ReportOptions:
+class StudyReportOptions:
     """Which study to report, and where to.
 
     Attributes:
@@ -64,7 +64,7 @@ def run_study(arguments: Sequence[str]) -> int:
     return 1 if outcome.failed or outcome.stopped else 0
 
 
-def _trainer(config: StudyConfig) -> Trainer:
+def _trainer(config: StudyConfig) -> CellTrainer:
     if config.slurm is not None:
         from heartlm.scaling.slurm import SlurmTrainer
 
@@ -77,7 +77,7 @@ def _trainer(config: StudyConfig) -> Trainer:
 def run_report(arguments: Sequence[str]) -> int:
     """Write page, figures and tables, and print where they are."""
     options = parse(
-        ReportOptions,
+        StudyReportOptions,
         arguments,
         command="scale report",
         summary="What a study says of speedup, efficiency and overhead: an HTML page, PNG figures, CSV and Parquet.",

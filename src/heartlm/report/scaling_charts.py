@@ -13,7 +13,7 @@ from heartlm.report.numbers import percent, significant
 from heartlm.report.scaling_model import Chart, Curve, Mark, plural
 from heartlm.report.svg import Markup, Scale, drawing, group, line, path_of, rectangle, tag, text, tick_label
 from heartlm.scaling.cell import PARTS
-from heartlm.scaling.table import Row
+from heartlm.scaling.table import CellRow
 
 WIDTH, HEIGHT = 420, 260
 LEFT, TOP, BOTTOM, RIGHT = 46, 24, 38, 74
@@ -103,7 +103,7 @@ def _curve(curve: Curve, x: Scale, y: Scale) -> Markup:
     return _of_curve(curve, *parts)
 
 
-def parts_chart(rows: Sequence[Row]) -> Markup:
+def parts_chart(rows: Sequence[CellRow]) -> Markup:
     """Draw where the time of a step goes, one bar a row; the parts of a bar add up to its step."""
     bar, left = 22, 150
     height = TOP + bar * len(rows) + BOTTOM
@@ -118,7 +118,7 @@ def parts_chart(rows: Sequence[Row]) -> Markup:
     return drawing(WIDTH * 2, height, "Where the time of a step goes", *parts)
 
 
-def _bar(row: Row, top: float, thick: float, x: Scale, left: float) -> Markup:
+def _bar(row: CellRow, top: float, thick: float, x: Scale, left: float) -> Markup:
     cell, begin_ms, parts = row.cell, 0.0, []
     step_s = sum(row.part_s.values())
     who = f"{cell.window} · {plural(cell.ranks, 'rank')} × {cell.cpus_per_task}"

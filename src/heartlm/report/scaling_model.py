@@ -15,7 +15,7 @@ from heartlm.report.numbers import decimal, duration, significant
 from heartlm.scaling.cell import Cell
 from heartlm.scaling.equations import Interval, efficiency, ideal_s
 from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
-from heartlm.scaling.table import Row, Table, groups
+from heartlm.scaling.table import CellRow, Table, groups
 
 STAGES = {"pretrain": "Pretraining", "finetune": "Fine-tuning"}
 
@@ -81,7 +81,7 @@ class Panel:
 
     title: str
     anchor: str
-    rows: tuple[Row, ...]
+    rows: tuple[CellRow, ...]
     figures: dict[int, tuple[Chart, ...]]
 
 
@@ -100,7 +100,7 @@ def panels_of(table: Table) -> list[Panel]:
     return [_panel(key, tuple(rows)) for key, rows in found.items()]
 
 
-def _panel(key: tuple[str, str, str, str], rows: tuple[Row, ...]) -> Panel:
+def _panel(key: tuple[str, str, str, str], rows: tuple[CellRow, ...]) -> Panel:
     stage, database, precision, scaling = key
     title = f"{STAGES[stage]} on {database}"
     title += "" if (precision, scaling) == ("fp32", "strong") else f", {precision}, {scaling} scaling"
@@ -115,20 +115,24 @@ def _panel(key: tuple[str, str, str, str], rows: tuple[Row, ...]) -> Panel:
     return Panel(title, anchor, rows, {number: charts for number, charts in figures.items() if charts})
 
 
-def _over_cpus(rows: Sequence[Row]) -> Iterable[Chart]:
+def _over_cpus(rows: Sequence[CellRow]) -> Iterable[Chart]:
     every = sorted({row.cell.cpus_per_task for row in rows})
     for ranks, slice_ in groups(rows, lambda cell: cell.ranks).items():
         curves = _curves(slice_, every, lambda cell: cell.cpus_per_task, lambda row: row.time_s, _time_words)
         yield Chart("Training time", "s", plural(ranks, "rank"), "CPUs per rank", tuple(map(str, every)), curves)
 
 
-def _over_ranks(rows: Sequence[Row], cpus: int) -> tuple[Chart, Chart, Chart, Chart]:
+def _over_ranks(rows: Sequence[CellRow], cpus: int) -> tuple[Chart, Chart, Chart, Chart]:
     """Training time, speedup, efficiency and overhead against ranks of so many CPUs."""
     ranks = sorted({row.cell.ranks for row in rows})
     about, labels = f"{plural(cpus, 'CPU')} per rank", tuple(map(str, ranks))
 
     def chart(
-        title: str, unit: str, value: Callable[[Row], Interval | None], words: Callable[[Row], str], **marks: Any
+        title: str,
+        unit: str,
+        value: Callable[[CellRow], Interval | None],
+        words: Callable[[CellRow], str],
+        **marks: Any,
     ) -> Chart:
         curves = _curves(rows, ranks, lambda cell: cell.ranks, value, words)
         return Chart(title, unit, about, "ranks", labels, curves, **marks)
@@ -167,11 +171,11 @@ def _over_ranks(rows: Sequence[Row], cpus: int) -> tuple[Chart, Chart, Chart, Ch
 
 
 def _curves(
-    rows: Sequence[Row],
+    rows: Sequence[CellRow],
     places: Sequence[int],
     x: Callable[[Cell], int],
-    value: Callable[[Row], Interval | None],
-    words: Callable[[Row], str],
+    value: Callable[[CellRow], Interval | None],
+    words: Callable[[CellRow], str],
 ) -> tuple[Curve, ...]:
     """One curve a window; one a bucket size, too, where there are several. One rank has none and begins all of them."""
     windows = sorted({row.cell.window for row in rows})
@@ -200,12 +204,12 @@ def _published(ranks: Sequence[int], values: dict[int, float], words: str) -> tu
     )
 
 
-def _time_words(row: Row) -> str:
+def _time_words(row: CellRow) -> str:
     ideal = "" if row.speedup is None else f", ideal {duration(_ideal_s(row))}"
     return f"{_who(row)}: {significant(row.time_s.value)} s{between(row.time_s)}{ideal}"
 
 
-def _speedup_words(row: Row) -> str:
+def _speedup_words(row: CellRow) -> str:
     if row.speedup is None or row.efficiency is None:
         return _who(row)
     words = f"{_who(row)}: {row.speedup.value:.2f}x{between(row.speedup)}, efficiency {row.efficiency.value:.2f}"
@@ -214,19 +218,19 @@ def _speedup_words(row: Row) -> str:
     return words
 
 
-def _overhead_words(row: Row) -> str:
+def _overhead_words(row: CellRow) -> str:
     if row.overhead_s is None:
         return _who(row)
     return f"{_who(row)}: {significant(row.overhead_s.value)} s beyond the ideal{between(row.overhead_s)}"
 
 
-def _ideal_s(row: Row) -> float:
+def _ideal_s(row: CellRow) -> float:
     assert row.speedup is not None
     base_s = row.time_s.value * row.speedup.value / (1 if row.cell.scaling == "strong" else row.cell.ranks)
     return ideal_s(base_s, row.cell.ranks, row.cell.scaling)
 
 
-def _who(row: Row) -> str:
+def _who(row: CellRow) -> str:
     nodes = f" on {row.cell.nodes} nodes" if row.cell.nodes > 1 else ""
     return f"width {row.cell.window}, {plural(row.cell.ranks, 'rank')} × {plural(row.cell.cpus_per_task, 'CPU')}{nodes}"
 

@@ -19,7 +19,7 @@ from heartlm.scaling.cell import PARTS, load_measurements
 from heartlm.scaling.equations import Interval, karp_flatt
 from heartlm.scaling.fits import Fit, fit_amdahl, fit_usl
 from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
-from heartlm.scaling.table import Beside, Row, Table, flat, flat_beside, groups, table_of, write_csv, write_parquet
+from heartlm.scaling.table import Beside, CellRow, Table, flat, flat_beside, groups, table_of, write_csv, write_parquet
 
 FIGURE_NAMES = {
     3: "figure-3-time-cpus",
@@ -90,13 +90,13 @@ def scaling_page(table: Table, skipped: Sequence[tuple[str, str]], folder: Path)
     )
 
 
-def _widest(rows: Sequence[Row]) -> list[Row]:
+def _widest(rows: Sequence[CellRow]) -> list[CellRow]:
     """Rows of the most ranks."""
     most = max((row.cell.ranks for row in rows if row.speedup is not None), default=1)
     return [row for row in rows if row.cell.ranks == most and row.speedup is not None]
 
 
-def _title(rows: Sequence[Row]) -> str:
+def _title(rows: Sequence[CellRow]) -> str:
     widest = _widest(rows)
     if not widest or widest[0].cell.ranks == 1:
         return "What training takes on one rank"
@@ -104,7 +104,7 @@ def _title(rows: Sequence[Row]) -> str:
     return f"{plural(ranks, 'rank')} are {_middle(row.speedup for row in widest):.2f} times as fast as one"
 
 
-def _lead(rows: Sequence[Row]) -> list[str]:
+def _lead(rows: Sequence[CellRow]) -> list[str]:
     widest = _widest(rows)
     if not widest or widest[0].cell.ranks == 1:
         return ["There is nothing to compare yet: a study with more than one rank count shows speedups."]
@@ -123,7 +123,7 @@ def _lead(rows: Sequence[Row]) -> list[str]:
     return lead
 
 
-def _cards(rows: Sequence[Row]) -> list[dict[str, str]]:
+def _cards(rows: Sequence[CellRow]) -> list[dict[str, str]]:
     cards = []
     for ranks, of_ranks in groups([row for row in rows if row.cell.ranks > 1], lambda cell: cell.ranks).items():
         known = [row for row in of_ranks if row.speedup is not None]
@@ -181,7 +181,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _table_row(row: Row) -> list[str]:
+def _table_row(row: CellRow) -> list[str]:
     cell, hidden_s = row.cell, row.detail_s["hidden_communication"]
     extra = "".join(
         f", {words}"

@@ -13,14 +13,13 @@ and by 3 if their latency does.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from heartlm.scaling.reference_marks import SPEEDUP
-from heartlm.scaling.simulate import Supply, Surroundings, Work, simulate
+from heartlm.scaling.simulate import RankWork, Supply, Surroundings, simulate
 
 PUBLISHED_SPEEDUP = {num_gpus: speedup for num_gpus, speedup in SPEEDUP.items() if num_gpus > 1}
 
@@ -69,16 +68,12 @@ class Explanation:
     needed_growth: float
     ring_growth: tuple[float, float]
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return {**vars(self), "best": vars(self.best), "others": [vars(each) for each in self.others]}
 
-
-def explain(published: Mapping[int, float] = PUBLISHED_SPEEDUP) -> Explanation:
-    """Fit a supply to `published` speedups, by number of GPUs, and state what communication alone would need."""
-    best = fitted_supply(published, PREFETCH)
-    others = [fitted_supply(published, depth) for depth in OTHER_DEPTHS]
-    others.append(fitted_supply(published, PREFETCH, varies=False))
+def explain() -> Explanation:
+    """Fit a supply to the published speedups, and state what communication alone would need."""
+    published = PUBLISHED_SPEEDUP
+    best = fitted_supply(PREFETCH)
+    others = [*map(fitted_supply, OTHER_DEPTHS), fitted_supply(PREFETCH, varies=False)]
     few, many = min(published), max(published)
     needed = {num: num / speedup - 1 for num, speedup in published.items()}
     by_rate = ((many - 1) / many) / ((few - 1) / few)
@@ -92,40 +87,38 @@ def explain(published: Mapping[int, float] = PUBLISHED_SPEEDUP) -> Explanation:
 
 
 def supplied_speedup(rate: float, variation: float, prefetch: int, gpus: Sequence[int]) -> dict[int, float]:
-    """Speedups of `gpus` on one node whose supply prepares `rate` batches while a GPU computes on one."""
-    supply = Supply(rate, prefetch, gamma_quantiles(variation))
+    """Speedups of `gpus` on one node whose supply prepares `rate` batches while a GPU computes on one.
+
+    Preparing one takes times that vary by the coefficient `variation`, gamma-distributed as service times commonly are.
+    """
+    from scipy.stats import gamma
+
+    times = np.ones(1)
+    if variation:
+        times = gamma.ppf((np.arange(STEPS) + 0.5) / STEPS, 1 / variation**2, scale=variation**2)
+    supply = Supply(rate, prefetch, (times / times.mean()).tolist())
     alone, *together = (
-        simulate(Work(0.0, 1.0), Surroundings(num, jitter=[1.0] * STEPS, supply=supply)).mean_step_s / num
+        simulate(RankWork(0.0, 1.0), Surroundings(num, jitter=[1.0] * STEPS, supply=supply)).mean_step_s / num
         for num in (1, *gpus)
     )
     return {num: alone / each for num, each in zip(gpus, together, strict=True)}
 
 
-def gamma_quantiles(variation: float) -> list[float]:
-    """Times around 1 with that coefficient of variation, gamma-distributed as service times commonly are taken."""
-    if not variation:
-        return [1.0]
-    from scipy.stats import gamma
-
-    shape = 1 / variation**2
-    values = gamma.ppf((np.arange(STEPS) + 0.5) / STEPS, shape, scale=1 / shape)
-    return [float(each) for each in values / values.mean()]
-
-
-def fitted_supply(published: Mapping[int, float], prefetch: int, varies: bool = True) -> SupplyLimit:
-    """The supply whose largest relative error is least (Nelder & Mead 1965).
+def fitted_supply(prefetch: int, varies: bool = True) -> SupplyLimit:
+    """The supply whose largest relative error of a published speedup is least (Nelder & Mead 1965).
 
     Args:
-        published: speedups by number of GPUs.
         prefetch: batches prepared ahead for each GPU.
         varies: whether preparing may take now longer, now shorter.
     """
     from scipy.optimize import minimize
 
+    published = PUBLISHED_SPEEDUP
+
     def limit(place: Sequence[float]) -> SupplyLimit:
         rate, variation = math.exp(place[0]), float(abs(place[1])) if varies else 0.0
         speedup = supplied_speedup(rate, variation, prefetch, sorted(published))
-        error = max(abs(speedup[num] / wanted - 1) for num, wanted in published.items())
+        error = max(abs(speedup[num] / value - 1) for num, value in published.items())
         return SupplyLimit(rate, variation, prefetch, speedup, error)
 
     start = math.log(max(published.values()))

@@ -20,7 +20,7 @@ from heartlm.scaling.study import StudyConfig
 
 
 @dataclass(frozen=True)
-class Place:
+class Resources:
     """What there is to train on.
 
     Attributes:
@@ -56,12 +56,8 @@ class Grid:
                     yield from ((cell, 0) for cell in self.references if cell.work[:-1] == group[0].work[:-1])
                 yield from ((cell, repeat) for cell in group)
 
-    def count(self, repeats: int) -> int:
-        """How many measurements there are."""
-        return repeats * sum(map(len, self.groups)) + len(self.references)
 
-
-def grid_of(config: StudyConfig, place: Place) -> Grid:
+def grid_of(config: StudyConfig, place: Resources) -> Grid:
     """The grid of a study where it is to be measured."""
     groups: list[list[Cell]] = []
     skipped: list[tuple[Cell, str]] = []
@@ -102,7 +98,7 @@ def _layouts(config: StudyConfig, one: Cell) -> Iterator[Cell]:
             yield cell
 
 
-def _copies(cell: Cell, config: StudyConfig, place: Place, skipped: list[tuple[Cell, str]]) -> Iterator[Cell]:
+def _copies(cell: Cell, config: StudyConfig, place: Resources, skipped: list[tuple[Cell, str]]) -> Iterator[Cell]:
     """Copies of a cell of one rank that were asked for and fit; the others are noted."""
     for number in config.copies if cell.ranks == 1 and config.slurm is None else []:
         copies = replace(cell, copies=number)
@@ -112,7 +108,7 @@ def _copies(cell: Cell, config: StudyConfig, place: Place, skipped: list[tuple[C
             yield copies
 
 
-def _unfit(cell: Cell, place: Place) -> str | None:
+def _unfit(cell: Cell, place: Resources) -> str | None:
     """Why a cell cannot be measured here; None where it can."""
     per_node = -(-cell.ranks // cell.nodes)
     if cell.ranks % cell.nodes:

@@ -29,7 +29,7 @@ from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.cores import cpus_of, share_of_cores, usable_cores
 from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import Cell
-from heartlm.scaling.grid import Place
+from heartlm.scaling.grid import Resources
 from heartlm.scaling.probe import probe
 
 PRELOADED = ["torch", "torch._dynamo", "heartlm.training.finetune"]
@@ -122,7 +122,7 @@ class LocalTrainer:
         self.devices = visible_gpus()
         self.nursery = Nursery()
         self.nursery.ready()
-        self.place = Place(len(self.cores), None if device == "cpu" else len(self.devices))
+        self.place = Resources(len(self.cores), None if device == "cpu" else len(self.devices))
 
     def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
         """Train as each of `fields` says, at the same time; return why that failed, if it did, and what it lasted."""

@@ -23,7 +23,7 @@ import numpy as np
 from heartlm.scaling.cell import Cell, Measurement
 from heartlm.scaling.network import bucket_bytes
 from heartlm.scaling.probe import UNUSUAL, probes_of, unusual
-from heartlm.scaling.simulate import Work, typical_s
+from heartlm.scaling.simulate import RankWork, typical_s
 
 MOST_JITTER = 64
 """More single steps than this are stood for by as many quantiles."""
@@ -84,13 +84,13 @@ class OneRank:
         cells = [each.cell for each in self.alone]
         return replace(max(cells, key=lambda cell: cell.global_batch), bucket_cap_mb=bucket_cap_mb)
 
-    def work(self, cell: Cell, pick: Callable[[Range], float]) -> Work:
+    def work(self, cell: Cell, pick: Callable[[Range], float]) -> RankWork:
         """What a rank of `cell` does in a step; `pick` chooses within the range of each part."""
         micro_batches = cell.accumulation
         tokens = tokens_of(cell)
         compute_s = pick(self._seconds(tokens, lambda each: _scaled(each, each.compute_s) / each.cell.accumulation))
         backward_s = compute_s * self._backward_share()
-        return Work(
+        return RankWork(
             forward_s=compute_s - backward_s,
             backward_s=backward_s,
             optimizer_s=self._median(lambda each: _scaled(each, each.optimizer_s)),

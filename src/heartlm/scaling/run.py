@@ -17,17 +17,16 @@ from heartlm.errors import HeartlmError
 from heartlm.files import read_json, sole_holder, write_json
 from heartlm.scaling.cell import Cell, Measurement
 from heartlm.scaling.collect import checked, failure, measured, read_ranks
-from heartlm.scaling.cost import Limit, cost_of, expected_wall_s, spent
-from heartlm.scaling.grid import Grid, Place, grid_of
+from heartlm.scaling.grid import Grid, Resources, grid_of
 from heartlm.scaling.probe import UNUSUAL, unusual, usual_probe
 from heartlm.scaling.study import StudyConfig, describe
 
 
-class Trainer(Protocol):
+class CellTrainer(Protocol):
     """Trains a cell somewhere."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Resources:
         """What there is to train on."""
 
     def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
@@ -38,7 +37,7 @@ class Trainer(Protocol):
 
 
 @dataclass
-class Outcome:
+class StudyOutcome:
     """How a run of a study ended.
 
     Attributes:
@@ -58,7 +57,7 @@ class Outcome:
     stopped: str | None = None
 
 
-def run_study(config: StudyConfig, trainer: Trainer) -> Outcome:
+def run_study(config: StudyConfig, trainer: CellTrainer) -> StudyOutcome:
     """Measure every cell of a study that was not measured yet.
 
     Raises:
@@ -77,28 +76,64 @@ def run_study(config: StudyConfig, trainer: Trainer) -> Outcome:
         return _Conductor(config, folder, grid, trainer).run()
 
 
+@dataclass(frozen=True)
+class StudyCost:
+    """Core-hours and node-hours."""
+
+    core_hours: float = 0.0
+    node_hours: float = 0.0
+
+    def __add__(self, other: StudyCost) -> StudyCost:
+        return StudyCost(self.core_hours + other.core_hours, self.node_hours + other.node_hours)
+
+
+def cost_of(cell: Cell, wall_s: float) -> StudyCost:
+    """What a training of `cell` costs that lasts `wall_s`."""
+    return StudyCost(cell.num_cores * wall_s / 3600, cell.nodes * wall_s / 3600)
+
+
+def expected_wall_s(cell: Cell, done: Sequence[Measurement]) -> float:
+    """How long a training of `cell` will last, judged by those that are `done`; 0 where there is none.
+
+    Judged by the same cell; else by the longest of the same stage and window, which has fewer ranks at worst; else by
+    the longest of all.
+    """
+    alike: tuple[list[Measurement], ...] = (
+        [each for each in done if each.cell == cell],
+        [each for each in done if (each.cell.stage, each.cell.window) == (cell.stage, cell.window)],
+        list(done),
+    )
+    return next((max(each.wall_s for each in some) for some in alike if some), 0.0)
+
+
 class _Conductor:
     """A study that goes on: what is done, what is to be compared with, what it has cost."""
 
-    def __init__(self, config: StudyConfig, folder: Path, grid: Grid, trainer: Trainer) -> None:
+    def __init__(self, config: StudyConfig, folder: Path, grid: Grid, trainer: CellTrainer) -> None:
         self.config, self.folder, self.grid, self.trainer = config, folder, grid, trainer
-        self.limit = Limit(config.max_core_hours, config.max_node_hours)
         kept = [Measurement.load(path) for path in sorted((folder / "measurements").glob("*.json"))]
-        self.cost, self.done = spent(kept), [each for each in kept if each.failed is None]
+        self.cost = sum((cost_of(each.cell, each.wall_s) for each in kept), StudyCost())
+        self.done = [each for each in kept if each.failed is None]
         self.losses: dict[tuple[object, ...], list[float]] = {}
         for each in self.done:
             self._learn(each)
-        self.outcome = Outcome(skipped=grid.skipped)
+        self.outcome = StudyOutcome(skipped=grid.skipped)
 
-    def run(self) -> Outcome:
+    def run(self) -> StudyOutcome:
         every = list(self.grid.measurements(self.config.repeats))
         good = {(each.cell, each.repeat) for each in self.done}
         wanted = [pair for pair in every if pair not in good]
         self.outcome.num_before = len(every) - len(wanted)
         for index, (cell, repeat) in enumerate(wanted):
             expected = self.cost + cost_of(cell, expected_wall_s(cell, self.done))
-            if stopped := self.limit.exceeded(expected):
-                self.outcome.stopped, self.outcome.num_left = stopped, len(wanted) - index
+            for name in ("core_hours", "node_hours"):
+                most, found = getattr(self.config, f"max_{name}"), getattr(expected, name)
+                if most is not None and found > most:
+                    self.outcome.stopped = (
+                        f"max_{name}: {found:.3g} expected with the next measurement, {most:g} allowed"
+                    )
+            if self.outcome.stopped:
+                self.outcome.num_left = len(wanted) - index
                 break
             measurement = self._measured(cell, repeat)
             measurement.save(self.folder)
@@ -135,13 +170,9 @@ class _Conductor:
         warm_up = self.config.warm_up
         found = measured(cell, repeat, trainings, warm_up=warm_up, wall_s=wall_s, environment=environment)
         shutil.rmtree(work)
-        return self._checked(found)
-
-    def _checked(self, measurement: Measurement) -> Measurement:
-        cell = measurement.cell
         alone = cell.ranks == cell.copies == 1
-        reference = self.losses.get(cell.work, measurement.losses if alone else [])
-        return checked(measurement, reference, self.config.tolerance_of(cell))
+        reference = self.losses.get(cell.work, found.losses if alone else [])
+        return checked(found, reference, self.config.tolerance_of(cell))
 
     def _learn(self, measurement: Measurement) -> None:
         """Keep the losses of one rank, which all others are compared with."""

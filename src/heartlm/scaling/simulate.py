@@ -31,7 +31,7 @@ TAIL_BYTES = 64
 
 
 @dataclass(frozen=True)
-class Work:
+class RankWork:
     """What one rank does in a step, if it were alone.
 
     Attributes:
@@ -84,7 +84,6 @@ class Surroundings:
         network: between them.
         slowdown: of all computing, by the other ranks of the node; 1 for none.
         core_share: of the computing core that communication takes while it goes on, 0 to 1.
-        overlap: whether buckets are sent during the backward pass.
         jitter: relative times of steps of one rank, around 1; a step is simulated for each.
         supply: None where every rank prepares its own batches.
         seed: of the order of jitter.
@@ -95,7 +94,6 @@ class Surroundings:
     network: Network = field(default_factory=Network)
     slowdown: float = 1.0
     core_share: float = 0.0
-    overlap: bool = True
     jitter: Sequence[float] = (1.0,)
     supply: Supply | None = None
     seed: int = 0
@@ -108,12 +106,10 @@ class Simulated:
     Attributes:
         parts_s: seconds of every part of `cell.PARTS` in every step, `[num_steps]` each; they add up to the step.
         hidden_communication_s: a step, while ranks computed.
-        num_batches: that all ranks took.
     """
 
     parts_s: dict[str, Seconds]
     hidden_communication_s: float
-    num_batches: int
 
     @property
     def step_s(self) -> Seconds:
@@ -144,7 +140,7 @@ def typical_s(step_s: Sequence[float] | Seconds) -> float:
     return float(np.asarray(step_s)[middle_half(step_s)].mean())
 
 
-def simulate(work: Work, around: Surroundings) -> Simulated:
+def simulate(work: RankWork, around: Surroundings) -> Simulated:
     """Simulate as many steps as `around.jitter` has entries, after one supply's worth to fill the queue."""
     jitter = np.asarray(around.jitter, dtype=float)
     orders = np.random.default_rng(around.seed).permuted(np.tile(jitter, (around.ranks, 1)), axis=1)
@@ -159,19 +155,15 @@ def simulate(work: Work, around: Surroundings) -> Simulated:
         clock_s = one.run(clock_s, supply)
         if step >= num_filling:
             steps.append(one)
-    return _means(steps, around.ranks * len(jitter))
-
-
-def _means(steps: Sequence[_Step], num_batches: int) -> Simulated:
-    parts = {name: np.array([step.part_s[name].mean() for step in steps]) for name in steps[0].part_s}
-    return Simulated(parts, float(np.mean([step.hidden_s for step in steps])), num_batches)
+    parts_s = {name: np.array([step.part_s[name].mean() for step in steps]) for name in steps[0].part_s}
+    return Simulated(parts_s, float(np.mean([step.hidden_s for step in steps])))
 
 
 class _Step:
     """One step of all ranks; arrays are `[ranks]`."""
 
     def __init__(
-        self, work: Work, around: Surroundings, costs_s: Sequence[float], tail_s: float, jitter: Seconds
+        self, work: RankWork, around: Surroundings, costs_s: Sequence[float], tail_s: float, jitter: Seconds
     ) -> None:
         self.work, self.around, self.costs_s, self.tail_s = work, around, costs_s, tail_s
         self.factor = jitter * around.slowdown
@@ -216,10 +208,7 @@ class _Step:
         ready_s, sent_s = begin_s, -np.inf
         for share, cost_s in zip(shares, self.costs_s, strict=True):
             ready_s = self._computed(ready_s, share * self.work.backward_s * self.factor)
-            if self.around.overlap:
-                sent_s = self._send(max(sent_s, float(ready_s.max())), cost_s)
-        if not self.around.overlap:
-            sent_s = float(ready_s.max()) + sum(self.costs_s)
+            sent_s = self._send(max(sent_s, float(ready_s.max())), cost_s)
         return ready_s, sent_s
 
     def _send(self, begin_s: float, cost_s: float) -> float:

@@ -21,7 +21,7 @@ from heartlm.cluster.submit import JobState, call, state_of, submit
 from heartlm.cluster.topology import Topology, seconds_of
 from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import Cell
-from heartlm.scaling.grid import Place
+from heartlm.scaling.grid import Resources
 
 POLL_S = 1.0
 ANY = 1 << 20
@@ -42,7 +42,7 @@ class SlurmTrainer:
     profile: SiteProfile
     device: str
     timeout_s: float
-    place: Place
+    place: Resources
 
     @classmethod
     def of(cls, profile: str, device: str, timeout_s: float) -> SlurmTrainer:
@@ -57,7 +57,7 @@ class SlurmTrainer:
             raise HeartlmError(f"slurm: {profile} is a site without SLURM: leave it out to measure on this machine")
         if shutil.which("sbatch") is None:
             raise HeartlmError("slurm: no sbatch found, so no SLURM here: leave it out to measure on this machine")
-        return cls(site, device, timeout_s, Place(ANY, None if device == "cpu" else ANY, ANY))
+        return cls(site, device, timeout_s, Resources(ANY, None if device == "cpu" else ANY, ANY))
 
     def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
         """Train as `fields` say; return why that failed, if it did, and how many seconds the job ran."""

@@ -35,7 +35,7 @@ from heartlm.scaling.probe import moved
 
 
 @dataclass(frozen=True)
-class Row:
+class CellRow:
     """What the repeats of a cell say together.
 
     Attributes:
@@ -109,7 +109,7 @@ class Table:
         environment: of the first measurement.
     """
 
-    rows: list[Row]
+    rows: list[CellRow]
     beside: list[Beside] = field(default_factory=list)
     failed: list[Measurement] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
@@ -150,12 +150,12 @@ def _order(cell: Cell) -> tuple[object, ...]:
     return cell.stage != "pretrain", *asdict(cell).values()
 
 
-def _row(cell: Cell, passed: dict[Cell, Repeats]) -> Row:
+def _row(cell: Cell, passed: dict[Cell, Repeats]) -> CellRow:
     repeats = passed[cell]
     every = list(repeats.values())
     steps_s = [step for each in every for step in each.step_s]
     details = ("forward_s", "backward_s", "hidden_communication_s")
-    return Row(
+    return CellRow(
         cell=cell,
         repeats=len(every),
         num_moved=sum(_has_moved(each) for each in every),
@@ -230,15 +230,15 @@ def _has_moved(measurement: Measurement) -> bool:
     return before is not None and after is not None and moved(before, after)
 
 
-def groups(rows: Iterable[Row], key: Callable[[Cell], Any]) -> dict[Any, list[Row]]:
+def groups(rows: Iterable[CellRow], key: Callable[[Cell], Any]) -> dict[Any, list[CellRow]]:
     """Rows by what `key` says of their cells, in order."""
-    found: dict[Any, list[Row]] = {}
+    found: dict[Any, list[CellRow]] = {}
     for row in rows:
         found.setdefault(key(row.cell), []).append(row)
     return found
 
 
-def flat(row: Row) -> dict[str, Any]:
+def flat(row: CellRow) -> dict[str, Any]:
     """A row as plain columns; intervals are three of them."""
     columns: dict[str, Any] = {**asdict(row.cell), "repeats": row.repeats, "num_moved": row.num_moved}
     for name in ("time_s", "speedup", "efficiency", "overhead_s", "ceiling", "efficiency_of_ceiling"):

@@ -53,7 +53,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from heartlm.cluster.campaign.grid import Draft, drafts_of_stages
+from heartlm.cluster.campaign.grid import ExperimentDraft, drafts_of_stages
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology, seconds_of
 from heartlm.errors import HeartlmError
@@ -181,12 +181,12 @@ def named(value: Any, what: str) -> str:
     return str(value)
 
 
-def _draft(entry: Any, where: str) -> Draft:
+def _draft(entry: Any, where: str) -> ExperimentDraft:
     entry = mapping(entry, where, EXPERIMENT_FIELDS)
     for field in ("name", "run"):
         if field not in entry:
             raise HeartlmError(f"{where}: no {field}")
-    return Draft(
+    return ExperimentDraft(
         name=str(entry["name"]),
         stage=str(entry.get("stage", RunFile.of(entry["run"], f"{where}.run").command)),
         run=entry["run"],
@@ -223,7 +223,7 @@ def _topology(fields: dict[str, Any], name: str) -> Topology:
         raise HeartlmError(f"{name}: topology: {error}") from error
 
 
-def _experiment(draft: Draft, general: dict[str, Any]) -> Experiment:
+def _experiment(draft: ExperimentDraft, general: dict[str, Any]) -> Experiment:
     name = named(draft.name, f"name of an experiment of {draft.stage}")
     run = RunFile.of(dict(draft.run), name)
     if run.command == "evaluate" and run.fields.get("name") is None:

@@ -23,7 +23,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Draft:
+class ExperimentDraft:
     """An experiment as the file says it, not checked yet.
 
     Attributes:
@@ -45,14 +45,14 @@ class Draft:
     at: Values = field(default_factory=dict)
 
 
-def drafts_of_stages(grid: Mapping[str, Any], stages: Mapping[str, Any]) -> list[Draft]:
+def drafts_of_stages(grid: Mapping[str, Any], stages: Mapping[str, Any]) -> list[ExperimentDraft]:
     """The experiments of all stages, in their order.
 
     Raises:
         HeartlmError: an axis without values or that nobody mentions, a mention of something unknown.
     """
     _check_axes(grid)
-    done: dict[str, list[Draft]] = {}
+    done: dict[str, list[ExperimentDraft]] = {}
     for stage, content in stages.items():
         done[stage] = _drafts(stage, content, grid, done)
     drafts = [draft for drafts in done.values() for draft in drafts]
@@ -71,7 +71,9 @@ def _check_axes(grid: Mapping[str, Any]) -> None:
             raise HeartlmError(f"grid.{axis}: {values!r} found, each value once expected")
 
 
-def _drafts(stage: str, content: Any, grid: Mapping[str, list[Any]], done: Mapping[str, list[Draft]]) -> list[Draft]:
+def _drafts(
+    stage: str, content: Any, grid: Mapping[str, list[Any]], done: Mapping[str, list[ExperimentDraft]]
+) -> list[ExperimentDraft]:
     content = _checked(stage, content, done)
     name, topology = content.get("name"), content.get("topology")
     mine = _mentioned_axes(stage, [content["run"], name, topology], grid, done)
@@ -79,7 +81,7 @@ def _drafts(stage: str, content: Any, grid: Mapping[str, list[Any]], done: Mappi
     for at in combinations({axis: grid[axis] for axis in grid if axis in mine}):
         scope = _Scope(stage, at, done)
         drafts.append(
-            Draft(
+            ExperimentDraft(
                 name=str(scope.filled(name)) if name else "-".join([stage, *(_plain(value) for value in at.values())]),
                 stage=stage,
                 run=scope.filled(content["run"]),
@@ -91,7 +93,7 @@ def _drafts(stage: str, content: Any, grid: Mapping[str, list[Any]], done: Mappi
     return drafts
 
 
-def _checked(stage: str, content: Any, done: Mapping[str, list[Draft]]) -> dict[str, Any]:
+def _checked(stage: str, content: Any, done: Mapping[str, list[ExperimentDraft]]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise HeartlmError(f"stages.{stage}: {content!r} found, fields with their values expected")
     for key in content:
@@ -112,7 +114,7 @@ def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[Values]:
         yield dict(zip(axes, values, strict=True))
 
 
-def agreeing(drafts: Sequence[Draft], at: Values) -> list[Draft]:
+def agreeing(drafts: Sequence[ExperimentDraft], at: Values) -> list[ExperimentDraft]:
     """Those of `drafts` that have the same values as `at` on all axes they have in common."""
     return [draft for draft in drafts if all(draft.at[axis] == at[axis] for axis in draft.at if axis in at)]
 
@@ -137,7 +139,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _mentioned_axes(
-    stage: str, contents: list[Any], grid: Mapping[str, list[Any]], done: Mapping[str, list[Draft]]
+    stage: str, contents: list[Any], grid: Mapping[str, list[Any]], done: Mapping[str, list[ExperimentDraft]]
 ) -> set[str]:
     """The axes that the texts of a stage mention, and those of the stages whose fields they mention."""
     mine: set[str] = set()
@@ -159,7 +161,7 @@ class _Scope:
 
     stage: str
     at: Values
-    done: Mapping[str, list[Draft]]
+    done: Mapping[str, list[ExperimentDraft]]
 
     def filled(self, value: Any) -> Any:
         """`value` with every place in its texts filled."""

@@ -129,7 +129,7 @@ def next_attempt(campaign: Campaign, name: str) -> Attempt:
 
 
 @dataclass(frozen=True)
-class Row:
+class ExperimentState:
     """The state of one experiment, as the table shows it.
 
     Attributes:
@@ -159,14 +159,14 @@ class Row:
         return asdict(self)
 
 
-def rows_of(campaign: Campaign, queue: Mapping[str, str]) -> list[Row]:
+def rows_of(campaign: Campaign, queue: Mapping[str, str]) -> list[ExperimentState]:
     """The state of every experiment.
 
     Args:
         campaign: whose experiments.
         queue: state in SLURM's queue of experiments that are in it, by name.
     """
-    rows: dict[str, Row] = {}
+    rows: dict[str, ExperimentState] = {}
     for experiment in campaign.experiments:
         rows[experiment.name] = _row(campaign, experiment, queue.get(experiment.name), rows)
     return list(rows.values())
@@ -175,7 +175,9 @@ def rows_of(campaign: Campaign, queue: Mapping[str, str]) -> list[Row]:
 DONE: tuple[State, str] = ("done", "")
 
 
-def _row(campaign: Campaign, experiment: Experiment, queued: str | None, others: Mapping[str, Row]) -> Row:
+def _row(
+    campaign: Campaign, experiment: Experiment, queued: str | None, others: Mapping[str, ExperimentState]
+) -> ExperimentState:
     had = attempts_of(campaign, experiment.name)
     last = had[-1] if had else None
     try:
@@ -186,7 +188,7 @@ def _row(campaign: Campaign, experiment: Experiment, queued: str | None, others:
     except HeartlmError as error:
         state, note = "failed", str(error)
     step, steps = steps_of(experiment, campaign.folder) or (None, None)
-    return Row(
+    return ExperimentState(
         name=experiment.name,
         stage=experiment.stage,
         state=state,
@@ -200,7 +202,7 @@ def _row(campaign: Campaign, experiment: Experiment, queued: str | None, others:
 
 
 def _state(
-    experiment: Experiment, last: Attempt | None, queued: str | None, others: Mapping[str, Row]
+    experiment: Experiment, last: Attempt | None, queued: str | None, others: Mapping[str, ExperimentState]
 ) -> tuple[State, str]:
     """What an experiment that is not done is doing, and why."""
     broken = [need for need in experiment.needs if others[need].state in ("failed", "not run")]

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from heartlm.cluster.campaign.state import Row, State
+from heartlm.cluster.campaign.state import ExperimentState, State
 
 STATES: tuple[State, ...] = ("done", "running", "queued", "waiting", "interrupted", "failed", "not run")
 STYLES: dict[State, str] = {
@@ -23,14 +23,14 @@ MOST_ROWS = 40
 """Of more experiments than so many only those are shown of which there is something to say."""
 
 
-def view(rows: Sequence[Row]) -> RenderableType:
+def view(rows: Sequence[ExperimentState]) -> RenderableType:
     """What `heartlm campaign status` shows."""
     telling = ("running", "interrupted", "failed", "not run")
     shown = [row for row in rows if len(rows) <= MOST_ROWS or row.state in telling]
     return Group(_stages(rows), _experiments(shown)) if shown else _stages(rows)
 
 
-def _stages(rows: Sequence[Row]) -> Table:
+def _stages(rows: Sequence[ExperimentState]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("stage")
     for state in STATES:
@@ -41,7 +41,7 @@ def _stages(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _experiments(rows: Sequence[Row]) -> Table:
+def _experiments(rows: Sequence[ExperimentState]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("experiment", "state", "step", "time", ""):
         table.add_column(name, justify="right" if name in ("step", "time") else "left", overflow="fold")
@@ -60,7 +60,7 @@ def clock(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{second:02}"
 
 
-def summary(rows: Sequence[Row]) -> list[str]:
+def summary(rows: Sequence[ExperimentState]) -> list[str]:
     """How many are in which state, then every one that failed, with the end of its log, and those not run for it."""
     counts = Counter(row.state for row in rows)
     lines = [", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from heartlm.errors import HeartlmError
 from heartlm.scaling.plan.exact import soonest
-from heartlm.scaling.plan.schedule import Cluster, Job, Schedule, by_critical_path, critical_paths, list_schedule
+from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule, by_critical_path, critical_paths, list_schedule
 
 MOST_LIMITS = 64
 """Times that are tried as the longest an experiment may take; of more, as many are picked evenly."""
@@ -31,7 +31,7 @@ Cost = Callable[[Schedule], tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class CampaignPlan:
     """What to do, and what it is compared with.
 
     Attributes:
@@ -46,13 +46,13 @@ class Plan:
 
 
 def plan(
-    jobs: Sequence[Job],
+    jobs: Sequence[PlannedJob],
     cluster: Cluster,
     *,
     cheapest: bool = False,
     most_node_time: float | None = None,
     deadline: float | None = None,
-) -> Plan:
+) -> CampaignPlan:
     """Choose widths and places.
 
     Args:
@@ -77,7 +77,7 @@ def plan(
     if not allowed:
         raise HeartlmError(_why_none(found, most_node_time, deadline))
     naive = list_schedule(jobs, {job.name: max(job.times) for job in jobs}, cluster)
-    return Plan(min(allowed, key=cost), naive, least_end(jobs, cluster))
+    return CampaignPlan(min(allowed, key=cost), naive, least_end(jobs, cluster))
 
 
 def _soonest(schedule: Schedule) -> tuple[float, float]:
@@ -88,17 +88,17 @@ def _cheapest(schedule: Schedule) -> tuple[float, float]:
     return schedule.node_time, schedule.end
 
 
-def _fitting(job: Job, cluster: Cluster) -> Job:
+def _fitting(job: PlannedJob, cluster: Cluster) -> PlannedJob:
     times = {gpus: time for gpus, time in sorted(job.times.items()) if cluster.fits(gpus)}
     if not times:
         raise HeartlmError(
             f"{job.name}: its times are known for {', '.join(map(str, job.times))} GPUs, and none of that fits "
             f"{cluster.nodes} nodes of {cluster.gpus_per_node}"
         )
-    return Job(job.name, times, job.needs)
+    return PlannedJob(job.name, times, job.needs)
 
 
-def _candidates(jobs: Sequence[Job], cluster: Cluster, with_fewer_nodes: bool) -> Iterator[Schedule]:
+def _candidates(jobs: Sequence[PlannedJob], cluster: Cluster, with_fewer_nodes: bool) -> Iterator[Schedule]:
     """Plans for the whole cluster and for fewer of its nodes, the soonest and the cheapest of each improved."""
     fewer = [2**power for power in range(cluster.nodes.bit_length()) if 2**power < cluster.nodes]
     for nodes in (cluster.nodes, *(fewer if with_fewer_nodes else ())):
@@ -116,7 +116,7 @@ def _candidates(jobs: Sequence[Job], cluster: Cluster, with_fewer_nodes: bool) -
         yield soonest(jobs, cluster)
 
 
-def _two_phase(jobs: Sequence[Job]) -> Iterator[dict[str, int]]:
+def _two_phase(jobs: Sequence[PlannedJob]) -> Iterator[dict[str, int]]:
     """Widths for each limit: the fewest GPU-hours that keep to it, or the soonest where nothing does."""
     limits = sorted({time for job in jobs for time in job.times.values()})
     step = max(1, -(-len(limits) // MOST_LIMITS))
@@ -124,20 +124,22 @@ def _two_phase(jobs: Sequence[Job]) -> Iterator[dict[str, int]]:
         yield {job.name: _width(job, limit) for job in jobs}
 
 
-def _width(job: Job, limit: float) -> int:
+def _width(job: PlannedJob, limit: float) -> int:
     soon = [gpus for gpus, time in job.times.items() if time <= limit]
     if not soon:
         return min(job.times, key=lambda gpus: job.times[gpus])
     return min(soon, key=lambda gpus: (gpus * job.times[gpus], gpus))
 
 
-def _tried(jobs: Sequence[Job], widths: Mapping[str, int], cluster: Cluster) -> list[Schedule]:
+def _tried(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster: Cluster) -> list[Schedule]:
     """The longest chain first, and the most GPU-hours first."""
     by_work = sorted(jobs, key=lambda job: -widths[job.name] * job.times[widths[job.name]])
     return [list_schedule(order, widths, cluster) for order in (by_critical_path(jobs, widths), by_work)]
 
 
-def _improved(jobs: Sequence[Job], best: Schedule, widths: dict[str, int], cluster: Cluster, cost: Cost) -> Schedule:
+def _improved(
+    jobs: Sequence[PlannedJob], best: Schedule, widths: dict[str, int], cluster: Cluster, cost: Cost
+) -> Schedule:
     """Change the width of one of the experiments that end last, as long as that helps."""
     for _ in range(min(len(jobs), MOST_CHANGES)):
         last = {each.name for each in best.placed if each.end >= best.end * (1 - 1e-9)}
@@ -157,7 +159,7 @@ def _improved(jobs: Sequence[Job], best: Schedule, widths: dict[str, int], clust
     return best
 
 
-def least_end(jobs: Sequence[Job], cluster: Cluster) -> float:
+def least_end(jobs: Sequence[PlannedJob], cluster: Cluster) -> float:
     """A bound: all GPUs busy without a gap on the fewest GPU-hours, or the longest chain at its fastest."""
     work = sum(min(gpus * time for gpus, time in job.times.items()) for job in jobs)
     fastest = {job.name: min(job.times, key=lambda gpus, job=job: job.times[gpus]) for job in jobs}  # type: ignore[misc]

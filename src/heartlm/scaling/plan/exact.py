@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from heartlm.scaling.plan.schedule import Cluster, Job, Placed, Schedule
+from heartlm.scaling.plan.schedule import Cluster, Placed, PlannedJob, Schedule
 
 
-def soonest(jobs: Sequence[Job], cluster: Cluster) -> Schedule:
+def soonest(jobs: Sequence[PlannedJob], cluster: Cluster) -> Schedule:
     """A schedule that ends as soon as any can; its time grows with the factorial of the number of jobs."""
     best, best_end = Schedule([]), float("inf")
     least_work = {job.name: min(gpus * time for gpus, time in job.times.items()) for job in jobs}
 
-    def search(waiting: tuple[Job, ...], placed: tuple[Placed, ...], free_from: list[list[float]]) -> None:
+    def search(waiting: tuple[PlannedJob, ...], placed: tuple[Placed, ...], free_from: list[list[float]]) -> None:
         """Place the `waiting` after the `placed`; `free_from[node][gpu]` is when a GPU has nothing more to do."""
         nonlocal best, best_end
         work = sum((each.end - each.start) * len(each.gpus) for each in placed)

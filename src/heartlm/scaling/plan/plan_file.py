@@ -34,7 +34,7 @@ from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of,
 from heartlm.cluster.topology import Topology, time_limit
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, read_yaml
-from heartlm.scaling.plan.schedule import Cluster, Job, Placed, Schedule
+from heartlm.scaling.plan.schedule import Cluster, Placed, PlannedJob, Schedule
 from heartlm.typed import typed
 
 SOURCES = {"hours", "hours_on_one_gpu", "work", "predicted", "measured"}
@@ -84,7 +84,7 @@ class PlanFile:
     """
 
     campaign: Campaign
-    jobs: list[Job]
+    jobs: list[PlannedJob]
     cluster: Cluster
     beside: dict[int, float]
     in_hours: bool
@@ -124,7 +124,7 @@ def _plan_of(value: Any, path: Path) -> PlanFile:
             known = ", ".join(map(str, times))
             raise HeartlmError(f"{experiment.name}: times for {known} GPUs found, for what the nodes have expected")
         kinds.add(SOURCES & own.keys() != {"work"})
-        jobs.append(Job(experiment.name, _shared(times, content.beside, cluster), experiment.needs))
+        jobs.append(PlannedJob(experiment.name, _shared(times, content.beside, cluster), experiment.needs))
     if len(kinds) > 1:
         raise HeartlmError("times: some experiments are given in hours, others as work: give all of them the same way")
     if False in kinds and (content.node_hours or content.deadline_h):

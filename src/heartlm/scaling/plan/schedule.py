@@ -14,7 +14,7 @@ from functools import cached_property
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedJob:
     """An experiment to be placed.
 
     Attributes:
@@ -128,7 +128,7 @@ class _Room:
             self.free[node].sort()
 
 
-def list_schedule(jobs: Sequence[Job], widths: Mapping[str, int], cluster: Cluster) -> Schedule:
+def list_schedule(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster: Cluster) -> Schedule:
     """Place `jobs`, earlier ones of the list first where several could begin, each on `widths[name]` GPUs.
 
     Jobs must not need one another in a circle, and every width must fit the cluster.
@@ -156,7 +156,7 @@ def list_schedule(jobs: Sequence[Job], widths: Mapping[str, int], cluster: Clust
 class _Ready:
     """Jobs that wait for nothing but room, by width, each width's in the order of the list."""
 
-    def __init__(self, jobs: Sequence[Job], widths: Mapping[str, int]) -> None:
+    def __init__(self, jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> None:
         self.jobs, self.widths = jobs, widths
         self.missing = {job.name: len(set(job.needs)) for job in jobs}
         self.followers: dict[str, list[int]] = {}
@@ -167,7 +167,7 @@ class _Ready:
             if not job.needs:
                 self._add(place)
 
-    def first_that_fits(self, room: _Room) -> tuple[Job, tuple[tuple[int, int], ...]] | None:
+    def first_that_fits(self, room: _Room) -> tuple[PlannedJob, tuple[tuple[int, int], ...]] | None:
         """Take the first job of the list that fits, with its GPUs; None where none does."""
         for place, width in sorted((queue[0], width) for width, queue in self.queues.items() if queue):
             if gpus := room.take(width):
@@ -187,21 +187,21 @@ class _Ready:
         heapq.heappush(self.queues.setdefault(self.widths[self.jobs[place].name], []), place)
 
 
-def by_critical_path(jobs: Sequence[Job], widths: Mapping[str, int]) -> list[Job]:
+def by_critical_path(jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> list[PlannedJob]:
     """Jobs in the order of `critical_paths`, longest first."""
     paths = critical_paths(jobs, widths)
     return sorted(jobs, key=lambda job: (-paths[job.name], -widths[job.name]))
 
 
-def critical_paths(jobs: Sequence[Job], widths: Mapping[str, int]) -> dict[str, float]:
+def critical_paths(jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> dict[str, float]:
     """For each job the time of the longest chain of jobs that begins with it."""
     paths: dict[str, float] = {}
-    followers: dict[str, list[Job]] = {job.name: [] for job in jobs}
+    followers: dict[str, list[PlannedJob]] = {job.name: [] for job in jobs}
     for job in jobs:
         for need in job.needs:
             followers[need].append(job)
 
-    def path(job: Job) -> float:
+    def path(job: PlannedJob) -> float:
         if job.name not in paths:
             paths[job.name] = job.times[widths[job.name]] + max(map(path, followers[job.name]), default=0.0)
         return paths[job.name]
