@@ -51,9 +51,9 @@ def test_another_corpus_is_made_with_the_same_runs(corpus: Path, tiny_database: 
     ("words", "said"),
     [
         (("--tokenizer", "bpe", "--num-codes", "4"), "num_codes: 4 found, 128 to 8192 expected"),
-        (("--tokenizer", "sample", "--num-codes", "256"), "num_codes: the sample tokenizer has sizes of its own"),
-        (("--tokenizer", "bpe", "--causal"), "causal: the bpe tokenizer is causal anyway"),
-        (("--tokenizer-from", "x", "--num-codes", "256"), "num_codes: the tokenizer of x is what it is"),
+        (("--tokenizer", "sample", "--num-codes", "256"), "num_codes: only the bpe tokenizer takes it, not sample"),
+        (("--tokenizer", "bpe", "--causal"), "causal: the bpe tokenizer is always causal"),
+        (("--tokenizer-from", "x", "--num-codes", "256"), "num_codes: the tokenizer of x has its settings"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_line(

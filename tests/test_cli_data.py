@@ -21,9 +21,9 @@ from heartlm.cli.data import SUBCOMMANDS
 from heartlm.cli.data_download import LineProgress
 from heartlm.cli.data_tables import print_findings
 from heartlm.cli.main import main
-from heartlm.cli.record import locate
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.catalogue import CATALOGUE, PHYSIONET_CITATION
+from heartlm.ecg.locate import locate
 from heartlm.ecg.simulator import SimulationConfig, simulate_database
 from heartlm.ecg.transfer import Fetched
 from heartlm.ecg.verify import Finding

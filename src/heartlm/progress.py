@@ -5,12 +5,51 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 
 LOG_EVERY_S = 30.0
+
+_is_shown = True
+_is_asked_for = False
+
+
+@contextmanager
+def show_progress() -> Iterator[None]:
+    """Show progress and warnings of the calls inside on standard error: a bar on a terminal, else a line now and then.
+
+    Examples
+    --------
+    >>> import heartlm
+    >>> with heartlm.show_progress():
+    ...     corpus = heartlm.tokenize("data/mitdb", out="corpora/mitdb")
+    """
+    global _is_asked_for
+    before, _is_asked_for = _is_asked_for, True
+    try:
+        yield
+    finally:
+        _is_asked_for = before
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let `track` and `say` write nothing, unless all this is inside of `show_progress()`."""
+    global _is_shown
+    before, _is_shown = _is_shown, _is_asked_for
+    try:
+        yield
+    finally:
+        _is_shown = before
+
+
+def say(line: str) -> None:
+    """Write a line about the state of the work to standard error, unless nothing is to be shown."""
+    if _is_shown:
+        print(line, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -75,7 +114,10 @@ def track(items: Iterable[Item], total: int, what: str, measure: Measure[Item] |
     With a `measure`, items count by their share of the work, and the rate is told.
     """
     meter = Meter(total, measure)
-    yield from (_bar if sys.stderr.isatty() else _lines)(items, meter, what)
+    if _is_shown:
+        yield from (_bar if sys.stderr.isatty() else _lines)(items, meter, what)
+    else:
+        yield from items
 
 
 def _bar(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Item]:
@@ -113,5 +155,5 @@ def _lines(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Ite
         yield item
         meter.count(item)
         if meter.clock() - said > LOG_EVERY_S:
-            print(meter.line(what), file=sys.stderr, flush=True)
+            say(meter.line(what))
             said = meter.clock()

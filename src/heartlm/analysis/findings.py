@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import joined_spans
+from heartlm.ecg.write_annotations import write_annotations
 
 KINDS = {
     "VF": "ventricular fibrillation or flutter",
@@ -200,6 +202,27 @@ class Findings:
         names = [*_RHYTHMS.values(), "N"]
         spans = joined_spans([names[each] for each in rank.tolist()], starts, end)
         return Annotations(self.recording.rate_hz, self.sample, self.symbol, spans, source="heartlm")
+
+    def write(self, path: str | Path) -> Path:
+        """Write beats and rhythms as a WFDB annotation file, `FOLDER/RECORD.hlm`; an earlier `.hlm` is replaced.
+
+        Raises:
+            HeartlmError: the ending is no annotator's name, a file of another annotator is there, or nothing was found.
+        """
+        path = Path(path)
+        return write_annotations(path.parent, path.stem, self.annotations(), path.suffix.removeprefix("."))
+
+    def events_frame(self) -> Any:
+        """The events as a pandas frame: kind, start_s, duration_s, confidence, num_beats, rate_bpm."""
+        import pandas
+
+        rate_hz = self.recording.rate_hz
+        rows = [
+            (each.kind, each.start / rate_hz, duration, each.confidence, each.num_beats, each.rate_bpm)
+            for each in self.events
+            for duration in [(each.stop - each.start) / rate_hz]
+        ]
+        return pandas.DataFrame(rows, columns=["kind", "start_s", "duration_s", "confidence", "num_beats", "rate_bpm"])
 
     def to_frame(self) -> Any:
         """The beats as a pandas frame: sample, time_s, symbol and probability."""

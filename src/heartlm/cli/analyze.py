@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
 def _one(options: AnalyzeOptions) -> int:
     """One recording, with its findings in words."""
     from heartlm.analysis.findings import KINDS
-    from heartlm.cli.record import locate
+    from heartlm.ecg.locate import locate
     from heartlm.progress import track
 
     database, record_id = locate(options.path)

@@ -103,8 +103,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _pairs(options: CompareOptions) -> Iterator[tuple[Database, str, Path, Path]]:
     """Each recording with its reference and its test file."""
-    from heartlm.cli.record import locate
     from heartlm.ecg.database import open_database
+    from heartlm.ecg.locate import locate
 
     endings = options.annotators.split(",")
     if len(endings) != 2 or not all(each.isalnum() for each in endings):

@@ -51,8 +51,8 @@ def run(argv: Sequence[str]) -> int:
         ],
         positionals=["record"],
     )
-    from heartlm.cli.record import locate
     from heartlm.ecg.damage import note_faults, refuse_damaged, warn_of_damage
+    from heartlm.ecg.locate import locate
     from heartlm.report.strip import save_figure, strip_figure
 
     database, record_id = locate(options.record)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.cli.options import parse
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.models.pretrained import find_run
 
 EXAMPLES = (
     "heartlm evaluate beats --on data/mitdb",
@@ -36,15 +35,11 @@ def run(arguments: Sequence[str]) -> int:
         examples=EXAMPLES,
         positionals=["run"],
     )
-    config.run = find_run(config.run)
-    try:
-        from heartlm.evaluation.evaluate import evaluate
-    except ModuleNotFoundError as error:
-        raise needs("train", error.name or "torch") from None
-
+    from heartlm import api
     from heartlm.cli.score_table import score_table
 
-    for folder, scores in evaluate(config, shlex.join(["heartlm", "evaluate", *arguments])):
+    found = api.evaluate(**vars(config), command=shlex.join(["heartlm", "evaluate", *arguments]))
+    for folder, scores in zip(found.folders, found.sets, strict=True):
         print("\n".join(score_table(scores)))
         print(f"  wrote {folder} ({', '.join(written(folder, scores))})\n")
     return 0

@@ -41,8 +41,8 @@ def run(arguments: Sequence[str]) -> int:
         return config
 
     def work(config: FinetuneConfig) -> Path:
-        from heartlm.training.finetune import finetune
+        from heartlm import api
 
-        return finetune(config)
+        return api.finetune(**vars(config)).path
 
     return run_or_resume(settings, work, words)

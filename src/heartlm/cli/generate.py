@@ -94,8 +94,8 @@ def _entries(options: GenerateOptions, folder: Path) -> list[dict[str, Any]]:
         from heartlm.models.generate import Sampling
     except ModuleNotFoundError as error:
         raise needs("train", error.name or "torch") from None
-    from heartlm.cli.record import locate
     from heartlm.corpus.corpus import open_corpus
+    from heartlm.ecg.locate import locate
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
     writer = load_writer(folder)

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from heartlm import __version__
 from heartlm.errors import HeartlmError
+from heartlm.progress import show_progress
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": (
@@ -28,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pretrain": ("heartlm.cli.pretrain", "train a foundation model on a corpus"),
     "finetune": ("heartlm.cli.finetune", "add a head to a pretrained model and train it on labelled tokens"),
     "evaluate": ("heartlm.cli.evaluate", "score a fine-tuned model with baselines and confidence intervals"),
+    "embed": ("heartlm.cli.embed", "write a model's hidden states as vectors of beats or windows"),
     "predict": ("heartlm.cli.predict", "annotate one recording"),
     "compare": ("heartlm.cli.compare", "compare two annotation files beat by beat and episode by episode"),
     "generate": ("heartlm.cli.generate", "continue a recording and draw the result"),
@@ -96,7 +98,8 @@ def _run(argv: list[str]) -> int:
     if argv[0] not in COMMANDS:
         print(f"heartlm: no command {argv[0]!r}; it is one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    status: int = importlib.import_module(COMMANDS[argv[0]][0]).run(argv[1:])
+    with show_progress():
+        status: int = importlib.import_module(COMMANDS[argv[0]][0]).run(argv[1:])
     return status
 
 

@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         examples=EXAMPLES,
         positionals=["run", "record"],
     )
-    from heartlm.cli.record import locate
+    from heartlm.ecg.locate import locate
     from heartlm.errors import needs
     from heartlm.models.pretrained import find_run
 

@@ -46,9 +46,9 @@ def run(arguments: Sequence[str]) -> int:
         )
 
     def work(config: PretrainConfig) -> Path:
-        from heartlm.training.pretrain import pretrain
+        from heartlm import api
 
-        return pretrain(config)
+        return api.pretrain(**vars(config)).path
 
     return run_or_resume(settings, work, arguments)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.cli.options import parse
-from heartlm.errors import HeartlmError
 
 EXAMPLES = (
     "heartlm tokenize mitdb --tokenizer beat --out corpora/mitdb",
@@ -70,59 +69,12 @@ def run(arguments: Sequence[str]) -> int:
         examples=EXAMPLES,
         positionals=["databases"],
     )
-    if options.processes is not None and options.processes < 1:
-        raise HeartlmError(f"processes: {options.processes} found, at least 1 expected")
-    if options.seed < 0:
-        raise HeartlmError(f"seed: {options.seed} found, at least 0 expected")
-    from heartlm.corpus.build import build_corpus
+    from heartlm import api
 
-    manifest = build_corpus(
-        options.databases,
-        _tokenizer(options),
-        options.out,
-        training_leads=options.training_leads,
-        beats=options.beats,
-        fit=options.tokenizer_from is None,
-        skip_unreadable=options.skip_unreadable,
-        damaged=options.damaged,
-        processes=options.processes,
-        seed=options.seed,
-        command=shlex.join(["heartlm", "tokenize", *arguments]),
-    )
-    print("\n".join(describe(manifest, options.out)))
+    command = shlex.join(["heartlm", "tokenize", *arguments])
+    corpus = api.tokenize(**vars(options), command=command)
+    print("\n".join(describe(corpus.manifest, options.out)))
     return 0
-
-
-def _tokenizer(options: TokenizeOptions) -> Any:
-    from heartlm.models.pretrained import find_run
-    from heartlm.tokenizers.base import load_tokenizer
-    from heartlm.tokenizers.registry import tokenizer_class
-
-    kind = options.tokenizer or "beat"
-    if options.tokenizer_from is not None:
-        settled = {
-            "causal": options.causal,
-            "waveforms": options.waveforms,
-            "tokenizer": options.tokenizer,
-            "num_codes": options.num_codes is not None,
-        }
-        for name in (name for name, given in settled.items() if given):
-            option = name.replace("_", "-")
-            raise HeartlmError(f"{name}: the tokenizer of {options.tokenizer_from} is what it is: leave --{option} out")
-        return load_tokenizer(find_run(options.tokenizer_from) / "tokenizer")
-    if options.waveforms and kind != "rhythm":
-        raise HeartlmError(f"waveforms: the {kind} tokenizer has its own way: leave --waveforms out")
-    if options.causal and kind != "beat" and not options.waveforms:
-        raise HeartlmError(f"causal: the {kind} tokenizer is causal anyway: leave --causal out")
-    if options.num_codes is not None:
-        if kind != "bpe":
-            raise HeartlmError(f"num_codes: the {kind} tokenizer has sizes of its own: leave --num-codes out")
-        return tokenizer_class("bpe")(num_codes=options.num_codes)  # type: ignore[call-arg]
-    if kind == "beat":
-        return tokenizer_class("beat")(causal_only=options.causal)  # type: ignore[call-arg]
-    if kind == "rhythm":
-        return tokenizer_class("rhythm")(waveforms=options.waveforms, causal_only=options.causal)  # type: ignore[call-arg]
-    return tokenizer_class(kind)()
 
 
 def describe(manifest: dict[str, Any], folder: Path) -> list[str]:

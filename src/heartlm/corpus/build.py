@@ -8,7 +8,6 @@ byte. An earlier corpus is replaced only when the new one is complete.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -25,7 +24,7 @@ from heartlm.corpus.sources import Beats, TrainingLeads, open_sources
 from heartlm.ecg.damage import Damaged
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, recover_folder, replace_folder
-from heartlm.progress import Measure, track
+from heartlm.progress import Measure, say, track
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
 
 WORTH_KEEPING_S = 10.0
@@ -151,7 +150,7 @@ def _begin(journal: Journal, plan: Plan, tokenizer: Tokenizer, choice: Choice) -
 
 
 def _say(text: str) -> None:
-    print(f"tokenize: {text}", file=sys.stderr, flush=True)
+    say(f"tokenize: {text}")
 
 
 def _measure(plan: Plan, num_done: int) -> Measure[Part]:

@@ -8,13 +8,13 @@ which a step's windows are copied. A deleted file stays readable through its map
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
+from heartlm.progress import say
 
 
 class WatchedFile:
@@ -61,10 +61,9 @@ class WatchedFile:
             raise self._lost(f"{state.st_size} bytes found, {self.num_bytes} expected")
         if state.st_nlink == 0 and not self.deleted:
             self.deleted = True
-            print(
-                f"heartlm: {self.path} was deleted; this run goes on with the file it holds open, but cannot be "
-                "resumed without it",
-                file=sys.stderr,
+            say(
+                f"heartlm: {self.path} was deleted; this run continues with the file it holds open, but cannot be "
+                "resumed without it"
             )
 
     def read_ahead(self, tokens: slice) -> None:

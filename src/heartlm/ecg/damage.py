@@ -6,11 +6,11 @@ bytes that no annotator writes. Readers gather them in `Recording.faults` and `A
 
 from __future__ import annotations
 
-import sys
 from typing import Literal
 
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
+from heartlm.progress import say
 
 Damaged = Literal["refuse", "warn"]
 """What to do with a recording that shows damage."""
@@ -38,4 +38,4 @@ def refuse_damaged(recording: Recording) -> None:
 def warn_of_damage(recording: Recording) -> None:
     """Print the faults found in a recording on standard error, one line each."""
     for fault in recording.faults:
-        print(f"warning: {recording.path}: damaged ({fault})", file=sys.stderr, flush=True)
+        say(f"warning: {recording.path}: damaged ({fault})")

@@ -9,7 +9,7 @@ in a file `database.json` in the folder: `name`, `title`, `version`, `beat_label
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -89,7 +89,13 @@ class Database:
         if record_id not in self._patient_of:
             self._patient_of[record_id] = self._patient(recording, record_id)
         patient_id = self._patient_of[record_id]
-        return replace(recording, record_id=record_id, database=self.name, patient_id=patient_id)
+        return replace(
+            recording,
+            record_id=record_id,
+            database=self.name,
+            patient_id=patient_id,
+            read_annotations=partial(self.annotations, record_id),
+        )
 
     def annotations(self, record_id: str, recording: Recording | None = None) -> Annotations | None:
         """Read the heartbeats and rhythms of a record; None where nobody annotated it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ class Recording:
         path: the file to name in an error message (header or the only file).
         comments: free text of the header, one entry a line.
         samples: the reader of samples; None for annotation-only records.
+        read_annotations: the reader of `annotations`; None where there cannot be any.
         faults: signs of damage in what was read so far, one line each: leads that were read whole and do not sum to
             the header's checksum, infinite samples.
     """
@@ -59,7 +61,22 @@ class Recording:
     path: Path
     comments: tuple[str, ...] = ()
     samples: ReadSamples | None = field(default=None, repr=False, compare=False)
+    read_annotations: Callable[[Recording], Annotations | None] | None = field(default=None, repr=False, compare=False)
     faults: list[str] = field(default_factory=list, repr=False, compare=False)
+
+    @cached_property
+    def annotations(self) -> Annotations | None:
+        """Heartbeats and rhythms that were annotated, read when first asked for; None where there are none.
+
+        Raises:
+            HeartlmError: an annotation file is unreadable.
+        """
+        return None if self.read_annotations is None else self.read_annotations(self)
+
+    @property
+    def leads(self) -> tuple[str, ...]:
+        """Names of the leads, in file order."""
+        return self.lead_names
 
     @property
     def num_leads(self) -> int:
@@ -88,15 +105,15 @@ class Recording:
         return lowered.index(name.lower())
 
     def signal(
-        self, start: int = 0, stop: int | None = None, leads: Sequence[int] | None = None
+        self, start: int = 0, stop: int | None = None, leads: Sequence[int | str] | None = None
     ) -> NDArray[np.float32]:
-        """Read samples `start` to `stop` (exclusive) of `leads` (default: all).
+        """Read samples `start` to `stop` (exclusive) of `leads`, by index or name (default: all).
 
         Returns:
             float32 `[num_leads, num_samples]` in millivolts (other `units` as they are), NaN where invalid.
 
         Raises:
-            HeartlmError: no signal, a range outside the recording, or an unreadable file.
+            HeartlmError: no signal, no such lead, a range outside the recording, or an unreadable file.
         """
         if self.samples is None:
             raise HeartlmError(f"{self.path}: this recording has annotations only, no signal to read")
@@ -105,14 +122,15 @@ class Recording:
             raise HeartlmError(
                 f"{self.path}: samples {start} to {stop} asked for, the recording has {self.num_samples}"
             )
-        leads = range(self.num_leads) if leads is None else leads
-        if 4 * len(leads) * (stop - start) > _MEMORY_BYTES // 2:
+        chosen = range(self.num_leads) if leads is None else leads
+        indices = [self.lead_index(lead) if isinstance(lead, str) else lead for lead in chosen]
+        if 4 * len(indices) * (stop - start) > _MEMORY_BYTES // 2:
             raise HeartlmError(
-                f"{self.path}: {stop - start} samples of {len(leads)} leads do not fit into memory; if that is not its "
-                "length, correct the header"
+                f"{self.path}: {stop - start} samples of {len(indices)} leads do not fit into memory; if that is not "
+                "its length, correct the header"
             )
         with one_line(self.path, "samples"):
-            return self.samples(start, stop, leads)
+            return self.samples(start, stop, indices)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from heartlm.distributed.device import on_this_device
 from heartlm.distributed.parallel import reason_of
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, read_json, replace_folder, sha256_of, write_json
+from heartlm.progress import say
 from heartlm.training.checkpoint_files import INDEX, StatePlanner, StateReader, StateWriter
 
 _PREFIX = "step-"
@@ -123,7 +123,7 @@ class Checkpoints:
             damage = next(filter(None, self._ranks.all(partial(self._damage, path))), None)
             if damage is None:
                 return self._load(path, model, optimizer)
-            self._ranks.first(partial(print, f"{damage}: passed over", file=sys.stderr, flush=True))
+            self._ranks.first(partial(say, f"{damage}: passed over"))
             self._damaged.append(path)
         raise HeartlmError(f"{self.folder}: none of {len(complete)} checkpoints is undamaged; start the run anew")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -20,6 +19,7 @@ from heartlm.instrumentation.meters import Meters, peak_memory_bytes
 from heartlm.instrumentation.profile import Profiling
 from heartlm.instrumentation.spans import Spans
 from heartlm.instrumentation.utilization import flops_per_token, peak_flops
+from heartlm.progress import say
 from heartlm.training.config import PretrainConfig
 from heartlm.training.job import Job
 from heartlm.training.listeners import Listeners
@@ -69,7 +69,7 @@ class Log:
     def say(self, line: str) -> None:
         """Tell the user."""
         if self.job.ranks.is_first:
-            print(line, file=sys.stderr, flush=True)
+            say(line)
 
     def close(self) -> None:
         """Write what is still buffered."""

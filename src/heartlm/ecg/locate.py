@@ -1,15 +1,12 @@
-"""A recording named on the command line, as WFDB programs name it: `mitdb/100`, with or without an ending."""
+"""A recording by its path, as WFDB programs name it: `mitdb/100`, with or without an ending."""
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from heartlm.ecg.database import Database, open_database
 from heartlm.errors import HeartlmError
-
-if TYPE_CHECKING:
-    from heartlm.ecg.database import Database
 
 _LEVELS_UP = 4
 
@@ -23,8 +20,6 @@ def locate(path: Path) -> tuple[Database, str]:
     Raises:
         HeartlmError: there is no such recording; the text offers the nearest names.
     """
-    from heartlm.ecg.database import open_database
-
     path = Path(path).absolute()
     stems = {path, path.with_suffix("")}
     marked = [folder for folder in path.parents[:_LEVELS_UP] if _is_database(folder)]

@@ -1,0 +1,237 @@
+"""Hidden states of a model as vectors of beats or windows, for other people's classifiers.
+
+    recording, database or corpus ─► tokens of a lead ─► windows ─► hidden states ─► vectors of beats or windows
+
+Windows overlap by half; a vector comes from the window in which its token lies furthest from both ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.sources import Beats, beats_for, chosen_leads
+from heartlm.corpus.windows import covering_windows
+from heartlm.ecg.beats import BEAT_CLASSES
+from heartlm.ecg.recording import Recording
+from heartlm.ecg.rhythms import RHYTHMS
+from heartlm.errors import HeartlmError, needs
+from heartlm.evaluation.predictions import WINDOWS_AT_ONCE
+from heartlm.evaluation.scored import ScoredLead, lead_of_row
+from heartlm.files import atomic_file
+from heartlm.models.heart import HeartModel
+from heartlm.tokenizers.base import Lead, Tokenizer
+
+Level = Literal["beat", "window"]
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Vectors and what each of them belongs to; arrays have one entry a vector.
+
+    Attributes:
+        vectors: float32 `[num_vectors, width]`.
+        database: name of the database, `<U`.
+        record: name of the recording there, `<U`.
+        patient: `<U`.
+        lead: name of the lead, `<U`; empty for tokens of RR intervals alone.
+        sample: position of the beat, or of the first one of the window, in samples of the recording, int64.
+        time_s: the same in seconds, float64.
+        beat_class: AAMI class of the beat, or the most frequent one of the window; empty where unlabelled, `<U`.
+        rhythm: annotated rhythm, likewise.
+        left_out: recordings that gave no vector, and why.
+    """
+
+    vectors: Vectors
+    database: NDArray[np.str_]
+    record: NDArray[np.str_]
+    patient: NDArray[np.str_]
+    lead: NDArray[np.str_]
+    sample: NDArray[np.int64]
+    time_s: NDArray[np.float64]
+    beat_class: NDArray[np.str_]
+    rhythm: NDArray[np.str_]
+    left_out: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """What the vectors belong to, by name."""
+        return {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("vectors", "left_out")
+        }
+
+    def to_frame(self) -> Any:
+        """A pandas frame with a row a vector: what it belongs to, then `v0`, `v1`, …"""
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise needs("analyze", "pandas") from None
+        values = pandas.DataFrame(self.vectors, columns=[f"v{index}" for index in range(self.vectors.shape[1])])
+        return pandas.concat([pandas.DataFrame(self.columns()), values], axis=1)
+
+    def write(self, path: str | Path) -> Path:
+        """Write everything to a file ending in `.parquet` (the vectors as one column of lists) or `.npz`.
+
+        Raises:
+            HeartlmError: another ending, or the file cannot be written.
+        """
+        path = Path(path)
+        if path.suffix not in (".parquet", ".npz"):
+            raise HeartlmError(f"{path}: ends in {path.suffix or 'nothing'}, .parquet or .npz expected")
+        with atomic_file(path, "wb") as stream:
+            if path.suffix == ".npz":
+                np.savez(stream, allow_pickle=False, vectors=self.vectors, **self.columns())
+                return path
+            import pyarrow
+            import pyarrow.parquet
+
+            table = pyarrow.table(self.columns())
+            flat = pyarrow.array(self.vectors.ravel())
+            table = table.append_column("vector", pyarrow.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1]))
+            pyarrow.parquet.write_table(table, stream)
+        return path
+
+
+def embed_recordings(
+    model: HeartModel,
+    tokenizer: Tokenizer,
+    window: int,
+    recordings: Iterable[Recording],
+    level: Level = "beat",
+    layer: int = -1,
+) -> Embeddings:
+    """Embed one lead of each recording: MLII or II where there is one, else the first that is measured in millivolts.
+
+    Annotated beats are used, and beats are detected where none are annotated.
+
+    Args:
+        model: a transformer.
+        tokenizer: whose codes it reads.
+        window: tokens that the model looks at together.
+        recordings: of any format and rate.
+        level: a vector of each token, or of each window of `window` tokens, the mean of its tokens.
+        layer: the block whose output is taken, 0 being the first; -1 is the model's output.
+
+    Raises:
+        HeartlmError: no recording gives a vector, or the model has no such layer.
+    """
+    left_out = list[str]()
+    leads = _encoded(recordings, tokenizer, left_out)
+    return _embedded(model, window, leads, level, layer, left_out)
+
+
+def embed_corpus(
+    model: HeartModel, window: int, corpus: Corpus, split: str | None, level: Level = "beat", layer: int = -1
+) -> Embeddings:
+    """Embed the leads of a corpus in one split, None being all; as `embed_recordings`."""
+    rows = range(len(corpus.records)) if split is None else corpus.records.select(split).tolist()
+    return _embedded(model, window, (lead_of_row(corpus, row) for row in rows), level, layer, [])
+
+
+def _encoded(recordings: Iterable[Recording], tokenizer: Tokenizer, left_out: list[str]) -> Iterator[ScoredLead]:
+    for recording in recordings:
+        try:
+            index, signal = (chosen_leads(recording, "test", "first") or (0,))[0], np.empty(0, np.float32)
+            if tokenizer.needs_signal or (tokenizer.reads_signal and recording.has_signal):
+                signal = recording.signal(leads=[index])[0]
+            beats: Beats = "auto" if tokenizer.needs_beats else "annotated"
+            known = beats_for(recording, recording.annotations, beats, index, signal)
+            if tokenizer.needs_beats and known.num_beats < 2:
+                raise HeartlmError(f"{recording.path}: {known.num_beats} beats found, at least 2 expected")
+            tokens = tokenizer.encode(Lead(known, signal, index))
+        except HeartlmError as error:
+            left_out.append(str(error))
+            continue
+        name = recording.lead_names[index] if signal.size else ""
+        about = recording.database, recording.record_id, recording.patient_id, name, index, recording.rate_hz
+        yield ScoredLead(*about, tokens, partial(_same, recording))
+
+
+def _embedded(
+    model: HeartModel, window: int, leads: Iterable[ScoredLead], level: Level, layer: int, left_out: list[str]
+) -> Embeddings:
+    if model.config.network != "transformer":
+        raise HeartlmError("the model of the task waveform has no vectors of beats: embed with another one")
+    if not -1 <= layer < model.config.depth:
+        raise HeartlmError(f"layer: {layer} found, -1 to {model.config.depth - 1} expected")
+    classes, rhythms = np.array([*BEAT_CLASSES, ""]), np.array([*RHYTHMS, ""])  # -1, unlabelled, is the last
+    vectors, parts = list[Vectors](), list[tuple[Any, ...]]()
+    for lead in leads:
+        tokens = lead.tokens
+        if not tokens.num_tokens:
+            left_out.append(f"{lead.name}: too short for a single token")
+            continue
+        states = hidden_states(model, np.asarray(tokens.codes), window, layer)
+        places = np.arange(tokens.num_tokens)
+        beat_class, rhythm = tokens.beat_class, tokens.rhythm
+        if level == "window":
+            places = places[::window]
+            num = np.diff([*places, tokens.num_tokens])
+            states = np.asarray(np.add.reduceat(states, places, axis=0) / num[:, None], np.float32)
+            beat_class, rhythm = (
+                np.array([_most_frequent(each[at : at + window]) for at in places.tolist()])
+                for each in (beat_class, rhythm)
+            )
+        vectors.append(states)
+        own = [np.full(len(places), each) for each in (lead.database, lead.record_id, lead.patient_id, lead.lead)]
+        sample = tokens.sample[places]
+        parts.append((*own, sample, sample / lead.rate_hz, classes[beat_class], rhythms[rhythm]))
+    if not vectors:
+        raise HeartlmError(f"no recording gives a vector: {'; '.join(left_out[:3]) or 'there are none'}")
+    names = ("database", "record", "patient", "lead", "sample", "time_s", "beat_class", "rhythm")
+    columns: dict[str, Any] = {
+        name: np.concatenate(column) for name, column in zip(names, zip(*parts, strict=True), strict=True)
+    }
+    return Embeddings(np.concatenate(vectors), **columns, left_out=tuple(left_out))
+
+
+@torch.inference_mode()
+def hidden_states(model: HeartModel, codes: NDArray[np.uint16], window: int, layer: int = -1) -> Vectors:
+    """Hidden states of all tokens of a recording, float32 `[num_tokens, width]`.
+
+    Windows overlap by half. A token's state comes from the window in which it lies furthest from both ends, so that
+    it is seen with at least a quarter of a window on each side, except at the ends of the recording.
+    """
+    kept = list[torch.Tensor]()
+    blocks: Any = model.trunk.blocks
+    handle = blocks[layer].register_forward_hook(lambda _module, _given, out: kept.append(out)) if layer >= 0 else None
+    device = next(model.parameters()).device
+    windows = covering_windows(0, len(codes), window, max(1, window // 2))
+    index = windows.index[:, : int(windows.length[0])]  # every window of a recording has the same length
+    width = model.config.width
+    assert width is not None, "a loaded model is resolved"
+    states = np.empty((len(codes), width), np.float32)
+    skipped = window // 4  # of each window but the first: tokens that the window before sees better
+    try:
+        for begin in range(0, len(index), WINDOWS_AT_ONCE):
+            places = index[begin : begin + WINDOWS_AT_ONCE]
+            hidden, _ = model.hidden(torch.from_numpy(codes[places].astype(np.int64)).to(device))
+            found = (kept.pop() if handle is not None else hidden).float().cpu().numpy()
+            for place, each, own in zip(range(begin, begin + len(places)), places, found, strict=True):
+                since = skipped if place else 0
+                states[each[since:]] = own[since:]
+    finally:
+        if handle is not None:
+            handle.remove()
+    return states
+
+
+def _same(recording: Recording) -> Recording:
+    return recording
+
+
+def _most_frequent(labels: NDArray[np.int8]) -> int:
+    """The label that most tokens have, -1 where none has one."""
+    known = labels[labels >= 0]
+    return int(np.bincount(known).argmax()) if len(known) else -1

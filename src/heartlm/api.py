@@ -1,0 +1,559 @@
+"""The public interface of heartlm, which `import heartlm` exports and the command line calls.
+
+    open_recording ─► detect_beats
+                  └─► load_model ─► Model.analyze ─► Findings
+                                └─► Model.embed   ─► Embeddings
+    tokenize ─► pretrain ─► finetune ─► evaluate ─► Scores
+
+A mistake that the user can mend raises `HeartlmError`. Nothing is printed, except inside of `show_progress()`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+
+from heartlm.corpus.build import build_corpus
+from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.ecg.database import open_database
+from heartlm.ecg.locate import locate
+from heartlm.ecg.recording import Annotations, Recording
+from heartlm.errors import HeartlmError, needs
+from heartlm.models.pretrained import FOLDER, find_run
+from heartlm.progress import quiet, show_progress
+from heartlm.tokenizers.base import Tokenizer, load_tokenizer
+from heartlm.tokenizers.registry import tokenizer_class
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from heartlm.analysis.analyze import Analyst, Watch
+    from heartlm.analysis.embed import Embeddings, Level
+    from heartlm.analysis.findings import Findings
+    from heartlm.models.heart import HeartModel
+    from heartlm.models.store import ModelInfo
+    from heartlm.runs.run_folder import RunFolder
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+AnyPath = str | Path
+
+
+def _quiet(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Let `function` print nothing outside of `show_progress()`, and say what to install where torch is missing."""
+
+    @functools.wraps(function)
+    def run(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        with quiet():
+            try:
+                return function(*arguments, **named)
+            except ModuleNotFoundError as error:
+                if error.name != "torch":
+                    raise
+                raise needs("train", "torch") from None
+
+    return run
+
+
+def open_recording(path: AnyPath) -> Recording:
+    """Open a recording; samples and annotations are read when they are asked for.
+
+    Parameters
+    ----------
+    path
+        DATABASE/RECORD as WFDB programs name it, or a file: WFDB, CinC `.mat`, EDF, HL7 aECG, CSV or NumPy.
+
+    Returns
+    -------
+    Recording
+        With `.leads`, `.rate_hz`, `.num_samples`, `.annotations` and `.signal(start, stop, leads)`, float32
+        `[num_leads, num_samples]` in millivolts, NaN where invalid.
+
+    Raises
+    ------
+    HeartlmError
+        No such recording, or its header cannot be read.
+
+    Examples
+    --------
+    >>> import heartlm
+    >>> recording = heartlm.open_recording("data/mitdb/100")
+    >>> recording.signal(0, 3600, leads=["MLII"]).shape
+    (1, 3600)
+    """
+    database, record_id = locate(Path(path))
+    return database.recording(record_id)
+
+
+def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) -> NDArray[np.int64]:
+    """Find the heartbeats of one lead.
+
+    Parameters
+    ----------
+    recording
+        A recording, or its path.
+    lead
+        Index or name; by default MLII or II where there is one, else the first that is measured in millivolts.
+
+    Returns
+    -------
+    int64 array `[num_beats]`
+        Positions in samples, ascending.
+
+    Raises
+    ------
+    HeartlmError
+        No ECG lead, or a sampling rate that is too low for the detector.
+    """
+    from heartlm.corpus.sources import beats_for, chosen_leads
+
+    recording = recording if isinstance(recording, Recording) else open_recording(recording)
+    chosen = chosen_leads(recording, "test", "first") if lead is None else (lead,)
+    if not chosen:
+        raise HeartlmError(f"{recording.path}: no ECG lead (none measured in mV)")
+    index = recording.lead_index(chosen[0]) if isinstance(chosen[0], str) else chosen[0]
+    return beats_for(recording, None, "detected", index).sample
+
+
+@_quiet
+def tokenize(
+    databases: AnyPath | Sequence[AnyPath],
+    out: AnyPath,
+    *,
+    tokenizer: Literal["beat", "rhythm", "sample", "bpe", "millivolts"] | None = None,
+    tokenizer_from: AnyPath | None = None,
+    causal: bool = False,
+    waveforms: bool = False,
+    num_codes: int | None = None,
+    training_leads: Literal["first", "all"] = "first",
+    beats: Literal["auto", "annotated", "detected"] = "auto",
+    skip_unreadable: bool = False,
+    damaged: Literal["refuse", "warn"] = "refuse",
+    processes: int | None = None,
+    seed: int = 0,
+    command: str = "",
+) -> Corpus:
+    """Turn recordings into a corpus of tokens; the tokenizer is fitted on the training split alone.
+
+    Parameters
+    ----------
+    databases
+        Folders of recordings, one each database.
+    out
+        Folder of the corpus; an earlier one is replaced when the new one is complete. A killed call is continued by
+        the same call.
+    tokenizer
+        `"beat"` (waveforms and RR intervals, the default), `"rhythm"` (RR intervals), `"sample"`, `"bpe"` (runs of
+        samples) or `"millivolts"` (for the task waveform).
+    tokenizer_from
+        Encode with the tokenizer of this run, corpus or shipped model instead of fitting one.
+    causal
+        Leave out what needs the next beats, so that a live stream gives the same tokens.
+    waveforms
+        Compare the waveforms of beats too, where there is a signal (rhythm).
+    num_codes
+        How many different runs there are at most, by default 1024 (bpe).
+    training_leads
+        `"all"` encodes every lead of training recordings.
+    beats
+        `"auto"` takes annotated beats and detects them where there are none.
+    skip_unreadable
+        List unreadable recordings in the manifest instead of stopping at the first.
+    damaged
+        `"warn"` uses a recording that shows damage and lists it in the manifest.
+    processes
+        By default one a core; the corpus does not depend on it.
+    seed
+        Of the choice of beats that codebooks are fitted on.
+    command
+        Noted in the manifest.
+
+    Raises
+    ------
+    HeartlmError
+        An impossible setting, no recording to fit on, an unreadable recording, or a folder that cannot be written.
+    """
+    if processes is not None and processes < 1:
+        raise HeartlmError(f"processes: {processes} found, at least 1 expected")
+    if seed < 0:
+        raise HeartlmError(f"seed: {seed} found, at least 0 expected")
+    folders = [databases] if isinstance(databases, str | Path) else databases
+    build_corpus(
+        [Path(folder) for folder in folders],
+        _tokenizer(tokenizer, tokenizer_from, causal, waveforms, num_codes),
+        Path(out),
+        training_leads=training_leads,
+        beats=beats,
+        fit=tokenizer_from is None,
+        skip_unreadable=skip_unreadable,
+        damaged=damaged,
+        processes=processes,
+        seed=seed,
+        command=command,
+    )
+    return open_corpus(Path(out))
+
+
+def _tokenizer(
+    tokenizer: str | None, tokenizer_from: AnyPath | None, causal: bool, waveforms: bool, num_codes: int | None
+) -> Tokenizer:
+    if tokenizer_from is not None:
+        given = {"causal": causal, "waveforms": waveforms, "tokenizer": tokenizer, "num_codes": num_codes is not None}
+        for name in (name for name, value in given.items() if value):
+            raise HeartlmError(
+                f"{name}: the tokenizer of {tokenizer_from} has its settings: leave --{name.replace('_', '-')} out"
+            )
+        return load_tokenizer(find_run(Path(tokenizer_from)) / "tokenizer")
+    kind, settings = tokenizer or "beat", dict[str, Any]()
+    if waveforms and kind != "rhythm":
+        raise HeartlmError(f"waveforms: only the rhythm tokenizer takes it, not {kind}: leave --waveforms out")
+    if causal and kind != "beat" and not waveforms:
+        raise HeartlmError(f"causal: the {kind} tokenizer is always causal: leave --causal out")
+    if num_codes is not None and kind != "bpe":
+        raise HeartlmError(f"num_codes: only the bpe tokenizer takes it, not {kind}: leave --num-codes out")
+    if kind in ("beat", "rhythm"):
+        settings["causal_only"] = causal
+    if kind == "rhythm":
+        settings["waveforms"] = waveforms
+    if num_codes is not None:
+        settings["num_codes"] = num_codes
+    return tokenizer_class(kind)(**settings)
+
+
+@_quiet
+def pretrain(corpus: Corpus | AnyPath | None = None, **settings: Any) -> RunFolder:
+    """Train a foundation model on the training split of a corpus.
+
+    Parameters
+    ----------
+    corpus
+        The corpus, or its folder.
+    **settings
+        Fields of `heartlm.training.config.PretrainConfig`: `depth`, `steps`, `objective`, `out`, `seed`, …
+
+    Returns
+    -------
+    RunFolder
+        The folder of the finished run; `.path` is where it lies.
+
+    Raises
+    ------
+    HeartlmError
+        An impossible setting, an unusable corpus, or a folder that cannot be written.
+    """
+    from heartlm.runs.run_folder import RunFolder
+    from heartlm.training.config import PretrainConfig
+    from heartlm.training.pretrain import pretrain as train
+
+    return RunFolder(train(_config(PretrainConfig, settings | {"corpus": _folder_of(corpus)})))
+
+
+@_quiet
+def finetune(
+    run: RunFolder | AnyPath | None = None, corpus: Corpus | AnyPath | None = None, **settings: Any
+) -> RunFolder:
+    """Add a head to a pretrained model and train it on the labels of a corpus.
+
+    Parameters
+    ----------
+    run
+        A run, its folder, or the name of a shipped model such as `"foundation"`; none for the task waveform.
+    corpus
+        The corpus, or its folder. Its tokens must be of the model's tokenizer: see `tokenize(tokenizer_from=…)`.
+    **settings
+        Fields of `heartlm.training.config.FinetuneConfig`: `task`, `steps`, `out`, `head`, …
+
+    Returns
+    -------
+    RunFolder
+        The folder of the finished run.
+
+    Raises
+    ------
+    HeartlmError
+        An impossible setting, a corpus of another tokenizer or without labels, or a folder that cannot be written.
+    """
+    from heartlm.runs.run_folder import RunFolder
+    from heartlm.training.config import FinetuneConfig
+    from heartlm.training.finetune import finetune as train
+
+    given = {"run": None if run is None else find_run(_path_of(run)), "corpus": _folder_of(corpus)}
+    return RunFolder(train(_config(FinetuneConfig, settings | given)))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What `evaluate` found: one entry a score set (the task rhythm has two).
+
+    Attributes
+    ----------
+    sets
+        Content of each `scores.json`: scores with 95 % intervals by patient, baselines, how they were made.
+    folders
+        Where each was written, with the predictions as `predictions.parquet`.
+    """
+
+    sets: tuple[dict[str, Any], ...]
+    folders: tuple[Path, ...]
+
+    def to_frame(self) -> Any:
+        """A pandas frame of all scores that have an interval: set, method, score, value, low, high."""
+        import pandas
+
+        rows = list[tuple[Any, ...]]()
+        for each in self.sets:
+            for method, block in {"model": each["scores"], **each["baselines"]}.items():
+                rows += [(each["name"], method, *row) for row in _flat(block or {}, "")]
+        return pandas.DataFrame(rows, columns=["set", "method", "score", "value", "low", "high"])
+
+    @property
+    def per_patient(self) -> Any:
+        """A pandas frame with a row a patient, of the sets that have them (the task beats)."""
+        import pandas
+
+        rows = [{"set": each["name"], **row} for each in self.sets for row in each["scores"].get("per_patient", [])]
+        return pandas.json_normalize(rows)
+
+
+def _flat(block: dict[str, Any], prefix: str) -> Iterator[tuple[str, float, float | None, float | None]]:
+    for name, part in block.items():
+        if isinstance(part, dict) and "value" in part:
+            low, high = part.get("ci") or (None, None)
+            yield f"{prefix}{name}", part["value"], low, high
+        elif isinstance(part, dict):
+            yield from _flat(part, f"{prefix}{name} ")
+
+
+@_quiet
+def evaluate(run: RunFolder | AnyPath, on: Corpus | AnyPath, *, command: str = "", **settings: Any) -> Scores:
+    """Score a fine-tuned model with intervals over patients and baselines; results are written to the run too.
+
+    Parameters
+    ----------
+    run
+        A run, its folder, or the name of a shipped model.
+    on
+        A corpus of the model's tokenizer, or a folder of recordings.
+    command
+        Noted in the results.
+    **settings
+        Fields of `heartlm.evaluation.config.EvaluationConfig`: `split`, `records`, `beats`, `baselines`, …
+
+    Raises
+    ------
+    HeartlmError
+        An impossible setting, a run that cannot be scored, nothing to score, or a folder that cannot be written.
+    """
+    from heartlm.evaluation.config import EvaluationConfig
+    from heartlm.evaluation.evaluate import evaluate as score
+
+    given = {"run": find_run(_path_of(run)), "on": _folder_of(on)}
+    found = score(_config(EvaluationConfig, settings | given), command)
+    return Scores(tuple(scores for _, scores in found), tuple(folder for folder, _ in found))
+
+
+@_quiet
+def load_model(
+    model: RunFolder | AnyPath | None = None, *, af: AnyPath = "af", waveform: AnyPath = "waveform"
+) -> Model:
+    """Load a model to analyse and embed recordings with.
+
+    Parameters
+    ----------
+    model
+        A run or its folder, the name of a shipped model, or a folder with `model.safetensors`, `config.json` and
+        `tokenizer/`. By default the shipped models: `beats` analyses, `foundation` embeds.
+    af, waveform
+        The models that find atrial fibrillation, and ventricular fibrillation, asystole and noise, in `analyze`.
+
+    Raises
+    ------
+    HeartlmError
+        No such model, or its files cannot be read.
+
+    Examples
+    --------
+    >>> import heartlm
+    >>> model = heartlm.load_model()
+    >>> findings = model.analyze("data/mitdb/203")
+    >>> findings.write("203.hlm")
+    """
+    from heartlm.models.store import load_model as load
+    from heartlm.runs.run_folder import RunFolder
+
+    path = FOLDER / "foundation" if model is None else _path_of(model)
+    if (path / "model.safetensors").is_file():
+        folder = path
+        places = [each / "tokenizer" for each in (path, path.resolve().parent.parent)]
+        tokenizer = next((each for each in places if each.is_dir()), None)
+        if tokenizer is None:
+            raise HeartlmError(f"{path}: no folder tokenizer/ with the tokenizer whose codes the model reads")
+    else:
+        run = RunFolder(find_run(path))
+        folder, tokenizer = run.model("best"), run.tokenizer
+        folder = folder if folder.is_dir() else run.model("last")
+    found, info = load(folder)
+    slots: dict[str, AnyPath] = {"beats": "beats", "rhythm": af, "waveform": waveform}
+    if model is not None and info.task is not None:
+        slots[info.task] = path
+    elif model is not None:
+        slots = {}
+    return Model(found, info, load_tokenizer(tokenizer), tuple(Path(each) for each in slots.values()))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model ready for use; see `load_model`.
+
+    Attributes
+    ----------
+    network
+        The torch module, in evaluation mode.
+    info
+        Its shape, task, classes, window and tokenizer.
+    tokenizer
+        Makes the tokens it reads.
+    analysts
+        Run folders, or names of shipped models, that `analyze` uses for beats, AF and waveform; empty where the model
+        has no task.
+    """
+
+    network: HeartModel
+    info: ModelInfo
+    tokenizer: Tokenizer
+    analysts: tuple[Path, ...]
+
+    @functools.cached_property
+    def analyst(self) -> Analyst:
+        """The models that `analyze` uses, loaded when first needed.
+
+        Raises
+        ------
+        HeartlmError
+            The model was pretrained only, or one of the other models cannot be read.
+        """
+        from heartlm.analysis.analyze import Analyst
+
+        if not self.analysts:
+            raise HeartlmError("the model was pretrained only and names no beats: fine-tune it, or use load_model()")
+        return Analyst.load(*self.analysts)
+
+    @_quiet
+    def analyze(self, recording: Recording | AnyPath, watch: Watch | None = None) -> Findings:
+        """Find beats, rhythms and events in a recording, as `heartlm analyze` does.
+
+        Parameters
+        ----------
+        recording
+            A recording with a signal, or its path.
+        watch
+            Gets the first and last samples of all blocks and gives them on, one at a time, to show progress.
+
+        Returns
+        -------
+        Findings
+            Beats with classes and probabilities (`.to_frame()`), events (`.events_frame()`), `.summary()`, `.hours()`,
+            and `.write("100.hlm")` for a WFDB annotation file.
+
+        Raises
+        ------
+        HeartlmError
+            No signal, no ECG lead, a rate that is too low, or an unreadable file.
+        """
+        recording = recording if isinstance(recording, Recording) else open_recording(recording)
+        return self.analyst.analyze(recording, watch or iter)
+
+    @_quiet
+    def embed(
+        self,
+        source: Recording | Corpus | AnyPath,
+        level: Level = "beat",
+        layer: int = -1,
+        split: str | None = None,
+    ) -> Embeddings:
+        """Hidden states as vectors of beats or windows, with patient, record, lead, sample and labels of each.
+
+        Parameters
+        ----------
+        source
+            A recording, a corpus of the model's tokenizer, or the path of a recording, a corpus or a folder of
+            recordings of any format and rate. One lead of each recording is embedded, of a corpus all that are there.
+        level
+            `"beat"`: a vector of each beat (of each token, where tokens are no beats). `"window"`: the mean of as many
+            tokens as the model looks at together.
+        layer
+            The block whose output is taken, 0 being the first; -1 is the model's output.
+        split
+            Of a corpus: train, validation or test; by default all.
+
+        Returns
+        -------
+        Embeddings
+            `.vectors`, float32 `[num_vectors, width]`; `.to_frame()`, `.write("100.parquet")`. Windows overlap by
+            half, and a vector comes from the window in which its beat lies furthest from both ends.
+
+        Raises
+        ------
+        HeartlmError
+            Nothing there to embed, a corpus of another tokenizer, or a model without vectors of beats.
+        """
+        from heartlm.analysis.embed import embed_corpus, embed_recordings
+
+        if isinstance(source, str | Path):
+            source = Path(source)
+            if (source / "manifest.json").is_file():
+                source = open_corpus(source)
+        if isinstance(source, Corpus):
+            if source.tokenizer_hash != self.info.tokenizer_hash:
+                raise HeartlmError(
+                    f"{source.folder}: tokens of another tokenizer ({source.tokenizer_hash[:12]}) than the model's "
+                    f"({self.info.tokenizer_hash[:12]}): tokenize with  --tokenizer-from"
+                )
+            return embed_corpus(self.network, self.info.window, source, split, level, layer)
+        recordings: Any = (source,) if isinstance(source, Recording) else None
+        if isinstance(source, Path) and source.is_dir():
+            database = open_database(source)
+            recordings = (database.recording(name) for name in database.record_ids)
+        elif isinstance(source, Path):
+            recordings = (open_recording(source),)
+        return embed_recordings(self.network, self.tokenizer, self.info.window, recordings, level, layer)
+
+
+def _path_of(run: RunFolder | AnyPath) -> Path:
+    return Path(run) if isinstance(run, str | Path) else run.path
+
+
+def _folder_of(corpus: Corpus | AnyPath | None) -> Path | None:
+    return corpus.folder if isinstance(corpus, Corpus) else corpus if corpus is None else Path(corpus)
+
+
+def _config(kind: Callable[..., Result], settings: dict[str, Any]) -> Result:
+    """Settings as their dataclass; paths may be text."""
+    paths = {name: Path(settings[name]) for name in ("out", "resume", "random_init") if settings.get(name) is not None}
+    try:
+        return kind(**settings | paths)
+    except TypeError as error:
+        raise HeartlmError(f"{str(error).rpartition('__() ')[2]}: see the fields of {kind.__name__}") from None
+
+
+__all__ = [
+    "Annotations",
+    "Corpus",
+    "HeartlmError",
+    "Model",
+    "Recording",
+    "Scores",
+    "detect_beats",
+    "evaluate",
+    "finetune",
+    "load_model",
+    "open_corpus",
+    "open_recording",
+    "pretrain",
+    "show_progress",
+    "tokenize",
+]

@@ -1,0 +1,59 @@
+"""`heartlm embed`: recordings or a corpus in, vectors of beats or windows out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from heartlm.cli.options import parse
+
+EXAMPLES = (
+    "heartlm embed foundation mitdb/100 --out 100.parquet",
+    "heartlm embed foundation ptb-xl --level window --out ptb-xl.npz",
+    "heartlm embed runs/foundation corpora/mitdb --split test --layer 2 --out mitdb.parquet",
+)
+
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    """What to embed, and with what.
+
+    Attributes:
+        model: a run folder, a folder with model.safetensors, or the name of a shipped model, such as foundation.
+        source: a recording as WFDB programs name it, a folder of recordings, or a corpus of the model's tokenizer.
+        out: the file to write: .parquet, a row a vector, or .npz.
+        level: a vector of each beat, or of each window of as many tokens as the model looks at together.
+        layer: the block whose output is taken, 0 being the first; -1 is the model's output.
+        split: of a corpus: train, validation or test; by default all.
+    """
+
+    model: Path
+    source: Path
+    out: Path
+    level: Literal["beat", "window"] = "beat"
+    layer: int = -1
+    split: Literal["train", "validation", "test"] | None = None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Embed as `arguments` say, and print what was written."""
+    options = parse(
+        EmbedOptions,
+        arguments,
+        command="embed",
+        summary="Write the hidden states of a model as vectors, with patient, record, lead, sample and labels of each.",
+        examples=EXAMPLES,
+        positionals=["model", "source"],
+    )
+    from heartlm import api
+
+    found = api.load_model(options.model).embed(options.source, options.level, options.layer, options.split)
+    path = found.write(options.out)
+    num_records = len(dict.fromkeys(zip(found.database.tolist(), found.record.tolist(), strict=True)))
+    print(f"{len(found):,} vectors of {found.vectors.shape[1]} numbers, {num_records:,} recordings")
+    for line in found.left_out:
+        print(f"left out: {line}")
+    print(path)
+    return 0

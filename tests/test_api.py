@@ -1,0 +1,177 @@
+"""The public interface: what `import heartlm` gives, that it prints nothing, and vectors that belong to their beats."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+
+import heartlm
+from heartlm import Corpus, HeartlmError, Recording
+from heartlm.analysis.embed import hidden_states
+from heartlm.cli.main import main
+from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.runs.run_folder import RunFolder
+
+STEPS = {"steps": 2, "batch_size": 2, "window": 16, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("api") / "simdb"
+    simulate_database(folder, SimulationConfig(patients=4, minutes=1, seed=4))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(folder: Path) -> Corpus:
+    return heartlm.tokenize(folder, folder.parent / "corpus", processes=1)
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Corpus, folder: Path) -> RunFolder:
+    return heartlm.pretrain(corpus, depth=2, out=str(folder.parent / "foundation"), **STEPS)
+
+
+@pytest.fixture(scope="module")
+def recording(folder: Path) -> Recording:
+    return heartlm.open_recording(folder / "s0001")
+
+
+def test_the_whole_line_prints_nothing(
+    folder: Path, corpus: Corpus, run: RunFolder, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    again = heartlm.tokenize([folder], tmp_path / "corpus", tokenizer_from=run.path, processes=1)
+    assert np.array_equal(again.codes, corpus.codes)
+    tuned = heartlm.finetune(run, again, task="beats", out=tmp_path / "beats", **STEPS)
+    scores = heartlm.evaluate(tuned, on=folder, split="all", bootstrap=20, baselines=False)
+    assert tuple(capfd.readouterr()) == ("", "")
+    frame = scores.to_frame()
+    assert {"macro_f1", "per_class V f1"} <= set(frame.score) and set(frame.method) >= {"model"}
+    assert len(scores.per_patient) == 4
+    assert all((each / "scores.json").is_file() for each in scores.folders)
+    with heartlm.show_progress():
+        heartlm.finetune(run, again, task="beats", out=tmp_path / "other", **STEPS)
+    assert "loss" in capfd.readouterr().err
+
+
+def test_a_recording_gives_leads_by_name_and_its_annotations(recording: Recording) -> None:
+    assert recording.leads == recording.lead_names
+    one, two = recording.signal(0, 50, leads=[recording.leads[1]]), recording.signal(0, 50, leads=[1])
+    assert np.array_equal(one, two)
+    with pytest.raises(HeartlmError, match="no lead 'V9'"):
+        recording.signal(leads=["V9"])
+    assert recording.annotations is not None and recording.annotations is recording.annotations
+    found = heartlm.detect_beats(recording)
+    assert abs(len(found) - recording.annotations.num_beats) <= 2
+    assert np.array_equal(found, heartlm.detect_beats(recording.path.with_suffix(""), recording.leads[0]))
+
+
+def test_every_beat_has_its_vector(run: RunFolder, corpus: Corpus, folder: Path, recording: Recording) -> None:
+    model = heartlm.load_model(run)
+    found = model.embed(recording)
+    known = recording.annotations
+    assert known is not None and found.vectors.shape == (known.num_beats, 64) and found.vectors.dtype == np.float32
+    assert np.array_equal(found.sample, known.sample)
+    assert set(found.record) == {"s0001"} and set(found.patient) == {recording.patient_id}
+    assert set(found.lead) == {recording.leads[0]} and set(found.beat_class) <= set("NSVF")
+    of_folder, of_corpus = model.embed(folder), model.embed(corpus)
+    order = np.lexsort((of_corpus.sample, of_corpus.record))
+    assert np.array_equal(of_folder.vectors, of_corpus.vectors[order])
+    assert np.array_equal(of_folder.vectors[of_folder.record == "s0001"], found.vectors)
+    assert 0 < len(model.embed(corpus, split="test")) < len(of_corpus)
+
+
+def test_a_vector_comes_from_the_window_that_sees_most_around_it(run: RunFolder, corpus: Corpus) -> None:
+    model = heartlm.load_model(run).network
+    codes = np.asarray(corpus.codes[corpus.tokens_of(0)])[:40]
+    found = hidden_states(model, codes, 16)
+    for token, start in ((0, 0), (11, 0), (12, 8), (19, 8), (20, 16), (39, 24)):
+        part = torch.from_numpy(codes[start : start + 16].astype(np.int64))[None]
+        with torch.inference_mode():
+            expected = model.hidden(part)[0][0, token - start].numpy()
+        np.testing.assert_allclose(found[token], expected, atol=1e-5)
+
+
+def test_layers_and_windows(run: RunFolder, recording: Recording) -> None:
+    model = heartlm.load_model(run)
+    beats = model.embed(recording)
+    windows = model.embed(recording, level="window")
+    assert len(windows) == -(-len(beats) // 16)
+    np.testing.assert_allclose(windows.vectors[0], beats.vectors[:16].mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(windows.vectors[-1], beats.vectors[(len(windows) - 1) * 16 :].mean(axis=0), atol=1e-5)
+    last, first = model.embed(recording, layer=1), model.embed(recording, layer=0)
+    with torch.inference_mode():
+        normed = model.network.trunk.norm(torch.from_numpy(last.vectors)).numpy()
+    np.testing.assert_allclose(normed, beats.vectors, atol=1e-5)
+    assert np.abs(first.vectors - last.vectors).max() > 0.01
+    with pytest.raises(HeartlmError, match="layer: 2 found, -1 to 1 expected"):
+        model.embed(recording, layer=2)
+
+
+def test_files_and_frames_hold_the_same(run: RunFolder, recording: Recording, tmp_path: Path) -> None:
+    found = heartlm.load_model(run.model("last")).embed(recording)
+    frame = found.to_frame()
+    assert frame.loc[3, "v5"] == found.vectors[3, 5] and frame.shape == (len(found), 8 + 64)
+    table = pyarrow.parquet.read_table(found.write(tmp_path / "beats.parquet"))
+    assert np.array_equal(np.stack(table["vector"].to_numpy()), found.vectors)
+    assert table["sample"].to_pylist() == found.sample.tolist()
+    with np.load(found.write(tmp_path / "beats.npz")) as kept:
+        assert np.array_equal(kept["vectors"], found.vectors) and np.array_equal(kept["beat_class"], found.beat_class)
+    with pytest.raises(HeartlmError, match=r"\.parquet or \.npz expected"):
+        found.write(tmp_path / "beats.csv")
+
+
+def test_what_cannot_be_done_is_said_in_a_line(run: RunFolder, corpus: Corpus, recording: Recording) -> None:
+    model = heartlm.load_model(run)
+    with pytest.raises(HeartlmError, match="pretrained only"):
+        model.analyze(recording)
+    with pytest.raises(HeartlmError, match="tokens of another tokenizer"):
+        heartlm.load_model("foundation").embed(corpus)
+    with pytest.raises(HeartlmError, match="no vectors of beats"):
+        heartlm.load_model("waveform").embed(recording)
+    with pytest.raises(HeartlmError, match="'stepps'"):
+        heartlm.pretrain(corpus, stepps=3)
+    with pytest.raises(HeartlmError, match="no such run folder, nor a shipped model"):
+        heartlm.load_model("beets")
+
+
+def test_the_command_writes_the_same(run: RunFolder, folder: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "all.npz"
+    assert main(["embed", str(run.path), str(folder), "--out", str(out)]) == 0
+    told = capsys.readouterr().out
+    with np.load(out) as kept:
+        assert f"{len(kept['sample'])} vectors of 64 numbers, 4 recordings" in told
+        assert np.array_equal(kept["vectors"], heartlm.load_model(run).embed(folder).vectors)
+
+
+def test_ten_lines_with_the_shipped_models(folder: Path, tmp_path: Path) -> None:
+    script = """
+import heartlm
+recording = heartlm.open_recording("simdb/s0002")
+print(recording.leads, recording.rate_hz, recording.signal(0, 100).shape)
+model = heartlm.load_model()
+findings = model.analyze(recording)
+print(findings.to_frame(), findings.events_frame())
+print(findings.write("s0002.hlm"))
+vectors = model.embed(recording, level="beat")
+print(vectors.to_frame().shape, vectors.write("s0002.parquet"))
+"""
+    (tmp_path / "simdb").symlink_to(folder)
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "s0002.hlm").is_file() and (tmp_path / "s0002.parquet").is_file()
+
+
+def test_names_are_there_without_torch_and_others_are_not() -> None:
+    code = "import sys, heartlm; heartlm.open_recording; print('torch' in sys.modules, heartlm.Recording.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False Recording\n"
+    with pytest.raises(AttributeError, match="no attribute 'embedd'"):
+        heartlm.embedd  # noqa: B018
+    assert {"load_model", "tokenize", "__version__"} <= set(dir(heartlm))
