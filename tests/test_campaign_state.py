@@ -16,6 +16,7 @@ from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of
 from heartlm.cluster.campaign.done import progress_of, steps_of, words_to_go_on
 from heartlm.cluster.campaign.state import Attempt, ExperimentState, attempts_of, next_attempt, rows_of
 from heartlm.cluster.campaign.table import clock, summary, view
+from heartlm.cluster.submit import last_line
 from heartlm.errors import HeartlmError
 from heartlm.files import write_json
 
@@ -82,7 +83,7 @@ def test_what_failed_is_listed_with_its_last_line_and_what_needs_it_is_not_run(c
 
 def test_a_log_with_nothing_but_words_of_srun_is_told_all_the_same(campaign: Campaign):
     attempt = attempted(campaign, "first", 1, "srun: error: no more nodes\n")
-    assert attempt.last_line() == "srun: error: no more nodes"
+    assert last_line(attempt.log) == "srun: error: no more nodes"
     attempted(campaign, "first", 1)
     assert rows_of(campaign, {})[0].note == "exit status 1: nothing said"
 

@@ -235,7 +235,7 @@ def run_status(argv: Sequence[str]) -> int:
     if options.json:
         import json
 
-        print(json.dumps([row.to_json() for row in rows_of(campaign, queue_of(campaign))], indent=2))
+        print(json.dumps([vars(row) for row in rows_of(campaign, queue_of(campaign))], indent=2))
         return 0
     console = Console()
     if options.once or not console.is_terminal:

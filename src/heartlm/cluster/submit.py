@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from heartlm.cluster.topology import seconds_of
 from heartlm.errors import HeartlmError
 
 UNDER_WAY = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "STOPPED", "RESIZING")
@@ -29,6 +30,7 @@ class JobState:
         restarts: how often it queued again.
         nodes: where it runs, as SLURM writes it: node[1-2].
         output: the file with what it prints.
+        run_s: how long it ran, without its time in the queue.
     """
 
     job: str
@@ -38,6 +40,7 @@ class JobState:
     restarts: int
     nodes: str
     output: Path
+    run_s: float = 0.0
 
     @property
     def has_ended(self) -> bool:
@@ -54,14 +57,19 @@ class JobState:
 
     def last_line(self) -> str:
         """The last line that the job printed, as far as it printed any."""
-        try:
-            with self.output.open("rb") as stream:
-                stream.seek(max(0, self.output.stat().st_size - _LAST_BYTES))
-                text = stream.read().decode(errors="replace")
-        except OSError:
-            return ""
-        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("srun: ")]
-        return lines[-1] if lines else ""
+        return last_line(self.output)
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that is not empty, if possible not one of srun; empty where there is none."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _LAST_BYTES))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next(reversed([line for line in lines if not line.startswith("srun: ")] or lines), "")
 
 
 def submit(script: Path, *options: str) -> str:
@@ -106,6 +114,7 @@ def state_of(job: str) -> JobState:
         int(fields.get("Restarts", 0)),
         fields.get("NodeList", ""),
         Path(fields.get("StdOut", "")),
+        0.0 if (lasted := fields.get("RunTime", "00:00:00")) == "00:00:00" else float(seconds_of(lasted)),
     )
 
 

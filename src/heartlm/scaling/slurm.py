@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,12 @@ from typing import Any
 from heartlm.cluster.profile import SiteProfile, load_profile
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.script import render
-from heartlm.cluster.submit import JobState, call, state_of, submit
-from heartlm.cluster.topology import Topology, seconds_of
+from heartlm.cluster.submit import follow, submit
+from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import Cell
 from heartlm.scaling.grid import Resources
 
-POLL_S = 1.0
 ANY = 1 << 20
 """What SLURM has is for SLURM to say: it refuses what it cannot give."""
 
@@ -70,12 +68,11 @@ class SlurmTrainer:
             RunFile(cell.stage, plain), self._topology(cell), self.profile, name="study", logs=logs, python=python
         )
         script.write_text(text, encoding="utf-8")
-        job = submit(script)
-        state = _ended(job)
+        state = follow(submit(script), lambda line: None)
         reason = (
             None if state.state == "COMPLETED" else f"{state.words} with status {state.status}: {state.last_line()}"
         )
-        return reason, _run_s(job)
+        return reason, state.run_s
 
     def probe(self, cell: Cell) -> float | None:
         """Unknown: the cell is trained elsewhere."""
@@ -85,16 +82,3 @@ class SlurmTrainer:
         per_node = cell.ranks // cell.nodes
         gpus = per_node if self.device == "cuda" else 0
         return Topology(cell.nodes, gpus, per_node, per_node * cell.cpus_per_task, math.ceil(self.timeout_s))
-
-
-def _ended(job: str) -> JobState:
-    while not (state := state_of(job)).has_ended:
-        time.sleep(POLL_S)
-    return state
-
-
-def _run_s(job: str) -> float:
-    """How long the job ran, without its time in the queue."""
-    words = dict(word.partition("=")[::2] for word in call("scontrol", "--oneliner", "show", "job", job).split())
-    lasted = words.get("RunTime", "00:00:00")
-    return 0.0 if lasted == "00:00:00" else float(seconds_of(lasted))

@@ -1,20 +1,21 @@
 """A campaign as job arrays of SLURM: which experiments go together, and what they wait for. Pure functions.
 
     experiments ─► levels ─► arrays of one stage and topology ─► 1-pretrain.sh, 1-pretrain.tasks ─► sbatch
-                   (what needs nothing that is left to do, what needs those, …)   campaign_script   campaign_submit
+                   (what needs nothing that is left to do, what needs those, …)   campaign.slurm
 
 Where each task of an array needs the task of the same number of another array, SLURM's `aftercorr` lets it begin as
 soon as that one is done. Otherwise experiments that need the very same tasks make an array, which begins `afterok` of
 them. What waits for a task that failed is taken out of the queue. A task that fails queues again once.
 
 Where a site gives whole nodes only, experiments that want a part of one share it: such a task is a campaign of its own,
-run on the cores and GPUs of that node (`campaign_local`), which tries again and passes over what it cannot run itself.
+run on the cores and GPUs of that node (`campaign.local`), which tries again and passes over what it cannot run itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 from heartlm.cluster.campaign.campaign import Experiment
 from heartlm.cluster.profile import SiteProfile
@@ -137,7 +138,9 @@ def _split(
             number: tuple(dict.fromkeys(need for each in task for need in each.needs if need in place))
             for number, task in tasks.items()
         }
-        return TaskArray(_new(name, taken), tasks, places, needs, kind if waits_for else None, waits_for)
+        free = next(each for each in chain([name], (f"{name}-{number}" for number in count(2))) if each not in taken)
+        taken.add(free)
+        return TaskArray(free, tasks, places, needs, kind if waits_for else None, waits_for)
 
     arrays = []
     for alike in _together(group, lambda each: tuple(sorted({array for array, _ in waits[each.name]}))):
@@ -170,12 +173,3 @@ def _task_for_task(
 def _in_turn(experiments: Sequence[Experiment], places: int) -> dict[int, tuple[Experiment, ...]]:
     starts = range(0, len(experiments), places)
     return {number: tuple(experiments[start : start + places]) for number, start in enumerate(starts, start=1)}
-
-
-def _new(name: str, taken: set[str]) -> str:
-    """`name`, or `name` with a number behind it, where it is taken."""
-    free = next(
-        each for number in range(1, 10**6) if (each := name if number == 1 else f"{name}-{number}") not in taken
-    )
-    taken.add(free)
-    return free

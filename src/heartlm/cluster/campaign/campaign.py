@@ -1,9 +1,9 @@
 """A campaign: many experiments that feed one another, described in one YAML file.
 
-    CAMPAIGN.yaml ─► experiments (run, needs, topology) ─┬─► local cores, some at a time      campaign_local
-                                                         └─► SLURM job arrays                 campaign_arrays
+    CAMPAIGN.yaml ─► experiments (run, needs, topology) ─┬─► local cores, some at a time      campaign.local
+                                                         └─► SLURM job arrays                 campaign.arrays
                                                                      │
-    results and CAMPAIGN.campaign/ (attempts, logs) ─► state of each ┴─► table                campaign_state
+    results and CAMPAIGN.campaign/ (attempts, logs) ─► state of each ┴─► table                campaign.state
 
 An experiment is one run file: the fields of one command, as they stand in a RUN.yaml. A campaign lists experiments one
 by one, or makes them from a grid:
@@ -22,7 +22,7 @@ by one, or makes them from a grid:
         topology: {gpus_per_node: 1, cpus_per_task: 8, time: "00:30:00"}
       evaluate:
         run: {command: evaluate, run: "{finetune.out}", on: "corpora/{database}", name: test}
-    experiments:                            # beside stages, or instead of them
+    experiments:                            # with stages, or instead of them
       - name: deep
         stage: pretrain                     # by default the command
         run: {command: pretrain, corpus: corpora/all, depth: 12, out: runs/deep}
@@ -37,7 +37,7 @@ experiment of an earlier stage that agrees on all axes, and mentions that stage'
 
 An experiment needs those it names in `needs` (of a stage: `needs: [pretrain]`, those that agree on the common axes) and
 every one whose result it reads. An evaluation without a `name` gets that of the experiment. Paths are relative to the
-folder of the campaign's file, where all commands run. A topology has the fields of `launch.topology.Topology`, `time`
+folder of the campaign's file, where all commands run. A topology has the fields of `cluster.topology.Topology`, `time`
 for `time_s` as SLURM writes it, and by default a rank for each GPU; fields not given are those of the campaign's own,
 of which an evaluation takes one node, GPU and rank.
 `start_s` is an order, never a time to wait for.
@@ -53,7 +53,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from heartlm.cluster.campaign.grid import ExperimentDraft, drafts_of_stages
+from heartlm.cluster.campaign.grid import ExperimentDraft, drafts_of_stages, mapping, names_in
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology, seconds_of
 from heartlm.errors import HeartlmError
@@ -156,20 +156,6 @@ def campaign_of(content: Any, *, default_name: str, folder: Path) -> Campaign:
     return Campaign(name, folder, in_order(with_needs_of_paths(experiments)))
 
 
-def mapping(value: Any, what: str, known: Iterable[str] | None = None) -> dict[str, Any]:
-    """`value`, which should be a mapping from texts, of the fields `known`.
-
-    Raises:
-        HeartlmError: it is something else, or has other fields.
-    """
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise HeartlmError(f"{what}: {value!r} found, fields with their values expected")
-    for key in value:
-        if known is not None and key not in known:
-            raise HeartlmError(f"{what}: {key} found, one of {', '.join(known)} expected")
-    return value
-
-
 def named(value: Any, what: str) -> str:
     """`value`, which should do as the name of a file.
 
@@ -190,17 +176,10 @@ def _draft(entry: Any, where: str) -> ExperimentDraft:
         name=str(entry["name"]),
         stage=str(entry.get("stage", RunFile.of(entry["run"], f"{where}.run").command)),
         run=entry["run"],
-        needs=tuple(_names(entry.get("needs", []), f"{where}.needs")),
+        needs=tuple(names_in(entry.get("needs", []), f"{where}.needs")),
         topology=entry.get("topology"),
         start_s=entry.get("start_s", 0.0),
     )
-
-
-def _names(value: Any, what: str) -> list[str]:
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise HeartlmError(f"{what}: {value!r} found, a list of names expected")
-    return names
 
 
 def _topology(fields: dict[str, Any], name: str) -> Topology:

@@ -7,7 +7,7 @@ The axes of a stage are those that its text mentions, directly as `{window}` or 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -93,19 +93,40 @@ def _drafts(
     return drafts
 
 
-def _checked(stage: str, content: Any, done: Mapping[str, list[ExperimentDraft]]) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        raise HeartlmError(f"stages.{stage}: {content!r} found, fields with their values expected")
-    for key in content:
-        if key not in STAGE_FIELDS:
-            raise HeartlmError(f"stages.{stage}: {key} found, one of {', '.join(STAGE_FIELDS)} expected")
+def _checked(stage: str, content: Any, done: Mapping[str, Any]) -> dict[str, Any]:
+    content = mapping(content, f"stages.{stage}", STAGE_FIELDS)
     if not isinstance(content.get("run"), dict):
         raise HeartlmError(f"stages.{stage}.run: {content.get('run')!r} found, a command and its fields expected")
-    needs = content.get("needs", [])
-    needs = [needs] if isinstance(needs, str) else needs
-    if not isinstance(needs, list) or any(need not in done for need in needs):
+    needs = names_in(content.get("needs", []), f"stages.{stage}.needs")
+    if any(need not in done for need in needs):
         raise HeartlmError(f"stages.{stage}.needs: {needs!r} found, names of stages above it expected")
     return {**content, "needs": needs}
+
+
+def mapping(value: Any, what: str, known: Iterable[str] | None = None) -> dict[str, Any]:
+    """`value`, which should be a mapping from texts, of the fields `known`.
+
+    Raises:
+        HeartlmError: it is something else, or has other fields.
+    """
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise HeartlmError(f"{what}: {value!r} found, fields with their values expected")
+    for key in value:
+        if known is not None and key not in known:
+            raise HeartlmError(f"{what}: {key} found, one of {', '.join(known)} expected")
+    return value
+
+
+def names_in(value: Any, what: str) -> list[str]:
+    """`value`, a name or a list of names, as a list.
+
+    Raises:
+        HeartlmError: it is something else.
+    """
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise HeartlmError(f"{what}: {value!r} found, a list of names expected")
+    return names
 
 
 def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[Values]:

@@ -19,12 +19,13 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment
 from heartlm.cluster.campaign.done import progress_of, steps_of
+from heartlm.cluster.submit import last_line
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 
@@ -78,15 +79,6 @@ class Attempt:
     def end(self, status: int) -> None:
         """Note its exit status."""
         write_json(self.folder / f"attempt-{self.number}.ended", {"status": status, "at": time.time()})
-
-    def last_line(self) -> str:
-        """The last line of its log that says something."""
-        with suppress(OSError), self.log.open("rb") as stream:
-            stream.seek(max(0, self.log.stat().st_size - 4096))
-            lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines()]
-            telling = [line for line in lines if line and not line.startswith("srun: ")]
-            return next(reversed(telling or [line for line in lines if line]), "")
-        return ""
 
     def is_locked(self) -> bool:
         """Whether a process of a local attempt lives."""
@@ -154,10 +146,6 @@ class ExperimentState:
     note: str = ""
     log: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
-
 
 def rows_of(campaign: Campaign, queue: Mapping[str, str]) -> list[ExperimentState]:
     """The state of every experiment.
@@ -172,18 +160,15 @@ def rows_of(campaign: Campaign, queue: Mapping[str, str]) -> list[ExperimentStat
     return list(rows.values())
 
 
-DONE: tuple[State, str] = ("done", "")
-
-
 def _row(
     campaign: Campaign, experiment: Experiment, queued: str | None, others: Mapping[str, ExperimentState]
 ) -> ExperimentState:
     had = attempts_of(campaign, experiment.name)
     last = had[-1] if had else None
+    state: State = "done"
+    note = ""
     try:
-        if progress_of(experiment, campaign.folder) == "done":
-            state, note = DONE
-        else:
+        if progress_of(experiment, campaign.folder) != "done":
             state, note = _state(experiment, last, queued, others)
     except HeartlmError as error:
         state, note = "failed", str(error)
@@ -227,4 +212,4 @@ def _state(
 
 def failure(attempt: Attempt) -> str:
     """Why an attempt failed: its exit status and the last line of its log."""
-    return f"exit status {attempt.status}: {attempt.last_line() or 'nothing said'}"
+    return f"exit status {attempt.status}: {last_line(attempt.log) or 'nothing said'}"
