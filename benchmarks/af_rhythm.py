@@ -34,7 +34,7 @@ from timing import Table, write
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.evaluation import zhou
-from heartlm.evaluation.baselines import GradientBoostedRhythm
+from heartlm.evaluation.baselines import GradientBoosting
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import window_probabilities
@@ -157,7 +157,7 @@ def scored(folder: Path, on: Path, width: int, settings: argparse.Namespace) -> 
             MAJORITY: np.full(len(windows), bool(positive.mean() > 0.5)),
         }
         for seed in range(settings.seeds):
-            found[f"{TREES}/{seed}"] = GradientBoostedRhythm(seed).fit(features, positive).score(ours)
+            found[f"{TREES}/{seed}"] = GradientBoosting(seed).fit(features, positive.astype(np.int8)).score(ours)
         return found
 
     def models() -> Scores:

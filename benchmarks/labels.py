@@ -41,7 +41,7 @@ from timing import RESULTS, Table, write
 
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import covering_windows
-from heartlm.evaluation.baselines import GradientBoostedBeats
+from heartlm.evaluation.baselines import GradientBoosting
 from heartlm.evaluation.beats_task import features_of
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate
 from heartlm.evaluation.finetuned import load_finetuned
@@ -187,7 +187,7 @@ class Fold:
         if with_drawn:
             more, of_more = self._features_of_drawn(seed)
             features, label = np.concatenate([features, more]), np.concatenate([label, of_more])
-        trees = GradientBoostedBeats(seed).fit(features, label)
+        trees = GradientBoosting(seed).fit(features, label)
         return lambda row: trees.predict(self.features(row)).astype(np.int64)
 
     def hidden(self, row: int) -> NDArray[np.float32]:

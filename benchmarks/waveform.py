@@ -30,7 +30,7 @@ from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.splits import DS1
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.finetuned import load_finetuned
-from heartlm.evaluation.rhythm_task import Verdicts
+from heartlm.evaluation.rhythm import Verdicts
 from heartlm.evaluation.scored import leads_of_corpus
 from heartlm.evaluation.waveform_task import WaveformWindows, class_probabilities, forest_verdicts, score_vf
 from heartlm.training.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT

@@ -288,7 +288,7 @@ def test_a_head_for_windows_of_mixed_widths_scores_every_width_between(
         }
     for width in ("7", "33"):
         assert evaluate(run, rhythm_corpus, "--window", width) == 2
-        assert "labels 8 to 32 beats" in error_of(capsys)
+        assert "labels windows of 8 to 32 beats" in error_of(capsys)
 
 
 def test_windows_wider_than_the_models_are_read_in_parts(rhythm_runs: dict[str, Path], rhythm_corpus: Path):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
 from heartlm.evaluation.beats import NO_BEAT, Classes
+from heartlm.evaluation.results import prediction_columns
 from heartlm.evaluation.scored import ScoredLead
 
 CLASS_NAMES: dict[int, str | None] = {**dict(enumerate(BEAT_CLASSES)), UNLABELLED: None, NO_BEAT: "none"}
@@ -45,14 +46,11 @@ class LeadAnswers:
 
 def columns_of(answers: Sequence[LeadAnswers]) -> dict[str, Any]:
     """The table of predictions, column by column, one row a beat."""
-    lengths = [len(each.sample) for each in answers]
-    return {
-        "database": np.repeat([each.lead.database for each in answers], lengths),
-        "record": np.repeat([each.lead.record_id for each in answers], lengths),
-        "patient": np.repeat([each.lead.patient_id for each in answers], lengths),
-        "sample": np.concatenate([each.sample for each in answers]),
-        "time_s": np.concatenate([each.sample / each.lead.rate_hz for each in answers]),
-        "reference": [CLASS_NAMES[index] for each in answers for index in each.reference.tolist()],
-        "predicted": [CLASS_NAMES[index] for each in answers for index in each.predicted.tolist()],
-        "probabilities": np.concatenate([each.probabilities for each in answers]),
-    }
+    return prediction_columns(
+        [each.lead for each in answers],
+        np.repeat(np.arange(len(answers)), [len(each.sample) for each in answers]),
+        np.concatenate([each.sample for each in answers]),
+        reference=[CLASS_NAMES[index] for each in answers for index in each.reference.tolist()],
+        predicted=[CLASS_NAMES[index] for each in answers for index in each.predicted.tolist()],
+        probabilities=np.concatenate([each.probabilities for each in answers]),
+    )

@@ -6,100 +6,61 @@ settings: no early stopping, since an inner split over shuffled beats would put 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
+from heartlm.ecg.beats import UNLABELLED
 from heartlm.errors import HeartlmError, needs
 
 Floats = NDArray[np.float64]
-Classes = NDArray[np.int8]
 
 
-class GradientBoostedBeats:
-    """AAMI class of a beat from `heartlm.evaluation.features.beat_features`.
+class GradientBoosting:
+    """Class of a beat, or whether a window shows a rhythm, from the features of `heartlm.evaluation.features`.
 
-    Classes weigh by the inverse root of their frequency: rare ones are heard, common ones are not drowned.
+    Classes weigh by the inverse root of their frequency, so that rare ones count and common ones still count more.
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self._model = _boosting(seed)
+        try:
+            from sklearn.ensemble import HistGradientBoostingClassifier
+        except ImportError:
+            raise needs("score", "scikit-learn") from None
+        self._model = HistGradientBoostingClassifier(
+            max_iter=100,
+            learning_rate=0.1,
+            max_leaf_nodes=15,
+            min_samples_leaf=20,
+            l2_regularization=1.0,
+            max_features=0.3,
+            early_stopping=False,
+            random_state=seed,
+        )
 
-    def fit(self, features: Floats, classes: Classes) -> GradientBoostedBeats:
-        """Learn from labelled beats; unlabelled ones are passed over.
+    def fit(self, features: Floats, classes: NDArray[np.int8]) -> GradientBoosting:
+        """Learn from labelled cases; unlabelled ones are skipped.
 
         Args:
-            features: `[num_beats, num_features]`, NaN where unknown.
-            classes: index into `BEAT_CLASSES`, or `UNLABELLED`; int8 `[num_beats]`.
+            features: `[num_cases, num_features]`, NaN where unknown.
+            classes: class of each case, 0 or more, or `UNLABELLED`; int8 `[num_cases]`.
 
         Raises:
-            HeartlmError: nothing is labelled, or all of it with one class.
+            HeartlmError: there are fewer than two classes to learn from.
         """
-        labelled = _labelled(classes)
-        if len(np.unique(classes[labelled])) < 2:
-            name = BEAT_CLASSES[classes[labelled][0]]
-            raise HeartlmError(f"the baseline needs beats of two classes to learn from, all are {name}: add recordings")
-        self._model.fit(features[labelled], classes[labelled], sample_weight=_weights(classes[labelled]))
+        labelled = classes != UNLABELLED
+        known = classes[labelled]
+        if (num_classes := len(np.unique(known))) < 2:
+            raise HeartlmError(
+                f"the baseline: {num_classes} classes to learn from, at least 2 expected: add recordings"
+            )
+        weights = 1 / np.sqrt(np.bincount(known))[known]
+        self._model.fit(features[labelled], known, sample_weight=weights / weights.mean())
         return self
 
-    def predict(self, features: Floats) -> Classes:
-        """Return the most likely class of each beat, int8 `[num_beats]`."""
+    def predict(self, features: Floats) -> NDArray[np.int8]:
+        """Return the most likely class of each case, int8 `[num_cases]`."""
         return np.asarray(self._model.predict(features), np.int8)
 
-
-class GradientBoostedRhythm:
-    """Probability that a window shows the rhythm sought, from `heartlm.evaluation.features.rr_window_features`."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self._model = _boosting(seed)
-
-    def fit(self, features: Floats, positive: NDArray[np.bool_]) -> GradientBoostedRhythm:
-        """Learn from labelled windows.
-
-        Args:
-            features: `[num_windows, num_features]`, NaN where undefined.
-            positive: bool `[num_windows]`.
-
-        Raises:
-            HeartlmError: all windows have the same label.
-        """
-        if len(np.unique(positive)) < 2:
-            raise HeartlmError("the baseline needs windows with and without the rhythm to learn from: add recordings")
-        self._model.fit(features, positive, sample_weight=_weights(positive.astype(np.int8)))
-        return self
-
     def score(self, features: Floats) -> Floats:
-        """Return the probability of each window, float64 `[num_windows]`."""
+        """Return the probability of class 1 where there are classes 0 and 1, float64 `[num_cases]`."""
         return np.asarray(self._model.predict_proba(features)[:, 1], np.float64)
-
-
-def _boosting(seed: int) -> Any:
-    try:
-        from sklearn.ensemble import HistGradientBoostingClassifier
-    except ImportError:
-        raise needs("score", "scikit-learn") from None
-    return HistGradientBoostingClassifier(
-        max_iter=100,
-        learning_rate=0.1,
-        max_leaf_nodes=15,
-        min_samples_leaf=20,
-        l2_regularization=1.0,
-        max_features=0.3,
-        early_stopping=False,
-        random_state=seed,
-    )
-
-
-def _labelled(classes: Classes) -> NDArray[np.bool_]:
-    labelled: NDArray[np.bool_] = classes != UNLABELLED
-    if not labelled.any():
-        raise HeartlmError("the baseline needs labelled beats to learn from: none of these is labelled")
-    return labelled
-
-
-def _weights(classes: Classes) -> Floats:
-    """Weight of each case: the inverse root of its class's frequency, 1 on average."""
-    weights = 1 / np.sqrt(np.bincount(classes))[classes]
-    return np.asarray(weights / weights.mean(), np.float64)

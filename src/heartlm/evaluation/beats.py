@@ -127,6 +127,14 @@ class BeatScores:
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain values; undefined scores are None."""
         patients, confusions = sum_by(self.patient, self.counts)
+        per_patient = []
+        for patient, confusion in zip(patients, confusions, strict=True):
+            f1 = _ratios(confusion, len(self.classes))["f1"].tolist()
+            num_beats = int(confusion[: len(self.classes)].sum())
+            by_class = {name: None if np.isnan(value) else value for name, value in zip(self.classes, f1, strict=True)}
+            per_patient.append(
+                {"patient": patient, "num_beats": num_beats, "confusion": confusion.tolist(), "f1": by_class}
+            )
         return {
             "classes": list(self.classes),
             "num_beats": self.num_beats,
@@ -137,18 +145,7 @@ class BeatScores:
             "per_class": {name: scores.to_json() for name, scores in self.per_class.items()},
             "confusion": self.confusion.tolist(),
             "confusion_labels": list(self.labels),
-            "per_patient": [
-                self._patient_json(patient, confusion) for patient, confusion in zip(patients, confusions, strict=True)
-            ],
-        }
-
-    def _patient_json(self, patient: str, confusion: Counts) -> dict[str, Any]:
-        f1 = _ratios(confusion, len(self.classes))["f1"].tolist()
-        return {
-            "patient": patient,
-            "num_beats": int(confusion[: len(self.classes)].sum()),
-            "confusion": confusion.tolist(),
-            "f1": {name: None if np.isnan(value) else value for name, value in zip(self.classes, f1, strict=True)},
+            "per_patient": per_patient,
         }
 
 

@@ -19,7 +19,7 @@ from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.answers import LeadAnswers, columns_of
-from heartlm.evaluation.baselines import GradientBoostedBeats
+from heartlm.evaluation.baselines import GradientBoosting
 from heartlm.evaluation.beats import BeatScores, Classes, pair_classes, score_beats
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.features import beat_features
@@ -116,14 +116,15 @@ def score_beats_task(
     answers = model_answers(paired, tuned)
     scores = _score(answers, config)
     strips, notes = example_strips(answers)
-    methods = baseline_methods(paired, tuned, rival, config)
-    found = {method: attempt(method, answer, notes) for method, answer in methods.items()}
+    found = attempt(baseline_methods(paired, tuned, rival, config), notes)
+    names = {lead.name for lead in leads}
+    left_out_in_turn = [record for record in WITHOUT if f"mitdb/{record}" in names and len(names) > 1]
     return [
         ScoreSet(
             name,
             about={"beats": config.beats},
             scores=scores.to_json(),
-            without={record: scores.without([f"mitdb/{record}"]).to_json() for record in _left_out_in_turn(leads)},
+            without={record: scores.without([f"mitdb/{record}"]).to_json() for record in left_out_in_turn},
             baselines={method: each and _score(each, config).to_json() for method, each in found.items()},
             notes=notes,
             columns=columns_of(answers),
@@ -137,9 +138,14 @@ def baseline_methods(
     paired: Sequence[PairedLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
 ) -> dict[str, Callable[[], list[LeadAnswers]]]:
     """What stands beside the model, by name; each raises a HeartlmError where it cannot be had."""
+
+    def most_frequent() -> list[LeadAnswers]:
+        beat_class = majority_beat(tuned)
+        return [each.answers(np.full(each.lead.tokens.num_tokens, beat_class, np.int8)) for each in paired]
+
     methods: dict[str, Callable[[], list[LeadAnswers]]] = {}
     if config.baselines:
-        methods["majority class"] = lambda: _constant(paired, majority_beat(tuned))
+        methods["majority class"] = most_frequent
         methods["gradient boosting"] = lambda: boosted_answers(paired, tuned, config.seed)
     if rival is not None:
         methods["random initialisation"] = lambda: model_answers(paired, rival)
@@ -180,7 +186,7 @@ def boosted_answers(paired: Sequence[PairedLead], tuned: FineTuned, seed: int) -
     training = [lead_of_row(corpus, int(row)) for row in corpus.records.select("train")]
     labels = np.concatenate([beat_labels(lead.tokens.beat_class) for lead in training]).astype(np.int8)
     features = np.concatenate([features_of(lead, tokenizer) for lead in training])
-    boosted = GradientBoostedBeats(seed).fit(features, labels)
+    boosted = GradientBoosting(seed).fit(features, labels)
     return [each.answers(boosted.predict(features_of(each.lead, tokenizer))) for each in paired]
 
 
@@ -191,10 +197,6 @@ def features_of(lead: ScoredLead, tokenizer: BeatTokenizer) -> NDArray[np.float6
     waveforms = tokenizer.decode(codes, np.asarray(tokens.scale_mv))
     features = beat_features(waveforms, rr_intervals_s(np.asarray(tokens.sample), lead.rate_hz))
     return np.concatenate([features, tokenizer.decode_comparisons(codes)], axis=1)
-
-
-def _constant(paired: Sequence[PairedLead], beat_class: int) -> list[LeadAnswers]:
-    return [each.answers(np.full(each.lead.tokens.num_tokens, beat_class, np.int8)) for each in paired]
 
 
 def _score(answers: Sequence[LeadAnswers], config: EvaluationConfig) -> BeatScores:
@@ -208,9 +210,3 @@ def _score(answers: Sequence[LeadAnswers], config: EvaluationConfig) -> BeatScor
         num_bootstrap=config.bootstrap,
         seed=config.seed,
     )
-
-
-def _left_out_in_turn(leads: Sequence[ScoredLead]) -> list[str]:
-    """Those of `WITHOUT` that are scored, unless nothing would remain."""
-    names = {lead.name for lead in leads}
-    return [record for record in WITHOUT if f"mitdb/{record}" in names and len(names) > 1]

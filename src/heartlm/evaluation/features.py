@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from heartlm.evaluation import zhou
 from heartlm.models.statistics import SCALES, interval_statistics
-from heartlm.tokenizers.running import mean_around, trailing_median
+from heartlm.tokenizers.running import correlation, mean_around, trailing_median
 
 Floats = NDArray[np.float64]
 
@@ -79,8 +79,8 @@ def rr_window_features(rr_s: Floats) -> Floats:
         (high - low) / median,
         np.mean(np.abs(step) > PNN50_S, axis=1),
         turns,
-        _correlation(rr_s[:, 1:], rr_s[:, :-1]),
-        _correlation(rr_s[:, 2:], rr_s[:, :-2]),
+        correlation(rr_s[:, 1:], rr_s[:, :-1]),
+        correlation(rr_s[:, 2:], rr_s[:, :-2]),
         np.array([_sample_entropy(window) for window in rr_s]),
         zhou.window_entropy(rr_s),
     ]
@@ -123,7 +123,8 @@ def _rr_features(rr_s: Floats) -> Floats:
 def _shape_features(waveforms: NDArray[np.float32]) -> Floats:
     beats = np.asarray(waveforms, np.float64)
     beats = beats - np.median(beats, axis=1, keepdims=True)
-    template = _median(beats)
+    whole = beats[~np.isnan(beats).any(axis=1)]
+    template = np.median(whole, axis=0) if len(whole) else np.zeros(beats.shape[1])
     scale = np.ptp(template) or 1.0
     beats, template = beats / scale, template / scale
     own_scale = np.maximum(np.ptp(beats, axis=1), 1e-6)
@@ -140,27 +141,16 @@ def _shape_features(waveforms: NDArray[np.float32]) -> Floats:
         beats.max(axis=1),
         beats.min(axis=1),
         np.sqrt(np.mean((beats - template) ** 2, axis=1)),
-        _correlation(beats, template[None]),
-        *(_correlation(beats[:, part], template[None, part]) for part in parts),
+        correlation(beats, template[None]),
+        *(correlation(beats[:, part], template[None, part]) for part in parts),
         *(np.ptp(beats[:, part], axis=1) for part in parts),
-        _correlation(beats, np.roll(beats, 1, axis=0)),
-        _correlation(beats, np.roll(beats, -1, axis=0)),
+        correlation(beats, np.roll(beats, 1, axis=0)),
+        correlation(beats, np.roll(beats, -1, axis=0)),
     ]
     # Samples of the waveform itself would let the trees learn patients by heart: what a beat differs by travels better.
     num_pieces = min(NUM_SHAPE_SAMPLES, beats.shape[1])
     pieces = np.array_split(beats - template, num_pieces, axis=1)
     return np.stack(columns + [piece.mean(axis=1) for piece in pieces], axis=1)
-
-
-def _correlation(first: Floats, second: Floats) -> Floats:
-    """Pearson correlation along rows, 0 where either is constant; `[n, width]`, `[n or 1, width]` → `[n]`."""
-    first = first - first.mean(axis=1, keepdims=True)
-    second = second - second.mean(axis=1, keepdims=True)
-    power = np.sum(first**2, axis=1) * np.sum(second**2, axis=1)
-    product = np.sum(first * second, axis=1)
-    constant = np.where(np.isnan(power), np.nan, 0.0)
-    correlation: Floats = np.divide(product, np.sqrt(power), out=constant, where=power > 1e-20)
-    return correlation
 
 
 def _sample_entropy(rr_s: Floats) -> float:
@@ -170,9 +160,3 @@ def _sample_entropy(rr_s: Floats) -> float:
     num_ones = int(np.count_nonzero(near[:-1, :-1])) - num_templates
     num_twos = int(np.count_nonzero(near[:-1, :-1] & near[1:, 1:])) - num_templates
     return math.log(max(num_ones, 1) / max(num_twos, 0.5))
-
-
-def _median(beats: Floats) -> Floats:
-    """Median beat of those with signal throughout; zeros where there is none."""
-    whole = beats[~np.isnan(beats).any(axis=1)]
-    return np.median(whole, axis=0) if len(whole) else np.zeros(beats.shape[1])

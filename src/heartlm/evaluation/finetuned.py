@@ -12,6 +12,7 @@ import torch
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.schema import Manifest
 from heartlm.errors import HeartlmError
+from heartlm.evaluation.scored import ScoredLead, lead_of_row
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, load_model
@@ -60,6 +61,17 @@ class FineTuned:
         if corpus.manifest_hash != self.about["manifest_hash"]:
             raise HeartlmError(f"{corpus.folder}: no longer the corpus that the run was trained on")
         return corpus
+
+    def training_leads(self) -> list[ScoredLead]:
+        """One lead of each recording of the training split of the corpus it was trained on.
+
+        Raises:
+            HeartlmError: see `training_corpus`.
+        """
+        corpus = self.training_corpus()
+        records = corpus.records
+        last = {(records.database[row], records.record_id[row]): int(row) for row in records.select("train")}
+        return [lead_of_row(corpus, row) for row in last.values()]
 
     @property
     def num_steps(self) -> int:

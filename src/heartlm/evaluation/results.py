@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from heartlm.errors import HeartlmError
+from heartlm.evaluation.scored import ScoredLead
 from heartlm.files import atomic_folder, write_json
 
 SCHEMA_VERSION = 1
@@ -21,13 +25,37 @@ SCHEMA_VERSION = 1
 Answers = TypeVar("Answers")
 
 
-def attempt(name: str, answer: Callable[[], Answers], notes: list[str]) -> Answers | None:
-    """Let the baseline `name` answer; where it cannot, return None and add the reason to `notes`."""
-    try:
-        return answer()
-    except HeartlmError as error:
-        notes.append(f"{name} not computed: {error}")
-        return None
+def attempt(methods: Mapping[str, Callable[[], Answers]], notes: list[str]) -> dict[str, Answers | None]:
+    """Compute the baselines, by name; one that raises a HeartlmError is None, and `notes` gets the reason."""
+    found: dict[str, Answers | None] = {}
+    for name, answer in methods.items():
+        try:
+            found[name] = answer()
+        except HeartlmError as error:
+            notes.append(f"{name} not computed: {error}")
+            found[name] = None
+    return found
+
+
+def prediction_columns(
+    leads: Sequence[ScoredLead], lead: NDArray[np.int64], sample: NDArray[np.int64], **columns: Any
+) -> dict[str, Any]:
+    """The table of predictions, column by column, one row a beat or a window.
+
+    Args:
+        leads: what was scored.
+        lead: index into `leads` of each row.
+        sample: position of the beat, or of the first sample of the window.
+        columns: `reference`, `predicted` and `probabilities` of each row.
+    """
+    return {
+        "database": np.array([each.database for each in leads])[lead],
+        "record": np.array([each.record_id for each in leads])[lead],
+        "patient": np.array([each.patient_id for each in leads])[lead],
+        "sample": sample,
+        "time_s": sample / np.array([each.rate_hz for each in leads])[lead],
+        **columns,
+    }
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.evaluation.bootstrap import Counts, Estimate, Floats, Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.config import EvaluationConfig
 
 Flutter = Literal["negative", "positive", "left out"]
 WindowRule = Literal["majority", "pure"]
@@ -139,6 +140,25 @@ def score_windows(
     scores = {name: estimate(float(point[name]), drawn[name], len(patients), resampling) for name in point}
     tp, fp, fn, tn = counts.sum(axis=0).tolist()
     return WindowScores(scores, tp, fp, fn, tn, len(patients), None if score is None else threshold)
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What a method says of every window: positive where `score`, float64 `[num_windows]`, reaches `threshold`."""
+
+    score: Floats
+    threshold: float = 0.5
+
+    def scores(self, labels: WindowLabels, patient: NDArray[np.str_], config: EvaluationConfig) -> WindowScores:
+        """Score the windows that have a label; `patient` is whose each is, `[num_windows]`."""
+        return score_windows(
+            labels.positive[labels.scored],
+            patient[labels.scored],
+            score=self.score[labels.scored],
+            threshold=self.threshold,
+            num_bootstrap=config.bootstrap,
+            seed=config.seed,
+        )
 
 
 def _window_ratios(counts: Counts) -> dict[str, Any]:

@@ -10,7 +10,6 @@ Every method judges a window by its own beats alone (an interval relative to the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -20,16 +19,16 @@ from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
 from heartlm.evaluation import zhou
-from heartlm.evaluation.baselines import GradientBoostedRhythm
+from heartlm.evaluation.baselines import GradientBoosting
 from heartlm.evaluation.config import SMALLEST_WINDOW, EvaluationConfig
 from heartlm.evaluation.episodes import Episodes, compare_spans, score_episodes
 from heartlm.evaluation.features import rr_window_features
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.predictions import token_probabilities, window_probabilities
-from heartlm.evaluation.results import ScoreSet, attempt
-from heartlm.evaluation.rhythm import Flutter, WindowLabels, WindowRule, WindowScores, score_windows, window_labels
+from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
+from heartlm.evaluation.rhythm import Flutter, Verdicts, WindowLabels, WindowRule, score_windows, window_labels
 from heartlm.evaluation.rhythm_windows import RhythmWindows, rr_of
-from heartlm.evaluation.scored import ScoredLead, lead_of_row
+from heartlm.evaluation.scored import ScoredLead
 from heartlm.progress import track
 from heartlm.training.batches import IGNORE, rhythm_labels
 
@@ -40,14 +39,6 @@ MOST_WINDOWS = 50_000
 """Windows that baselines learn from: long-term recordings hold a million, and features of each cost time."""
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """What a method says of every window: positive where `score`, float64 `[num_windows]`, reaches `threshold`."""
-
-    score: Floats
-    threshold: float = 0.5
-
-
 def window_of(tuned: FineTuned, config: EvaluationConfig) -> int:
     """Beats a window.
 
@@ -55,14 +46,11 @@ def window_of(tuned: FineTuned, config: EvaluationConfig) -> int:
         HeartlmError: a model that labels windows as a whole is asked for a width that it has not learnt.
     """
     width, info = config.window or tuned.info.window, tuned.info
-    learnt = info.shortest <= width <= info.window if info.shortest else width == info.window
-    if info.pooled and not learnt:
-        if info.shortest:
-            raise HeartlmError(
-                f"window: {width} found, but {tuned.folder.path} labels {info.shortest} to {info.window} beats"
-            )
+    shortest = info.shortest or info.window
+    if info.pooled and not shortest <= width <= info.window:
+        learnt = f"{shortest} to {info.window}" if info.shortest else info.window
         raise HeartlmError(
-            f"window: {width} found, but {tuned.folder.path} labels windows of {tuned.info.window} beats as a whole: "
+            f"window: {width} found, but {tuned.folder.path} labels windows of {learnt} beats as a whole: "
             "leave --window out, or fine-tune at that width"
         )
     if width < SMALLEST_WINDOW:
@@ -89,12 +77,13 @@ def score_rhythm_task(
     if not labels_of(windows, tuned, "majority").scored.any():
         raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
     own, notes = model_verdicts(windows, tuned), list[str]()
-    methods = baseline_methods(windows, tuned, rival, config)
-    baselines = {method: attempt(method, judge, notes) for method, judge in methods.items()}
+    baselines = attempt(baseline_methods(windows, tuned, rival, config), notes)
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
     once = _episode_scores(leads, tuned, config)
     if tuned.info.positive[0] == "AFIB":
         once["flutter_counted"] = _by_flutter(windows, {"model": own} | baselines, patient, config)
+    other, wanted = tuned.info.classes
+    names = np.array([other, wanted, None], object)
     sets = []
     for rule, suffix in (("majority", ""), ("pure", "-pure")):
         labels = labels_of(windows, tuned, cast(WindowRule, rule))
@@ -110,13 +99,20 @@ def score_rhythm_task(
             ScoreSet(
                 name + suffix,
                 about | (once if rule == "majority" else {}),
-                scores=_score(own, labels, patient, config).to_json() | unscored,
+                scores=own.scores(labels, patient, config).to_json() | unscored,
                 baselines={
-                    method: verdicts and _score(verdicts, labels, patient, config).to_json()
+                    method: verdicts and verdicts.scores(labels, patient, config).to_json()
                     for method, verdicts in baselines.items()
                 },
                 notes=notes,
-                columns=_columns(leads, windows, labels, own, tuned),
+                columns=prediction_columns(
+                    leads,
+                    windows.lead,
+                    windows.sample,
+                    reference=names[np.where(labels.scored, labels.positive, 2)],
+                    predicted=np.where(own.score >= own.threshold, wanted, other),
+                    probabilities=np.stack([1 - own.score, own.score], axis=1).astype(np.float32),
+                ),
                 classes=tuned.info.classes,
             )
         )
@@ -168,13 +164,31 @@ def baseline_methods(
     windows: RhythmWindows, tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
 ) -> dict[str, Callable[[], Verdicts]]:
     """What stands beside the model, by name; each raises a HeartlmError where it cannot be had."""
+
+    def published_zhou() -> Verdicts:
+        _needs_intervals(tuned)
+        return Verdicts(entropy_of(windows), zhou.THRESHOLD)
+
+    def fitted_zhou() -> Verdicts:
+        training, labels = _training_windows(tuned, windows.codes.shape[1])
+        positive = labels.positive[labels.scored]
+        if len(np.unique(positive)) < 2:
+            raise HeartlmError("a threshold needs windows with and without the rhythm in the training split")
+        return Verdicts(entropy_of(windows), zhou.fit_threshold(entropy_of(training)[labels.scored], positive))
+
+    def boosted() -> Verdicts:
+        training, labels = _training_windows(tuned, windows.codes.shape[1])
+        features, positive = features_of(training)[labels.scored], labels.positive[labels.scored]
+        return Verdicts(
+            GradientBoosting(config.seed).fit(features, positive.astype(np.int8)).score(features_of(windows))
+        )
+
     methods: dict[str, Callable[[], Verdicts]] = {}
     if config.baselines:
         methods["majority class"] = lambda: Verdicts(np.full(len(windows), float(_mostly_positive(tuned))))
         if tuned.info.positive[0] == "AFIB":
-            methods["Zhou 2015"] = lambda: Verdicts(_entropy(windows, tuned), zhou.THRESHOLD)
-            methods["Zhou 2015, fitted"] = lambda: _fitted_zhou(windows, tuned)
-        methods["gradient boosting"] = lambda: _boosted(windows, tuned, config.seed)
+            methods |= {"Zhou 2015": published_zhou, "Zhou 2015, fitted": fitted_zhou}
+        methods["gradient boosting"] = boosted
     if rival is not None:
         methods["random initialisation"] = lambda: model_verdicts(windows, rival)
     return methods
@@ -194,11 +208,6 @@ def _mostly_positive(tuned: FineTuned) -> bool:
     return bool(counts[1] > counts[0])
 
 
-def _entropy(windows: RhythmWindows, tuned: FineTuned) -> Floats:
-    _needs_intervals(tuned)
-    return entropy_of(windows)
-
-
 def entropy_of(windows: RhythmWindows) -> Floats:
     """Zhou's entropy of every window, 0 where there are too few beats for it; float64 `[num_windows]`."""
     return windows.judged(
@@ -212,20 +221,6 @@ def features_of(windows: RhythmWindows) -> Floats:
     return windows.judged(windows.rr_s, rr_window_features)
 
 
-def _fitted_zhou(windows: RhythmWindows, tuned: FineTuned) -> Verdicts:
-    training, labels = _training_windows(tuned, windows.codes.shape[1])
-    positive = labels.positive[labels.scored]
-    if len(np.unique(positive)) < 2:
-        raise HeartlmError("a threshold needs windows with and without the rhythm in the training split")
-    return Verdicts(entropy_of(windows), zhou.fit_threshold(entropy_of(training)[labels.scored], positive))
-
-
-def _boosted(windows: RhythmWindows, tuned: FineTuned, seed: int) -> Verdicts:
-    training, labels = _training_windows(tuned, windows.codes.shape[1])
-    features, positive = features_of(training)[labels.scored], labels.positive[labels.scored]
-    return Verdicts(GradientBoostedRhythm(seed).fit(features, positive).score(features_of(windows)))
-
-
 def _training_windows(tuned: FineTuned, width: int) -> tuple[RhythmWindows, WindowLabels]:
     """Windows the run was trained on, at most `MOST_WINDOWS` evenly spread, and their majority labels.
 
@@ -233,11 +228,7 @@ def _training_windows(tuned: FineTuned, width: int) -> tuple[RhythmWindows, Wind
         HeartlmError: the training corpus is gone, or its tokens are not beats.
     """
     _needs_intervals(tuned)
-    corpus = tuned.training_corpus()
-    unique = {
-        (corpus.records.database[row], corpus.records.record_id[row]): row for row in corpus.records.select("train")
-    }
-    windows = RhythmWindows.of([lead_of_row(corpus, int(row)) for row in unique.values()], width)
+    windows = RhythmWindows.of(tuned.training_leads(), width)
     if len(windows) > MOST_WINDOWS:
         windows = windows.chosen(np.linspace(0, len(windows) - 1, MOST_WINDOWS).astype(np.int64))
     return windows, labels_of(windows, tuned, "majority")
@@ -248,21 +239,13 @@ def _needs_intervals(tuned: FineTuned) -> None:
         raise HeartlmError(f"tokens of the {tuned.info.tokenizer_kind} tokenizer are no beats and have no RR intervals")
 
 
-def _score(method: Verdicts, labels: WindowLabels, patient: NDArray[np.str_], config: EvaluationConfig) -> WindowScores:
-    return score_windows(
-        labels.positive[labels.scored],
-        patient[labels.scored],
-        score=method.score[labels.scored],
-        threshold=method.threshold,
-        num_bootstrap=config.bootstrap,
-        seed=config.seed,
-    )
-
-
 def _episode_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> dict[str, Any]:
     """Scores of time, of the model and, where it applies, of Zhou 2015 at its published window."""
     width = window_of(tuned, config) if tuned.info.pooled else tuned.info.window
-    flags = {"durations": [_positive_beats(lead, tuned, width) for lead in track(leads, len(leads), "predict")]}
+    flags = {"durations": list[Flags]()}
+    for lead in track(leads, len(leads), "predict"):
+        probabilities = token_probabilities(tuned.model, np.asarray(lead.tokens.codes), width)
+        flags["durations"].append(probabilities[:, 1] >= tuned.info.threshold)
     if config.baselines and tuned.info.positive[0] == "AFIB" and tuned.tokens_are_beats:
         flags["durations of Zhou 2015"] = [zhou.detect(rr_of(lead)) for lead in leads]
     patients = [lead.patient_id for lead in leads]
@@ -277,11 +260,6 @@ def _episode_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: Evalu
     }
 
 
-def _positive_beats(lead: ScoredLead, tuned: FineTuned, width: int) -> Flags:
-    probabilities = token_probabilities(tuned.model, np.asarray(lead.tokens.codes), width)
-    return np.asarray(probabilities[:, 1] >= tuned.info.threshold)
-
-
 def _episodes(lead: ScoredLead, tuned: FineTuned, positive: Flags) -> Episodes:
     """Compare by time: each labelled beat stands for the time to the next one; unlabelled time is cut out."""
     labels = rhythm_labels(lead.tokens.rhythm, *tuned.info.positive)[:-1]
@@ -290,23 +268,3 @@ def _episodes(lead: ScoredLead, tuned: FineTuned, positive: Flags) -> Episodes:
     edge_s = np.append(0, np.cumsum(length_s))
     reference, predicted = labels[labelled] == 1, positive[:-1][labelled]
     return compare_spans(edge_s[runs(reference)], edge_s[runs(predicted)], float(edge_s[-1]))
-
-
-def _columns(
-    leads: Sequence[ScoredLead], windows: RhythmWindows, labels: WindowLabels, own: Verdicts, tuned: FineTuned
-) -> dict[str, Any]:
-    """The predictions table, column by column, one row a window; `sample` is its first beat."""
-    other, wanted = tuned.info.classes
-    rate_hz = np.array([lead.rate_hz for lead in leads])[windows.lead]
-    reference = np.where(labels.positive, wanted, other).astype(object)
-    reference[~labels.scored] = None
-    return {
-        "database": np.array([lead.database for lead in leads])[windows.lead],
-        "record": np.array([lead.record_id for lead in leads])[windows.lead],
-        "patient": np.array([lead.patient_id for lead in leads])[windows.lead],
-        "sample": windows.sample,
-        "time_s": windows.sample / rate_hz,
-        "reference": reference,
-        "predicted": np.where(own.score >= own.threshold, wanted, other),
-        "probabilities": np.stack([1 - own.score, own.score], axis=1).astype(np.float32),
-    }

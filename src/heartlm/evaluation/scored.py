@@ -9,12 +9,12 @@ What is left out is listed with its reason.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.fit import commonest
 from heartlm.corpus.schema import Row
 from heartlm.corpus.sources import PREFERRED_LEADS, Source, Unusable, find_sources, usable_leads
 from heartlm.ecg.damage import warn_of_damage
@@ -193,25 +193,19 @@ def _wanted(splits: dict[tuple[str, str], str], config: EvaluationConfig) -> set
     for name in config.record_ids:
         if name not in {record_id for _, record_id in inside}:
             places = sorted({split for (_, record_id), split in splits.items() if record_id == name})
-            where = f"it is in {places[0]}: use --split {_split_option(places[0])}" if places else "no such recording"
+            where = "no such recording"
+            if places:
+                option = "all" if places[0] == "excluded" else f"{places[0]} or all"
+                where = f"it is in {places[0]}: use --split {option}"
             raise HeartlmError(f"records: {name!r} is not in the {config.split} split of {config.on}: {where}")
     return {(database, record_id) for database, record_id in inside if record_id in config.record_ids}
-
-
-def _split_option(split: str) -> str:
-    return "all" if split == "excluded" else f"{split} or all"
 
 
 def _some(
     leads: list[ScoredLead], left_out: list[dict[str, str]], damaged: list[dict[str, str]], config: EvaluationConfig
 ) -> ScoredLeads:
     if not leads:
-        reasons = _reasons(entry["reason"] for entry in left_out)
+        reasons = f" ({commonest(entry['reason'] for entry in left_out)})" if left_out else ""
         hint = "" if config.split == "all" else ": try --split all"
         raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}{hint}")
     return ScoredLeads(leads, left_out, damaged)
-
-
-def _reasons(reasons: Iterable[str]) -> str:
-    counts = Counter(reasons).most_common(3)
-    return f" ({'; '.join(f'{reason}: {count}' for reason, count in counts)})" if counts else ""

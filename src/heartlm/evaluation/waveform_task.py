@@ -24,10 +24,9 @@ from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.episodes import compare_spans, score_episodes
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.predictions import window_probabilities
-from heartlm.evaluation.results import ScoreSet, attempt
-from heartlm.evaluation.rhythm import score_windows
-from heartlm.evaluation.rhythm_task import Verdicts
-from heartlm.evaluation.scored import ScoredLead, lead_of_row
+from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
+from heartlm.evaluation.rhythm import Verdicts, WindowLabels
+from heartlm.evaluation.scored import ScoredLead
 from heartlm.evaluation.waveform_features import waveform_features
 from heartlm.models.heart import HeartModel
 from heartlm.tokenizers.millivolts import NO_SIGNAL, dequantize
@@ -141,19 +140,16 @@ def score_waveform_task(
         "majority class": lambda: Verdicts(np.zeros(len(windows.codes))),
         "forest on 12 features": lambda: forest_verdicts(windows, tuned, config.seed),
     }
-    found: dict[str, Verdicts | None] = {}
-    if config.baselines:
-        found = {method: attempt(method, judge, notes) for method, judge in methods.items()}
+    found = attempt(methods if config.baselines else {}, notes)
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
     once = _episode_scores(leads, alone, windows.lead, tuned.info.threshold, config)
+    answers = called(probabilities, tuned.info.threshold)
+    names = np.array([*CLASSES, "not VF", None], object)  # NOT_VF, and IGNORE = −1 for the last
     sets = []
     for suffix, rule in RULES.items():
         labels = windows.labels(rule)
         own = score_vf(Verdicts(probabilities[:, VF], tuned.info.threshold), labels, patient, config)
-        confusion, answers = (
-            np.zeros((len(CLASSES), len(CLASSES)), np.int64),
-            called(probabilities, tuned.info.threshold),
-        )
+        confusion = np.zeros((len(CLASSES), len(CLASSES)), np.int64)
         known = (labels != IGNORE) & (labels != NOT_VF)
         np.add.at(confusion, (labels[known], answers[known]), 1)
         sets.append(
@@ -169,7 +165,14 @@ def score_waveform_task(
                     for method, verdicts in found.items()
                 },
                 notes=notes,
-                columns=_columns(leads, windows, labels, answers, probabilities),
+                columns=prediction_columns(
+                    leads,
+                    windows.lead,
+                    windows.sample,
+                    reference=names[labels],
+                    predicted=names[answers],
+                    probabilities=probabilities.astype(np.float32),
+                ),
                 classes=CLASSES,
             )
         )
@@ -257,14 +260,7 @@ def called(probabilities: Floats, threshold: float) -> Labels:
 def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config: EvaluationConfig) -> dict[str, Any]:
     """Scores of VF against other rhythms and asystole, and shares of the windows of VT and noise that are called VF."""
     scored, positive = np.isin(labels, (OTHER, ASYSTOLE, NOT_VF, VF)), method.score >= method.threshold
-    block = score_windows(
-        labels[scored] == VF,
-        patient[scored],
-        score=method.score[scored],
-        threshold=method.threshold,
-        num_bootstrap=config.bootstrap,
-        seed=config.seed,
-    ).to_json()
+    block = method.scores(WindowLabels(labels == VF, scored), patient, config).to_json()
     resampling = Resampling(config.bootstrap, config.seed)
     for index in (VT, NOISE):
         own = labels == index
@@ -281,44 +277,18 @@ def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config
 
 def forest_verdicts(windows: WaveformWindows, tuned: FineTuned, seed: int) -> Verdicts:
     """A forest on twelve published features, from the same recordings and labels, its answers smoothed alike."""
-    corpus = tuned.training_corpus()
-    unique = {
-        (corpus.records.database[row], corpus.records.record_id[row]): row for row in corpus.records.select("train")
-    }
-    training = WaveformWindows.of([lead_of_row(corpus, int(row)) for row in unique.values()])
-    labels, random = training.labels("pure"), np.random.default_rng(seed)
-    chosen = np.concatenate(
-        [random.permutation(np.flatnonzero(labels == each))[:MOST_OF_CLASS] for each in range(NOT_VF + 1)]
-    )
-    model = fitted_forest(waveform_features(dequantize(training.codes[chosen, :, 0])), labels[chosen] == VF, seed)
-    probabilities = model.predict_proba(waveform_features(dequantize(windows.codes[:, :, 0])))
-    return Verdicts(smoothed(probabilities, windows.lead)[:, 1])
-
-
-def fitted_forest(features: Floats, is_vf: NDArray[np.bool_], seed: int) -> Any:
-    """A random forest that weighs both classes alike."""
     try:
         from sklearn.ensemble import RandomForestClassifier
     except ImportError:
         raise needs("score", "scikit-learn") from None
+    training = WaveformWindows.of(tuned.training_leads())
+    labels, random = training.labels("pure"), np.random.default_rng(seed)
+    chosen = np.concatenate(
+        [random.permutation(np.flatnonzero(labels == each))[:MOST_OF_CLASS] for each in range(NOT_VF + 1)]
+    )
     forest = RandomForestClassifier(
         NUM_TREES, min_samples_leaf=5, class_weight="balanced_subsample", random_state=seed, n_jobs=1
     )
-    return forest.fit(features, is_vf)
-
-
-def _columns(
-    leads: Sequence[ScoredLead], windows: WaveformWindows, labels: Labels, answers: Labels, probabilities: Floats
-) -> dict[str, Any]:
-    """The predictions table, column by column, one row a window; `sample` is its first."""
-    names = np.array([*CLASSES, "not VF", None], object)
-    return {
-        "database": np.array([lead.database for lead in leads])[windows.lead],
-        "record": np.array([lead.record_id for lead in leads])[windows.lead],
-        "patient": np.array([lead.patient_id for lead in leads])[windows.lead],
-        "sample": windows.sample,
-        "time_s": windows.sample / np.array([lead.rate_hz for lead in leads])[windows.lead],
-        "reference": names[labels],
-        "predicted": names[answers],
-        "probabilities": probabilities.astype(np.float32),
-    }
+    forest.fit(waveform_features(dequantize(training.codes[chosen, :, 0])), labels[chosen] == VF)
+    probabilities = forest.predict_proba(waveform_features(dequantize(windows.codes[:, :, 0])))
+    return Verdicts(smoothed(probabilities, windows.lead)[:, 1])

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.tokenizers.running import mean_around, trailing_median
+from heartlm.tokenizers.running import correlation, mean_around, trailing_median
 from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY, BeatBlock
 
 Floats = NDArray[np.float32]
@@ -262,7 +262,7 @@ class _Parts:
         qrs, usual = self.qrs[others], np.ones(others.stop - others.start, bool)
         for _ in range(2):
             median = np.median(qrs[usual], axis=0)
-            alike = _correlation(qrs, median) > USUAL
+            alike = correlation(qrs, median[None]) > USUAL
             usual = alike if alike.sum() >= FEWEST else np.ones_like(usual)
         size = np.float32(np.ptp(median) + 1e-6)
         interval_s = np.nan_to_num(rr_s[others])
@@ -270,29 +270,21 @@ class _Parts:
         slow_qrs = np.median(qrs[interval_s >= np.quantile(interval_s, 0.75)], axis=0)
         slow_p = np.median(self.p[others][slow], axis=0)
         earlier = min(2 * NEAR, these.start) if causal else 0
-        to_slow = _correlation(self.p[these.start - earlier : these.stop], slow_p)
+        to_slow = correlation(self.p[these.start - earlier : these.stop], slow_p[None])
         near = mean_around(to_slow.astype(np.float64), *((2 * NEAR, 0) if causal else (NEAR, NEAR)))
         difference = np.sqrt(np.mean((self.p[these] - slow_p) ** 2, axis=1)) / (np.ptp(slow_p) + np.float32(0.02))
-        consistency = np.float32(np.median(_correlation(self.p[others][slow], slow_p)))
+        consistency = np.float32(np.median(correlation(self.p[others][slow], slow_p[None])))
         return {
-            "qrs_correlation": _correlation(self.qrs[these], median),
-            "qrs_correlation_slow": _correlation(self.qrs[these], slow_qrs),
+            "qrs_correlation": correlation(self.qrs[these], median[None]),
+            "qrs_correlation_slow": correlation(self.qrs[these], slow_qrs[None]),
             "qrs_difference": np.sqrt(np.mean((self.qrs[these] - median) ** 2, axis=1)) / size,
             "qrs_width": self.log_width[these],
             "qrs_width_over_usual": self.log_width[these] - np.median(self.log_width[others]),
             "qrs_size_over_usual": np.log(self.size[these] / size + np.float32(1e-3)),
-            "t_correlation": _correlation(self.t[these], np.median(self.t[others][usual], axis=0)),
+            "t_correlation": correlation(self.t[these], np.median(self.t[others][usual], axis=0, keepdims=True)),
             "p_correlation": to_slow[earlier:],
             "p_difference": np.log(difference + np.float32(1e-3)),
             "p_correlation_near": near[earlier:].astype(np.float32),
             "p_consistency": np.full(these.stop - these.start, consistency),
-            "p_correlation_usual": _correlation(self.p[these], np.median(self.p[others][usual], axis=0)),
+            "p_correlation_usual": correlation(self.p[these], np.median(self.p[others][usual], axis=0, keepdims=True)),
         }
-
-
-def _correlation(rows: Floats, row: Floats) -> Floats:
-    """Pearson correlation of each of `rows` with `row`; 0 where either is constant."""
-    rows, row = rows - rows.mean(axis=1, keepdims=True), row - row.mean()
-    power = np.sqrt(np.sum(rows**2, axis=1) * np.sum(row**2))
-    correlation: Floats = np.divide(np.sum(rows * row, axis=1), power, out=np.zeros_like(power), where=power > 1e-9)
-    return correlation
