@@ -23,7 +23,7 @@ import wfdb
 from heartlm.cli.main import COMMANDS, main
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
-from heartlm.corpus.manifest import CorpusWriter
+from heartlm.corpus.journal import Journal
 from heartlm.ecg.database import open_database
 from heartlm.errors import HeartlmError
 from heartlm.files import sha256_of
@@ -403,7 +403,7 @@ def test_a_build_that_cannot_write_waits_for_nobody(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(CorpusWriter, "append", full)
+    monkeypatch.setattr(Journal, "add", full)
     with pytest.raises(HeartlmError, match="No space left on device"):
         build_corpus([unspoilt], SampleTokenizer(), tmp_path / "corpus", processes=2)
     assert multiprocessing.active_children() == []

@@ -115,7 +115,7 @@ def test_killed_and_started_again_it_goes_on_and_ends_the_same(
 
     words = ["tokenize", str(unspoilt), "--tokenizer", "rhythm", "--processes", str(processes), "--out"]
     assert main([*words, str(out)]) == 0
-    assert f"goes on after {2 * done} of {NUM_RECORDS} recordings" in capfd.readouterr().err
+    assert f"continues after {2 * done} of {NUM_RECORDS} recordings" in capfd.readouterr().err
     assert main([*words, str(tmp_path / "straight")]) == 0
     resumed, straight = content(out), content(tmp_path / "straight")
     for files, name in ((resumed, "corpus"), (straight, "straight")):
@@ -161,7 +161,7 @@ def test_it_goes_on_with_another_number_of_processes(
     stopped: Path, database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     build_corpus([database], RhythmTokenizer(), stopped, processes=3)
-    assert "goes on after 10 of 26 recordings" in capfd.readouterr().err
+    assert "continues after 10 of 26 recordings" in capfd.readouterr().err
     assert content(stopped) == straight(database, tmp_path)
 
 
@@ -176,7 +176,7 @@ def test_it_goes_on_from_the_last_part_that_is_there_to_the_byte(
     path.write_bytes({"cut": whole[:-5], "changed": whole[:-5] + b"\0\0\0\0\0", "longer": whole + b"{12345"}[damage])
     build_corpus([database], RhythmTokenizer(), stopped, processes=1)
     done = 10 if damage == "longer" else 8
-    assert f"goes on after {done} of 26 recordings" in capfd.readouterr().err
+    assert f"continues after {done} of 26 recordings" in capfd.readouterr().err
     assert content(stopped) == straight(database, tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_other_settings_begin_anew_and_say_so(
     stopped: Path, database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     build_corpus([database], RhythmTokenizer(), stopped, beats="annotated", processes=1)
-    assert "begins anew" in (said := capfd.readouterr().err) and "beats changed" in said
+    assert "starts again" in (said := capfd.readouterr().err) and "beats changed" in said
     build_corpus([database], RhythmTokenizer(), tmp_path / "straight", beats="annotated", processes=1)
     assert content(stopped) == content(tmp_path / "straight")
 
@@ -247,17 +247,17 @@ def test_an_unreadable_recording_loses_nothing(
     (database / f"{bad}.atr").write_bytes(b"\x01")
     out = tmp_path / "corpus"
     for _ in range(2):
-        with pytest.raises(HeartlmError, match=rf"{bad}\.atr.* kept, the same command goes on from there$"):
+        with pytest.raises(HeartlmError, match=rf"{bad}\.atr.* kept, the same command continues there$"):
             build_corpus([database], RhythmTokenizer(), out, processes=1)
     capfd.readouterr()
     with pytest.raises(KeyboardInterrupt):
         build_corpus([database], Interrupted(5), out, processes=1, skip_unreadable=True)
-    assert "goes on after 14 of 26" in capfd.readouterr().err and num_done(out) == 10
+    assert "continues after 14 of 26" in capfd.readouterr().err and num_done(out) == 10
     with pytest.raises(HeartlmError, match=bad):
         build_corpus([database], RhythmTokenizer(), out, processes=1)
     assert "skip_unreadable changed" in capfd.readouterr().err
     manifest = build_corpus([database], RhythmTokenizer(), out, processes=1, skip_unreadable=True)
-    assert "goes on after 14 of 26" in capfd.readouterr().err
+    assert "continues after 14 of 26" in capfd.readouterr().err
     assert [entry["record"] for entry in manifest["dropped"]] == [f"many/{bad}"]
     build_corpus([database], RhythmTokenizer(), tmp_path / "straight", processes=1, skip_unreadable=True)
     assert content(out) == content(tmp_path / "straight")
@@ -291,7 +291,7 @@ def test_a_disk_that_is_full_loses_nothing(
     done = num_done(out)
     assert 0 < done < NUM_RECORDS // 2 and not out.exists()
     build_corpus([database], RhythmTokenizer(), out, processes=1)
-    assert f"goes on after {2 * done} of 26" in capfd.readouterr().err
+    assert f"continues after {2 * done} of 26" in capfd.readouterr().err
     assert content(out) == straight(database, tmp_path)
 
 

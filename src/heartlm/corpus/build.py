@@ -8,6 +8,7 @@ byte. An earlier corpus is replaced only when the new one is complete.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -16,8 +17,8 @@ from typing import Any
 
 from heartlm.corpus.encode import Part, Work
 from heartlm.corpus.fit import commonest, fit_on_training
-from heartlm.corpus.journal import Journal, clear, flush_to_disk, partial_folder, remove
-from heartlm.corpus.manifest import CorpusWriter, finish_corpus
+from heartlm.corpus.journal import Journal, clear, flush_to_disk, partial_folder
+from heartlm.corpus.manifest import finish_corpus
 from heartlm.corpus.plan import Choice, Plan, make_plan
 from heartlm.corpus.processes import encode_all
 from heartlm.corpus.sources import Beats, TrainingLeads, open_sources
@@ -65,26 +66,21 @@ def build_corpus(
     """
     databases = open_sources(folders)
     choice = Choice(training_leads, beats, skip_unreadable, damaged, seed, fit and tokenizer.needs_fitting)
-    with _under_way(_replaceable(out)) as journal:
-        plan = make_plan(databases)
-        tokenizer = _begin(journal, plan, tokenizer, choice)
-        writer = CorpusWriter(journal)
-        work = Work(plan, tokenizer, choice)
-        with closing(encode_all(work, processes or len(os.sched_getaffinity(0)), journal.num_parts)) as parts:
-            for part in track(parts, len(plan.parts), "tokenize", _measure(plan, journal.num_parts)):
-                writer.append(part)
-        _refuse_nothing(journal, folders)
-        manifest = finish_corpus(journal, tokenizer, command)
-    return manifest
-
-
-def _replaceable(out: Path) -> Path:
-    """Return `out` unless something stands there that is no corpus, such as the recordings themselves."""
     recover_folder(out)
     is_corpus = (out / "manifest.json").is_file() and (out / "codes.bin").is_file()
     if out.exists() and not is_corpus and not (out.is_dir() and not any(out.iterdir())):
         raise HeartlmError(f"{out} exists and is no corpus: choose another name, or remove it first")
-    return out
+    with _under_way(out) as journal:
+        plan = make_plan(databases)
+        tokenizer = _begin(journal, plan, tokenizer, choice)
+        work = Work(plan, tokenizer, choice)
+        with closing(encode_all(work, processes or len(os.sched_getaffinity(0)), journal.num_parts)) as parts:
+            for part in track(parts, len(plan.parts), "tokenize", _measure(plan, journal.num_parts)):
+                journal.add(part.tokens, part.entry())
+        if not any(any(entry["rows"]["num_tokens"]) for entry in journal.entries()):
+            reasons = commonest(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])
+            raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {reasons}")
+        return finish_corpus(journal, tokenizer, command)
 
 
 @contextmanager
@@ -109,23 +105,15 @@ def _under_way(out: Path) -> Iterator[Journal]:
             replace_folder(folder, out)
             fsync_folder(out.parent)
     except BaseException as error:
-        if (told := _clean_up(out, folder, worth_keeping, error)) is error:
+        kept = folder is not None and Journal(folder).settings is not None and time.monotonic() > worth_keeping
+        if folder is not None and not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+        raised = explained(out, error) if isinstance(error, OSError) else error
+        if not isinstance(raised, HeartlmError):
             raise
-        raise told from error
-
-
-def _clean_up(out: Path, folder: Path | None, worth_keeping: float, error: BaseException) -> BaseException:
-    """Remove or keep the folder of a build that failed with `error`; return what to raise."""
-    kept = folder is not None and Journal(folder).settings is not None and time.monotonic() > worth_keeping
-    if folder is not None and not kept:
-        remove(folder)
-    told = explained(out, error) if isinstance(error, OSError) else error
-    if not isinstance(told, HeartlmError):
-        return told
-    text = str(told).replace(str(folder), str(out)) if folder is not None else str(told)
-    return HeartlmError(
-        f"{text}; what is tokenised so far is kept, the same command goes on from there" if kept else text
-    )
+        text = str(raised).replace(str(folder), str(out)) if folder is not None else str(raised)
+        kept_text = "; what is tokenised so far is kept, the same command continues there" if kept else ""
+        raise HeartlmError(text + kept_text) from error
 
 
 def _begin(journal: Journal, plan: Plan, tokenizer: Tokenizer, choice: Choice) -> Tokenizer:
@@ -136,21 +124,17 @@ def _begin(journal: Journal, plan: Plan, tokenizer: Tokenizer, choice: Choice) -
         clear(journal.folder, ".*")  # what was being written when it was killed
         if choice.skip_unreadable or not any(entry["num_unreadable"] for entry in journal.entries()):
             done = sum(entry["num_records"] for entry in journal.entries())
-            _say(f"goes on after {done:,} of {plan.num_records:,} recordings, done before")
+            say(f"tokenize: continues after {done:,} of {plan.num_records:,} recordings, done before")
             return load_tokenizer(journal.folder / "tokenizer") if choice.fit else tokenizer
     if found is not None:
         changed = [name for name in settings if found.get(name) != settings[name]] or ["skip_unreadable"]
-        _say(f"an earlier build was not finished, but {', '.join(changed)} changed since: begins anew")
+        say(f"tokenize: an earlier build was not finished, but {', '.join(changed)} changed since: starts again")
     clear(journal.folder, "*")
     if choice.fit:
         fit_on_training(tokenizer, plan, choice)
     tokenizer.save(journal.folder / "tokenizer")
     journal.begin(settings)
     return tokenizer
-
-
-def _say(text: str) -> None:
-    say(f"tokenize: {text}")
 
 
 def _measure(plan: Plan, num_done: int) -> Measure[Part]:
@@ -163,9 +147,3 @@ def _measure(plan: Plan, num_done: int) -> Measure[Part]:
         amount=lambda part: part.num_samples / 1e6,
         unit="M samples",
     )
-
-
-def _refuse_nothing(journal: Journal, folders: Sequence[Path]) -> None:
-    if not any(any(entry["rows"]["num_tokens"]) for entry in journal.entries()):
-        reasons = commonest(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])
-        raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {reasons}")

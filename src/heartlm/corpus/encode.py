@@ -71,6 +71,12 @@ class Part:
     beats: dict[str, dict[str, int]] = field(default_factory=dict)
     rhythms: dict[str, dict[str, int]] = field(default_factory=dict)
 
+    def entry(self) -> dict[str, Any]:
+        """What the journal notes of the part, beside its tokens."""
+        names = ("database", "num_records", "rows", "digests", "damaged", "beats", "rhythms")
+        left_out = {"dropped": self.left_out.entries, "num_unreadable": self.left_out.num_unreadable}
+        return {name: getattr(self, name) for name in names} | left_out
+
 
 @dataclass(frozen=True)
 class Work:
@@ -92,7 +98,12 @@ class Work:
                 part.left_out.add(f"{database.name}/{record_id}", source.reason, unreadable=source.unreadable)
             else:
                 tokens += self._encode_source(source, part)
-        part.tokens = {name: _joined(name, tokens) for name in FILES}
+        for name, (kind, field_name) in FILES.items():
+            arrays = [
+                np.stack([each.beat_class, each.rhythm], axis=1) if name == "labels.bin" else getattr(each, field_name)
+                for each in tokens
+            ]
+            part.tokens[name] = b"".join(np.ascontiguousarray(array, kind).tobytes() for array in arrays)
         return part
 
     def _encode_source(self, source: Source, part: Part) -> Iterator[Tokens]:
@@ -105,22 +116,18 @@ class Work:
             ignored, first = lead.annotations.ignored, False
             part.num_samples += source.recording.num_samples
             _add_row(part.rows, source, lead.index, tokens.num_tokens)
-            part.digests.append(_digest(tokens))
-            del lead
+            part.digests.append("")
+            if tokens.num_tokens >= _TELLING_TOKENS:
+                # Positions of the first tokens are enough: those of the others cost more to read than they add.
+                content = np.ascontiguousarray(tokens.codes).tobytes() + tokens.sample[:_TELLING_TOKENS].tobytes()
+                part.digests[-1] = hashlib.blake2b(content, digest_size=16).hexdigest()
+            del lead  # a day of samples, which the next lead needs the memory of
             yield tokens
         for reason, count in ignored.items():
             part.left_out.entries.append({"record": source.name, "reason": f"annotation: {reason}", "count": count})
         if not first and self.choice.damaged == "warn":
             warn_of_damage(source.recording)
             part.damaged += [{"record": source.name, "fault": fault} for fault in source.recording.faults]
-
-
-def _digest(tokens: Tokens) -> str:
-    if tokens.num_tokens < _TELLING_TOKENS:
-        return ""
-    # Positions of the first tokens do: those of the others cost more to read than they tell.
-    content = np.ascontiguousarray(tokens.codes).tobytes() + tokens.sample[:_TELLING_TOKENS].tobytes()
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _add_row(rows: dict[str, list[Any]], source: Source, lead: int, num_tokens: int) -> None:
@@ -144,18 +151,6 @@ def _add_row(rows: dict[str, list[Any]], source: Source, lead: int, num_tokens: 
 @lru_cache
 def _real_folder(folder: Path) -> Path:
     return folder.resolve()
-
-
-def _joined(name: str, tokens: Sequence[Tokens]) -> bytes:
-    kind, _ = FILES[name]
-    return b"".join(np.ascontiguousarray(_array_of(name, each), kind).tobytes() for each in tokens)
-
-
-def _array_of(name: str, tokens: Tokens) -> np.ndarray[Any, Any]:
-    if name == "labels.bin":
-        return np.stack([tokens.beat_class, tokens.rhythm], axis=1)
-    array: np.ndarray[Any, Any] = getattr(tokens, FILES[name][1])
-    return array
 
 
 def _count(counts: dict[str, dict[str, int]], split: str, index: np.ndarray[Any, Any], names: Sequence[str]) -> None:

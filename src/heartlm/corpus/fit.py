@@ -17,7 +17,7 @@ from heartlm.progress import track
 from heartlm.tokenizers.base import Lead, Tokenizer
 
 FIT_RECORDINGS = 300
-"""At most so many training recordings of each database fit the tokenizer."""
+"""Most training recordings of each database that the tokenizer is fitted on."""
 
 
 def fit_on_training(tokenizer: Tokenizer, plan: Plan, choice: Choice) -> None:

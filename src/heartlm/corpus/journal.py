@@ -60,7 +60,7 @@ class Journal:
         self.folder = folder
         self._stack = ExitStack()
         self._streams: dict[str, IO[bytes]] = {}
-        self._forget()
+        self._reset()
 
     @property
     def path(self) -> Path:
@@ -78,7 +78,7 @@ class Journal:
             return None
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Start anew."""
+        """Start from the first part."""
         self._open("wb")
         self._write_line(settings)
 
@@ -121,14 +121,14 @@ class Journal:
         """Close the files."""
         self._stack.close()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.num_parts = 0
         self._digests = {name: hashlib.sha256() for name in FILES}
         self._lengths = dict.fromkeys(FILES, 0)
 
     def _open(self, mode: str) -> None:
         self.close()
-        self._forget()
+        self._reset()
         for name in FILES:
             self._streams[name] = self._stack.enter_context((self.folder / name).open(mode))
         self._streams["journal"] = self._stack.enter_context(self.path.open(mode))
@@ -144,20 +144,17 @@ class Journal:
             lengths, checksums = dict[str, int](entry["bytes"]), entry["sha256"]
         except (ValueError, KeyError):
             return False
-        advanced = {name: _advanced(self._digests[name], self._streams[name], lengths[name]) for name in FILES}
+        advanced = {name: digest.copy() for name, digest in self._digests.items()}
+        for name, digest in advanced.items():
+            num_bytes = lengths[name]
+            while num_bytes > 0 and (chunk := self._streams[name].read(min(num_bytes, _CHUNK))):
+                digest.update(chunk)
+                num_bytes -= len(chunk)
         if {name: digest.hexdigest() for name, digest in advanced.items()} != checksums:
             return False
         self._digests = advanced
         self._lengths = {name: length + lengths[name] for name, length in self._lengths.items()}
         return True
-
-
-def _advanced(digest: Any, stream: IO[bytes], num_bytes: int) -> Any:
-    digest = digest.copy()
-    while num_bytes > 0 and (chunk := stream.read(min(num_bytes, _CHUNK))):
-        digest.update(chunk)
-        num_bytes -= len(chunk)
-    return digest
 
 
 def flush_to_disk(folder: Path) -> None:
@@ -168,15 +165,10 @@ def flush_to_disk(folder: Path) -> None:
                 os.fsync(stream.fileno())
 
 
-def remove(folder: Path) -> None:
-    """Remove a folder as far as possible."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def clear(folder: Path, pattern: str) -> None:
-    """Remove what is in a folder under names like `pattern`, the lock apart."""
+    """Remove what is in a folder under names like `pattern`, except the lock."""
     for path in folder.glob(pattern):
         if path.is_dir():
-            remove(path)
+            shutil.rmtree(path, ignore_errors=True)
         elif path.name != "lock":
             path.unlink()

@@ -5,17 +5,15 @@ The rows are read part by part and written in groups, so that memory does not gr
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from heartlm import __version__
-from heartlm.corpus.encode import Part
 from heartlm.corpus.journal import Entry, Journal
 from heartlm.corpus.schema import SCHEMA_VERSION, Row, row_schema
 from heartlm.errors import HeartlmError
@@ -24,22 +22,6 @@ from heartlm.tokenizers.base import Tokenizer
 
 ROWS_AT_ONCE = 1 << 16
 """Rows of a group of `records.parquet`."""
-
-
-@dataclass
-class CorpusWriter:
-    """Appends parts to a corpus under way."""
-
-    journal: Journal
-
-    def append(self, part: Part) -> None:
-        """Append one part and note it."""
-        noted = {
-            name: getattr(part, name) for name in ("database", "num_records", "rows", "digests", "beats", "rhythms")
-        }
-        left_out = {"dropped": part.left_out.entries, "num_unreadable": part.left_out.num_unreadable}
-        left_out["damaged"] = part.damaged
-        self.journal.add(part.tokens, noted | left_out)
 
 
 @dataclass
@@ -60,10 +42,30 @@ class _Database:
 
     seconds: float = 0.0
     rates_hz: set[float] = field(default_factory=set)
-    splits: dict[str, _Split] = field(default_factory=dict)
+    splits: dict[str, _Split] = field(default_factory=lambda: defaultdict(_Split))
 
-    def split(self, name: str) -> _Split:
-        return self.splits.setdefault(name, _Split())
+    def describe(self, name: str) -> dict[str, Any]:
+        """The entry of the manifest."""
+        splits = self.splits.values()
+        return {
+            "name": name,
+            "num_records": sum(split.records for split in splits),
+            "num_patients": len(set().union(*(split.patients for split in splits))),
+            "num_beats": sum(split.beats.total() for split in splits),
+            "hours": round(self.seconds / 3600, 3),
+            "rate_hz": sorted(self.rates_hz),
+            "splits": {
+                split: {
+                    "records": counted.records,
+                    "patients": len(counted.patients),
+                    "leads": counted.leads,
+                    "tokens": counted.tokens,
+                    "beats_per_class": dict(counted.beats),
+                    "rhythms": dict(counted.rhythms),
+                }
+                for split, counted in sorted(self.splits.items())
+            },
+        }
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Counts:
     """What is counted of a corpus, row by row and part by part."""
 
     num_tokens: int = 0
-    databases: dict[str, _Database] = field(default_factory=dict)
+    databases: dict[str, _Database] = field(default_factory=lambda: defaultdict(_Database))
     dropped: list[dict[str, Any]] = field(default_factory=list)
     damaged: list[dict[str, str]] = field(default_factory=list)
     last: tuple[str, str] | None = None
@@ -81,14 +83,14 @@ class Counts:
         self.dropped += entry["dropped"]
         self.damaged += entry["damaged"]
         for name in {*entry["beats"], *entry["rhythms"]}:
-            split = self.databases.setdefault(entry["database"], _Database()).split(name)
+            split = self.databases[entry["database"]].splits[name]
             split.beats += Counter(entry["beats"].get(name, {}))
             split.rhythms += Counter(entry["rhythms"].get(name, {}))
 
     def add_row(self, row: Row) -> None:
         """Count a row; rows of one recording follow each other."""
-        database = self.databases.setdefault(row.database, _Database())
-        split = database.split(row.split)
+        database = self.databases[row.database]
+        split = database.splits[row.split]
         if (row.database, row.record_id) != self.last:
             self.last = (row.database, row.record_id)
             split.records += 1
@@ -99,17 +101,20 @@ class Counts:
         database.rates_hz.add(row.rate_hz)
         self.num_tokens += row.num_tokens
 
-    def splits(self) -> list[_Split]:
-        """All splits of all databases."""
-        return [split for database in self.databases.values() for split in database.splits.values()]
-
 
 def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -> dict[str, Any]:
     """Write `records.parquet` and `manifest.json` beside the tokens; return the manifest."""
+    import pyarrow
+    import pyarrow.parquet
+
     counts, folder = Counts(), journal.folder
-    _write_rows(_rows(journal.entries(), counts), folder / "records.parquet")
+    rows, schema = _rows(journal.entries(), counts), row_schema()
+    with pyarrow.parquet.ParquetWriter(folder / "records.parquet", schema) as writer:
+        while group := list(islice(rows, ROWS_AT_ONCE)):
+            columns = [_column([getattr(row, entry.name) for row in group], entry.type) for entry in schema]
+            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
     described = tokenizer.describe()
-    splits = counts.splits()
+    splits = [split for database in counts.databases.values() for split in database.splits.values()]
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "heartlm": __version__,
@@ -127,7 +132,7 @@ def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -
         "num_patients": len(set().union(*(split.patients for split in splits))),
         "num_leads": sum(split.leads for split in splits),
         "num_beats": sum(split.beats.total() for split in splits),
-        "databases": [_described(name, counts.databases[name]) for name in sorted(counts.databases)],
+        "databases": [counts.databases[name].describe(name) for name in sorted(counts.databases)],
         "dropped": counts.dropped,
         "damaged": counts.damaged,
         "checksums": {**journal.checksums(), "records.parquet": sha256_of(folder / "records.parquet")},
@@ -153,17 +158,6 @@ def _rows(entries: Iterable[Entry], counts: Counts) -> Iterator[Row]:
             yield row
 
 
-def _write_rows(rows: Iterator[Row], path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    schema = row_schema()
-    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        while group := list(islice(rows, ROWS_AT_ONCE)):
-            columns = [_column([getattr(row, entry.name) for row in group], entry.type) for entry in schema]
-            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
-
-
 def _column(values: Sequence[Any], kind: Any) -> Any:
     """A column of text or numbers, made from its bytes: pyarrow would import pandas to look at a list."""
     import pyarrow
@@ -175,27 +169,3 @@ def _column(values: Sequence[Any], kind: Any) -> Any:
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
     buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(b"".join(texts))]
     return pyarrow.Array.from_buffers(kind, len(values), buffers)
-
-
-def _described(name: str, database: _Database) -> dict[str, Any]:
-    splits = database.splits
-    return {
-        "name": name,
-        "num_records": sum(split.records for split in splits.values()),
-        "num_patients": len(set().union(*(split.patients for split in splits.values()))),
-        "num_beats": sum(split.beats.total() for split in splits.values()),
-        "hours": round(database.seconds / 3600, 3),
-        "rate_hz": sorted(database.rates_hz),
-        "splits": {split: _described_split(splits[split]) for split in sorted(splits)},
-    }
-
-
-def _described_split(split: _Split) -> dict[str, Any]:
-    return {
-        "records": split.records,
-        "patients": len(split.patients),
-        "leads": split.leads,
-        "tokens": split.tokens,
-        "beats_per_class": dict(split.beats),
-        "rhythms": dict(split.rhythms),
-    }

@@ -26,11 +26,11 @@ from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Tokenizer
 
 NUM_PARTS = 2048
-"""Parts have about so many bytes that there are so many of them …"""
+"""Parts have as many bytes as make about this number of parts …"""
 LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 24
 """… but not less than the first of these, nor more than the second; a long recording is a part by itself."""
 PART_RECORDS = 64
-"""A part has at most so many recordings."""
+"""Most recordings of a part."""
 
 _SAMPLES_OF_HEADER = (".dat", ".mat")
 """Where the samples beside a header usually are; what has them elsewhere counts as a whole part."""

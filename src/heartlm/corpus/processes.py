@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 AHEAD = 4
-"""So many parts for each process may be ahead of the writer."""
+"""Parts for each process that may be ahead of the writer."""
 
 _work: Work | None = None
 """Inherited by forked processes, not sent."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.damage import Damaged, note_faults, refuse_damaged
-from heartlm.ecg.database import Database
+from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.detect import detect_beats
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.splits import Split
@@ -140,7 +140,8 @@ def _usable_lead(
         except HeartlmError:  # annotations often come without the signal that their header names
             if tokenizer.needs_signal:
                 raise
-        low, high = _extremes(signal)
+        # fmin and fmax leave gaps out; both are NaN where there is no valid sample
+        low, high = (float(of.reduce(signal)) if len(signal) else np.nan for of in (np.fmin, np.fmax))
         if not low < high:
             if tokenizer.needs_signal:
                 return Unusable(f"lead {recording.lead_names[index]}: {'flat' if low == high else 'no valid sample'}")
@@ -149,13 +150,6 @@ def _usable_lead(
     if tokenizer.needs_beats and ready.num_beats < 2:
         return Unusable(f"fewer than two beats {'annotated' if beats == 'annotated' else 'found'}")
     return Lead(ready, signal, index)
-
-
-def _extremes(signal: NDArray[np.float32]) -> tuple[float, float]:
-    """Least and greatest sample, gaps left out; NaN where there is no other."""
-    if len(signal) == 0:
-        return np.nan, np.nan
-    return float(np.fmin.reduce(signal)), float(np.fmax.reduce(signal))
 
 
 def beats_for(
@@ -192,8 +186,6 @@ def open_sources(folders: Sequence[Path]) -> list[Database]:
     Raises:
         HeartlmError: a folder is no database, or two have one name.
     """
-    from heartlm.ecg.database import open_database
-
     databases = [open_database(folder) for folder in folders]
     names = [database.name for database in databases]
     for name in names:
