@@ -27,13 +27,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from bench.conv1d import shapes_table, tiny_ecg_table
+from bench.convolutions import STUDY_GRID, case_of, described, ecg_grid, layers_between, timed_turns
+from bench.measure import BenchTable, Spread, cores, geometric_mean
 from conv1d_rule import fastest
 from timing import seconds, write
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.bench.conv1d import shapes_table, tiny_ecg_table
-from heartlm.bench.convolutions import STUDY_GRID, case_of, described, ecg_grid, layers_between, timed_turns
-from heartlm.bench.measure import BenchTable, Spread, cores, geometric_mean
 from heartlm.kernels import conv1d as kernels
 from heartlm.kernels.conv1d import ConvShape
 from heartlm.kernels.convolution_function import conv1d

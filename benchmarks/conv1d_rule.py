@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from bench.convolutions import Case, case_of, ecg_grid
+from bench.measure import geometric_mean, pin, seconds
 from steps import RESULTS
 
-from heartlm.bench.convolutions import Case, case_of, ecg_grid
-from heartlm.bench.measure import geometric_mean, pin, seconds
 from heartlm.kernels.conv1d import ConvShape
 from heartlm.kernels.convolution_function import conv1d
 from heartlm.kernels.convolution_passes import gradients, plan

@@ -25,14 +25,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from bench.feeds import OURS, into_memory, made_up, order_of, own, timed_supplies
+from bench.measure import Timed
+from bench.peers import Batches, backings, nanogpt, sliding, torch_loaders
 from feeding_peers import PACKAGES, installed
 from numpy.typing import NDArray
 from steps import Steps
 from timing import Spread, Table, pin, rates, seconds, write
 
-from heartlm.bench.feeds import OURS, into_memory, made_up, order_of, own, timed_supplies
-from heartlm.bench.measure import Timed
-from heartlm.bench.peers import Batches, backings, nanogpt, sliding, torch_loaders
 from heartlm.corpus.corpus import Corpus
 from heartlm.training.batches import CausalBatches
 from heartlm.training.config import PretrainConfig

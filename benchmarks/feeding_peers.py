@@ -1,4 +1,4 @@
-"""More rivals of the feeding benchmark than `heartlm bench loader` has: packages with loaders.
+"""More rivals of the feeding benchmark than `benchmarks/machine.py loader` has: packages with loaders.
 
 Each gives endless batches of int64 `[B, W]` from the same tokens in its usual way. Those that store windows as items
 hold the first tokens of the corpus, cut side by side; they are shuffled within that. What is not installed gives none.
@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from bench.peers import WORKERS, Batches
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler
-
-from heartlm.bench.peers import WORKERS, Batches
 
 
 def endless(loader: Any) -> Batches:

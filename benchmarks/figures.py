@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from bench.measure import Spread, geometric_mean, row, shown
 from runner import RESULTS, ROOT
 
-from heartlm.bench.measure import Spread, geometric_mean, row, shown
 from heartlm.errors import HeartlmError
 
 TEMPLATES = Path(__file__).parent / "templates"

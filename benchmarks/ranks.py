@@ -18,10 +18,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.measure import cores
 from steps import Steps
 from timing import Spread, Table, write
-
-from heartlm.bench.measure import cores
 
 ALONE, RANKS = (sys.executable, "-m", "heartlm"), ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 

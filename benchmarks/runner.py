@@ -41,12 +41,14 @@ class Benchmark:
     """A script of this folder and how it is called.
 
     Attributes:
-        name: of the script and of its result file.
+        name: of the result file, and of the script unless `script` names another.
         arguments: words with {data} (the recordings), {work} (a folder of its own), {work:NAME} (that of another, or
             one that is shared and kept) and {NAME} for the unpacked archive NAME.tar.xz of {data}.
-        packages: of heartlm whose speed it measures: their sources decide whether a result is out of date.
+        packages: of heartlm whose speed it measures, and `bench` of this folder: their sources decide whether a result
+            is out of date.
         minutes: about how long it takes on two cores.
         long: belongs to `make benchmarks-long`.
+        script: without `.py`.
     """
 
     name: str
@@ -54,6 +56,12 @@ class Benchmark:
     packages: tuple[str, ...]
     minutes: float
     long: bool = False
+    script: str = ""
+
+    @property
+    def path(self) -> Path:
+        """Of the script."""
+        return HERE / f"{self.script or self.name}.py"
 
 
 TRAINING = ("training", "models", "corpus", "kernels", "bench", "distributed", "instrumentation")
@@ -77,7 +85,7 @@ BENCHMARKS = (
         ("scaling", *TRAINING),
         4,
     ),
-    Benchmark("bench", ("--data", "{data}"), ("bench", "federated", *TRAINING), 5, long=True),
+    Benchmark("bench", ("--all", "--data", "{data}"), ("federated", *TRAINING), 5, long=True, script="machine"),
     Benchmark("tiny_ecg", ("{data}/mitdb",), ("models", "kernels"), 5, long=True),
     Benchmark("federated", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 20, long=True),
     Benchmark("federated_ways", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 15, long=True),
@@ -133,7 +141,7 @@ def sources_of(name: str) -> str | None:
 
 
 def _files(benchmark: Benchmark) -> Iterator[Path]:
-    scripts, waiting = set[Path](), [HERE / f"{benchmark.name}.py"]
+    scripts, waiting = set[Path](), [benchmark.path]
     while waiting:
         path = waiting.pop()
         if path.is_file() and path not in scripts:
@@ -142,8 +150,13 @@ def _files(benchmark: Benchmark) -> Iterator[Path]:
             waiting += [HERE / f"{module}.py" for module in imported if module not in ("runner", "timing")]
     yield from sorted(scripts)
     for package in sorted(set(benchmark.packages)):
-        files = (ROOT / "src" / "heartlm" / package).rglob("*")
+        files = folder_of(package).rglob("*")
         yield from sorted(path for path in files if path.suffix in (".py", ".c", ".h"))
+
+
+def folder_of(package: str) -> Path:
+    """Where the sources of one of `Benchmark.packages` are."""
+    return HERE / package if package == "bench" else ROOT / "src" / "heartlm" / package
 
 
 def is_measured(benchmark: Benchmark) -> bool:
@@ -154,7 +167,7 @@ def is_measured(benchmark: Benchmark) -> bool:
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if result.get("sources") != sources_of(benchmark.name):
         return False
-    from heartlm.bench.output import environment
+    from bench.output import environment
 
     here = environment()
     return all(result["environment"].get(name) == here.get(name) for name in MACHINE)
@@ -194,7 +207,7 @@ def measure(benchmark: Benchmark) -> bool:
         shutil.rmtree(work)  # what another version left there must not pass for a result of this one
     work.mkdir(parents=True, exist_ok=True)
     of.write_text(str(sources))
-    command = [sys.executable, str(HERE / f"{benchmark.name}.py"), *words_of(benchmark)]
+    command = [sys.executable, str(benchmark.path), *words_of(benchmark)]
     print(f"{benchmark.name}: about {benchmark.minutes:g} min …", end=" ", flush=True)
     begin_s = time.monotonic()
     with log.open("w") as stream:

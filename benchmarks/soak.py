@@ -19,10 +19,9 @@ import sys
 import time
 from pathlib import Path
 
+from bench.measure import cores
 from steps import Steps
 from timing import Table, write
-
-from heartlm.bench.measure import cores
 
 GROWTH = 0.01
 """More than this share of growth counts as growth."""

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.measure import row
 from runner import RESULTS
 
-from heartlm.bench.measure import row
 from heartlm.federated.sweep_launch import mpiexec
 
 __all__ = ["RESULTS", "Estimate", "Steps", "cell", "header", "on_ranks", "row"]

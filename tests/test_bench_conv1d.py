@@ -1,4 +1,4 @@
-"""`heartlm bench conv1d`: the shapes it takes, what it refuses, and a table made in earnest of two shapes."""
+"""`benchmarks/machine.py conv1d`: the shapes it takes, what it refuses, and a table made in earnest of two shapes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from bench.conv1d import Options, Ratios, shapes_table, tiny_ecg_table
+from bench.convolutions import CHOICES, STUDY_GRID, case_of, check, ecg_grid, flops, layers_between, rivals_of
+from bench.measure import Spread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heartlm.bench.conv1d import Options, Ratios, shapes_table, tiny_ecg_table
-from heartlm.bench.convolutions import CHOICES, STUDY_GRID, case_of, check, ecg_grid, flops, layers_between, rivals_of
-from heartlm.bench.measure import Spread
 from heartlm.errors import HeartlmError
 from heartlm.kernels.conv1d import ConvShape
 from tests.conftest import ROOT

@@ -1,4 +1,4 @@
-"""`heartlm bench loader` in small: every loader hands over windows of the same corpus."""
+"""`benchmarks/machine.py loader` in small: every loader hands over windows of the same corpus."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.feeds import OURS, made_up, own, take
+from bench.loader import Options, run
+from bench.loader_table import check_windows
+from bench.peers import Items, backings, nanogpt, sliding, torch_loaders
+from machine import main
 
-from heartlm.bench.feeds import OURS, made_up, own, take
-from heartlm.bench.loader import Options, run
-from heartlm.bench.loader_table import check_windows
-from heartlm.bench.peers import Items, backings, nanogpt, sliding, torch_loaders
-from heartlm.cli.main import main
 from heartlm.corpus.corpus import open_corpus
 from heartlm.errors import HeartlmError
 
@@ -91,11 +91,11 @@ def test_taking_takes():
     [
         (["--corpus", "/nowhere"], "/nowhere: no manifest.json"),
         (["--widths", "[]"], "widths: nothing found"),
-        (["--widths", "[128]", "--batch-tokens", "64"], "batch_tokens: 64 found, at least 128"),
+        (["--widths", "[128]", "--batch_tokens", "64"], "batch_tokens: 64 found, at least 128"),
         (["--workers", "[-1]"], "workers: -1 found"),
     ],
 )
 def test_wrong_input_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["bench", "loader", *words]) == 2
+    assert main(["loader", *words]) == 2
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1

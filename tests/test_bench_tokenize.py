@@ -1,4 +1,4 @@
-"""`heartlm bench tokenize` in small: all ways make the same tokens, and the archive's hours follow from the rates."""
+"""`benchmarks/machine.py tokenize` in small: the same tokens by all ways, the archive's hours from the rates."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import wfdb
+from bench.measure import Rival, Timed
+from bench.tokenize import Options, run
+from bench.usual_script import detectors, differing_codes
+from machine import main
 
-from heartlm.bench.measure import Rival, Timed
-from heartlm.bench.tokenize import Options, run
-from heartlm.bench.usual_script import detectors, differing_codes
-from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
 from heartlm.ecg.database import open_database
 from heartlm.tokenizers.base import load_tokenizer
@@ -44,8 +44,8 @@ def test_rates_are_of_the_samples_of_the_first_leads(
             rival.turn()
         return {rival.name: Timed((1.0 + place,), rival.amount) for place, rival in enumerate(rivals)}
 
-    monkeypatch.setattr("heartlm.bench.tokenize.race", timed_race)
-    monkeypatch.setattr("heartlm.bench.tokenize.cores", lambda: [0, 1])
+    monkeypatch.setattr("bench.tokenize.race", timed_race)
+    monkeypatch.setattr("bench.tokenize.cores", lambda: [0, 1])
     options = Options(out=tmp_path, recordings=tiny_database, rounds=1, processes=(1, 2, 4), usual_s=10)
     stages, builds = run(options)
     headers = [wfdb.rdheader(str(path.with_suffix(""))) for path in sorted(tiny_database.glob("*.hea"))]
@@ -61,8 +61,8 @@ def test_rates_are_of_the_samples_of_the_first_leads(
 
 
 def test_without_recordings_patients_are_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    words = ["--patients", "8", "--minutes", "1", "--rounds", "1", "--processes", "[1]", "--no-usual"]
-    assert main(["bench", "tokenize", "--out", str(tmp_path), *words]) == 0
+    words = ["--patients", "8", "--minutes", "1", "--rounds", "1", "--processes", "[1]", "--usual", "false"]
+    assert main(["tokenize", "--out", str(tmp_path), *words]) == 0
     content = json.loads((tmp_path / "tokenize.json").read_text())
     assert [len(table["rows"]) for table in content["tables"]] == [3, 1]
     assert "usual script" not in capsys.readouterr().out
@@ -81,11 +81,11 @@ def test_the_usual_script_makes_the_same_tokens(tiny_database: Path, tmp_path: P
     [
         (["--recordings", "/nowhere"], "/nowhere: no such folder"),
         (["--processes", "[0]"], "processes: 0 found"),
-        (["--usual-s", "1"], "usual_s: 1 found, at least 10 s"),
+        (["--usual_s", "1"], "usual_s: 1 found, at least 10 s"),
         (["--patients", "1"], "patients: 1 found"),
     ],
 )
 def test_wrong_input_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["bench", "tokenize", *words]) == 2
+    assert main(["tokenize", *words]) == 2
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1

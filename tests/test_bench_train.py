@@ -1,4 +1,4 @@
-"""`heartlm bench train` in small: heartlm and torch's own modules at one size, on one rank and on two."""
+"""`benchmarks/machine.py train` in small: heartlm and torch's own modules at one size, on one rank and on two."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from bench.plain_training import PlainModel, Shape
+from bench.train import Options, run
+from bench.train_table import PARTS, _empty_table, _fill
+from bench.trainings import Trained, Trainer, size_of
+from machine import main
 
-from heartlm.bench.plain_training import PlainModel, Shape
-from heartlm.bench.train import Options, run
-from heartlm.bench.train_table import PARTS, _empty_table, _fill
-from heartlm.bench.trainings import Trained, Trainer, size_of
-from heartlm.cli.main import main
 from heartlm.files import read_json
 from heartlm.instrumentation.utilization import flops_per_token
 from heartlm.models.config import ModelConfig
@@ -123,6 +123,6 @@ def test_both_models_are_of_one_size():
     ],
 )
 def test_wrong_input_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["bench", "train", *words]) == 2
+    assert main(["train", *words]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert told in lines[-1] and lines[-1].startswith("heartlm bench:")
+    assert told in lines[-1] and lines[-1].startswith("machine.py:")

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-
 import training
 
 SHAPE = training.Shape(1, 8, 1, 16, 2, 6, 2, "cpu", False, False)

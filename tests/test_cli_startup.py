@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import heartlm
-from heartlm.cli.bench import SUBCOMMANDS as BENCHES
 from heartlm.cli.main import COMMANDS
 
 PACKAGE = Path(heartlm.__file__).parent
@@ -55,7 +54,6 @@ print("imported:", *(name for name in {HEAVY!r} if name in sys.modules))
         *([command, "--help"] for command in COMMANDS),
         ["data", "list"],
         *(["data", name, "--help"] for name in ("list", "simulate", "download", "verify", "show")),
-        *(["bench", name, "--help"] for name in BENCHES),
     ],
     ids=" ".join,
 )

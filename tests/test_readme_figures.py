@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
+import figures
 import pytest
+import runner
+from bench.measure import BenchTable, Spread
 
-from heartlm.bench.measure import BenchTable, Spread
 from heartlm.errors import HeartlmError
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import figures  # noqa: E402
-import runner  # noqa: E402
 
 TEXT = "Before.\n<!-- figures: speed -->\nstale\n<!-- /figures -->\nAfter.\n"
 
@@ -128,7 +125,7 @@ def test_three_digits(value: float, text: str):
 
 
 def test_a_result_is_out_of_date_once_its_sources_or_the_machine_change(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    from heartlm.bench.output import environment
+    from bench.output import environment
 
     benchmark = next(each for each in runner.BENCHMARKS if each.name == "feeding")
     monkeypatch.setattr(runner, "RESULTS", folder)
@@ -146,8 +143,8 @@ def test_a_result_is_out_of_date_once_its_sources_or_the_machine_change(folder: 
 
 def test_every_benchmark_is_a_script_and_measures_packages_that_exist():
     for benchmark in runner.BENCHMARKS:
-        assert (ROOT / "benchmarks" / f"{benchmark.name}.py").is_file()
-        assert all((ROOT / "src" / "heartlm" / package).is_dir() for package in benchmark.packages)
+        assert benchmark.path.is_file()
+        assert all(runner.folder_of(package).is_dir() for package in benchmark.packages)
 
 
 SCRIPT = """import sys

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import models
 import numpy as np
 import pytest
 
@@ -15,9 +15,6 @@ from heartlm.ecg.simulator import SimulationConfig, simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.models import pretrained
 from heartlm.models.pretrained import FOLDER, find_run, shipped_models
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import models
 
 NAMES = ["af", "beats", "beats-causal", "foundation", "waveform"]
 

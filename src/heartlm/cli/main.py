@@ -43,7 +43,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("heartlm.cli.watch", "show in the terminal how a run goes, while it goes on"),
     "federate": ("heartlm.cli.federate", "train over clients that keep their recordings to themselves"),
     "launch": ("heartlm.cli.launch", "the same on a cluster, without writing a script"),
-    "bench": ("heartlm.cli.bench", "what this machine can do, side by side with what others do"),
     "demo": ("heartlm.cli.demo", "the whole line on a simulated database, in a few minutes"),
 }
 

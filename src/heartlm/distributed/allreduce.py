@@ -278,12 +278,14 @@ def ask_ranks(module: str, num_ranks: int, wanted: Mapping[str, Any]) -> str:
 
 def _start_rank(module: str, rank: int, num_ranks: int, wanted: str) -> subprocess.Popen[str]:
     place = dict(zip(RANK_VARIABLES, (rank, num_ranks, rank, num_ranks), strict=True))
+    # A rank imports from where this process does: `module` may be outside of heartlm.
+    more = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
         [sys.executable, "-m", module, wanted],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {name: str(number) for name, number in place.items()} | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {name: str(number) for name, number in place.items()} | more,
     )
 
 

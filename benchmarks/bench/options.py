@@ -18,7 +18,7 @@ class BenchOptions:
         rounds: how often every rival has its turn; the median counts.
     """
 
-    out: Path = Path("bench")
+    out: Path = Path("runs/bench")
     rounds: int = 5
 
     def __post_init__(self) -> None:

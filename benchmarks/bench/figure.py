@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from heartlm.bench.measure import BenchTable, Cell, Chart, shown
+from bench.measure import BenchTable, Cell, Chart, shown
 from heartlm.report.figures import new_figure, save_png
 
 COLOURS = ("#0b5cad", "#c4581a", "#3f8f5f", "#7d5ba6", "#8c959f", "#b8860b", "#2a9da8", "#a33b4f")

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.measure import BenchTable, cores, shown
 from heartlm import __version__
-from heartlm.bench.measure import BenchTable, cores, shown
 from heartlm.cluster.doctor.hardware import ROOT, cgroup_cpus, processors
 from heartlm.files import write_json
 
 if TYPE_CHECKING:
-    from heartlm.bench.options import BenchOptions
+    from bench.options import BenchOptions
 
 WIDTH = 160
 """Columns of a table that is not written to a terminal."""
@@ -101,7 +101,7 @@ def write(name: str, options: BenchOptions, tables: Sequence[BenchTable], elapse
     written = [Path(options.out) / f"{name}.json"]
     write_json(written[0], content)
     if any(table.chart for table in tables):
-        from heartlm.bench.figure import save_figure
+        from bench.figure import save_figure
 
         written.append(written[0].with_suffix(".png"))
         save_figure(tables, written[1])

@@ -1,7 +1,11 @@
-"""`heartlm bench train`: tokens a second of pretraining, and where a step's time goes, beside plain PyTorch.
+"""Tokens a second of pretraining, and where a step's time goes, beside plain PyTorch.
 
 corpus ─► heartlm on 1, 2 … ranks ┐ trainings in turns, each in processes of its own, ranks on cores of their own
           plain PyTorch on 1, 2 … ┘ of the same size ─► tokens/s, parts of a step, MFU where the device is known
+
+    python benchmarks/machine.py train
+    python benchmarks/machine.py train --corpus corpora/many --depth 8 --window 512
+    python benchmarks/machine.py train --ranks '[1, 2, 4]' --objective masked
 """
 
 from __future__ import annotations
@@ -10,16 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from heartlm.bench.measure import BenchTable
-from heartlm.bench.options import BenchOptions, at_least, each_at_least
+from bench.measure import BenchTable
+from bench.options import BenchOptions, at_least, each_at_least
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
-
-EXAMPLES = (
-    "heartlm bench train",
-    "heartlm bench train --corpus corpora/many --depth 8 --window 512",
-    "heartlm bench train --ranks '[1, 2, 4]' --objective masked",
-)
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,6 @@ def run(options: Options) -> list[BenchTable]:
     """Train every way in turns."""
     if Ranks.from_environment().world_size > 1:
         raise HeartlmError("ranks: this bench starts its own: call it without torchrun")
-    from heartlm.bench.train_table import measured
+    from bench.train_table import measured
 
     return [measured(options)]

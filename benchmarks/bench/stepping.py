@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.bench.measure import Timed, interleaved
-from heartlm.bench.shards import Shards
-from heartlm.bench.ways import Places, Way, batches_of, reference
+from bench.measure import Timed, interleaved
+from bench.shards import Shards
+from bench.ways import Places, Way, batches_of, reference
 from heartlm.errors import HeartlmError
 from heartlm.kernels import replace_conv1d
 from heartlm.models.tiny_ecg import TinyECG

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heartlm.bench.measure import Spread, seconds
+from bench.measure import Spread, seconds
 from heartlm.kernels.conv1d import ConvShape
 from heartlm.kernels.convolution import Conv1d, replace_conv1d
 from heartlm.models.tiny_ecg import TinyECG

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from heartlm.bench.measure import cores
-from heartlm.bench.train import Options
+from bench.measure import cores
+from bench.train import Options
 from heartlm.cores import cpus_of, usable_cores
 from heartlm.corpus.corpus import open_corpus
 from heartlm.distributed.device import device_and_precision
@@ -24,7 +24,7 @@ from heartlm.scaling.cell import Cell
 from heartlm.scaling.collect import measured, read_ranks
 from heartlm.scaling.local import Nursery, Rank, ranks_of
 
-PLAINLY = "heartlm.bench.plain_training:train_plainly"
+PLAINLY = "bench.plain_training:train_plainly"
 TIMEOUT_S = 600.0
 
 

@@ -1,4 +1,4 @@
-"""The table of `heartlm bench locality`: ways to a batch, timed over batch sizes and precisions."""
+"""The table of the bench locality: ways to a batch, timed over batch sizes and precisions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from heartlm.bench.locality import Options
-from heartlm.bench.measure import BenchTable, Chart, Timed
-from heartlm.bench.shards import Lead, Shards, leads_of, simulated_leads, write_shards
-from heartlm.bench.stepping import Setting, Steps, check_same_windows, timed_ways
-from heartlm.bench.ways import Way, study_and_ours
+from bench.locality import Options
+from bench.measure import BenchTable, Chart, Timed
+from bench.shards import Lead, Shards, leads_of, simulated_leads, write_shards
+from bench.stepping import Setting, Steps, check_same_windows, timed_ways
+from bench.ways import Way, study_and_ours
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
 from heartlm.memory import keep_memory

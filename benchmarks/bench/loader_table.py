@@ -1,4 +1,4 @@
-"""The table of `heartlm bench loader`: loaders over widths of windows."""
+"""The table of the bench loader: loaders over widths of windows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from heartlm.bench.feeds import OURS, into_memory, made_up, own, timed_supplies
-from heartlm.bench.loader import Options
-from heartlm.bench.measure import BenchTable, Chart, on_one_core
-from heartlm.bench.peers import Batches, backings, nanogpt, sliding, torch_loaders
+from bench.feeds import OURS, into_memory, made_up, own, timed_supplies
+from bench.loader import Options
+from bench.measure import BenchTable, Chart, on_one_core
+from bench.peers import Batches, backings, nanogpt, sliding, torch_loaders
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.errors import HeartlmError
 

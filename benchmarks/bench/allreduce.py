@@ -1,8 +1,13 @@
-"""`heartlm bench allreduce`: what it takes ranks to add up their gradients, and by which way.
+"""What it takes ranks to add up their gradients, and by which way.
 
     sizes ─► shared memory, gloo, NCCL, MPI among the same ranks, in turns ─► time = latency + bytes / rate of each
 
 Ranks are started here, each on cores of its own; or they are those that torchrun or mpiexec has started.
+
+    python benchmarks/machine.py allreduce
+    python benchmarks/machine.py allreduce --ranks 4 --sizes_kib '[4, 64, 1024]'
+    torchrun --nproc-per-node 4 benchmarks/machine.py allreduce
+    mpiexec -n 2 python benchmarks/machine.py allreduce
 """
 
 from __future__ import annotations
@@ -13,20 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from heartlm.bench.measure import BenchTable, Chart, Timed, cores
-from heartlm.bench.options import BenchOptions, at_least, each_at_least
+from bench.measure import BenchTable, Chart, Timed, cores
+from bench.options import BenchOptions, at_least, each_at_least
 from heartlm.distributed.allreduce import AllReduceFit, ask_ranks, fit_points
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 
-EXAMPLES = (
-    "heartlm bench allreduce",
-    "heartlm bench allreduce --ranks 4 --sizes-kib '[4, 64, 1024]'",
-    "torchrun --nproc-per-node 4 -m heartlm bench allreduce",
-    "mpiexec -n 2 python -m heartlm bench allreduce",
-)
-
-MODULE = "heartlm.bench.adding_up"
+MODULE = "bench.adding_up"
 MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 """Variables by which Open MPI, MPICH and its kin tell a process that it is one of several."""
 
@@ -76,7 +74,7 @@ def run(options: Options) -> list[BenchTable]:
 
 def _found(options: Options, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the first of the ranks says; None on the others."""
-    from heartlm.bench.adding_up import among_mpi_ranks, among_ranks
+    from bench.adding_up import among_mpi_ranks, among_ranks
 
     ranks = Ranks.from_environment()
     if ranks.world_size > 1:

@@ -1,6 +1,9 @@
-"""`heartlm bench loader`: how fast windows of tokens reach a training step, by heartlm's feed and by others.
+"""How fast windows of tokens reach a training step, by heartlm's feed and by others.
 
 a corpus ─► windows at random, int64 batches on the host ─► M tokens a second of every way, at several widths
+
+    python benchmarks/machine.py loader
+    python benchmarks/machine.py loader --corpus corpora/many --widths '[128, 512]'
 """
 
 from __future__ import annotations
@@ -8,13 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from heartlm.bench.measure import BenchTable
-from heartlm.bench.options import BenchOptions, at_least, each_at_least
-
-EXAMPLES = (
-    "heartlm bench loader",
-    "heartlm bench loader --corpus corpora/many --widths '[128, 512]'",
-)
+from bench.measure import BenchTable
+from bench.options import BenchOptions, at_least, each_at_least
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,6 @@ class Options(BenchOptions):
 
 def run(options: Options) -> list[BenchTable]:
     """Let every way hand over batches in turns, one width after the other, this process on one core."""
-    from heartlm.bench.loader_table import measured
+    from bench.loader_table import measured
 
     return [measured(options)]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.bench.measure import Timed, interleaved
-from heartlm.bench.peers import Batches
+from bench.measure import Timed, interleaved
+from bench.peers import Batches
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.schema import RecordTable, Row
 from heartlm.corpus.windows import WindowSampler, sampler

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
 
-from heartlm.bench.peers import nanogpt
+from bench.peers import nanogpt
 from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
 from heartlm.corpus.corpus import open_corpus
 from heartlm.distributed.device import device_and_precision

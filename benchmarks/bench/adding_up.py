@@ -1,6 +1,6 @@
 """One of several ranks that add up the same numbers by every way there is, in turns.
 
-`python -m heartlm.bench.adding_up JSON` is such a rank; the first one prints what all of them measured.
+`python -m bench.adding_up JSON` is such a rank; the first one prints what all of them measured.
 """
 
 from __future__ import annotations

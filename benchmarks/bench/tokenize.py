@@ -1,8 +1,12 @@
-"""`heartlm bench tokenize`: how fast recordings become beat tokens, and how long an archive of them would take.
+"""How fast recordings become beat tokens, and how long an archive of them would take.
 
 recordings ─► read ─► find the beats ─► beat tokens ─► corpus on disk
               |------------ stages, one core -------|
               |------ one process, several, and the usual script ------| ─► hours for 272 GB
+
+    python benchmarks/machine.py tokenize
+    python benchmarks/machine.py tokenize --recordings mitdb --processes '[1, 2, 4]'
+    python benchmarks/machine.py tokenize --recordings mitdb --usual false
 """
 
 from __future__ import annotations
@@ -17,18 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heartlm.bench.measure import BenchTable, Chart, Rival, cores, on_one_core, race
-from heartlm.bench.options import BenchOptions, at_least, each_at_least
+from bench.measure import BenchTable, Chart, Rival, cores, on_one_core, race
+from bench.options import BenchOptions, at_least, each_at_least
 from heartlm.errors import HeartlmError
 
 if TYPE_CHECKING:
     from heartlm.tokenizers.beat import BeatTokenizer
-
-EXAMPLES = (
-    "heartlm bench tokenize",
-    "heartlm bench tokenize --recordings mitdb --processes '[1, 2, 4]'",
-    "heartlm bench tokenize --recordings mitdb --no-usual",
-)
 
 ARCHIVE_BYTES, BYTES_PER_SAMPLE = 272e9, 2
 """The archive of the published study on 16 databases (arXiv 2503.21033), at two bytes a sample and lead."""
@@ -106,7 +104,7 @@ def _fitted(recordings: Path, folder: Path) -> BeatTokenizer:
 
 def _stages(recordings: Path, tokenizer: BeatTokenizer, rounds: int) -> BenchTable:
     """Each stage by itself, on some of the recordings, whose results are kept in memory."""
-    from heartlm.bench.usual_script import detected
+    from bench.usual_script import detected
     from heartlm.ecg.database import open_database
     from heartlm.ecg.detect import detect_beats
     from heartlm.tokenizers.base import Lead
@@ -187,7 +185,7 @@ def _check_same(one: Path, other: Path) -> None:
 
 def _usual(recordings: Path, tokenizer: BeatTokenizer, folder: Path, most_s: float, table: BenchTable) -> list[Rival]:
     """Usual scripts on the beginning of the first record they can read; first they must give heartlm's codes."""
-    from heartlm.bench.usual_script import detectors, differing_codes, tokenise_record
+    from bench.usual_script import detectors, differing_codes, tokenise_record
     from heartlm.ecg.database import open_database
 
     database = open_database(recordings)

@@ -1,4 +1,4 @@
-"""`heartlm bench locality`: what the layout of windows and the way to the device cost a small network.
+"""What the layout of windows and the way to the device cost a small network.
 
     windows of ECG ─► ways of fetching a batch ─► TinyECG: forward, backward, SGD ─► ms of each part, windows a second
 
@@ -6,6 +6,10 @@ After Module 1 of the CrossScale study: its shards, window, batch sizes and netw
 trainings took zeros; one option set the order of all four ways, so that A0 and A1 were the same; and its clock waited
 for every copy, so that nothing could overlap. Here the labels are those of the beats, A0 is random, and steps follow
 each other as in training.
+
+    python benchmarks/machine.py locality
+    python benchmarks/machine.py locality --recordings mitdb
+    python benchmarks/machine.py locality --recordings mitdb --batch_sizes '[256]' --cold true
 """
 
 from __future__ import annotations
@@ -14,14 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from heartlm.bench.measure import BenchTable
-from heartlm.bench.options import BenchOptions, at_least, each_at_least
-
-EXAMPLES = (
-    "heartlm bench locality",
-    "heartlm bench locality --recordings mitdb",
-    "heartlm bench locality --recordings mitdb --batch-sizes '[256]' --cold",
-)
+from bench.measure import BenchTable
+from bench.options import BenchOptions, at_least, each_at_least
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,6 @@ class Options(BenchOptions):
 
 def run(options: Options) -> list[BenchTable]:
     """Write the windows, check that every way gives the same ones, and let the ways take turns."""
-    from heartlm.bench.locality_table import measured
+    from bench.locality_table import measured
 
     return [measured(options)]

@@ -1,4 +1,4 @@
-"""`heartlm bench conv1d`: our convolution against torch's ways, over shapes that ECG networks have.
+"""Our convolution against torch's ways, over shapes that ECG networks have.
 
     shapes ─► rivals, which must agree first ─► turns ─► times faster, share of the machine's peak
 
@@ -6,6 +6,10 @@ The tables: the grid of the CrossScale study (one channel to one), layers of ECG
 and TinyECG as a whole. What counts are the ratios over torch's `conv1d`, which a user would have called, and over the
 best that torch can do: its two-dimensional convolution with channels last, `torch.compile`, or oneDNN with packed
 weights, in either layout.
+
+    python benchmarks/machine.py conv1d
+    python benchmarks/machine.py conv1d --threads '[1, 2, 4]' --shapes 48
+    python benchmarks/machine.py conv1d --compile true
 """
 
 from __future__ import annotations
@@ -14,17 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from heartlm.bench.measure import BenchTable, Chart, Spread, geometric_mean
-from heartlm.bench.options import BenchOptions, at_least, each_at_least
+from bench.measure import BenchTable, Chart, Spread, geometric_mean
+from bench.options import BenchOptions, at_least, each_at_least
 
 if TYPE_CHECKING:
     from heartlm.kernels.conv1d import ConvShape
-
-EXAMPLES = (
-    "heartlm bench conv1d",
-    "heartlm bench conv1d --threads '[1, 2, 4]' --shapes 48",
-    "heartlm bench conv1d --compile true",
-)
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def run(options: Options) -> list[BenchTable]:
     """Measure all tables, for each number of threads."""
     import torch
 
-    from heartlm.bench.convolutions import STUDY_GRID, ecg_grid
+    from bench.convolutions import STUDY_GRID, ecg_grid
     from heartlm.memory import keep_memory
 
     keep_memory()
@@ -121,7 +119,7 @@ def shapes_table(
     """
     import torch
 
-    from heartlm.bench.convolutions import described, flops, peak_flops, race, shape_class
+    from bench.convolutions import described, flops, peak_flops, race, shape_class
 
     threads = torch.get_num_threads()
     peak = peak or peak_flops(threads)
@@ -154,7 +152,7 @@ def tiny_ecg_table(rounds: int) -> BenchTable:
     """TinyECG with torch's layers and with ours, in inference and for a step of training."""
     import torch
 
-    from heartlm.bench.convolutions import timed_turns, tiny_ecg_turns
+    from bench.convolutions import timed_turns, tiny_ecg_turns
 
     threads = torch.get_num_threads()
     columns = "what", "heartlm µs", "eager µs", "over eager"

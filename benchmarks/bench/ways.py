@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from heartlm.bench.shards import SHARD_WINDOWS, Shards, read_shard
+from bench.shards import SHARD_WINDOWS, Shards, read_shard
 from heartlm.kernels.gather import gather_windows
 from heartlm.training.staging import Slot
 

@@ -1,4 +1,4 @@
-"""The table of `heartlm bench train`: trainings by heartlm and plainly, on several numbers of ranks."""
+"""The table of the bench train: trainings by heartlm and plainly, on several numbers of ranks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from heartlm.bench.measure import BenchTable, Chart, Timed
-from heartlm.bench.train import Options
-from heartlm.bench.trainings import Size, Trained, Trainer, size_of
+from bench.measure import BenchTable, Chart, Timed
+from bench.train import Options
+from bench.trainings import Size, Trained, Trainer, size_of
 from heartlm.cluster.doctor.storage import small_corpus
 from heartlm.errors import HeartlmError
 
