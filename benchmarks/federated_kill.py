@@ -30,7 +30,7 @@ class Killed:
     def __init__(self, inner: IsolatedClient, in_round: int) -> None:
         self.inner, self.in_round = inner, in_round
         self.name, self.num_samples = inner.name, inner.num_samples
-        self.state, self.load_state = inner.state, inner.load_state
+        self.kept = inner.kept
 
     def train(self, vector: torch.Tensor, task: ClientTask, between: Between = nothing) -> Update:
         if task.round_index + 1 != self.in_round:

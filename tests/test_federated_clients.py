@@ -76,7 +76,7 @@ class Dying:
     def __init__(self, inner: LocalClient, dies_in: int) -> None:
         self.inner, self.dies_in = inner, dies_in
         self.name, self.num_samples = inner.name, inner.num_samples
-        self.state, self.load_state = inner.state, inner.load_state
+        self.kept = inner.kept
         self.taken = list[int]()
 
     def train(self, vector: torch.Tensor, task: ClientTask, between: Any = nothing) -> Any:
@@ -92,7 +92,7 @@ def test_a_client_that_dies_loses_its_round_and_nothing_else():
     rounds.clients = {**rounds.clients, 1: dying}
     moments, vectors = list[dict[str, torch.Tensor]](), list[torch.Tensor]()
     for index in range(STUDY.rounds):
-        before = {key: value.clone() for key, value in dying.state().items()}
+        before = {key: value.clone() for key, value in dying.kept.items()}
         rounds._round(index, last=False, saves=False)
         vectors.append(rounds.server.vector)
         moments.append(before)

@@ -25,10 +25,10 @@ from safetensors.torch import load_file
 from heartlm.errors import HeartlmError
 from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.federate import federate
+from heartlm.federated.federate import patients_of as patients_here
 from heartlm.federated.flower_app import run_with_flower, write_app
 from heartlm.federated.flower_certificates import make_certificates
 from heartlm.federated.flower_client import app as client_app
-from heartlm.federated.flower_client import patients_of as patients_here
 from heartlm.federated.flower_fleet import Fleet, homes
 from heartlm.federated.flower_messages import (
     members_of,

@@ -80,18 +80,16 @@ class Client(Protocol):
     def num_samples(self) -> int:
         """Training samples: its weight in the mean."""
 
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        """What it keeps between rounds (the moments of its optimiser), in main memory; changed in place."""
+
     def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
         """Take local steps from `global_vector`, float32 `[P]` in main memory, which stays as it is.
 
         Raises:
             ClientLost: it died; what it keeps between rounds is as it was before this one.
         """
-
-    def state(self) -> dict[str, Tensor]:
-        """What it keeps between rounds (the moments of its optimiser), in main memory; empty where nothing is kept."""
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take up what `state` gave."""
 
 
 def sample_clients(study: StudyConfig, members: Sequence[Member], round_index: int) -> dict[int, ClientTask]:

@@ -19,7 +19,7 @@ from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.client import Between, Client, nothing
 from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.language import CorpusPatients
-from heartlm.federated.local import Learning, LocalClient
+from heartlm.federated.local import Learning, LocalClient, MakeClient
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
 from heartlm.federated.rounds import Line, Rounds, Server
@@ -109,6 +109,15 @@ def strategy_of(study: StudyConfig) -> Strategy:
     return OuterSGD(study.server_rate, study.server_beta, nesterov=study.strategy == "diloco")
 
 
+def patients_of(study: StudyConfig) -> TinyPatients | CorpusPatients:
+    """The patients that can be read here.
+
+    Raises:
+        HeartlmError: there are none, or their recordings or corpus are unusable.
+    """
+    return TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
+
+
 def clients_of_rank(num_clients: int, rank: int, size: int) -> range:
     """Numbers of the clients that rank `rank` of `size` simulates."""
     return range(rank, num_clients, size)
@@ -117,7 +126,7 @@ def clients_of_rank(num_clients: int, rank: int, size: int) -> range:
 def ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Evaluation]:
     """Everything this rank needs, where the study stands; writes what is known before the first round."""
     rank, size = communicator.rank, communicator.size
-    patients = TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
+    patients = patients_of(study)
     members = partition(patients.patients(), study)
     mine = clients_of_rank(len(members), rank, size)
     learning: Learning = patients.learning(members, () if study.isolated else mine, rank, size)
@@ -126,7 +135,9 @@ def ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) -
     for number in mine:
         name, num_samples = members[number].name, members[number].num_samples
         if study.isolated:
-            clients[number] = IsolatedClient(name, num_samples, patients.maker(members, number))
+            clients[number] = IsolatedClient(
+                name, num_samples, MakeClient(study, number, members, patients.of_client(members[number]))
+            )
         else:
             clients[number] = LocalClient(number, name, num_samples, learning, study, {})
     meter = CommunicationMeter()
@@ -137,7 +148,7 @@ def ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) -
         folder.load_server(server, first)
         aggregator.replay_accounting(members, first)
         for number, client in clients.items():
-            client.load_state(aggregator.restore_residual(number, folder.load_client(first, number)))
+            client.kept.update(aggregator.restore_residual(number, folder.load_client(first, number)))
     evaluation = Evaluation(learning, communicator)
     return Rounds(study, members, clients, server, aggregator, meter, evaluation, rank), evaluation
 
@@ -162,7 +173,7 @@ def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> No
     """Save where the study stands; every rank writes the state of its own clients."""
     server = rounds.server
     for number, client in rounds.clients.items():
-        folder.save_client(server.round_index, number, client.state() | rounds.aggregator.residual_state(number))
+        folder.save_client(server.round_index, number, client.kept | rounds.aggregator.residual_state(number))
     lines = [line for part in communicator.gather_objects(rounds.lines) for line in part]
     rounds.lines.clear()
     if communicator.rank == 0:

@@ -21,6 +21,7 @@ from torch import Tensor
 from heartlm.federated.aggregate import compressed
 from heartlm.federated.client import ClientLost
 from heartlm.federated.compression import ErrorFeedback
+from heartlm.federated.federate import patients_of
 from heartlm.federated.flower_masks import announce, masked_sum
 from heartlm.federated.flower_messages import (
     Told,
@@ -33,14 +34,10 @@ from heartlm.federated.flower_messages import (
     tasks_of,
     update_told,
 )
-from heartlm.federated.language import CorpusPatients
-from heartlm.federated.local import Learning, LocalClient
-from heartlm.federated.partition import Member
+from heartlm.federated.local import LocalClient
 from heartlm.federated.study_file import StudyConfig
-from heartlm.federated.tiny import TinyLearning, TinyPatients
-from heartlm.federated.waveforms import beat_set
+from heartlm.federated.tiny import TinyPatients
 from heartlm.training.full_speed import at_full_speed
-from heartlm.training.objectives import class_weights
 from heartlm.typed import typed
 
 app = ClientApp()
@@ -62,7 +59,10 @@ def train(asked: Message, context: Context) -> Message:
     told, vectors = read(asked.content)
     study, members, tasks = _study(told, context), members_of(told), tasks_of(told)
     torch.set_num_threads(study.threads)
-    learning = _learning(study, members, list(tasks), told["class_counts"])
+    patients = patients_of(study)
+    if isinstance(patients, TinyPatients):  # its beats weigh as they do in all nodes together; the server scores
+        patients.class_counts, patients.test = np.array(told["class_counts"]), []
+    learning = patients.learning(members, list(tasks), 0, 1)
     answers, deltas = dict[str, Told](), dict[str, Tensor]()
     for number, task in tasks.items():
         member, kept = members[number], kept_in(context, f"client-{number}")
@@ -72,7 +72,7 @@ def train(asked: Message, context: Context) -> Message:
         except ClientLost as error:
             answers[str(number)] = {"lost": str(error)}
             continue
-        keep_in(context, f"client-{number}", client.state())
+        keep_in(context, f"client-{number}", client.kept)
         answers[str(number)] = update_told(update)
         if study.secure_sum:
             answers[str(number)] |= {"public_key": announce(number, update.delta, context)}
@@ -111,23 +111,3 @@ def _study(told: Mapping[str, object], context: Context) -> StudyConfig:
     if databases is not None:
         study = replace(study, databases=str(databases).split(":"))
     return study if corpus is None else replace(study, corpus=Path(str(corpus)))
-
-
-def patients_of(study: StudyConfig) -> TinyPatients | CorpusPatients:
-    """The patients that can be read here.
-
-    Raises:
-        HeartlmError: there are none, or what they are in is unusable.
-    """
-    return TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
-
-
-def _learning(study: StudyConfig, members: list[Member], mine: list[int], class_counts: list[int]) -> Learning:
-    """What the clients `mine` of this node learn from; beats of TinyECG weigh as they do in all nodes together."""
-    patients = patients_of(study)
-    if isinstance(patients, CorpusPatients):
-        return patients.learning(members, mine, 0, 1)
-    samples = {number: patients.samples_of(members[number]) for number in mine}
-    labels = np.repeat(np.arange(len(class_counts)), class_counts)
-    weight = class_weights(labels, len(class_counts), study.class_balance)
-    return TinyLearning(study, samples, beat_set([]), weight)

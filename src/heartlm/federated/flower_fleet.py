@@ -73,7 +73,7 @@ class Fleet:
 
     def clients(self) -> dict[int, RemoteClient]:
         """Every client, by number."""
-        return {number: RemoteClient(self, number, member) for number, member in enumerate(self.members)}
+        return {n: RemoteClient(self, n, each.name, each.num_samples) for n, each in enumerate(self.members)}
 
     def answer(self, number: int, global_vector: Tensor, task: ClientTask) -> Update:
         """What client `number` gives in the round of its task.
@@ -163,28 +163,21 @@ class Fleet:
 
 @dataclass(frozen=True)
 class RemoteClient:
-    """A client on some node; a `heartlm.federated.client.Client`.
+    """A client on some node.
 
     Attributes:
         fleet: all clients.
         number: of this one in the study.
-        member: who it is.
+        name: of the client.
+        num_samples: its training samples.
+        kept: nothing: what it keeps never leaves its node.
     """
 
     fleet: Fleet
     number: int
-    member: Member
-    _kept: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Unique in the study."""
-        return self.member.name
-
-    @property
-    def num_samples(self) -> int:
-        """Training samples."""
-        return self.member.num_samples
+    name: str
+    num_samples: int
+    kept: dict[str, Tensor] = field(default_factory=dict)
 
     def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
         """Let its node take local steps.
@@ -193,13 +186,6 @@ class RemoteClient:
             ClientLost: it died, or its node did not answer.
         """
         return self.fleet.answer(self.number, global_vector, task)
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing here: what it keeps never leaves its node."""
-        return self._kept
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Nothing to take up."""
 
 
 def homes(members: Sequence[Member], patients: Sequence[Iterable[str]], nodes: Sequence[int]) -> dict[int, int]:

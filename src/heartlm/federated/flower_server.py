@@ -18,8 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from heartlm.distributed.communicator import LocalCommunicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.federate import Evaluation, run_rounds, strategy_of
-from heartlm.federated.flower_client import patients_of
+from heartlm.federated.federate import Evaluation, patients_of, run_rounds, strategy_of
 from heartlm.federated.flower_fleet import Fleet
 from heartlm.federated.flower_masks import RemoteMaskedMean
 from heartlm.federated.meter import CommunicationMeter

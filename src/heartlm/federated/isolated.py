@@ -2,8 +2,8 @@
 
     rank ──(task, global weights, what was kept)──► process of a client ──(update, what to keep)──► rank
 
-The process is started anew in the next round that asks for the client, and takes up what the client kept before the
-round it died in, which the rank holds. Processes are spawned, not forked: a forked copy of an MPI process is of no use.
+A new process is started in the next round that samples the client. It gets what the client kept before the round it
+died in, which the rank holds. Processes are spawned, not forked: a forked copy of an MPI process is of no use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MakeClient = Callable[[], LocalClient]
 """Makes the client inside its process: reads its recordings there, and nowhere else."""
 
 LOOK_EVERY_S = 0.002
-"""How often sums that are on their way are got on with while a client's process takes its local steps."""
+"""Time between polls of pending sums while a client's process takes its local steps."""
 
 
 @dataclass
@@ -60,28 +60,30 @@ class IsolatedClient:
             ClientLost: the process died; the next round starts another.
             HeartlmError: what went wrong in it was the user's mistake.
         """
-        connection = self._connected()
+        if self._connection is None:
+            context = multiprocessing.get_context("spawn")
+            self._connection, other_end = context.Pipe()
+            self._process = context.Process(target=_serve, args=(other_end, self.make), daemon=True)
+            self._process.start()
+            other_end.close()
+        connection, process = self._connection, self._process
         try:
             connection.send((task, global_vector.numpy(), {key: each.numpy() for key, each in self.kept.items()}))
             while not connection.poll(LOOK_EVERY_S):
                 between()
             answer = connection.recv()
         except (EOFError, OSError) as error:
-            raise ClientLost(f"its process died{self._reaped()}") from error
+            self.close()
+            status = None if process is None else process.exitcode
+            how = "" if status is None else f" of signal {-status}" if status < 0 else f" with status {status}"
+            raise ClientLost(f"its process died{how}") from error
         if isinstance(answer, Exception):
             raise answer
         update: Update
         update, delta, kept = answer
-        self.load_state({key: torch.from_numpy(each) for key, each in kept.items()})
+        self.kept.clear()
+        self.kept.update({key: torch.from_numpy(each) for key, each in kept.items()})
         return replace(update, delta=torch.from_numpy(delta))
-
-    def state(self) -> dict[str, Tensor]:
-        """What its optimiser remembers."""
-        return self.kept
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take up what `state` gave."""
-        self.kept = dict(state)
 
     def close(self) -> None:
         """End its process."""
@@ -93,39 +95,22 @@ class IsolatedClient:
                 self._process.kill()
         self._process = self._connection = None
 
-    def _connected(self) -> Connection[Any, Any]:
-        if self._connection is None:
-            context = multiprocessing.get_context("spawn")
-            here, there = context.Pipe()
-            self._process = context.Process(target=_serve, args=(there, self.make), daemon=True)
-            self._process.start()
-            there.close()
-            self._connection = here
-        return self._connection
-
-    def _reaped(self) -> str:
-        process = self._process
-        self.close()
-        status = None if process is None else process.exitcode
-        return "" if status is None else f" of signal {-status}" if status < 0 else f" with status {status}"
-
 
 @at_full_speed()
 def _serve(connection: Connection[Any, Any], make: MakeClient) -> None:
-    """The process of a client: answers tasks until nobody is there to give any."""
+    """The process of a client: does tasks until the rank closes the connection."""
     client = make()
     while True:
         try:
             task, global_vector, kept = connection.recv()
         except EOFError:
             return
-        client.load_state({key: torch.from_numpy(each) for key, each in kept.items()})
+        client.kept.clear()
+        client.kept.update({key: torch.from_numpy(each) for key, each in kept.items()})
         try:
             update = client.train(torch.from_numpy(global_vector), task)
         except (ClientLost, HeartlmError) as error:
             connection.send(error)
             continue
         nothing_heavy = replace(update, delta=torch.zeros(0))
-        connection.send(
-            (nothing_heavy, update.delta.numpy(), {key: each.numpy() for key, each in client.state().items()})
-        )
+        connection.send((nothing_heavy, update.delta.numpy(), {key: each.numpy() for key, each in client.kept.items()}))

@@ -8,7 +8,7 @@ simulation would not have: there each client has a corpus of its own, made with 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from heartlm.evaluation.predictions import token_probabilities
 from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.language_task import task_of, training_config
-from heartlm.federated.local import LocalClient
 from heartlm.federated.partition import Member, Patient
 from heartlm.federated.scores import Scores, summary
 from heartlm.federated.study_file import StudyConfig
@@ -101,35 +100,16 @@ class CorpusPatients:
         """Rows that a client learns from."""
         return self.task.rows[np.isin(self.corpus.records.patient_id[self.task.rows], member.patients)]
 
-    def maker(self, members: Sequence[Member], number: int) -> MakeLanguageClient:
-        """What makes client `number` in a process of its own."""
-        return MakeLanguageClient(self.study, number, tuple(members))
+    def of_client(self, member: Member) -> CorpusPatients:
+        """These patients: a client opens the same corpus."""
+        return self
+
+    def __reduce__(self) -> tuple[type[CorpusPatients], tuple[StudyConfig]]:
+        return CorpusPatients, (self.study,)
 
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> LanguageLearning:
         """What the clients `mine` of this rank learn from, and part `part` of `of` of what is scored."""
         return LanguageLearning(self, {client: self.rows_of(members[client]) for client in mine}, part, of)
-
-
-@dataclass(frozen=True)
-class MakeLanguageClient:
-    """Makes a client that learns with a language model.
-
-    Attributes:
-        study: settings.
-        number: of the client.
-        members: all clients.
-    """
-
-    study: StudyConfig
-    number: int
-    members: tuple[Member, ...]
-
-    def __call__(self) -> LocalClient:
-        """Open the corpus."""
-        torch.set_num_threads(self.study.threads)
-        learning = CorpusPatients(self.study).learning(self.members, [self.number], 0, 1)
-        member = self.members[self.number]
-        return LocalClient(self.number, member.name, member.num_samples, learning, self.study, {})
 
 
 def _counts(labels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,8 +1,9 @@
-"""A client in this process: local steps of a model that all clients of a rank take turns with."""
+"""A client in this process: local steps of a model that the clients of a rank share, one after the other."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing
 from heartlm.federated.flat import FlatModel
+from heartlm.federated.partition import Member, Patient
 from heartlm.federated.scores import Scores
 from heartlm.federated.study_file import StudyConfig
 from heartlm.training.schedule import learning_rate
@@ -42,6 +44,48 @@ class Learning(Protocol):
 
     def save(self, folder: Path) -> None:
         """Write the model with its present weights."""
+
+
+class StudyPatients(Protocol):
+    """The patients that a study can read here.
+
+    Attributes:
+        left_out: recordings that are not used, one line each.
+    """
+
+    left_out: list[str]
+
+    def patients(self) -> list[Patient]:
+        """Those to train on, by name."""
+
+    def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> Learning:
+        """What the clients `mine` of this rank learn from, and part `part` of `of` of what is scored."""
+
+    def of_client(self, member: Member) -> StudyPatients:
+        """Those that a client needs in a process of its own; survives pickling."""
+
+
+@dataclass(frozen=True)
+class MakeClient:
+    """Makes a client in a process of its own, where its recordings are read.
+
+    Attributes:
+        study: settings.
+        number: of the client.
+        members: all clients.
+        patients: of the client.
+    """
+
+    study: StudyConfig
+    number: int
+    members: Sequence[Member]
+    patients: StudyPatients
+
+    def __call__(self) -> LocalClient:
+        """Read what the client learns from."""
+        torch.set_num_threads(self.study.threads)
+        learning, member = self.patients.learning(self.members, [self.number], 0, 1), self.members[self.number]
+        return LocalClient(self.number, member.name, member.num_samples, learning, self.study, {})
 
 
 @dataclass(frozen=True)
@@ -80,40 +124,27 @@ class LocalClient:
                 raise ClientLost(f"died before local step {step + 1}")
             if task.deadline_s is not None and time.perf_counter() - begin_s > task.deadline_s:
                 break
-            losses.append(learning.gradients(self.number, task.round_index * study.local_steps + step))
-            self._hold_back(anchors)
-            learning.step(self._rate(task.round_index * study.local_steps + step))
+            study_step = task.round_index * study.local_steps + step
+            losses.append(learning.gradients(self.number, study_step))
+            # FedProx adds the gradient of half of `proximal` times the squared distance from the global weights.
+            for parameter, anchor in zip(learning.flat.parameters if anchors else [], anchors, strict=True):
+                assert parameter.grad is not None
+                parameter.grad.add_(parameter.detach() - anchor, alpha=study.proximal)
+            rate = learning_rate(
+                study_step,
+                peak=study.learning_rate,
+                warmup_steps=0,
+                steps=study.rounds * study.local_steps,
+                final_share=study.final_learning_rate,
+            )
+            learning.step(rate)
             between()
         delta = learning.flat.vector.detach().cpu().double().sub_(global_vector)
         loss = float(torch.stack(losses).mean()) if losses else float("nan")
         if study.keep_optimizer:
-            self.load_state(remembered(learning.optimizer))
+            self.kept.clear()
+            self.kept.update(remembered(learning.optimizer))
         return Update(delta, self.num_samples, len(losses), loss, time.perf_counter() - begin_s)
-
-    def _hold_back(self, anchors: list[Tensor]) -> None:
-        """Add the gradient of FedProx's term, half of `proximal` times the squared distance from the global weights."""
-        for parameter, anchor in zip(self.learning.flat.parameters if anchors else [], anchors, strict=True):
-            assert parameter.grad is not None
-            parameter.grad.add_(parameter.detach() - anchor, alpha=self.study.proximal)
-
-    def _rate(self, step: int) -> float:
-        study = self.study
-        return learning_rate(
-            step,
-            peak=study.learning_rate,
-            warmup_steps=0,
-            steps=study.rounds * study.local_steps,
-            final_share=study.final_learning_rate,
-        )
-
-    def state(self) -> dict[str, Tensor]:
-        """What its optimiser remembers."""
-        return self.kept
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take up what `state` gave."""
-        self.kept.clear()
-        self.kept.update(state)
 
 
 def remembered(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

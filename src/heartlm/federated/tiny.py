@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,10 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
-from heartlm.federated.local import LocalClient
 from heartlm.federated.partition import Member, Patient
 from heartlm.federated.scores import Scores, summary
 from heartlm.federated.study_file import StudyConfig
-from heartlm.federated.waveforms import WINDOW, BeatSet, Labelled, beat_set, labelled_record, labelled_records
+from heartlm.federated.waveforms import WINDOW, BeatSet, Labelled, beat_set, labelled_records
 from heartlm.files import atomic_folder, write_json
 from heartlm.kernels.draws import Stream, draws, uniform
 from heartlm.models.tiny_ecg import TinyECG
@@ -49,6 +48,7 @@ class TinyPatients:
         left_out: recordings that are not used, one line each.
         train: recordings to train on.
         test: recordings to test on.
+        class_counts: training beats of each class, over all training patients.
     """
 
     def __init__(self, study: StudyConfig) -> None:
@@ -63,6 +63,7 @@ class TinyPatients:
         for records, what in ((self.train, "train"), (self.test, "test")):
             if not records:
                 raise HeartlmError(f"databases: {study.databases} found, none has a patient to {what} on: add one")
+        self.class_counts = np.sum([each.counts[:NUM_CLASSES] for each in self.train], axis=0)
 
     def patients(self) -> list[Patient]:
         """Those to train on, by name."""
@@ -75,55 +76,21 @@ class TinyPatients:
             for counts in [np.sum([each.counts[:NUM_CLASSES] for each in records], axis=0)]
         ]
 
-    def samples_of(self, member: Member) -> BeatSet:
-        """The beats of a client."""
-        return scored(beat_set([each for each in self.train if each.patient_id in member.patients]))
-
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> TinyLearning:
-        """What the clients `mine` of this rank learn from, and part `part` of `of` of what is tested on."""
-        return tiny_learning(self.study, self, members, mine, part, of)
+        """What the clients `mine` of this rank learn from, and part `part` of `of` of the recordings to test on."""
+        samples = {
+            number: scored(beat_set([each for each in self.train if each.patient_id in members[number].patients]))
+            for number in mine
+        }
+        labels = np.repeat(np.arange(NUM_CLASSES), self.class_counts)
+        weight = class_weights(labels, NUM_CLASSES, self.study.class_balance)
+        return TinyLearning(self.study, samples, scored(beat_set(self.test[part::of])), weight)
 
-    def maker(self, members: Sequence[Member], number: int) -> MakeTinyClient:
-        """What makes client `number` in a process of its own, where its beats are read."""
-        patients, weight = members[number].patients, self.class_weight(self.study.class_balance)
-        places = [(each.database.folder, each.record_id) for each in self.train if each.patient_id in patients]
-        return MakeTinyClient(self.study, number, members[number], places, weight)
-
-    def test_part(self, part: int, of: int) -> BeatSet:
-        """Part `part` of `of` of the beats to test on, by recordings."""
-        return scored(beat_set(self.test[part::of]))
-
-    def class_weight(self, balance: float) -> Tensor:
-        """Weights of the classes, from all training patients: how often beats of each occur is told, once."""
-        counts = np.sum([each.counts[:NUM_CLASSES] for each in self.train], axis=0)
-        return class_weights(np.repeat(np.arange(NUM_CLASSES), counts), NUM_CLASSES, balance)
-
-
-@dataclass(frozen=True)
-class MakeTinyClient:
-    """Makes a client that learns with TinyECG.
-
-    Attributes:
-        study: settings.
-        number: of the client.
-        member: the client.
-        places: folder and name of each of its recordings.
-        class_weight: of the loss.
-    """
-
-    study: StudyConfig
-    number: int
-    member: Member
-    places: list[tuple[Path, str]]
-    class_weight: Tensor
-
-    def __call__(self) -> LocalClient:
-        """Read its beats."""
-        torch.set_num_threads(self.study.threads)
-        records = [labelled_record(folder, record_id) for folder, record_id in self.places]
-        samples = {self.number: scored(beat_set(records))}
-        learning = TinyLearning(self.study, samples, beat_set(()), self.class_weight)
-        return LocalClient(self.number, self.member.name, self.member.num_samples, learning, self.study, {})
+    def of_client(self, member: Member) -> TinyPatients:
+        """The recordings of a client, none to test on; the counts of classes stay those of all."""
+        own = copy.copy(self)
+        own.train, own.test = [each for each in self.train if each.patient_id in member.patients], []
+        return own
 
 
 def scored(beats: BeatSet) -> BeatSet:
@@ -151,7 +118,12 @@ class TinyLearning:
         self.device, self.precision = device_and_precision(study.device, study.precision, local_rank())
         torch.manual_seed(study.seed)
         self.flat = FlatModel(TinyECG(NUM_CLASSES).to(self.device))
-        self.optimizer = _optimizer(study, self.flat)
+        self.optimizer: torch.optim.Optimizer
+        rate, decay = study.learning_rate, study.weight_decay
+        if study.optimizer == "sgd":
+            self.optimizer = torch.optim.SGD(self.flat.parameters, rate, study.momentum, weight_decay=decay)
+        else:
+            self.optimizer = torch.optim.AdamW(self.flat.parameters, rate, weight_decay=decay)
         self._class_weight = class_weight.to(self.device)
         self._samples = {client: _on(self.device, beats) for client, beats in samples.items()}
         self._test = _on(self.device, test)
@@ -182,20 +154,15 @@ class TinyLearning:
         self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
-    def predict(self, between: Between) -> NDArray[np.int8]:
-        """Class of each of this rank's beats to test on, int8 `[num_beats]`."""
+    def evaluate(self, part: int, of: int, between: Between) -> Any:
+        """Classes of this rank's test beats, found and annotated (int8 `[num_beats]`), and whose they are."""
+        test, found = self.test, [np.zeros(0, np.int8)]
         self.flat.module.eval()
-        found = [np.zeros(0, np.int8)]
-        for begin in range(0, len(self.test), EVALUATION_BATCH):
+        for begin in range(0, len(test), EVALUATION_BATCH):
             logits = self.flat.module(self._test[0][begin : begin + EVALUATION_BATCH])
             found.append(logits.argmax(dim=1).to("cpu", torch.int8).numpy())
             between()
-        return np.concatenate(found)
-
-    def evaluate(self, part: int, of: int, between: Between) -> Any:
-        """Classes of this rank's test beats, found and annotated, and whose they are."""
-        test = self.test
-        return self.predict(between), test.label, test.record, test.records, test.patients
+        return np.concatenate(found), test.label, test.record, test.records, test.patients
 
     def scores(self, parts: list[Any], final: bool) -> Scores:
         """Beat scores over the parts of all ranks; with confidence intervals where they are `final`."""
@@ -208,28 +175,11 @@ class TinyLearning:
     def save(self, folder: Path) -> None:
         """Write `model.safetensors` and `config.json`."""
         with atomic_folder(folder) as temporary:
+            window = {"before_s": WINDOW.before_s, "after_s": WINDOW.after_s, "rate_hz": WINDOW.rate_hz}
             tensors = {name: value.detach().cpu().contiguous() for name, value in self.flat.module.state_dict().items()}
             save_file(tensors, temporary / "model.safetensors")
-            write_json(temporary / "config.json", {"model": "tiny_ecg", "classes": SCORED_CLASSES, **_window()})
-
-
-def _window() -> dict[str, float]:
-    return {"before_s": WINDOW.before_s, "after_s": WINDOW.after_s, "rate_hz": WINDOW.rate_hz}
+            write_json(temporary / "config.json", {"model": "tiny_ecg", "classes": SCORED_CLASSES, **window})
 
 
 def _on(device: torch.device, beats: BeatSet) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(beats.waveform).to(device), torch.from_numpy(beats.label.astype(np.int64)).to(device)
-
-
-def _optimizer(study: StudyConfig, flat: FlatModel) -> torch.optim.Optimizer:
-    if study.optimizer == "sgd":
-        return torch.optim.SGD(flat.parameters, study.learning_rate, study.momentum, weight_decay=study.weight_decay)
-    return torch.optim.AdamW(flat.parameters, study.learning_rate, weight_decay=study.weight_decay)
-
-
-def tiny_learning(
-    study: StudyConfig, patients: TinyPatients, members: Sequence[Member], mine: Sequence[int], part: int, of: int
-) -> TinyLearning:
-    """Read what the clients `mine` of this rank learn from, and part `part` of `of` of what is tested on."""
-    samples = {client: patients.samples_of(members[client]) for client in mine}
-    return TinyLearning(study, samples, patients.test_part(part, of), patients.class_weight(study.class_balance))

@@ -8,9 +8,10 @@ patients to training, or from the future into the past.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,14 @@ class Labelled:
         """Labelled beats."""
         return int(self.counts.sum())
 
+    def __reduce__(self) -> tuple[Callable[..., Labelled], tuple[Any, ...]]:
+        """Pickled without the database, which is opened again."""
+        return _reopened, (self.database.folder, self.record_id, self.patient_id, self.split, self.counts)
+
+
+def _reopened(folder: Path, *described: Any) -> Labelled:
+    return Labelled(open_database(folder), *described)
+
 
 @dataclass(frozen=True)
 class BeatSet:
@@ -87,7 +96,12 @@ def labelled_records(folders: Sequence[Path]) -> tuple[list[Labelled], list[str]
     for folder in folders:
         database = open_database(Path(folder))
         for record_id in database.record_ids:
-            each, has_signal = _labelled(database, record_id)
+            recording = database.recording(record_id)
+            annotations, has_signal = database.annotations(record_id, recording), recording.has_signal
+            labels = np.zeros(0, np.int8) if annotations is None else annotations.beat_classes()
+            counts = np.bincount(labels[labels != UNLABELLED], minlength=len(BEAT_CLASSES))
+            split, patient = database.split_of(record_id), database.patient_of(record_id)
+            each = Labelled(database, record_id, patient, split, counts)
             if each.split != "excluded" and each.num_beats and has_signal:
                 found.append(each)
                 continue
@@ -98,21 +112,6 @@ def labelled_records(folders: Sequence[Path]) -> tuple[list[Labelled], list[str]
             f"{', '.join(map(str, folders))}: no recording with a signal and classified beats; TinyECG learns from such"
         )
     return found, left_out
-
-
-def labelled_record(folder: Path, record_id: str) -> Labelled:
-    """One recording of those that `labelled_records` finds."""
-    return _labelled(open_database(folder), record_id)[0]
-
-
-def _labelled(database: Database, record_id: str) -> tuple[Labelled, bool]:
-    """A recording, and whether it has a signal."""
-    recording = database.recording(record_id)
-    annotations = database.annotations(record_id, recording)
-    labels = np.zeros(0, np.int8) if annotations is None else annotations.beat_classes()
-    counts = np.bincount(labels[labels != UNLABELLED], minlength=len(BEAT_CLASSES))
-    split, patient = database.split_of(record_id), database.patient_of(record_id)
-    return Labelled(database, record_id, patient, split, counts), recording.has_signal
 
 
 def beat_set(records: Iterable[Labelled], window: BeatWindow = WINDOW) -> BeatSet:
