@@ -4,10 +4,11 @@
 
 Recordings are analysed as a user would: `heartlm analyze FOLDER`, shipped models, beats detected, leads chosen by
 heartlm. On DS2 of mitdb, svdb and cudb, events of the annotators follow from their beats by the same rules as
-heartlm's, AF and VF from their rhythms; an event is found where any part of it overlaps one of its kind, and confirmed
-likewise. 200 recordings each of cinc2017 and PTB-XL, drawn with seed 0, have one label for all of a recording: a
-finding is right where the recording has the label. svdb and cudb are training data of the shipped models; their rows
-say how heartlm describes data that it knows. DS2, cinc2017's rhythms and PTB-XL taught it nothing.
+heartlm's, AF and VF from their rhythms; AF episodes are compared with fibrillation, with fibrillation and flutter, and
+with flutter alone, where only sensitivity means something. An event is found where any part of it overlaps one of its
+kind, and confirmed likewise. 200 recordings each of cinc2017 and PTB-XL, drawn with seed 0, have one label for all of a
+recording: a finding is right where the recording has the label. svdb and cudb are training data of the shipped models;
+their rows say how heartlm describes data that it knows. DS2, cinc2017's rhythms and PTB-XL taught it nothing.
 
 NeuroKit2 detects beats too (`ecg_clean`, `ecg_peaks`, defaults, the first lead that heartlm chose); pauses, slow and
 fast rates follow from its beats by the same rules. It has no classes of beats, AF or VF.
@@ -159,6 +160,13 @@ def by_event(steps: Steps, name: str, folder: Path, kinds: tuple[str, ...]) -> l
                 each = compare_spans(merged(reference[kind]), merged(found[kind]), recording.num_samples)
                 tally = tallies.setdefault((kind, method), Tally())
                 tally.add(patient, each.num_reference, each.num_found, each.num_predicted, each.num_confirmed)
+        if "AF" in kinds:  # episodes called AF, compared with flutter too
+            called = merged(spans_of(content["events"], rate_hz)["AF"])
+            for kind, names in {"AF or flutter": ("AFIB", "AFL"), "flutter, called AF": ("AFL",)}.items():
+                known_spans = [(span.start, span.stop) for span in known.rhythms if span.name in names]
+                each = compare_spans(merged(known_spans), called, recording.num_samples)
+                right = (each.num_predicted, each.num_confirmed) if "AFIB" in names else (0, 0)
+                tallies.setdefault((kind, OURS), Tally()).add(patient, each.num_reference, each.num_found, *right)
         if "VF" in kinds:
             continue  # cudb's beats are not checked, and none are marked in VF
         truth = np.append(np.array(list("NSVFQ")), "Q")[known.beat_classes()]
