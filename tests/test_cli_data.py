@@ -11,21 +11,18 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from heartlm.cli.data import SUBCOMMANDS
-from heartlm.cli.data_download import LineProgress
 from heartlm.cli.data_tables import print_findings
 from heartlm.cli.main import main
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.catalogue import CATALOGUE, PHYSIONET_CITATION
 from heartlm.ecg.locate import locate
 from heartlm.ecg.simulator import SimulationConfig, simulate_database
-from heartlm.ecg.transfer import Fetched
 from heartlm.ecg.verify import Finding
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
@@ -328,21 +325,3 @@ def test_download_without_a_try_or_a_worker_is_refused(tmp_path: Path, option: s
     assert main(["data", "download", "mitdb", str(tmp_path / "mitdb"), option, "0"]) == 2
     assert f"{option}: 0 found, at least 1 expected" in capsys.readouterr().err
     assert not (tmp_path / "mitdb").exists()
-
-
-def test_progress_off_a_terminal_is_a_line_now_and_then():
-    seconds = iter([0.0, 1.0, 10.0, 40.0, 41.0, 80.0])
-    stream = StringIO()
-    progress = LineProgress(stream, clock=lambda: next(seconds))
-    progress.started(3)
-    progress.received(5_000_000)
-    progress.finished("a", Fetched(5_000_000))
-    progress.received(5_000_000)
-    progress.finished("b", Fetched(5_000_000, failure="cut"))
-    progress.finished("c", Fetched())
-    assert stream.getvalue().splitlines() == [
-        "3 files",
-        "1 of 3 files, 10.0 MB, 0.25 MB/s",
-        "failed: b: cut",
-        "3 of 3 files, 10.0 MB, 0.12 MB/s",
-    ]

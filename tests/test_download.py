@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from heartlm import progress
 from heartlm.ecg.download import DownloadError, DownloadSummary, download_database
-from heartlm.ecg.transfer import Fetched, Retry
+from heartlm.ecg.transfer import Retry
 from heartlm.errors import HeartlmError
 
 FILES = {
@@ -309,26 +311,13 @@ def test_no_workers_is_an_error(publisher: Publisher, tmp_path: Path):
         fetch(publisher, tmp_path, workers=0)
 
 
-def test_the_listener_hears_of_every_file_and_byte(publisher: Publisher, tmp_path: Path):
-    class Diary:
-        def __init__(self) -> None:
-            self.num_files, self.num_bytes = 0, 0
-            self.outcomes: dict[str, Fetched] = {}
-
-        def started(self, num_files: int) -> None:
-            self.num_files = num_files
-
-        def received(self, num_bytes: int) -> None:
-            with publisher.lock:
-                self.num_bytes += num_bytes
-
-        def finished(self, name: str, outcome: Fetched) -> None:
-            self.outcomes[name] = outcome
-
-    diary = Diary()
+def test_progress_counts_files_and_megabytes(
+    publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(progress, "LOG_EVERY_S", -1.0)
     publisher.statuses["100.atr"] = [403]
     with pytest.raises(DownloadError) as caught:
-        fetch(publisher, tmp_path, listener=diary)
-    assert diary.num_files == len(diary.outcomes) == len(FILES)
-    assert diary.num_bytes == caught.value.summary.num_bytes
-    assert [name for name, outcome in diary.outcomes.items() if outcome.failure] == ["100.atr"]
+        fetch(publisher, tmp_path)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("download: ")]
+    assert len(lines) == len(FILES) and re.match(r"download: 100 %, [\d.,]+ MB/s, 0 s left", lines[-1])
+    assert [name for name, _ in caught.value.summary.failed] == ["100.atr"]

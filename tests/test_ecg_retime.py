@@ -10,8 +10,9 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.ecg.database import open_database
+from heartlm.ecg.patient_rhythms import ATRIAL, NORMAL, OWN, PatientRhythms, PlannedBeat
 from heartlm.ecg.recording import Annotations
-from heartlm.ecg.retime import ATRIAL, NORMAL, OWN, Beat, Rhythms, lay_out, retime_database, source_beats
+from heartlm.ecg.retime import lay_out, retime_database, source_beats
 from heartlm.ecg.simulator import SimulationConfig, simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
@@ -74,7 +75,7 @@ def test_beats_stand_where_the_plan_says(simulated: Path) -> None:
     assert annotations is not None
     symbol = np.where(annotations.beat_classes() == 0, "N", "").astype("<U1")
     known = Annotations(annotations.rate_hz, annotations.sample, symbol)
-    plan = [Beat(1.0 + 0.7 * place, NORMAL, OWN) for place in range(60)]
+    plan = [PlannedBeat(1.0 + 0.7 * place, NORMAL, OWN) for place in range(60)]
     signal, position = lay_out(plan, recording.signal(leads=[0])[0], known, 0, np.random.default_rng(0))
     np.testing.assert_array_equal(position, [round(beat.at_s * annotations.rate_hz) for beat in plan])
     size = np.abs(signal - np.median(signal))
@@ -85,7 +86,7 @@ def test_beats_stand_where_the_plan_says(simulated: Path) -> None:
 
 def test_tachycardia_is_fast_steady_and_atrial() -> None:
     intervals_s = 0.8 + 0.03 * np.sin(np.arange(400))
-    rhythms = Rhythms(intervals_s, False, np.random.default_rng(1))
+    rhythms = PatientRhythms(intervals_s, False, np.random.default_rng(1))
     rhythms.sinus(20)
     first = len(rhythms.beats)
     rhythms.incessant = 0.0
@@ -98,7 +99,7 @@ def test_tachycardia_is_fast_steady_and_atrial() -> None:
 
 
 def test_sinus_tachycardia_is_normal_and_comes_slowly() -> None:
-    rhythms = Rhythms(np.full(400, 0.8), False, np.random.default_rng(2))
+    rhythms = PatientRhythms(np.full(400, 0.8), False, np.random.default_rng(2))
     rhythms.sinus_tachycardia()
     interval_s = np.diff([beat.at_s for beat in rhythms.beats])
     assert {beat.symbol for beat in rhythms.beats} == {NORMAL}

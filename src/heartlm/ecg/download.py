@@ -9,17 +9,17 @@ files that verified stay, and the same call later fetches only the others.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 from urllib.parse import quote
 
 from heartlm.ecg import catalogue
 from heartlm.ecg.transfer import Fetched, RefusedError, Retry, Transfer
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file
+from heartlm.progress import Measure, track
 
 PHYSIONET_FILES_URL = "https://physionet.org/files/"
 CHECKSUMS = "SHA256SUMS.txt"
@@ -64,32 +64,6 @@ class DownloadError(HeartlmError):
         )
 
 
-class Listener(Protocol):
-    """Told of a download's progress; `received` is called from several threads."""
-
-    def started(self, num_files: int) -> None:
-        """The list of files is known."""
-
-    def received(self, num_bytes: int) -> None:
-        """Some bytes of some file came in."""
-
-    def finished(self, name: str, outcome: Fetched) -> None:
-        """A file is there and verified, or was given up."""
-
-
-class Silent:
-    """The listener that says nothing."""
-
-    def started(self, num_files: int) -> None:
-        """Ignore it."""
-
-    def received(self, num_bytes: int) -> None:
-        """Ignore it."""
-
-    def finished(self, name: str, outcome: Fetched) -> None:
-        """Ignore it."""
-
-
 def download_database(
     name: str,
     folder: Path,
@@ -98,7 +72,6 @@ def download_database(
     workers: int = 4,
     records: Sequence[str] | None = None,
     retry: Retry | None = None,
-    listener: Listener | None = None,
 ) -> DownloadSummary:
     """Fetch the catalogue's database `name` into `folder`.
 
@@ -110,7 +83,6 @@ def download_database(
         records: fetch only these recordings, and the documents at the top; RECORDS and SHA256SUMS.txt in `folder` then
             list these alone.
         retry: what to do about cut connections, server errors and wrong bytes.
-        listener: told of the progress.
 
     Raises:
         DownloadError: some files never arrived or never verified; all others are in `folder`.
@@ -121,22 +93,31 @@ def download_database(
     if workers < 1:
         raise HeartlmError(f"workers is {workers}, expected 1 or more")
     folder = Path(folder)
-    listener = listener or Silent()
     site = f"{base_url.rstrip('/')}/{info.physionet_path}"
-    transfer = Transfer(retry or Retry(), listener.received)
+    transfer = Transfer(retry or Retry())
     checksums = _checksums(transfer, site)
-    records_text = _records(transfer, site)
+    try:
+        records_text = transfer.text(f"{site}/{RECORDS}")
+    except RefusedError:  # the database has no list of recordings
+        records_text = ""
     if records is not None:
-        available = _recordings(checksums, records_text.split())
+        # a recording is what RECORDS lists, its folders aside, or what has a header
+        listed = (entry for entry in records_text.split() if not entry.endswith("/"))
+        available = list(
+            dict.fromkeys((*listed, *(_recording_of(file) for file in checksums if file.endswith(".hea"))))
+        )
         chosen = _choose(records, available, info.name)
         checksums = _restrict(checksums, set(chosen), set(available))
         records_text = "".join(f"{record}\n" for record in chosen)
-    _refuse_linked_folders(folder, checksums)
-    listener.started(len(checksums))
-    summary = _fetch_all(transfer, site, folder, checksums, workers, listener)
+    for parent in {parent for file in checksums for parent in PurePosixPath(file).parents}:
+        if str(parent) != "." and (folder / parent).is_symlink():
+            raise HeartlmError(f"{folder / parent}: is a symbolic link, which a download does not follow; remove it")
+    summary = _fetch_all(transfer, site, folder, checksums, workers)
     if RECORDS not in checksums and records_text:
-        _write_text(folder / RECORDS, records_text)
-    _write_text(folder / CHECKSUMS, "".join(f"{digest} {file}\n" for file, digest in checksums.items()))
+        with atomic_file(folder / RECORDS) as stream:
+            stream.write(records_text)
+    with atomic_file(folder / CHECKSUMS) as stream:
+        stream.writelines(f"{digest} {file}\n" for file, digest in checksums.items())
     if summary.failed:
         raise DownloadError(summary)
     return summary
@@ -165,30 +146,10 @@ def _checksums(transfer: Transfer, site: str) -> dict[str, str]:
     return checksums
 
 
-def _refuse_linked_folders(folder: Path, files: Iterable[str]) -> None:
-    for parent in {parent for file in files for parent in PurePosixPath(file).parents}:
-        if str(parent) != "." and (folder / parent).is_symlink():
-            raise HeartlmError(f"{folder / parent}: is a symbolic link, which a download does not follow; remove it")
-
-
-def _records(transfer: Transfer, site: str) -> str:
-    """Fetch the list of recordings; empty where a database has none."""
-    try:
-        return transfer.text(f"{site}/{RECORDS}")
-    except RefusedError:
-        return ""
-
-
 def _recording_of(file: str) -> str:
     """The path of a file up to the first dot of its name: `"training/A00001.hea"` → `"training/A00001"`."""
     path = PurePosixPath(file)
     return str(path.with_name(path.name.partition(".")[0] or path.name))
-
-
-def _recordings(files: Iterable[str], listed: Iterable[str]) -> list[str]:
-    """Every recording's path, once: those in RECORDS (its folders aside) and those with a header."""
-    with_header = (_recording_of(file) for file in files if file.endswith(".hea"))
-    return list(dict.fromkeys((*(entry for entry in listed if not entry.endswith("/")), *with_header)))
 
 
 def _choose(wanted: Sequence[str], available: Sequence[str], database: str) -> list[str]:
@@ -212,9 +173,7 @@ def _restrict(checksums: dict[str, str], chosen: set[str], available: set[str]) 
     return {file: digest for file, digest in checksums.items() if wanted(file)}
 
 
-def _fetch_all(
-    transfer: Transfer, site: str, folder: Path, checksums: dict[str, str], workers: int, listener: Listener
-) -> DownloadSummary:
+def _fetch_all(transfer: Transfer, site: str, folder: Path, checksums: dict[str, str], workers: int) -> DownloadSummary:
     outcomes: dict[str, Fetched] = {}
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="download") as pool:
         running = {
@@ -222,9 +181,11 @@ def _fetch_all(
             for file, digest in checksums.items()
         }
         try:
-            for future in as_completed(running):
+            megabytes = Measure[Future[Fetched]](
+                len(running), lambda _: 1.0, lambda future: future.result().num_bytes / 1e6, "MB"
+            )
+            for future in track(as_completed(running), len(running), "download", megabytes):
                 outcomes[running[future]] = future.result()
-                listener.finished(running[future], future.result())
         except BaseException:
             transfer.stop()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -238,8 +199,3 @@ def _fetch_all(
         num_bytes=sum(outcome.num_bytes for outcome in outcomes.values()),
         failed=tuple(failed),
     )
-
-
-def _write_text(path: Path, text: str) -> None:
-    with atomic_file(path) as stream:
-        stream.write(text)

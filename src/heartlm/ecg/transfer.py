@@ -8,9 +8,8 @@ it is right the file gets its final name, else the bytes are thrown away and fet
 from __future__ import annotations
 
 import os
-import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -72,10 +71,8 @@ class _StoppedError(Exception):
 class Transfer:
     """Fetches files, from any number of threads."""
 
-    def __init__(self, retry: Retry, on_bytes: Callable[[int], None] = lambda num_bytes: None) -> None:
-        """Prepare; `on_bytes` is told, from any thread, how many bytes came in."""
+    def __init__(self, retry: Retry) -> None:
         self.retry = retry
-        self.on_bytes = on_bytes
         self._stop = threading.Event()
         self._local = threading.local()
 
@@ -134,7 +131,6 @@ class Transfer:
             try:
                 for received in self._receive(url, part):
                     num_bytes += received
-                    self.on_bytes(received)
             except RefusedError as error:
                 return Fetched(num_bytes, failure=str(error))
             except (_BrokenError, requests.RequestException) as error:
@@ -156,10 +152,11 @@ class Transfer:
             if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 return  # nothing is missing, or the bytes are another file's: the checksum tells
             continues = response.status_code == HTTPStatus.PARTIAL_CONTENT
-            if continues and _first_byte(response) != offset:
+            if continues and not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
                 part.unlink()
                 raise _BrokenError("the server sent another range than it was asked for")
-            length = _content_length(response)
+            stated = response.headers.get("Content-Length", "")
+            length = int(stated) if stated.isdigit() and "Content-Encoding" not in response.headers else None
             with part.open("ab" if continues else "wb") as stream:
                 for chunk in response.iter_content(_CHUNK_BYTES):
                     if self._stop.is_set():
@@ -196,16 +193,6 @@ class Transfer:
 
 def _length(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _content_length(response: requests.Response) -> int | None:
-    text = response.headers.get("Content-Length", "")
-    return int(text) if text.isdigit() and "Content-Encoding" not in response.headers else None
-
-
-def _first_byte(response: requests.Response) -> int | None:
-    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return int(match.group(1)) if match else None
 
 
 def _explain(error: Exception) -> str:
