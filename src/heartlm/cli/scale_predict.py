@@ -200,7 +200,7 @@ def _predictor(
 ) -> Predictor:
     from heartlm.distributed.allreduce import AllReduceFit
     from heartlm.scaling.cell import load_measurements
-    from heartlm.scaling.hardware import load_hardware, network_of, notes_on
+    from heartlm.scaling.hardware import load_hardware, network_of
     from heartlm.scaling.predict import Predictor
 
     measurements = load_measurements(existing(study, "folder of a study"))
@@ -214,8 +214,8 @@ def _predictor(
         most_measured=most,
         supply_tokens_per_s=supply,
         prefetch=prefetch,
-        most_per_node=hardware.devices_per_node if hardware else None,
-        notes=notes_on(hardware, measurements),
+        most_per_node=hardware.facts.get("devices_per_node") if hardware else None,
+        notes=hardware.notes(measurements) if hardware else (),
     )
 
 

@@ -72,20 +72,18 @@ class Hardware:
         """Its links; a latency that is not known counts as none, see `notes`."""
         return Network(self._link("within_node"), self._link("between_nodes"))
 
-    @property
-    def devices_per_node(self) -> int | None:
-        """Ranks that find a device of their own on one node; None where not known."""
-        return self.facts.get("devices_per_node")
-
-    def notes(self) -> list[str]:
-        """What whoever uses its figures must know."""
-        unknown = [name for name in ("within_node", "between_nodes") if f"{name}_bytes_per_s" in self.facts]
-        unknown = [name.replace("_", " ") for name in unknown if f"{name}_latency_s" not in self.facts]
-        if not unknown:
-            return []
-        return [
-            f"{self.name}: the latency {' and '.join(unknown)} is not published and counts as none; rates are peaks"
-        ]
+    def notes(self, measurements: Iterable[Measurement] = ()) -> list[str]:
+        """What must be said of predictions for it from `measurements`, which may be those of another machine."""
+        found = []
+        rates = [name for name in ("within_node", "between_nodes") if f"{name}_bytes_per_s" in self.facts]
+        if unknown := [name.replace("_", " ") for name in rates if f"{name}_latency_s" not in self.facts]:
+            places = " and ".join(unknown)
+            found.append(f"{self.name}: the latency {places} is not published and counts as none; rates are peaks")
+        device = self.facts.get("device")
+        good = [each.environment.get("device", "a machine without a name") for each in measurements if not each.failed]
+        if device is not None and (others := sorted({str(other) for other in good} - {device})):
+            found.append(f"computing is as fast as measured on {', '.join(others)}, not as on {device}")
+        return found
 
     def _link(self, where: str) -> Link | None:
         rate = self.facts.get(f"{where}_bytes_per_s")
@@ -167,16 +165,3 @@ def network_of(
     errors, ranks = [fit.median_error for fit in widest.values()], [fit.world_size for fit in widest.values()]
     links = {name: link_of(fit) for name, fit in widest.items()}
     return replace(network, **links), max(errors, default=0.0), math.prod(ranks)
-
-
-def notes_on(hardware: Hardware | None, measurements: Iterable[Measurement]) -> list[str]:
-    """What must be said of predictions for `hardware` from `measurements`, which may be those of another machine."""
-    if hardware is None:
-        return []
-    device = hardware.facts.get("device")
-    others = {
-        str(each.environment.get("device", "a machine without a name")) for each in measurements if each.failed is None
-    } - {device}
-    if device is None or not others:
-        return hardware.notes()
-    return [*hardware.notes(), f"computing is as fast as measured on {', '.join(sorted(others))}, not as on {device}"]

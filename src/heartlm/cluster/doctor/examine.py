@@ -48,17 +48,14 @@ def examine(
         for name, check in checks.items():
             try:
                 section = check(context)
-            except ModuleNotFoundError as error:
-                section = _failed(f"left out: {error.name} is not installed")
             except Exception as error:  # whatever is wrong with the machine, the other checks still help
-                section = _failed(f"not known: {str(error) or type(error).__name__}")
+                reason = f"not known: {str(error) or type(error).__name__}"
+                if isinstance(error, ModuleNotFoundError):
+                    reason = f"left out: {error.name} is not installed"
+                line = " ".join(reason.split())
+                section = Section([line], {"error": line})
             context.facts[name] = section.facts
             yield name, section
-
-
-def _failed(reason: str) -> Section:
-    line = " ".join(reason.split())
-    return Section([line], {"error": line})
 
 
 def most_worth_changing(sections: Mapping[str, Section]) -> list[Advice]:
@@ -72,5 +69,5 @@ def as_json(sections: Mapping[str, Section]) -> dict[str, Any]:
     return {
         "heartlm": __version__,
         "checks": {name: {"lines": section.lines, **section.facts} for name, section in sections.items()},
-        "advice": [advice.to_json() for advice in most_worth_changing(sections)],
+        "advice": [vars(advice) for advice in most_worth_changing(sections)],
     }

@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -30,7 +31,9 @@ def check_versions(context: Context) -> Section:
         nccl = f", NCCL {facts['nccl']}" if facts["nccl"] else ""
         lines[0] += f", torch {facts['torch']} (CUDA {facts['torch_cuda'] or 'none'}{nccl})"
         advice = mismatches(facts, context.fact("devices", "gpus", []), context.fact("devices", "driver_cuda"))
-    required = _required()
+    required: list[str] = []
+    with suppress(metadata.PackageNotFoundError):  # run from a checkout that is not installed
+        required = metadata.requires("heartlm") or []
     if (wrong := _outside(required, facts.get("torch"))) is not None:
         lines.append(wrong)
     facts["missing_extras"] = missing = {
@@ -73,14 +76,6 @@ def mismatches(facts: dict[str, Any], gpus: Sequence[Any], driver_cuda: Sequence
     return []
 
 
-def _required() -> list[str]:
-    """What heartlm asks for, in the words of its metadata; nothing where it was not installed."""
-    try:
-        return metadata.requires("heartlm") or []
-    except metadata.PackageNotFoundError:
-        return []
-
-
 def _outside(required: Sequence[str], torch: str | None) -> str | None:
     asked = next((line for line in required if re.match(r"torch\b", line)), None)
     if asked is None or torch is None:
@@ -97,15 +92,7 @@ def _numbers(version: str) -> list[int]:
 def _missing(required: Sequence[str], extra: str) -> list[str]:
     """Packages of `extra` that are not installed."""
     names = [re.split(r"[<>=;\[ ]", line)[0] for line in required if re.search(rf"extra == ['\"]{extra}['\"]", line)]
-    return [name for name in names if not _installed(name)]
-
-
-def _installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+    return [name for name in names if not any(metadata.distributions(name=name))]
 
 
 def check_kernels(context: Context) -> Section:

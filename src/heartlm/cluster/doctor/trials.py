@@ -8,7 +8,6 @@ they differ by is the noise of this machine, and a gain has to be more than that
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ from heartlm.cluster.doctor.storage import reading_advice, small_corpus
 from heartlm.distributed.allreduce import RANK_VARIABLES
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError, needs
+from heartlm.files import read_json, read_json_lines
 
 STEPS, QUICK_STEPS = 14, 8
 LIMIT_S = 180
@@ -63,31 +63,26 @@ def check_trials(context: Context) -> Section:
         return Section(["left out under torchrun, whose ranks hold the cores: call heartlm doctor alone"])
     num_gpus = int(context.fact("versions", "torch_sees_gpus", 0))
     windows, steps = WINDOWS["gpu" if num_gpus else "cpu"], QUICK_STEPS if context.quick else STEPS
-    runs = _Runs(context.scratch, small_corpus(context.scratch), windows, steps)
-    first = runs.measure(AS_IT_IS)
-    outcomes: list[dict[str, Any]] = []
+    first = trained(AS_IT_IS, context.scratch, windows, steps)
+    outcomes = list[dict[str, Any]]()
     for trial in trials(context, num_gpus, first["num_threads"]):
-        outcomes.append(_outcome(trial, runs))
-    last = first if context.quick else runs.measure(AS_IT_IS)
+        outcomes.append({"what": trial.what, "how": trial.how, "kind": trial.kind})
+        try:
+            outcomes[-1]["step_s"] = trained(trial, context.scratch, windows, steps)["step_s"]
+        except HeartlmError as error:
+            outcomes[-1]["error"] = str(error)
+    last = first if context.quick else trained(AS_IT_IS, context.scratch, windows, steps)
     step_s = min(first["step_s"], last["step_s"])
     section = summary(step_s, abs(first["step_s"] - last["step_s"]) / step_s, first["num_threads"], outcomes)
     section.advice.extend(reading_advice(context.facts.get("storage", {}), step_s, windows))
     return section
 
 
-def _outcome(trial: Trial, runs: _Runs) -> dict[str, Any]:
-    """What the trial took; one that fails says why."""
-    outcome: dict[str, Any] = {"what": trial.what, "how": trial.how, "kind": trial.kind}
-    try:
-        return outcome | {"step_s": runs.measure(trial)["step_s"]}
-    except HeartlmError as error:
-        return outcome | {"error": str(error)}
-
-
 def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]:
     """What is worth trying on this machine, beside `num_threads` threads of one process."""
     cores = int(context.fact("processors", "usable_cores", 1))
-    ranks = _power_of_two(num_gpus if num_gpus else min(8, cores))
+    places = num_gpus or max(1, min(8, cores))
+    ranks = 1 << (places.bit_length() - 1)  # a power of two, which divides the batch
     if ranks > 1:
         where = "a GPU" if num_gpus else "cores"
         command = f"torchrun --standalone --nproc-per-node {ranks} -m heartlm pretrain …"
@@ -118,10 +113,6 @@ def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]
         yield Trial("compile the blocks of the model", "--compile", "compile", ("--compile",))
 
 
-def _power_of_two(most: int) -> int:
-    return 1 << (max(1, most).bit_length() - 1)
-
-
 def summary(step_s: float, noise: float, num_threads: int, outcomes: list[dict[str, Any]]) -> Section:
     """Lines and advice from what the trials took; `noise` is the share that two equal ones differed by."""
     lines = [f"a step as it is, with {num_threads} thread(s): {1e3 * step_s:.0f} ms"]
@@ -141,49 +132,36 @@ def summary(step_s: float, noise: float, num_threads: int, outcomes: list[dict[s
     return Section(lines, facts, list(best.values()))
 
 
-def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    """The line that tells why a training failed, among those of torchrun."""
-    lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode} and said nothing"]
-    return next((line for line in lines if line.startswith("heartlm ") or "Error: " in line), lines[-1])
+def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, Any]:
+    """Train on a small corpus; median seconds of a step, the warm-up left out, and threads of a rank.
 
-
-class _Runs:
-    """Starts trainings and reads what they report."""
-
-    def __init__(self, scratch: Path, corpus: Path, windows: int, steps: int) -> None:
-        self._scratch, self._num = scratch, 0
-        every = 10**6
-        settings = {"corpus": corpus, "batch-size": windows, "steps": steps, "log-every": steps}
-        settings |= {"validate-every": every, "checkpoint-every": every}
-        self._words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-
-    def measure(self, trial: Trial) -> dict[str, Any]:
-        """Median seconds of a step, the warm-up left out, and threads of a rank.
-
-        Raises:
-            HeartlmError: the training failed, or took too long.
-        """
-        self._num += 1
-        out = self._scratch / f"trial-{self._num}"
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(trial.num_ranks)]
-        command = [sys.executable, *(launcher if trial.num_ranks > 1 else []), "-m", "heartlm", "pretrain"]
-        changed = trial.variables or {}
-        kept = {name: value for name, value in os.environ.items() if name not in (*changed, *RANK_VARIABLES)}
-        environment = kept | {name: value for name, value in changed.items() if value}
-        try:
-            done = subprocess.run(
-                [*command, *self._words, "--out", str(out), *trial.words],
-                capture_output=True,
-                text=True,
-                env=environment,
-                timeout=LIMIT_S,
-            )
-        except subprocess.TimeoutExpired:
-            raise HeartlmError(f"not done within {LIMIT_S} s") from None
+    Raises:
+        HeartlmError: the training failed, or took too long.
+    """
+    out, never = scratch / "trial", 10**6
+    settings = {"corpus": small_corpus(scratch), "batch-size": windows, "steps": steps, "log-every": steps}
+    settings |= {"validate-every": never, "checkpoint-every": never, "out": out}
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(trial.num_ranks)]
+    command = [sys.executable, *(launcher if trial.num_ranks > 1 else []), "-m", "heartlm", "pretrain"]
+    changed = trial.variables or {}
+    kept = {name: value for name, value in os.environ.items() if name not in (*changed, *RANK_VARIABLES)}
+    try:
+        done = subprocess.run(
+            [*command, *(f"--{name}={value}" for name, value in settings.items()), *trial.words],
+            capture_output=True,
+            text=True,
+            env=kept | {name: value for name, value in changed.items() if value},
+            timeout=LIMIT_S,
+        )
         if done.returncode != 0:
-            raise HeartlmError(_reason(done))
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        train = next(line for line in reversed(lines) if line["split"] == "train")
-        threads = json.loads((out / "environment.json").read_text(encoding="utf-8"))["num_threads"]
-        shutil.rmtree(out, ignore_errors=True)
+            lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode} and no output"]
+            telling = (line for line in lines if line.startswith("heartlm ") or "Error: " in line)
+            raise HeartlmError(next(telling, lines[-1]))  # torchrun prints many more lines
+        metrics, _ = read_json_lines(out / "metrics.jsonl")
+        train = next(line for line in reversed(metrics) if line["split"] == "train")
+        threads = read_json(out / "environment.json")["num_threads"]
         return {"step_s": float(train["step_median_s"]), "num_threads": int(threads)}
+    except subprocess.TimeoutExpired:
+        raise HeartlmError(f"not done within {LIMIT_S} s") from None
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
