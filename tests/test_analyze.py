@@ -144,3 +144,13 @@ def test_what_cannot_be_analysed_is_listed(
     assert "1 recordings analysed, 1 left out" in out
     assert main(["analyze", str(folder / "torn"), "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_recording_unlike_those_learned_from_is_said_to_be_so(analyst: Analyst, findings: list[Findings]) -> None:
+    assert not any(found.unlike for found in findings)
+    signals = findings[0].recording.signal(0, 60 * 250)
+    found = analyst.analyze(recording_of(np.float32(1000) * signals))  # microvolts that a header calls millivolts
+    assert any("mV" in line for line in found.unlike)
+    assert found.summary()["unlike"] == "; ".join(found.unlike)
+    noise = np.random.default_rng(0).normal(0, 0.3, (1, 60 * 250)).astype(np.float32)
+    assert any("codes" in line for line in analyst.analyze(recording_of(noise)).unlike)

@@ -27,6 +27,7 @@ import heartlm
 from heartlm.analysis.events import beat_events, in_order, second_events
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
 from heartlm.analysis.signal_quality import best_leads, lead_quality
+from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.corpus.sources import PREFERRED_LEADS
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import runs
@@ -65,6 +66,7 @@ class _Block:
     probability: NDArray[np.float32]
     seconds: NDArray[np.float64]
     quality: NDArray[np.float32]
+    measures: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ class Analyst:
         probability = np.concatenate([block.probability for block in blocks])
         seconds = np.concatenate([block.seconds for block in blocks])
         quality = np.concatenate([block.quality for block in blocks], axis=1)
-        return self._findings(recording, leads, sample, probability, seconds, quality)
+        apart = unlike(np.concatenate([block.measures for block in blocks]))
+        return replace(self._findings(recording, leads, sample, probability, seconds, quality), unlike=apart)
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> _Block:
         """Judge the samples `start` to `stop`."""
@@ -139,7 +142,7 @@ class Analyst:
         quality = np.stack([lead.quality for lead in of_leads])
         sample = _voted([lead.sample for lead in of_leads], quality, rate_hz)
         beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
-        probability = self._class_probabilities(beats, signals, quality)
+        probability, measures = self._class_probabilities(beats, signals, quality)
         seconds = self._seconds(beats, signals[0])
         piece = round(QUALITY_S * rate_hz)
         own, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
@@ -150,27 +153,37 @@ class Analyst:
             probability[own],
             seconds[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces],
+            measures,
         )
 
     def _class_probabilities(
         self, beats: Annotations, signals: NDArray[np.float32], quality: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        """Probability of each class at each beat, leads weighed by their quality; float32 `[num_beats, 4]`."""
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Judge beats.
+
+        Returns:
+            Probability of each class at each beat, leads weighed by their quality, float32 `[num_beats, 4]`; and of
+            the best lead `measures_of_beats`.
+        """
         model, info = self.beats.model, self.beats.info
+        measures = np.empty((0, len(USUAL)))
         total = np.zeros((beats.num_beats, len(info.classes)), np.float32)
         if beats.num_beats < 2:
             total[:, 0] = 1  # one beat has no interval, and is called N
-            return total
+            return total, measures
         piece = beats.sample // round(QUALITY_S * beats.rate_hz)
         for lead in range(len(signals)):
             if np.nanmin(signals[lead], initial=np.inf) >= np.nanmax(signals[lead], initial=-np.inf):
                 continue  # flat or without a valid sample here
-            tokens = self._tokenizers[0].encode(Lead(beats, signals[lead]))
+            read = Lead(beats, signals[lead])
+            tokens = self._tokenizers[0].encode(read)
+            if not len(measures):
+                measures = measures_of_beats(self._tokenizers[0], read, tokens)
             if tokens.num_tokens:
                 answer = token_probabilities(model, tokens.codes, info.window, overlap=lead == 0)
                 total += answer[nearest(tokens.sample, beats.sample)] * (quality[lead, piece][:, None] + 1e-3)
         total[total.sum(axis=1) == 0, 0] = 1
-        return np.asarray(total / total.sum(axis=1, keepdims=True))
+        return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
 
     def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
         """Probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""

@@ -96,6 +96,7 @@ class Findings:
         quality: share of each piece of `QUALITY_S` that can be read, float32 `[num_analysed_leads, num_pieces]`.
         notes: what was left out or looks doubtful, and why, one line each.
         made_by: names, versions and content hashes of what made the findings.
+        unlike: what sets the recording apart from those that the models learned from, one line each.
     """
 
     recording: Recording
@@ -107,6 +108,7 @@ class Findings:
     quality: NDArray[np.float32]
     notes: tuple[str, ...] = ()
     made_by: dict[str, str] = field(default_factory=dict)
+    unlike: tuple[str, ...] = ()
 
     @property
     def num_beats(self) -> int:
@@ -150,6 +152,7 @@ class Findings:
             "patient": recording.patient_id,
             "duration_s": round(recording.duration_s, 3),
             "leads": [recording.lead_names[lead] for lead in self.leads],
+            "unlike": "; ".join(self.unlike),
             "readable_share": round(1 - self.seconds_of("unreadable") / max(recording.duration_s, 1e-9), 4),
             "num_beats": self.num_beats,
             "beats": {name: of_class.get(name, 0) for name in "NSVF"},

@@ -13,7 +13,7 @@ from heartlm.analysis.findings import Findings
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.files import atomic_file
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def write_findings(findings: Findings, folder: Path, page: str | None = None) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -77,6 +79,8 @@ def _one(options: AnalyzeOptions) -> int:
     summary = _analysed(options, _analyst(options), recording, lambda blocks: track(blocks, len(blocks), record_id))
     beats = "  ".join(f"{name} {count:,}" for name, count in summary["beats"].items() if count)
     print(f"{database.name}/{record_id}, leads {', '.join(summary['leads'])}: {summary['num_beats']:,} beats  {beats}")
+    if summary["unlike"]:
+        print(f"  unlike the recordings that the models learned from, expect more errors: {summary['unlike']}")
     for kind, count in summary["events"].items():
         if count:
             print(f"  {kind}: {count:,} ({summary['seconds'][kind]:,.0f} s): {KINDS[kind]}")
@@ -105,6 +109,8 @@ def _folder(options: AnalyzeOptions, processes: int) -> int:
     table = options.out / "summary.csv"
     write_rows(table, rows)
     print(f"{len(rows):,} recordings analysed, {len(failed):,} left out")
+    if apart := sum(bool(row["unlike"]) for row in rows):
+        print(f"{apart:,} unlike those that the models learned from, expect more errors there: column unlike")
     print(table)
     return 0
 
@@ -120,12 +126,21 @@ def _outcomes(options: AnalyzeOptions, record_ids: Sequence[str], processes: int
     from heartlm.corpus.processes import AHEAD, in_order
 
     # Spawned, not forked: a forked process that computes with torch can hang.
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_start, initargs=(options,))
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _start_process, (options, os.getpid()))
     yield from in_order(pool, _try, record_ids, AHEAD * processes, "analyses")
 
 
 _job: tuple[AnalyzeOptions, Any, Any] | None = None
 """Of a process that analyses recordings of a folder: options, database, models."""
+
+
+def _start_process(options: AnalyzeOptions, parent: int) -> None:
+    from heartlm.corpus.processes import end_with_parent
+
+    # An interrupt ends this process at once and without a traceback: what it was writing is atomic.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    end_with_parent(parent)
+    _start(options)
 
 
 def _start(options: AnalyzeOptions) -> None:

@@ -101,10 +101,15 @@ def _begin_process(parent: int, places: Any, cores: Sequence[int]) -> None:
     Schedulers may pack busy processes on few cores; one core for each makes their number count.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(parent)
+    if cores:
+        os.sched_setaffinity(0, {cores[places.get()]})
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when the process `parent`, which started it, ends; Linux only."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
-    if cores:
-        os.sched_setaffinity(0, {cores[places.get()]})

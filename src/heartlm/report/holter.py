@@ -75,6 +75,7 @@ def context(findings: Findings) -> dict[str, Any]:
         "has_signal": recording.has_signal,
         "quality": charts.quality(findings),
         "notes": findings.notes,
+        "unlike": findings.unlike,
         "made_by": findings.made_by,
     }
 

@@ -1,0 +1,78 @@
+"""Whether a recording is like those that the shipped models learned from, by measures that have names.
+
+A wrong sampling rate or unit in a header, noise, pulse waves and clipped signals give beats that the codebooks of the
+beat tokenizer cannot rebuild, or widths, rates and amplitudes that no patient of the training data has.
+`benchmarks/unlike.py` measures the limits on patients that the codebooks were not fitted on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
+from heartlm.tokenizers.beat import BeatTokenizer
+
+Floats = NDArray[np.float64]
+
+BEATS_OF_BLOCK, FEWEST_BEATS = 256, 5
+"""At most so many beats of a block are measured, evenly spread; recordings with fewer beats are not judged."""
+
+
+class Usual(NamedTuple):
+    """The range in which the median of a measure over beats is usual."""
+
+    low: float
+    high: float
+    text: str
+
+
+USUAL = {
+    "waveform error": Usual(0, 0.10, "{:.2f} of the height of beats is lost in their codes"),
+    "relative waveform error": Usual(0, 0.60, "{:.2f} of the root mean square of beats is lost in their codes"),
+    "QRS width": Usual(0, 0.13, "QRS complexes of {:.3f} s"),
+    "amplitude": Usual(0.1, 20, "beats of {:.3g} mV"),
+    "heart rate": Usual(45, 150, "{:.0f} beats a minute"),
+}
+
+
+def measures_of_beats(tokenizer: Tokenizer, lead: Lead, tokens: Tokens) -> Floats:
+    """The measures of `USUAL` of some beats of a lead, evenly spread.
+
+    Returns:
+        float64 `[num_measured, len(USUAL)]`, NaN where unknown; nothing if the tokenizer has no codebooks of waveforms.
+    """
+    if not isinstance(tokenizer, BeatTokenizer) or tokenizer.quantizer is None or tokens.num_tokens < 2:
+        return np.empty((0, len(USUAL)))
+    chosen = np.arange(0, tokens.num_tokens - 1, -(-tokens.num_tokens // BEATS_OF_BLOCK))
+    beats = lead.annotations
+    some = replace(beats, sample=beats.sample[chosen], symbol=beats.symbol[chosen])
+    shape = tokenizer.waveforms(replace(lead, annotations=some)).shape
+    lost = shape - tokenizer.quantizer.decode(tokenizer.quantizer.encode(shape))
+    error, size = (np.sqrt(np.mean(each.astype(np.float64) ** 2, axis=1)) for each in (lost, shape))
+    width_s = np.full(len(chosen), np.nan)
+    if "qrs_width" in tokenizer.comparisons:
+        log_width = tokenizer.decode_comparisons(tokens.codes[chosen])[:, tokenizer.comparisons.index("qrs_width")]
+        width_s = np.exp(log_width.astype(np.float64))
+    rate_bpm = 60 * beats.rate_hz / np.maximum(np.diff(beats.sample)[chosen], 1)
+    return np.stack([error, error / np.maximum(size, 1e-6), width_s, tokens.scale_mv[chosen], rate_bpm], axis=1)
+
+
+def medians(measures: Floats) -> dict[str, float]:
+    """The median of each measure over beats; none of fewer than `FEWEST_BEATS` beats."""
+    if len(measures) < FEWEST_BEATS - 1:
+        return {}
+    found = zip(USUAL, np.nanmedian(measures, axis=0).tolist(), strict=True)
+    return {name: value for name, value in found if not np.isnan(value)}
+
+
+def unlike(measures: Floats) -> tuple[str, ...]:
+    """What sets a recording apart from those that the models learned from, one line each; none of a usual one."""
+    return tuple(
+        f"{USUAL[name].text.format(value)} ({USUAL[name].low:g} to {USUAL[name].high:g} is usual)"
+        for name, value in medians(measures).items()
+        if not USUAL[name].low <= value <= USUAL[name].high
+    )
