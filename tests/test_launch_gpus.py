@@ -11,7 +11,7 @@ import pytest
 
 from heartlm.cluster import gpus
 from heartlm.cluster.gpus import MASK, visible_gpus
-from heartlm.scaling.cell import Cell
+from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.local import LocalTrainer
 
 UUIDS = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-e3b0c442-98fc-1c14-9afb-f4c8996fb924"]
@@ -60,7 +60,7 @@ def test_copies_of_a_study_get_gpus_of_the_inherited_mask(
     trainer = LocalTrainer("cuda", timeout_s=60.0)
     stage = cast(Any, f"{__name__}:note_mask")
     fields = [{"path": str(tmp_path / f"copy-{copy}")} for copy in range(3)]
-    reason, _ = trainer.train(Cell(stage, "tiny", 32, copies=3), fields, tmp_path / "logs")
+    reason, _ = trainer.train(StudyCell(stage, "tiny", 32, copies=3), fields, tmp_path / "logs")
     assert reason is None
     shown = [(tmp_path / f"copy-{copy}").read_text() for copy in range(3)]
     assert shown == [mask[0], mask[1], mask[0]]

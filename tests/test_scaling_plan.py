@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from heartlm.cli.main import main
 from heartlm.cluster.campaign.campaign import load_campaign
 from heartlm.errors import HeartlmError
-from heartlm.scaling.cell import PARTS, Cell, Measurement
+from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.scaling.plan.allot import least_end, plan
 from heartlm.scaling.plan.exact import soonest
 from heartlm.scaling.plan.plan_file import load_plan
@@ -210,8 +210,8 @@ def test_times_come_from_the_most_special_entry(tmp_path: Path):
 
 
 def test_times_come_from_predictions_and_from_measurements(tmp_path: Path):
-    def cell(ranks: int, window: int) -> Cell:
-        return Cell("pretrain", "all", window, ranks=ranks)
+    def cell(ranks: int, window: int) -> StudyCell:
+        return StudyCell("pretrain", "all", window, ranks=ranks)
 
     rates = {(1, 128): 1e4, (2, 128): 1.8e4, (1, 256): 9e3}
     predictions = [{"cell": vars(cell(*key)), "tokens_per_s": rate} for key, rate in rates.items()]

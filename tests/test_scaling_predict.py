@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from heartlm.cli.main import main
 from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
-from heartlm.scaling.cell import PARTS, Cell, Measurement
+from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.scaling.explain import supplied_speedup
 from heartlm.scaling.grid import Resources, grid_of
 from heartlm.scaling.hardware import known_hardware, load_hardware, measured_hardware
 from heartlm.scaling.network import Link, Network, bucket_bytes, link_of
 from heartlm.scaling.predict import Prediction, Predictor, scaled
 from heartlm.scaling.simulate import RankWork, Supply, Surroundings, simulate, typical_s
-from heartlm.scaling.study import StudyConfig
+from heartlm.scaling.study import ScalingStudyConfig
 from heartlm.scaling.validate import validate
 
 seconds = st.floats(1e-4, 1.0)
@@ -158,7 +158,7 @@ def test_buckets_hold_all_gradients(num_bytes: float, cap_mb: float):
 # --- predictions from measurements ----------------------------------------------------------------------------------
 
 
-def measurement(cell: Cell, compute_s: float, repeat: int = 0, **other: Any) -> Measurement:
+def measurement(cell: StudyCell, compute_s: float, repeat: int = 0, **other: Any) -> Measurement:
     """A training of `cell` whose every step is alike, of 1 M parameters."""
     parts = dict.fromkeys((f"{name}_s" for name in PARTS), 0.0) | {"compute_s": compute_s, "optimizer_s": 0.01}
     parts |= {name: other.pop(name) for name in list(other) if name in parts}
@@ -168,7 +168,7 @@ def measurement(cell: Cell, compute_s: float, repeat: int = 0, **other: Any) -> 
     return Measurement(cell=cell, repeat=repeat, **parts, **known | other)
 
 
-ONE = Cell("pretrain", "mitdb", 128, global_batch=32)
+ONE = StudyCell("pretrain", "mitdb", 128, global_batch=32)
 LINK = Network(Link(1e9, 1e-4))
 
 
@@ -362,7 +362,7 @@ def test_validation_is_printed(study: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_study_measures_what_prediction_needs():
-    config = StudyConfig(databases={"mitdb": "nowhere"}, ranks=[1, 2], batch_tokens=4096, prediction=True)
+    config = ScalingStudyConfig(databases={"mitdb": "nowhere"}, ranks=[1, 2], batch_tokens=4096, prediction=True)
     cells = {(cell.ranks, cell.copies, cell.global_batch) for cell in grid_of(config, Resources(num_cores=2)).groups[0]}
     assert cells == {(1, 1, 32), (2, 1, 32), (1, 2, 32), (1, 1, 16), (1, 2, 16)}
     fewer = grid_of(replace(config, prediction=False), Resources(num_cores=2)).groups[0]

@@ -15,7 +15,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import write_json
 from heartlm.report.line_chart import spread
 from heartlm.report.scaling_page import write_scaling_report
-from heartlm.scaling.cell import Cell, Measurement
+from heartlm.scaling.cell import Measurement, StudyCell
 from tests.browser import open_page
 
 WIDTHS = (128, 256, 384, 512, 640, 768, 896, 1024)
@@ -23,7 +23,7 @@ SERIAL = 0.1
 """Of the law that the made-up times follow."""
 
 
-def made_up(cell: Cell, repeat: int, step_s: float) -> Measurement:
+def made_up(cell: StudyCell, repeat: int, step_s: float) -> Measurement:
     """Three steps, of which a tenth is communication where there are ranks to communicate with."""
     waiting = 0.1 * step_s if cell.ranks > 1 else 0.0
     return Measurement(
@@ -54,11 +54,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for width in WIDTHS:
             for ranks, cpus, copies in ((1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4)):
                 batch = max(4, 4096 // width)
-                cell = Cell(stage, "mitdb", width, ranks, 1, cpus, copies=copies, global_batch=batch)
+                cell = StudyCell(stage, "mitdb", width, ranks, 1, cpus, copies=copies, global_batch=batch)
                 step_s = 0.2 * (SERIAL + (1 - SERIAL) / ranks) / (1.5 if cpus == 2 else 1) / (0.9 if copies > 1 else 1)
                 for repeat in (0, 1, 2):
                     made_up(cell, repeat, step_s * (1 + 0.01 * repeat)).save(folder)
-    wrong = made_up(Cell("pretrain", "mitdb", 128, 4, global_batch=32), 2, 1e-9)
+    wrong = made_up(StudyCell("pretrain", "mitdb", 128, 4, global_batch=32), 2, 1e-9)
     replace(wrong, failed="loss 9 in step 1, 2 expected as of one rank").save(folder)
     write_json(folder / "skipped.json", [["pretrain-mitdb-w128-r2-n1-c2", "2 ranks of 2 CPUs on a node of 2"]])
     return folder
@@ -150,13 +150,13 @@ def test_the_page_answers_to_its_reader(report: dict[str, Path], tmp_path: Path)
 
 
 def test_a_study_of_nothing_but_failures_is_refused(tmp_path: Path) -> None:
-    replace(made_up(Cell("pretrain", "mitdb", 128), 0, 1.0), failed="another loss").save(tmp_path)
+    replace(made_up(StudyCell("pretrain", "mitdb", 128), 0, 1.0), failed="another loss").save(tmp_path)
     with pytest.raises(HeartlmError, match="none of 1 measurements passed its check: another loss"):
         write_scaling_report(tmp_path)
 
 
 def test_a_study_of_one_rank_has_times_only(tmp_path: Path) -> None:
-    made_up(Cell("pretrain", "mitdb", 128), 0, 1.0).save(tmp_path)
+    made_up(StudyCell("pretrain", "mitdb", 128), 0, 1.0).save(tmp_path)
     names = {path.name for path in write_scaling_report(tmp_path)}
     assert "figure-3-time-cpus.png" in names and "figure-5-efficiency.png" not in names
     assert "What training takes on one rank" in (tmp_path / "report" / "report.html").read_text()

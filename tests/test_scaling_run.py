@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from heartlm.scaling.cell import Cell, Measurement, load_measurements
+from heartlm.scaling.cell import Measurement, StudyCell, load_measurements
 from heartlm.scaling.local import LocalTrainer
-from heartlm.scaling.study import StudyConfig
+from heartlm.scaling.study import ScalingStudyConfig
 
 pytestmark = pytest.mark.slow
 
@@ -88,8 +88,8 @@ def test_the_parts_of_real_steps_add_up(study: Path) -> None:
         assert sum(each.part_s.values()) == pytest.approx(each.mean_step_s, rel=1e-6)
         assert all(value >= 0 for value in each.part_s.values())
         assert each.compute_s > 0 and each.optimizer_s > 0
-        assert each.steps == len(each.step_s) == StudyConfig.steps
-        assert len(each.losses) == StudyConfig.warm_up + StudyConfig.steps
+        assert each.steps == len(each.step_s) == ScalingStudyConfig.steps
+        assert len(each.losses) == ScalingStudyConfig.warm_up + ScalingStudyConfig.steps
         assert each.training_s < each.wall_s
 
 
@@ -111,14 +111,14 @@ def test_a_measurement_carries_its_environment(study: Path) -> None:
 def test_a_training_that_fails_says_why(tmp_path: Path) -> None:
     fields = {"corpus": tmp_path / "nowhere", "out": tmp_path / "run", "device": "cpu"}
     trainer = LocalTrainer("cpu", 60.0)
-    reason, wall_s = trainer.train(Cell("pretrain", "tiny", 32, 2), [fields], tmp_path / "logs")
+    reason, wall_s = trainer.train(StudyCell("pretrain", "tiny", 32, 2), [fields], tmp_path / "logs")
     assert reason is not None and wall_s > 0
     assert reason.startswith(f"the training ended with status 2: {tmp_path / 'nowhere'}")
 
 
 def test_a_training_that_hangs_is_ended(tiny_corpus: Path, tmp_path: Path) -> None:
     fields = {"corpus": tiny_corpus, "out": tmp_path / "run", "device": "cpu", "steps": 10**6, "threads": 1}
-    reason, _ = LocalTrainer("cpu", 2.0).train(Cell("pretrain", "tiny", 32), [fields], tmp_path / "logs")
+    reason, _ = LocalTrainer("cpu", 2.0).train(StudyCell("pretrain", "tiny", 32), [fields], tmp_path / "logs")
     assert reason is not None and reason.startswith("the training was ended by signal 9")
 
 

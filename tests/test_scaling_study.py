@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
 from heartlm.files import write_json
-from heartlm.scaling.cell import PARTS, Cell, Measurement, load_measurements
+from heartlm.scaling.cell import PARTS, Measurement, StudyCell, load_measurements
 from heartlm.scaling.collect import checked, failure, measured
 from heartlm.scaling.grid import Resources, grid_of
 from heartlm.scaling.run import StudyCost, cost_of, expected_wall_s, run_study
-from heartlm.scaling.study import StudyConfig
+from heartlm.scaling.study import ScalingStudyConfig
 from heartlm.scaling.table import table_of
 
-CELL = Cell("pretrain", "mitdb", 128, global_batch=8)
+CELL = StudyCell("pretrain", "mitdb", 128, global_batch=8)
 
 
 # --- the grid ---------------------------------------------------------------------------------------------------------
 
 
-def config_of(**settings: Any) -> StudyConfig:
-    return StudyConfig(databases={"mitdb": "corpora/mitdb"}, **settings)
+def config_of(**settings: Any) -> ScalingStudyConfig:
+    return ScalingStudyConfig(databases={"mitdb": "corpora/mitdb"}, **settings)
 
 
 def test_the_grid_of_the_issue_fits_two_cores_but_for_two_ranks_of_two() -> None:
@@ -111,7 +111,7 @@ def step(compute: float, wait: float, data: float = 0.0, optimizer: float = 0.0,
     return {"num_tokens": 100, "loss": 2.0, "hidden_communication_s": 0.5, **seconds, **whole}
 
 
-def of(*trainings: Sequence[dict[str, Any]], cell: Cell = CELL, warm_up: int = 1) -> Measurement:
+def of(*trainings: Sequence[dict[str, Any]], cell: StudyCell = CELL, warm_up: int = 1) -> Measurement:
     return measured(cell, 0, trainings, warm_up=warm_up, wall_s=9.0, environment={})
 
 
@@ -254,18 +254,18 @@ class Shaky:
     def __init__(self, probes: Sequence[float]) -> None:
         self.place, self.probes = Resources(1), iter(probes)
 
-    def train(self, cell: Cell, fields: Any, logs: Path) -> tuple[str | None, float]:
+    def train(self, cell: StudyCell, fields: Any, logs: Path) -> tuple[str | None, float]:
         out = fields[0]["out"]
         write_json(out / "environment.json", {})
         write_json(out / "measured" / "rank-0.json", kept([step(1, 0) for _ in range(11)]))
         return None, 36.0
 
-    def probe(self, cell: Cell) -> float | None:
+    def probe(self, cell: StudyCell) -> float | None:
         return next(self.probes)
 
 
 def test_what_was_measured_at_an_unusual_speed_is_measured_again(tmp_path: Path, tiny_corpus: Path) -> None:
-    config = StudyConfig(databases={"tiny": str(tiny_corpus)}, ranks=[1], repeats=6, out=tmp_path, windows=[32])
+    config = ScalingStudyConfig(databases={"tiny": str(tiny_corpus)}, ranks=[1], repeats=6, out=tmp_path, windows=[32])
     steady = [100.0] * 8
     once_more, never_good = [100.0, 50.0, 99.0, 101.0], [10.0, 100.0, 60.0, 100.0, 20.0, 100.0]
     outcome = run_study(config, Shaky([*steady, *once_more, *never_good]))
@@ -281,7 +281,7 @@ class Wrong:
 
     place = Resources(2)
 
-    def train(self, cell: Cell, fields: Any, logs: Path) -> tuple[str | None, float]:
+    def train(self, cell: StudyCell, fields: Any, logs: Path) -> tuple[str | None, float]:
         steps = [step(1, 0) for _ in range(11)]
         if cell.ranks == 2:
             steps[5]["loss"] = 2.001
@@ -291,12 +291,14 @@ class Wrong:
                 write_json(copy["out"] / "measured" / f"rank-{rank}.json", kept(steps, rank, cell.ranks))
         return None, 36.0
 
-    def probe(self, cell: Cell) -> float | None:
+    def probe(self, cell: StudyCell) -> float | None:
         return None
 
 
 def test_ranks_that_learn_something_else_are_not_compared(tmp_path: Path, tiny_corpus: Path) -> None:
-    config = StudyConfig(databases={"tiny": str(tiny_corpus)}, ranks=[1, 2], repeats=1, out=tmp_path, windows=[32])
+    config = ScalingStudyConfig(
+        databases={"tiny": str(tiny_corpus)}, ranks=[1, 2], repeats=1, out=tmp_path, windows=[32]
+    )
     (failed,) = run_study(config, Wrong()).failed
     assert failed.cell.ranks == 2
     assert failed.failed == "loss 2.001 in step 6, 2 expected as of one rank: 5.0e-04 apart, 0.0001 allowed"
@@ -311,18 +313,20 @@ class Unable:
     """Trains nothing, and says so."""
 
     def __init__(self) -> None:
-        self.place, self.trained = Resources(2), list[Cell]()
+        self.place, self.trained = Resources(2), list[StudyCell]()
 
-    def train(self, cell: Cell, fields: Any, logs: Path) -> tuple[str | None, float]:
+    def train(self, cell: StudyCell, fields: Any, logs: Path) -> tuple[str | None, float]:
         self.trained.append(cell)
         return "the training was not even begun", 0.0
 
-    def probe(self, cell: Cell) -> float | None:
+    def probe(self, cell: StudyCell) -> float | None:
         return None
 
 
 def test_a_training_that_fails_is_kept_as_failed_and_the_study_goes_on(tmp_path: Path, tiny_corpus: Path) -> None:
-    config = StudyConfig(databases={"tiny": str(tiny_corpus)}, ranks=[1, 2], repeats=1, out=tmp_path, windows=[32])
+    config = ScalingStudyConfig(
+        databases={"tiny": str(tiny_corpus)}, ranks=[1, 2], repeats=1, out=tmp_path, windows=[32]
+    )
     trainer = Unable()
     outcome = run_study(config, trainer)
     assert [each.failed for each in outcome.failed] == ["the training was not even begun"] * 3
@@ -331,19 +335,19 @@ def test_a_training_that_fails_is_kept_as_failed_and_the_study_goes_on(tmp_path:
 
 
 def test_a_study_does_not_go_on_with_other_settings(tmp_path: Path, tiny_corpus: Path) -> None:
-    config = StudyConfig(databases={"tiny": str(tiny_corpus)}, repeats=1, out=tmp_path, windows=[32])
+    config = ScalingStudyConfig(databases={"tiny": str(tiny_corpus)}, repeats=1, out=tmp_path, windows=[32])
     run_study(config, Unable())
     with pytest.raises(HeartlmError, match=f"^depth: 2 found, but {tmp_path} was begun with 4: choose another --out"):
         run_study(replace(config, depth=2), Unable())
 
 
 def test_two_studies_do_not_share_a_folder(tmp_path: Path, tiny_corpus: Path) -> None:
-    config = StudyConfig(databases={"tiny": str(tiny_corpus)}, ranks=[1], repeats=1, out=tmp_path, windows=[32])
+    config = ScalingStudyConfig(databases={"tiny": str(tiny_corpus)}, ranks=[1], repeats=1, out=tmp_path, windows=[32])
 
     class Impatient(Unable):
         """Starts the same study again while it trains."""
 
-        def train(self, cell: Cell, fields: Any, logs: Path) -> tuple[str | None, float]:
+        def train(self, cell: StudyCell, fields: Any, logs: Path) -> tuple[str | None, float]:
             with pytest.raises(HeartlmError, match="another study is being measured there"):
                 run_study(config, Unable())
             return super().train(cell, fields, logs)
@@ -354,7 +358,7 @@ def test_two_studies_do_not_share_a_folder(tmp_path: Path, tiny_corpus: Path) ->
 
 
 def test_a_study_stops_before_it_costs_too_much(tmp_path: Path, tiny_corpus: Path) -> None:
-    config = StudyConfig(
+    config = ScalingStudyConfig(
         databases={"tiny": str(tiny_corpus)}, repeats=3, out=tmp_path, windows=[32], ranks=[1], max_core_hours=2.5
     )
     one = grid_of(config, Resources(2)).groups[0][0]

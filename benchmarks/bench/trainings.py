@@ -20,7 +20,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.instrumentation.utilization import peak_flops
 from heartlm.models.config import ModelConfig
-from heartlm.scaling.cell import Cell
+from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.collect import measured, read_ranks
 from heartlm.scaling.local import Nursery, Rank, ranks_of
 
@@ -163,7 +163,7 @@ class Trainer:
         }
         self._run("pretrain", fields, num_ranks, out)
         ranks = read_ranks(out, num_ranks)
-        cell = Cell("pretrain", "bench", size.window, num_ranks, global_batch=num_ranks * size.batch_size)
+        cell = StudyCell("pretrain", "bench", size.window, num_ranks, global_batch=num_ranks * size.batch_size)
         found = measured(cell, 0, [ranks], warm_up=size.warm_up, wall_s=0.0, environment={})
         _check_finite("heartlm", found.losses)
         waited = found.exposed_communication_s + found.straggler_s

@@ -177,12 +177,12 @@ def _settings(folder: Path) -> None:
 
 
 def _study(folder: Path) -> None:
-    from heartlm.scaling.cell import Cell
+    from heartlm.scaling.cell import StudyCell
     from tests.test_scaling_report import made_up
 
     for ranks in (1, 2):
         for repeat in (0, 1):
-            cell = Cell("pretrain", "mitdb", 128, ranks, 1, 1, copies=1, global_batch=32)
+            cell = StudyCell("pretrain", "mitdb", 128, ranks, 1, 1, copies=1, global_batch=32)
             made_up(cell, repeat, 0.2 / ranks * (1 + 0.01 * repeat)).save(folder)
     (folder / "skipped.json").write_text('[["pretrain-mitdb-w128-r2-n1-c2", "2 ranks of 2 CPUs on a node of 2"]]')
 

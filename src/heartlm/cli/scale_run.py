@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heartlm.cli.options import existing, parse
-from heartlm.scaling.study import StudyConfig
+from heartlm.scaling.study import ScalingStudyConfig
 
 if TYPE_CHECKING:
     from heartlm.scaling.run import CellTrainer
@@ -31,7 +31,7 @@ class StudyReportOptions:
 def run_study(arguments: Sequence[str]) -> int:
     """Measure what is missing in a study; status 1 where a measurement failed or the cost would be too high."""
     config = parse(
-        StudyConfig,
+        ScalingStudyConfig,
         arguments,
         command="scale run",
         summary="Measure a grid of short trainings: heartlm scale run STUDY.yaml; what is there is not measured again.",
@@ -64,7 +64,7 @@ def run_study(arguments: Sequence[str]) -> int:
     return 1 if outcome.failed or outcome.stopped else 0
 
 
-def _trainer(config: StudyConfig) -> CellTrainer:
+def _trainer(config: ScalingStudyConfig) -> CellTrainer:
     if config.slurm is not None:
         from heartlm.scaling.slurm import SlurmTrainer
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heartlm.report.numbers import decimal, duration, significant
-from heartlm.scaling.cell import Cell
+from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.equations import Interval, efficiency, ideal_s
 from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
 from heartlm.scaling.table import CellRow, Table, groups
@@ -173,7 +173,7 @@ def _over_ranks(rows: Sequence[CellRow], cpus: int) -> tuple[Chart, Chart, Chart
 def _curves(
     rows: Sequence[CellRow],
     places: Sequence[int],
-    x: Callable[[Cell], int],
+    x: Callable[[StudyCell], int],
     value: Callable[[CellRow], Interval | None],
     words: Callable[[CellRow], str],
 ) -> tuple[Curve, ...]:
@@ -182,7 +182,7 @@ def _curves(
     curves = []
     for tone, window in enumerate(windows):
         of_window = [row for row in rows if row.cell.window == window]
-        caps = sorted({row.cell.bucket_cap_mb for row in of_window if row.cell.ranks > 1}) or [Cell.bucket_cap_mb]
+        caps = sorted({row.cell.bucket_cap_mb for row in of_window if row.cell.ranks > 1}) or [StudyCell.bucket_cap_mb]
         for cap in caps:
             chosen = [row for row in of_window if row.cell.ranks == 1 or row.cell.bucket_cap_mb == cap]
             points = [

@@ -28,7 +28,7 @@ PARTS = ("data", "compute", "exposed_communication", "straggler", "optimizer", "
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyCell:
     """One combination of a study's grid.
 
     Attributes:
@@ -84,13 +84,13 @@ class Cell:
         return self.stage, self.database, self.window, self.precision, self.global_batch
 
     @property
-    def base(self) -> Cell:
+    def base(self) -> StudyCell:
         """What it is compared with: one rank that computes the same (strong), or one rank's part of it (weak)."""
         batch = self.global_batch if self.scaling == "strong" else self.global_batch // self.ranks
-        return replace(self, ranks=1, nodes=1, copies=1, global_batch=batch, bucket_cap_mb=Cell.bucket_cap_mb)
+        return replace(self, ranks=1, nodes=1, copies=1, global_batch=batch, bucket_cap_mb=StudyCell.bucket_cap_mb)
 
     @property
-    def ceiling(self) -> Cell:
+    def ceiling(self) -> StudyCell:
         """As many copies of the base side by side as this has ranks: what the machine itself allows."""
         return replace(self.base, copies=self.ranks)
 
@@ -127,7 +127,7 @@ class Measurement:
         failed: why it must not be used; None where it passed its check.
     """
 
-    cell: Cell
+    cell: StudyCell
     repeat: int
     steps: int
     step_s: list[float]
@@ -198,7 +198,7 @@ class _Probes(TypedDict, total=False):
     probe_after: float | None
 
 
-def measurement_path(study: Path, cell: Cell, repeat: int) -> Path:
+def measurement_path(study: Path, cell: StudyCell, repeat: int) -> Path:
     """Where the measurement of a cell lies in the folder of a study."""
     return study / "measurements" / f"{cell.name}.{repeat}.json"
 

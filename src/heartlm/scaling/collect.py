@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.instrumentation.meters import Meters
-from heartlm.scaling.cell import PARTS, Cell, Measurement
+from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.scaling.equations import mean_known
 
 Rank = Mapping[str, Any]
@@ -39,7 +39,7 @@ def read_ranks(run: Path, num_ranks: int) -> list[Rank]:
 
 
 def measured(
-    cell: Cell,
+    cell: StudyCell,
     repeat: int,
     trainings: Sequence[Sequence[Rank]],
     *,
@@ -165,7 +165,7 @@ def checked(measurement: Measurement, reference: Sequence[float], tolerance: flo
     return replace(measurement, failed=f"{found}: {apart[step]:.1e} apart, {tolerance:g} allowed")
 
 
-def failure(cell: Cell, repeat: int, reason: str, wall_s: float, environment: Mapping[str, Any]) -> Measurement:
+def failure(cell: StudyCell, repeat: int, reason: str, wall_s: float, environment: Mapping[str, Any]) -> Measurement:
     """What is kept of a training that did not end well."""
     return Measurement(
         cell=cell,

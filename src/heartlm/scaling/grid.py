@@ -15,8 +15,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from heartlm.scaling.cell import Cell
-from heartlm.scaling.study import StudyConfig
+from heartlm.scaling.cell import StudyCell
+from heartlm.scaling.study import ScalingStudyConfig
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Grid:
         skipped: cells that do not fit, with the reason.
     """
 
-    groups: list[list[Cell]]
-    references: list[Cell]
-    skipped: list[tuple[Cell, str]]
+    groups: list[list[StudyCell]]
+    references: list[StudyCell]
+    skipped: list[tuple[StudyCell, str]]
 
-    def measurements(self, repeats: int) -> Iterator[tuple[Cell, int]]:
+    def measurements(self, repeats: int) -> Iterator[tuple[StudyCell, int]]:
         """Every cell and repeat, in the order in which they are measured."""
         for repeat in range(repeats):
             for group in self.groups:
@@ -57,14 +57,14 @@ class Grid:
                 yield from ((cell, repeat) for cell in group)
 
 
-def grid_of(config: StudyConfig, place: Resources) -> Grid:
+def grid_of(config: ScalingStudyConfig, place: Resources) -> Grid:
     """The grid of a study where it is to be measured."""
-    groups: list[list[Cell]] = []
-    skipped: list[tuple[Cell, str]] = []
+    groups: list[list[StudyCell]] = []
+    skipped: list[tuple[StudyCell, str]] = []
     kinds = itertools.product(config.stages, config.databases, config.windows, config.precisions, config.scalings)
     for stage, database, window, precision, scaling in kinds:
-        group: dict[Cell, None] = {}
-        one = Cell(stage, database, window, precision=precision, scaling=scaling, accumulation=config.accumulation)
+        group: dict[StudyCell, None] = {}
+        one = StudyCell(stage, database, window, precision=precision, scaling=scaling, accumulation=config.accumulation)
         for cell in _layouts(config, one):
             if reason := _unfit(cell, place):
                 skipped.append((cell, reason))
@@ -82,7 +82,7 @@ def grid_of(config: StudyConfig, place: Resources) -> Grid:
     return Grid(groups, _references(cells), skipped)
 
 
-def _layouts(config: StudyConfig, one: Cell) -> Iterator[Cell]:
+def _layouts(config: ScalingStudyConfig, one: StudyCell) -> Iterator[StudyCell]:
     """Cells of a group, each once; buckets mean nothing to one rank."""
     together = math.lcm(*config.ranks) * config.accumulation if one.scaling == "strong" else config.accumulation
     windows = max(1, round(config.batch_tokens / one.window / together)) * together
@@ -91,14 +91,16 @@ def _layouts(config: StudyConfig, one: Cell) -> Iterator[Cell]:
         config.cpus_per_task, config.nodes, config.ranks, config.buckets_mb
     ):
         batch = windows if one.scaling == "strong" else windows * ranks
-        cap = cap if ranks > 1 else Cell.bucket_cap_mb
+        cap = cap if ranks > 1 else StudyCell.bucket_cap_mb
         cell = replace(one, cpus_per_task=cpus, nodes=nodes, ranks=ranks, bucket_cap_mb=cap, global_batch=batch)
         if cell not in seen:
             seen.add(cell)
             yield cell
 
 
-def _copies(cell: Cell, config: StudyConfig, place: Resources, skipped: list[tuple[Cell, str]]) -> Iterator[Cell]:
+def _copies(
+    cell: StudyCell, config: ScalingStudyConfig, place: Resources, skipped: list[tuple[StudyCell, str]]
+) -> Iterator[StudyCell]:
     """Copies of a cell of one rank that were asked for and fit; the others are noted."""
     for number in config.copies if cell.ranks == 1 and config.slurm is None else []:
         copies = replace(cell, copies=number)
@@ -108,7 +110,7 @@ def _copies(cell: Cell, config: StudyConfig, place: Resources, skipped: list[tup
             yield copies
 
 
-def _unfit(cell: Cell, place: Resources) -> str | None:
+def _unfit(cell: StudyCell, place: Resources) -> str | None:
     """Why a cell cannot be measured here; None where it can."""
     per_node = -(-cell.ranks // cell.nodes)
     if cell.ranks % cell.nodes:
@@ -122,9 +124,9 @@ def _unfit(cell: Cell, place: Resources) -> str | None:
     return None
 
 
-def _references(cells: list[Cell]) -> list[Cell]:
+def _references(cells: list[StudyCell]) -> list[StudyCell]:
     alone = {cell.work for cell in cells if cell.ranks == cell.copies == 1}
-    missing: dict[Cell, None] = {}
+    missing: dict[StudyCell, None] = {}
     for cell in cells:
         if cell.work not in alone:
             missing[replace(cell.base, global_batch=cell.global_batch, accumulation=cell.ranks * cell.accumulation)] = (

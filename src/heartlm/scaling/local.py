@@ -28,7 +28,7 @@ from typing import Any
 from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.cores import cpus_of, share_of_cores, usable_cores
 from heartlm.errors import HeartlmError
-from heartlm.scaling.cell import Cell
+from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.grid import Resources
 from heartlm.scaling.probe import probe
 
@@ -124,7 +124,7 @@ class LocalTrainer:
         self.nursery.ready()
         self.place = Resources(len(self.cores), None if device == "cpu" else len(self.devices))
 
-    def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
+    def train(self, cell: StudyCell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
         """Train as each of `fields` says, at the same time; return why that failed, if it did, and what it lasted."""
         started: list[Rank] = []
         for copy, settings in enumerate(fields):
@@ -138,7 +138,7 @@ class LocalTrainer:
         statuses = self.nursery.run(started, self.timeout_s)
         return _reason(started, statuses), time.monotonic() - begin_s
 
-    def probe(self, cell: Cell) -> float:
+    def probe(self, cell: StudyCell) -> float:
         """Speed of the cores that a cell uses."""
         return probe([core.cpus[0] for core in self.cores[: cell.num_cores]])
 

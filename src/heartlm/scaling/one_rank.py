@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heartlm.scaling.cell import Cell, Measurement
+from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.scaling.network import bucket_bytes
 from heartlm.scaling.probe import UNUSUAL, probes_of, unusual
 from heartlm.scaling.simulate import RankWork, typical_s
@@ -43,7 +43,7 @@ class Kind:
     precision: str
 
     @classmethod
-    def of(cls, cell: Cell) -> Kind:
+    def of(cls, cell: StudyCell) -> Kind:
         """The kind of a cell."""
         return cls(cell.stage, cell.database, cell.window, cell.cpus_per_task, cell.precision)
 
@@ -79,12 +79,12 @@ class OneRank:
         """Different micro-batches that were measured."""
         return len({tokens_of(each.cell) for each in self.alone})
 
-    def largest(self, bucket_cap_mb: float) -> Cell:
+    def largest(self, bucket_cap_mb: float) -> StudyCell:
         """The measured one-rank cell with the largest batch, for gradients sent in buckets of that size."""
         cells = [each.cell for each in self.alone]
         return replace(max(cells, key=lambda cell: cell.global_batch), bucket_cap_mb=bucket_cap_mb)
 
-    def work(self, cell: Cell, pick: Callable[[Range], float]) -> RankWork:
+    def work(self, cell: StudyCell, pick: Callable[[Range], float]) -> RankWork:
         """What a rank of `cell` does in a step; `pick` chooses within the range of each part."""
         micro_batches = cell.accumulation
         tokens = tokens_of(cell)
@@ -101,7 +101,7 @@ class OneRank:
             bucket_bytes=bucket_bytes(self.gradient_bytes, cell.bucket_cap_mb),
         )
 
-    def was_measured(self, cell: Cell) -> bool:
+    def was_measured(self, cell: StudyCell) -> bool:
         """Whether one rank was measured at the batch of a rank of `cell`."""
         return any(tokens_of(each.cell) == tokens_of(cell) for each in self.alone)
 
@@ -194,7 +194,7 @@ def steady(measurements: Iterable[Measurement]) -> list[Measurement]:
     probes = [probe for each in good for probe in probes_of(each)]
     usual = statistics.median(probes) if probes else None
 
-    cells: dict[Cell, list[Measurement]] = {}
+    cells: dict[StudyCell, list[Measurement]] = {}
     for each in good:
         cells.setdefault(each.cell, []).append(each)
     kept = list[Measurement]()
@@ -209,7 +209,7 @@ def repeat_noise(measurements: Iterable[Measurement]) -> tuple[float, int]:
 
     All cells that were measured more than once are pooled, by the median of their deviations; 0 degrees where none was.
     """
-    cells: dict[Cell, list[float]] = {}
+    cells: dict[StudyCell, list[float]] = {}
     for each in measurements:
         cells.setdefault(each.cell, []).append(typical_s(each.step_s))
     deviations, freedom = list[float](), 0
@@ -226,6 +226,6 @@ def _scaled(measurement: Measurement, seconds: float) -> float:
     return seconds * typical_s(measurement.step_s) / measurement.mean_step_s
 
 
-def tokens_of(cell: Cell) -> float:
+def tokens_of(cell: StudyCell) -> float:
     """Of a micro-batch of one rank."""
     return cell.tokens_per_step / cell.ranks / cell.accumulation

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from heartlm.errors import HeartlmError
-from heartlm.scaling.cell import Cell, Measurement
+from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.scaling.network import Network
 from heartlm.scaling.one_rank import Kind, OneRank, Range, by_kind, repeat_noise, steady, tokens_of
 from heartlm.scaling.simulate import Simulated, Supply, Surroundings, simulate, typical_s
@@ -47,7 +47,7 @@ class Prediction:
         warnings: why not to trust it.
     """
 
-    cell: Cell
+    cell: StudyCell
     step_s: float
     low_s: float
     high_s: float
@@ -103,7 +103,7 @@ class Predictor:
         self.supply_tokens_per_s, self.prefetch = supply_tokens_per_s, prefetch
         self.most_per_node, self.notes = most_per_node, list(notes)
 
-    def predict(self, cell: Cell) -> Prediction:
+    def predict(self, cell: StudyCell) -> Prediction:
         """Predict a cell.
 
         Raises:
@@ -132,7 +132,7 @@ class Predictor:
             warnings=self._warnings(one, cell),
         )
 
-    def unfit(self, cell: Cell) -> str | None:
+    def unfit(self, cell: StudyCell) -> str | None:
         """Why there can be no such cell; None where there can."""
         per_node = -(-cell.ranks // cell.nodes)
         if cell.ranks % cell.nodes:
@@ -146,13 +146,13 @@ class Predictor:
             )
         return None
 
-    def _one_rank(self, cell: Cell) -> OneRank:
+    def _one_rank(self, cell: StudyCell) -> OneRank:
         if (kind := Kind.of(cell)) not in self.kinds:
             known = "; ".join(each.name for each in self.kinds)
             raise HeartlmError(f"{kind.name}: one rank was not measured; measured are {known}")
         return self.kinds[kind]
 
-    def _core_share(self, one: OneRank, cell: Cell) -> float:
+    def _core_share(self, one: OneRank, cell: StudyCell) -> float:
         """Of a rank's computing that communication takes.
 
         Nothing of a GPU; all where CPU ranks add up through shared memory, who compute again when that is done; one of
@@ -163,7 +163,7 @@ class Predictor:
         return 1.0 if cell.nodes == 1 else 1 / cell.cpus_per_task
 
     def _simulated(
-        self, one: OneRank, cell: Cell, pick: Callable[[Range], float], network: Network, core_share: float
+        self, one: OneRank, cell: StudyCell, pick: Callable[[Range], float], network: Network, core_share: float
     ) -> Simulated:
         slowdown = one.slowdown(cell.ranks // cell.nodes, tokens_of(cell))
         around = Surroundings(
@@ -177,12 +177,12 @@ class Predictor:
         )
         return simulate(one.work(cell, pick), around)
 
-    def _supply(self, cell: Cell) -> Supply | None:
+    def _supply(self, cell: StudyCell) -> Supply | None:
         if self.supply_tokens_per_s is None:
             return None
         return Supply(self.supply_tokens_per_s * cell.ranks / cell.tokens_per_step, self.prefetch)
 
-    def _bounds(self, one: OneRank, cell: Cell, step_s: float) -> tuple[float, float]:
+    def _bounds(self, one: OneRank, cell: StudyCell, step_s: float) -> tuple[float, float]:
         """The shortest and the longest step, whatever is unknown simulated both ways."""
         longer = 1 + self.fit_error
         low = self._simulated(one, cell, lambda each: each.low, self.network.slowed(1 / longer), 0.0)
@@ -204,13 +204,13 @@ class Predictor:
         terms = 1 + 1 / repeats + (2 / repeats if one.beside else 0)
         return float(t.ppf((1 + COVERAGE) / 2, self.freedom) * self.noise * terms**0.5)
 
-    def _bottleneck(self, one: OneRank, cell: Cell, part_s: Mapping[str, float]) -> str:
+    def _bottleneck(self, one: OneRank, cell: StudyCell, part_s: Mapping[str, float]) -> str:
         """What keeps `cell` furthest from as many times one rank's rate as it has ranks."""
         costs = self._costs(one, cell, part_s)
         worst = max(costs, key=lambda name: costs[name])
         return worst if costs[worst] > NOTHING_LOST * sum(part_s.values()) else "compute"
 
-    def _costs(self, one: OneRank, cell: Cell, part_s: Mapping[str, float]) -> dict[str, float]:
+    def _costs(self, one: OneRank, cell: StudyCell, part_s: Mapping[str, float]) -> dict[str, float]:
         """Seconds of a step by what they are lost to."""
         alone, here = one.work(cell.base, lambda each: each.value), one.work(cell, lambda each: each.value)
         share = cell.tokens_per_step / cell.ranks / cell.base.tokens_per_step
@@ -225,7 +225,7 @@ class Predictor:
             "optimizer": (here.optimizer_s + here.other_s) * (1 - share),
         }
 
-    def _warnings(self, one: OneRank, cell: Cell) -> list[str]:
+    def _warnings(self, one: OneRank, cell: StudyCell) -> list[str]:
         found = list(self.notes)
         if cell.ranks > TOO_FAR * self.most_measured:
             found.append(
@@ -243,7 +243,7 @@ class Predictor:
         return found
 
 
-def scaled(base: Cell, ranks: int, nodes: int, scaling: str) -> Cell:
+def scaled(base: StudyCell, ranks: int, nodes: int, scaling: str) -> StudyCell:
     """The cell that gives a one-rank cell to `ranks` on `nodes`: the same work (strong), or as much each (weak)."""
     batch = base.global_batch * (ranks if scaling == "weak" else 1)
     layout = {"ranks": ranks, "nodes": nodes, "global_batch": batch}

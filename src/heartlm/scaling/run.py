@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, sole_holder, write_json
-from heartlm.scaling.cell import Cell, Measurement
+from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.scaling.collect import checked, failure, measured, read_ranks
 from heartlm.scaling.grid import Grid, Resources, grid_of
 from heartlm.scaling.probe import UNUSUAL, unusual, usual_probe
-from heartlm.scaling.study import StudyConfig, describe
+from heartlm.scaling.study import ScalingStudyConfig, describe
 
 
 class CellTrainer(Protocol):
@@ -29,10 +29,10 @@ class CellTrainer(Protocol):
     def place(self) -> Resources:
         """What there is to train on."""
 
-    def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
+    def train(self, cell: StudyCell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
         """Train as each of `fields` says, at the same time; return why that failed, if it did, and what it lasted."""
 
-    def probe(self, cell: Cell) -> float | None:
+    def probe(self, cell: StudyCell) -> float | None:
         """Speed of the machine that a cell uses, now; None where that is not this one."""
 
 
@@ -53,11 +53,11 @@ class StudyOutcome:
     num_before: int = 0
     num_left: int = 0
     failed: list[Measurement] = field(default_factory=list)
-    skipped: list[tuple[Cell, str]] = field(default_factory=list)
+    skipped: list[tuple[StudyCell, str]] = field(default_factory=list)
     stopped: str | None = None
 
 
-def run_study(config: StudyConfig, trainer: CellTrainer) -> StudyOutcome:
+def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> StudyOutcome:
     """Measure every cell of a study that was not measured yet.
 
     Raises:
@@ -87,12 +87,12 @@ class StudyCost:
         return StudyCost(self.core_hours + other.core_hours, self.node_hours + other.node_hours)
 
 
-def cost_of(cell: Cell, wall_s: float) -> StudyCost:
+def cost_of(cell: StudyCell, wall_s: float) -> StudyCost:
     """What a training of `cell` costs that lasts `wall_s`."""
     return StudyCost(cell.num_cores * wall_s / 3600, cell.nodes * wall_s / 3600)
 
 
-def expected_wall_s(cell: Cell, done: Sequence[Measurement]) -> float:
+def expected_wall_s(cell: StudyCell, done: Sequence[Measurement]) -> float:
     """How long a training of `cell` will last, judged by those that are `done`; 0 where there is none.
 
     Judged by the same cell; else by the longest of the same stage and window, which has fewer ranks at worst; else by
@@ -109,7 +109,7 @@ def expected_wall_s(cell: Cell, done: Sequence[Measurement]) -> float:
 class _Conductor:
     """A study that goes on: what is done, what is to be compared with, what it has cost."""
 
-    def __init__(self, config: StudyConfig, folder: Path, grid: Grid, trainer: CellTrainer) -> None:
+    def __init__(self, config: ScalingStudyConfig, folder: Path, grid: Grid, trainer: CellTrainer) -> None:
         self.config, self.folder, self.grid, self.trainer = config, folder, grid, trainer
         kept = [Measurement.load(path) for path in sorted((folder / "measurements").glob("*.json"))]
         self.cost = sum((cost_of(each.cell, each.wall_s) for each in kept), StudyCost())
@@ -143,7 +143,7 @@ class _Conductor:
             self._tell(measurement, index + 1, wanted)
         return self.outcome
 
-    def _measured(self, cell: Cell, repeat: int) -> Measurement:
+    def _measured(self, cell: StudyCell, repeat: int) -> Measurement:
         """Measure a cell; again where the machine was not as fast, or slow, as usual, and the most usual one counts."""
         usual = usual_probe(self.done)
         tried = list[Measurement]()
@@ -154,7 +154,7 @@ class _Conductor:
                 return tried[-1]
         return min(tried, key=lambda each: unusual(each, usual))
 
-    def _measure(self, cell: Cell, repeat: int) -> Measurement:
+    def _measure(self, cell: StudyCell, repeat: int) -> Measurement:
         work = self.folder / "work" / f"{cell.name}.{repeat}"
         shutil.rmtree(work, ignore_errors=True)
         runs = [work / f"run-{copy}" for copy in range(cell.copies)]
@@ -180,14 +180,14 @@ class _Conductor:
         if measurement.failed is None and cell.ranks == cell.copies == 1:
             self.losses.setdefault(cell.work, measurement.losses)
 
-    def _foundation(self, cell: Cell) -> Path:
+    def _foundation(self, cell: StudyCell) -> Path:
         """The pretrained run for the fine-tunings of a database; its weights do not matter here, its size does."""
         path = self.folder / "foundations" / cell.database
         if cell.stage == "pretrain" or (path / "models" / "best").exists():
             return path
         making = path.with_name(f"{path.name}.making")
         shutil.rmtree(making, ignore_errors=True)
-        one = Cell("pretrain", cell.database, min(self.config.windows), global_batch=1)
+        one = StudyCell("pretrain", cell.database, min(self.config.windows), global_batch=1)
         fields = training_fields(self.config, one, making, path) | {"steps": 1, "log_every": 1, "measure": False}
         reason, _ = self.trainer.train(one, [fields], path.with_name(f"{path.name}.logs"))
         if reason is not None:
@@ -195,7 +195,7 @@ class _Conductor:
         making.rename(path)
         return path
 
-    def _tell(self, measurement: Measurement, number: int, wanted: Sequence[tuple[Cell, int]]) -> None:
+    def _tell(self, measurement: Measurement, number: int, wanted: Sequence[tuple[StudyCell, int]]) -> None:
         self.outcome.num_measured += 1
         left_s = sum(expected_wall_s(cell, self.done) for cell, _ in wanted[number:])
         head = (
@@ -210,7 +210,7 @@ class _Conductor:
         say(f"{head}  {1000 * measurement.mean_step_s:.1f} ms a step  {rate:.1f} k tokens/s  left {left}")
 
 
-def training_fields(config: StudyConfig, cell: Cell, out: Path, foundation: Path) -> dict[str, Any]:
+def training_fields(config: ScalingStudyConfig, cell: StudyCell, out: Path, foundation: Path) -> dict[str, Any]:
     """Settings of a training of `cell`, by the names of the command that trains it."""
     steps = config.warm_up + config.steps
     fields: dict[str, Any] = {

@@ -19,7 +19,7 @@ from heartlm.cluster.script import render
 from heartlm.cluster.submit import follow, submit
 from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
-from heartlm.scaling.cell import Cell
+from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.grid import Resources
 
 ANY = 1 << 20
@@ -57,7 +57,7 @@ class SlurmTrainer:
             raise HeartlmError("slurm: no sbatch found, so no SLURM here: leave it out to measure on this machine")
         return cls(site, device, timeout_s, Resources(ANY, None if device == "cpu" else ANY, ANY))
 
-    def train(self, cell: Cell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
+    def train(self, cell: StudyCell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
         """Train as `fields` say; return why that failed, if it did, and how many seconds the job ran."""
         (settings,) = fields  # a cluster gives no two jobs the same moment, so there are no copies
         logs.mkdir(parents=True, exist_ok=True)
@@ -74,11 +74,11 @@ class SlurmTrainer:
         )
         return reason, state.run_s
 
-    def probe(self, cell: Cell) -> float | None:
+    def probe(self, cell: StudyCell) -> float | None:
         """Unknown: the cell is trained elsewhere."""
         return None
 
-    def _topology(self, cell: Cell) -> Topology:
+    def _topology(self, cell: StudyCell) -> Topology:
         per_node = cell.ranks // cell.nodes
         gpus = per_node if self.device == "cuda" else 0
         return Topology(cell.nodes, gpus, per_node, per_node * cell.cpus_per_task, math.ceil(self.timeout_s))

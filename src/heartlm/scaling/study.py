@@ -16,11 +16,11 @@ from typing import Literal
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 from heartlm.instrumentation.meters import Meters
-from heartlm.scaling.cell import SCHEMA_VERSION, Cell
+from heartlm.scaling.cell import SCHEMA_VERSION, StudyCell
 
 
 @dataclass
-class StudyConfig:
+class ScalingStudyConfig:
     """Settings of a study.
 
     Attributes:
@@ -120,7 +120,7 @@ class StudyConfig:
             raise HeartlmError("out: nothing found, a folder for the study expected: give --out FOLDER")
         return Path(self.out)
 
-    def tolerance_of(self, cell: Cell) -> float:
+    def tolerance_of(self, cell: StudyCell) -> float:
         """How far the losses of a cell may be from those of one rank, relatively."""
         return self.tolerance or (1e-4 if cell.precision == "fp32" else 2e-2)
 
@@ -135,7 +135,7 @@ DECIDES = ("accumulation", "batch_tokens", "compile", "depth", "device", "seed",
 """Settings that must not change while a study goes on: its numbers would not be comparable."""
 
 
-def describe(config: StudyConfig, folder: Path) -> None:
+def describe(config: ScalingStudyConfig, folder: Path) -> None:
     """Note what decides the numbers of a study, or see that a study that goes on has the same.
 
     Raises:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from heartlm.files import atomic_file
-from heartlm.scaling.cell import PARTS, Cell, Measurement
+from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.scaling.equations import (
     Interval,
     efficiency,
@@ -58,7 +58,7 @@ class CellRow:
         efficiency_of_ceiling: speedup over that.
     """
 
-    cell: Cell
+    cell: StudyCell
     repeats: int
     num_moved: int
     time_s: Interval
@@ -90,7 +90,7 @@ class Beside:
         energy_j_per_mtoken: None without a counter.
     """
 
-    cell: Cell
+    cell: StudyCell
     repeats: int
     together: Interval
     share: Interval
@@ -120,7 +120,7 @@ Repeats = dict[int, Measurement]
 
 def table_of(measurements: Iterable[Measurement]) -> Table:
     """The table of a study's measurements."""
-    passed: dict[Cell, Repeats] = defaultdict(dict)
+    passed: dict[StudyCell, Repeats] = defaultdict(dict)
     failed = []
     for each in measurements:
         if each.failed is None:
@@ -135,22 +135,22 @@ def table_of(measurements: Iterable[Measurement]) -> Table:
     return Table(rows, beside, failed, environment)
 
 
-def _is_reference(cell: Cell, passed: dict[Cell, Repeats]) -> bool:
+def _is_reference(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> bool:
     """Whether a cell of one rank is there for another purpose, a check or a prediction, than to be compared with."""
     if cell.ranks > 1 or any(other.base == cell for other in passed if other.ranks > 1):
         return False
 
-    def layout(each: Cell) -> Cell:
+    def layout(each: StudyCell) -> StudyCell:
         return replace(each.base, global_batch=0, accumulation=1)
 
     return any(layout(other) == layout(cell) for other in passed if other.ranks > 1)
 
 
-def _order(cell: Cell) -> tuple[object, ...]:
+def _order(cell: StudyCell) -> tuple[object, ...]:
     return cell.stage != "pretrain", *asdict(cell).values()
 
 
-def _row(cell: Cell, passed: dict[Cell, Repeats]) -> CellRow:
+def _row(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> CellRow:
     repeats = passed[cell]
     every = list(repeats.values())
     steps_s = [step for each in every for step in each.step_s]
@@ -171,7 +171,7 @@ def _row(cell: Cell, passed: dict[Cell, Repeats]) -> CellRow:
     )
 
 
-def _beside(cell: Cell, passed: dict[Cell, Repeats]) -> Beside | None:
+def _beside(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> Beside | None:
     alone, copies = passed.get(replace(cell, copies=1), {}), passed[cell]
     repeats = sorted(alone.keys() & copies.keys())
     if not repeats:
@@ -191,7 +191,7 @@ def _energy_j_per_mtoken(measurements: Sequence[Measurement]) -> float | None:
     )
 
 
-def _against(cell: Cell, repeats: Repeats, passed: dict[Cell, Repeats]) -> dict[str, Any]:
+def _against(cell: StudyCell, repeats: Repeats, passed: dict[StudyCell, Repeats]) -> dict[str, Any]:
     """What follows from a cell and its base, repeat by repeat."""
     if cell == cell.base:
         return {"speedup": Interval(1.0), "efficiency": Interval(1.0), "overhead_s": Interval(0.0)}
@@ -220,7 +220,7 @@ def _against(cell: Cell, repeats: Repeats, passed: dict[Cell, Repeats]) -> dict[
     return found
 
 
-def _together(cell: Cell, base: Measurement, copies: Measurement) -> float:
+def _together(cell: StudyCell, base: Measurement, copies: Measurement) -> float:
     """How many times the work of one alone its copies do together in the same time."""
     return cell.ranks * base.training_s / copies.training_s
 
@@ -230,7 +230,7 @@ def _has_moved(measurement: Measurement) -> bool:
     return before is not None and after is not None and moved(before, after)
 
 
-def groups(rows: Iterable[CellRow], key: Callable[[Cell], Any]) -> dict[Any, list[CellRow]]:
+def groups(rows: Iterable[CellRow], key: Callable[[StudyCell], Any]) -> dict[Any, list[CellRow]]:
     """Rows by what `key` says of their cells, in order."""
     found: dict[Any, list[CellRow]] = {}
     for row in rows:

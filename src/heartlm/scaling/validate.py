@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heartlm.errors import HeartlmError
-from heartlm.scaling.cell import Cell, Measurement
+from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.scaling.one_rank import Kind, steady
 from heartlm.scaling.predict import Prediction, Predictor
 from heartlm.scaling.simulate import typical_s
@@ -64,7 +64,7 @@ class Validation:
     """
 
     cells: list[Checked]
-    not_checked: list[Cell]
+    not_checked: list[StudyCell]
 
     @property
     def median_error(self) -> float:
@@ -92,7 +92,7 @@ def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Valid
     Raises:
         HeartlmError: there is none, or one cannot be predicted.
     """
-    cells: dict[Cell, list[Measurement]] = {}
+    cells: dict[StudyCell, list[Measurement]] = {}
     for each in steady(measurements):
         if each.cell.ranks > 1:
             cells.setdefault(each.cell, []).append(each)
