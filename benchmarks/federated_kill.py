@@ -18,7 +18,7 @@ from heartlm.distributed.communicators import agreed, communicator_of
 from heartlm.federated.client import Between, ClientTask, Update, nothing
 from heartlm.federated.federate import ready, run_rounds
 from heartlm.federated.isolated import IsolatedClient
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
 
 VICTIM = 1
@@ -46,7 +46,7 @@ class Killed:
 def main() -> None:
     database, out, in_round = sys.argv[1:]
     settings: dict[str, Any] = {"rounds": 8, "local_steps": 10, "batch_size": 64, "evaluate_every": 4, "device": "cpu"}
-    study = StudyConfig(
+    study = FederatedConfig(
         databases=[database], out=Path(out), partition="iid", clients=4, isolated=True, save_every=4, **settings
     )
     torch.set_flush_denormal(True)

@@ -43,7 +43,7 @@ from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
 from heartlm.federated.rounds import test_every
 from heartlm.federated.strategy import OuterSGD
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyPatients
 from heartlm.training.full_speed import at_full_speed
 
@@ -69,7 +69,7 @@ MODELS: dict[str, tuple[str, tuple[object, ...]]] = {
 class Rank:
     """One client of the study, and the ways to add up what it learnt."""
 
-    def __init__(self, study: StudyConfig, communicator: MPICommunicator) -> None:
+    def __init__(self, study: FederatedConfig, communicator: MPICommunicator) -> None:
         self.communicator, self.study = communicator, study
         patients = TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
         members = partition(patients.patients(), study)
@@ -161,10 +161,10 @@ def as_rank(chosen: argparse.Namespace) -> None:
     assert isinstance(communicator, MPICommunicator)
     shared |= {"partition": "iid", "clients": communicator.size}
     if chosen.model == "tiny_ecg":
-        study = StudyConfig(databases=[str(chosen.source)], **shared)
+        study = FederatedConfig(databases=[str(chosen.source)], **shared)
     else:
         training = {"depth": chosen.depth, "window": 128}
-        study = StudyConfig(model="pretrain", corpus=chosen.source, training=training, learning_rate=1e-3, **shared)
+        study = FederatedConfig(model="pretrain", corpus=chosen.source, training=training, learning_rate=1e-3, **shared)
     with at_full_speed():
         rank = Rank(study, communicator)
         result = rank.run(chosen.repeats)

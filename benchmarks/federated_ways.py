@@ -23,7 +23,7 @@ from timing import Table, write
 
 from heartlm.federated.compression import compressor
 from heartlm.federated.federate import federate
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 
 LEARNING = {"rounds": 40, "local_steps": 10, "batch_size": 64, "learning_rate": 0.01}
 COMPRESSION = (
@@ -60,7 +60,7 @@ def learnt(chosen: argparse.Namespace, name: str, seed: int, **settings: Any) ->
     shutil.rmtree(out, ignore_errors=True)
     values = {**LEARNING, "rounds": chosen.rounds, "evaluate_every": 0, "save_every": chosen.rounds, "device": "cpu"}
     begin = time.perf_counter()
-    federate(StudyConfig(databases=[str(chosen.data)], out=out, seed=seed, **{**values, **settings}))
+    federate(FederatedConfig(databases=[str(chosen.data)], out=out, seed=seed, **{**values, **settings}))
     promise = out / "privacy.json"
     model = (out / "models" / "last" / "model.safetensors").read_bytes()
     return {

@@ -24,7 +24,7 @@ from heartlm.federated.local import LocalClient
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.rounds import Rounds, Server
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import NUM_CLASSES, TinyLearning
 from heartlm.federated.waveforms import BeatSet
 from tests.conftest import ROOT
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from heartlm.distributed.mpi import MPICommunicator
     from heartlm.distributed.torch_distributed import TorchCommunicator
 
-STUDY = StudyConfig(rounds=4, local_steps=3, batch_size=8, evaluate_every=2, save_every=100, threads=1, device="cpu")
+STUDY = FederatedConfig(
+    rounds=4, local_steps=3, batch_size=8, evaluate_every=2, save_every=100, threads=1, device="cpu"
+)
 SIZES = (40, 24, 32, 17)
 
 
@@ -50,13 +52,13 @@ def members(sizes: tuple[int, ...] = SIZES) -> list[Member]:
     return [Member(f"client-{number}", (f"p{number}",), size) for number, size in enumerate(sizes)]
 
 
-def learning_of(study: StudyConfig, clients: range, sizes: tuple[int, ...] = SIZES, rank: int = 0) -> TinyLearning:
+def learning_of(study: FederatedConfig, clients: range, sizes: tuple[int, ...] = SIZES, rank: int = 0) -> TinyLearning:
     samples = {number: beats(number, sizes[number]) for number in clients}
     return TinyLearning(study, samples, beats(100 + rank, 30, f"test-{rank}"), torch.ones(NUM_CLASSES))
 
 
 def rounds_of(
-    study: StudyConfig,
+    study: FederatedConfig,
     communicator: Communicator | None = None,
     sizes: tuple[int, ...] = SIZES,
     evaluate: Callable[..., dict[str, Any]] | None = None,

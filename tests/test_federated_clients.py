@@ -19,7 +19,7 @@ from heartlm.federated.federate import federate
 from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.local import LocalClient
 from heartlm.federated.rounds import Rounds
-from heartlm.federated.study_file import StudyConfig, load_study
+from heartlm.federated.study_file import FederatedConfig, load_study
 from tests.federated import SIZES, STUDY, final_vector, learning_of, members, mpiexec, rounds_of
 
 
@@ -153,9 +153,9 @@ def test_a_process_that_is_killed_loses_its_round_and_comes_back():
 # --- a study from its file to its folder -----------------------------------------------------------------------------
 
 
-def small_study(database: Path, out: Path, **settings: Any) -> StudyConfig:
+def small_study(database: Path, out: Path, **settings: Any) -> FederatedConfig:
     common = {"rounds": 4, "local_steps": 2, "batch_size": 16, "evaluate_every": 2, "save_every": 2, "device": "cpu"}
-    return StudyConfig(databases=[str(database)], out=out, **{**common, **settings})  # type: ignore[arg-type]
+    return FederatedConfig(databases=[str(database)], out=out, **{**common, **settings})  # type: ignore[arg-type]
 
 
 def test_a_study_leaves_a_folder_that_says_everything(tiny_database: Path, tmp_path: Path):
@@ -195,14 +195,14 @@ def test_a_killed_study_resumes_to_the_same_model(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Rounds, "_round", killed)
         federate(study)
-    federate(StudyConfig(resume=tmp_path / "killed"))
+    federate(FederatedConfig(resume=tmp_path / "killed"))
     model = "models/last/model.safetensors"
     assert (whole / model).read_bytes() == (tmp_path / "killed" / model).read_bytes()
     for kind in ("round", "evaluation"):
         expected, found = (lines_of(folder, kind) for folder in (whole, tmp_path / "killed"))
         assert [line["round"] for line in found] == [line["round"] for line in expected]
     with pytest.raises(HeartlmError, match="finished on"):
-        federate(StudyConfig(resume=tmp_path / "killed"))
+        federate(FederatedConfig(resume=tmp_path / "killed"))
 
 
 def test_isolated_clients_give_the_same_model(tiny_database: Path, tmp_path: Path):
@@ -217,7 +217,7 @@ def test_isolated_clients_give_the_same_model(tiny_database: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("model", ["pretrain", "finetune"])
 def test_language_models_learn_over_clients(model: str, tiny_corpus: Path, tiny_pretrained: Path, tmp_path: Path):
-    study = StudyConfig(
+    study = FederatedConfig(
         model=model,  # type: ignore[arg-type]
         corpus=tiny_corpus,
         foundation=tiny_pretrained if model == "finetune" else None,

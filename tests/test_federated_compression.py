@@ -15,7 +15,7 @@ from heartlm.federated.aggregate import Aggregator, WeightedUpdate
 from heartlm.federated.client import Update
 from heartlm.federated.compression import BLOCK, NAMES, Bfloat16, Encoded, ErrorFeedback, Int8, TopK, compressor
 from heartlm.federated.meter import CommunicationMeter
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.typed import typed
 
 sizes = st.integers(1, 3 * BLOCK)
@@ -131,7 +131,7 @@ def shares(round_index: int, clients: int, size: int) -> list[WeightedUpdate]:
 
 
 def mean_by(name: str, size: int, top_k: float = 0.01) -> Aggregator:
-    study = typed(StudyConfig, {"compression": name, "top_k": top_k})
+    study = typed(FederatedConfig, {"compression": name, "top_k": top_k})
     return Aggregator(study, LocalCommunicator(), size, 3, CommunicationMeter())
 
 

@@ -42,8 +42,8 @@ from heartlm.federated.flower_messages import (
     update_told,
 )
 from heartlm.federated.flower_server import run_study
-from heartlm.federated.partition import Member, Patient
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.partition import Member, PatientCounts
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.files import read_json, write_json
 from heartlm.typed import typed
 
@@ -57,7 +57,7 @@ def studies(tiny_database: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     """The same study with both engines: three clients on two nodes, clients that die, moments, memories, int8."""
     folder = tmp_path_factory.mktemp("flower")
     study = typed(
-        StudyConfig,
+        FederatedConfig,
         {
             "databases": [str(tiny_database)],
             "partition": "iid",
@@ -136,10 +136,10 @@ def in_a_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_flush_denormal(False)
 
 
-def language_study(corpus: Path, **changed: object) -> StudyConfig:
+def language_study(corpus: Path, **changed: object) -> FederatedConfig:
     settings = {"model": "pretrain", "corpus": str(corpus), "training": {"depth": 1, "window": 32}, "device": "cpu"}
     small = {"partition": "iid", "clients": 3, "rounds": 2, "local_steps": 2, "batch_size": 4, "learning_rate": 1e-3}
-    return typed(StudyConfig, {**settings, **small, **changed})
+    return typed(FederatedConfig, {**settings, **small, **changed})
 
 
 @pytest.mark.usefixtures("in_a_run")
@@ -158,16 +158,16 @@ def test_a_language_model_ends_with_the_weights_of_the_local_engine(tiny_corpus:
 @pytest.mark.usefixtures("in_a_run")
 def test_a_node_that_does_not_answer_loses_its_clients_of_the_round(tiny_database: Path, tmp_path: Path):
     settings = {"partition": "iid", "clients": 3, "rounds": 1, "local_steps": 2, "batch_size": 8, "timeout_s": 3.0}
-    study = StudyConfig(databases=[str(tiny_database)], out=tmp_path / "study", engine="flower", **settings)
+    study = FederatedConfig(databases=[str(tiny_database)], out=tmp_path / "study", engine="flower", **settings)
     run_study(study, Fleet(Nodes(2, silent=("train", 101)), study, 2))
     lines = [json.loads(line) for line in (tmp_path / "study" / "metrics.jsonl").read_text().splitlines()]
     lost = {line["client"]: line.get("lost") for line in lines if line["kind"] == "client"}
     assert lost == {"client-0": None, "client-1": "its node did not answer", "client-2": None}
 
 
-def small_study(database: Path, out: Path, **changed: Any) -> StudyConfig:
+def small_study(database: Path, out: Path, **changed: Any) -> FederatedConfig:
     settings = {"partition": "iid", "clients": 3, "rounds": 2, "local_steps": 2, "batch_size": 8, "timeout_s": 3.0}
-    return StudyConfig(databases=[str(database)], out=out, device="cpu", **{**settings, **changed})
+    return FederatedConfig(databases=[str(database)], out=out, device="cpu", **{**settings, **changed})
 
 
 @pytest.mark.usefixtures("in_a_run")
@@ -215,11 +215,11 @@ def test_what_nodes_kept_is_gone_so_flower_studies_are_not_resumed(tiny_database
     about = read_json(tmp_path / "study" / "run.json")
     write_json(tmp_path / "study" / "run.json", {**about, "finished": None})
     with pytest.raises(HeartlmError, match=r"resume: .* found, nothing expected by engine flower"):
-        federate(StudyConfig(resume=tmp_path / "study"))
+        federate(FederatedConfig(resume=tmp_path / "study"))
 
 
 def test_too_few_nodes_are_told_of(tiny_database: Path):
-    study = StudyConfig(databases=[str(tiny_database)], engine="flower", timeout_s=0.5)
+    study = FederatedConfig(databases=[str(tiny_database)], engine="flower", timeout_s=0.5)
     with pytest.raises(HeartlmError, match=r"1 nodes came within 0\.5 s, 2 expected"):
         Fleet(Nodes(1), study, 2)
 
@@ -272,7 +272,7 @@ def test_messages_come_out_as_they_went_in():
     assert torch.equal(again.delta, update.delta)
     assert (again.num_samples, again.loss, again.seconds) == (12, 0.1 + 0.2, 1.5)
 
-    patient = Patient("p", "tinydb", 5, np.array([3, 2, 0, 0]))
+    patient = PatientCounts("p", "tinydb", 5, np.array([3, 2, 0, 0]))
     told, _ = read(message(patients_told([patient])))
     assert str(patients_of(told)) == str([patient])
 
@@ -289,11 +289,11 @@ def test_clients_live_where_all_their_patients_are():
 def test_the_app_holds_the_whole_study(tmp_path: Path):
     import tomllib
 
-    study = StudyConfig(databases=['a "strange" name'], out=tmp_path / "study", engine="flower")
+    study = FederatedConfig(databases=['a "strange" name'], out=tmp_path / "study", engine="flower")
     write_app(study, tmp_path / "app")
     content = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     told = content["tool"]["flwr"]["app"]["config"]
-    assert typed(StudyConfig, json.loads(told["study"])).databases == [str(Path('a "strange" name').resolve())]
+    assert typed(FederatedConfig, json.loads(told["study"])).databases == [str(Path('a "strange" name').resolve())]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_the_app_holds_the_whole_study(tmp_path: Path):
     ],
 )
 def test_what_flower_cannot_do_is_refused_at_once(tiny_database: Path, changed: dict[str, object], named: str):
-    study = StudyConfig(databases=[str(tiny_database)], out=Path("unused"), engine="flower")
+    study = FederatedConfig(databases=[str(tiny_database)], out=Path("unused"), engine="flower")
     with pytest.raises(HeartlmError, match=f"^{named}: "):
         run_with_flower(replace(study, **changed))
 
@@ -314,6 +314,6 @@ def test_what_flower_cannot_do_is_refused_at_once(tiny_database: Path, changed: 
 def test_a_folder_that_holds_something_is_refused_before_anything_starts(tiny_database: Path, tmp_path: Path):
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "run.json").write_text("{}")
-    study = StudyConfig(databases=[str(tiny_database)], out=tmp_path / "study", engine="flower")
+    study = FederatedConfig(databases=[str(tiny_database)], out=tmp_path / "study", engine="flower")
     with pytest.raises(HeartlmError, match="holds something already"):
         run_with_flower(study)

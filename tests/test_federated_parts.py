@@ -22,9 +22,9 @@ from heartlm.federated.fixed_point import LARGEST, FixedPoint, to_fixed_point
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.local import LocalClient, remembered, restore
 from heartlm.federated.meter import CommunicationMeter
-from heartlm.federated.partition import Patient, partition
+from heartlm.federated.partition import PatientCounts, partition
 from heartlm.federated.strategy import Adaptive, OuterSGD
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyPatients
 from heartlm.federated.waveforms import WINDOW, beat_set, labelled_records
 from heartlm.models.tiny_ecg import TinyECG
@@ -34,10 +34,10 @@ from tests.federated import SIZES, STUDY, learning_of
 # --- partitions ------------------------------------------------------------------------------------------------------
 
 
-def patients_of(sizes: list[int], databases: int = 2) -> list[Patient]:
+def patients_of(sizes: list[int], databases: int = 2) -> list[PatientCounts]:
     generator = np.random.default_rng(len(sizes))
     return [
-        Patient(
+        PatientCounts(
             f"db{n % databases}/p{n}", f"db{n % databases}", size, generator.multinomial(size, [0.7, 0.1, 0.15, 0.05])
         )
         for n, size in enumerate(sizes)
@@ -52,7 +52,7 @@ def patients_of(sizes: list[int], databases: int = 2) -> list[Patient]:
     seed=st.integers(0, 5),
 )
 def test_every_patient_is_on_one_client_and_every_client_has_one(sizes, kind, clients, alpha, seed):
-    study = StudyConfig(partition=kind, clients=clients, alpha=alpha, seed=seed)
+    study = FederatedConfig(partition=kind, clients=clients, alpha=alpha, seed=seed)
     patients = patients_of(sizes)
     made = partition(patients, study)
     names = [name for member in made for name in member.patients]
@@ -67,7 +67,7 @@ def test_label_skew_grows_as_alpha_falls():
     patients = patients_of([100] * 60)
 
     def skew(alpha: float) -> float:
-        made = partition(patients, StudyConfig(partition="label_skew", clients=4, alpha=alpha))
+        made = partition(patients, FederatedConfig(partition="label_skew", clients=4, alpha=alpha))
         of = {patient.name: patient.class_counts for patient in patients}
         shares = [sum(of[name] for name in member.patients) / member.num_samples for member in made]
         return float(np.std(shares, axis=0).sum())
@@ -77,11 +77,11 @@ def test_label_skew_grows_as_alpha_falls():
 
 def test_a_patient_in_two_databases_cannot_be_apart():
     one, other = (
-        Patient("mitdb/100", "mitdb", 5, np.ones(4, np.int64)),
-        Patient("mitdb/100", "qtdb", 5, np.ones(4, np.int64)),
+        PatientCounts("mitdb/100", "mitdb", 5, np.ones(4, np.int64)),
+        PatientCounts("mitdb/100", "qtdb", 5, np.ones(4, np.int64)),
     )
     with pytest.raises(HeartlmError, match="is in mitdb and in qtdb"):
-        partition([one, other], StudyConfig(partition="database"))
+        partition([one, other], FederatedConfig(partition="database"))
 
 
 # --- the server ------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_fedprox_keeps_clients_closer():
 
 
 def test_the_mean_weighs_by_samples_whoever_is_missing():
-    study = StudyConfig(bucket_mib=16 / 2**20)
+    study = FederatedConfig(bucket_mib=16 / 2**20)
     mean = Aggregator(study, LocalCommunicator(), 3, 3, CommunicationMeter())
     updates = [
         Update(torch.full((3,), value, dtype=torch.float64), num, 1, 0.0, 0.0) for value, num in ((1.0, 10), (4.0, 20))
@@ -240,8 +240,8 @@ def test_waveforms_of_a_simulated_database(tiny_database: Path):
 
 
 def test_clients_of_mitdb_are_the_patients_of_ds1():
-    patients = TinyPatients(StudyConfig(databases=[str(shared_data("mitdb"))]))
-    made = partition(patients.patients(), StudyConfig())
+    patients = TinyPatients(FederatedConfig(databases=[str(shared_data("mitdb"))]))
+    made = partition(patients.patients(), FederatedConfig())
     assert len(made) == len(DS1) and sum(member.num_samples for member in made) == 51_013
     # The one documented exception of de Chazal's split: 201 (DS1) and 202 (DS2) are one patient.
     trained = {name for member in made for name in member.patients}

@@ -15,7 +15,7 @@ from heartlm.federated.aggregate import Aggregator, WeightedUpdate
 from heartlm.federated.client import Update
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.privacy import Ledger, Privacy, clip_and_noise, clipped, epsilon_of, secret_generator
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 
 PROMISE = Privacy(clip_norm=0.5, noise_multiplier=1.0, delta=1e-3)
 
@@ -114,7 +114,7 @@ def shares(size: int) -> list[WeightedUpdate]:
 
 
 def private_mean(size: int, secure_sum: bool = False) -> Aggregator:
-    study = StudyConfig(clip_norm=0.5, noise_multiplier=1.0, privacy_delta=1e-3, secure_sum=secure_sum)
+    study = FederatedConfig(clip_norm=0.5, noise_multiplier=1.0, privacy_delta=1e-3, secure_sum=secure_sum)
     return Aggregator(study, LocalCommunicator(), size, 3, CommunicationMeter(), known_generator)
 
 

@@ -15,7 +15,7 @@ from heartlm.federated.aggregate import Aggregator, WeightedUpdate
 from heartlm.federated.client import Update
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.secure_sum import MaskingClient, RoundAbandoned, unmasked_sum
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 
 pytest.importorskip("cryptography")
 
@@ -94,7 +94,7 @@ def shares(num_clients: int, size: int) -> list[WeightedUpdate]:
 
 
 def mean_by(secure_sum: bool, size: int) -> Aggregator:
-    study = StudyConfig(secure_sum=secure_sum, bucket_mib=0.001)
+    study = FederatedConfig(secure_sum=secure_sum, bucket_mib=0.001)
     return Aggregator(study, LocalCommunicator(), size, 5, CommunicationMeter())
 
 

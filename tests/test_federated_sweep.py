@@ -13,7 +13,7 @@ import pytest
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.federated.sweep import run_sweep
-from heartlm.federated.sweep_file import Cell, SweepConfig, cells_of, why_not
+from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of, why_not
 from heartlm.federated.sweep_launch import MPILauncher, mpiexec
 from heartlm.files import read_json
 from heartlm.report.federated_charts import exposed_ms, groups_of, local_ms, share, throughput
@@ -126,7 +126,7 @@ def test_the_grid_has_every_cell_once_and_repeats_last():
 
 
 def test_amp_is_run_on_a_cpu_where_it_is_asked_for():
-    cell = Cell("G1", 1, 64, 5, 0)
+    cell = SweepCell("G1", 1, 64, 5, 0)
     sweep = SweepConfig(study={"databases": ["x"], "device": "cpu"})
     assert why_not(cell, sweep) is not None
     assert why_not(replace(cell, config="G0"), sweep) is None
@@ -137,9 +137,9 @@ def test_amp_is_run_on_a_cpu_where_it_is_asked_for():
 
 def test_a_rank_has_its_own_clients():
     sweep = SweepConfig(study={"databases": ["x"], "partition": "patient"}, clients_per_rank=2)
-    study = Cell("G0", 4, 64, 5, 0).study(sweep, Path("y"))
+    study = SweepCell("G0", 4, 64, 5, 0).study(sweep, Path("y"))
     assert (study.partition, study.clients) == ("iid", 8)
-    assert Cell("G0", 4, 64, 5, 0).study(replace(sweep, clients_per_rank=0), Path("y")).partition == "patient"
+    assert SweepCell("G0", 4, 64, 5, 0).study(replace(sweep, clients_per_rank=0), Path("y")).partition == "patient"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import yaml
 from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.privacy import epsilon_of
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.sweep_launch import MPILauncher, mpiexec
 from heartlm.files import read_json
 
@@ -34,8 +34,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-def study_of(database: Path, out: Path, **changed: Any) -> StudyConfig:
-    return StudyConfig(databases=[str(database)], out=out, **{**SMALL, **changed})
+def study_of(database: Path, out: Path, **changed: Any) -> FederatedConfig:
+    return FederatedConfig(databases=[str(database)], out=out, **{**SMALL, **changed})
 
 
 def model(folder: Path) -> bytes:

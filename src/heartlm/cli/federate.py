@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
-from heartlm.federated.study_file import LAYOUT, StudyConfig
+from heartlm.federated.study_file import LAYOUT, FederatedConfig
 
 LINGER_S = 3.0
 
@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
 
         return run_sweep(arguments[1:])
     study = parse(
-        StudyConfig,
+        FederatedConfig,
         arguments,
         command="federate",
         summary="Train over clients that keep their recordings to themselves: heartlm federate STUDY.yaml --out FOLDER",
@@ -55,15 +55,15 @@ def run(arguments: Sequence[str]) -> int:
     try:
         outcome = federate(study, changed)
     except ToldElsewhere:
-        time.sleep(LINGER_S)  # a launcher ends all ranks when the first does, and the one that tells may be late
+        time.sleep(LINGER_S)  # a launcher ends all ranks when the first ends, and the rank that prints may be late
         return 2
     if outcome.is_first:
-        print(outcome.told())
+        print(outcome.summary())
     return 0
 
 
 def _changed(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Which settings are given beside `resume`.
+    """Names of the settings given with `resume`.
 
     Raises:
         HeartlmError: one that must not change.

@@ -30,7 +30,7 @@ from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.privacy import Ledger, clip_and_noise, privacy_of, secret_generator
 from heartlm.federated.secure_sum import MaskingClient
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.files import write_json
 
 LEAST_CLIENTS = 2
@@ -152,7 +152,7 @@ class Aggregator:
 
     def __init__(
         self,
-        study: StudyConfig,
+        study: FederatedConfig,
         communicator: Communicator,
         num_parameters: int,
         num_clients: int,
@@ -286,7 +286,7 @@ class Aggregator:
 
 
 def with_privacy(
-    weighted: WeightedUpdate, study: StudyConfig, num_clients: int, generator: torch.Generator
+    weighted: WeightedUpdate, study: FederatedConfig, num_clients: int, generator: torch.Generator
 ) -> WeightedUpdate:
     """A clipped update with its part of the noise and the same weight as all `num_clients` of the round.
 
@@ -305,12 +305,12 @@ def numbers_of(weighted: WeightedUpdate) -> NDArray[np.int64]:
     return torch.cat([to_fixed_point(weighted.update.delta * weighted.weight), samples]).numpy()
 
 
-def mask_context(study: StudyConfig, round_index: int) -> bytes:
+def mask_context(study: FederatedConfig, round_index: int) -> bytes:
     """What masks of a round are derived from, next to the keys."""
     return f"seed {study.seed} round {round_index}".encode()
 
 
-def compressed(delta: Tensor, study: StudyConfig, client: int, round_index: int, memory: ErrorFeedback) -> bytes:
+def compressed(delta: Tensor, study: FederatedConfig, client: int, round_index: int, memory: ErrorFeedback) -> bytes:
     """The message of a client: its delta, float64 `[P]`, as `study` says; what is lost goes to `memory`."""
     by = compressor(study.compression, top_k=study.top_k, seed=(study.seed, client, round_index))
     vector = delta.numpy().astype(np.float32)

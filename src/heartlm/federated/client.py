@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heartlm.federated.partition import Member
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.kernels.draws import Stream, draws, uniform
 
 ASKED_STREAM, SLOW_STREAM, LOST_STREAM = 12, 13, 14
@@ -92,7 +92,7 @@ class Client(Protocol):
         """
 
 
-def sample_clients(study: StudyConfig, members: Sequence[Member], round_index: int) -> dict[int, ClientTask]:
+def sample_clients(study: FederatedConfig, members: Sequence[Member], round_index: int) -> dict[int, ClientTask]:
     """The tasks of the clients sampled in round `round_index`, by client number, ascending.
 
     A pure function of seed, round and client. A straggler has done a number of steps, uniform from one to one less than

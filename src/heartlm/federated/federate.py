@@ -25,15 +25,15 @@ from heartlm.federated.partition import partition
 from heartlm.federated.rounds import Line, Rounds, Server
 from heartlm.federated.scores import summary
 from heartlm.federated.strategy import Adaptive, OuterSGD, Strategy
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.federated.tiny import TinyPatients
 from heartlm.training.full_speed import at_full_speed
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a study.
+class StudyOutcome:
+    """The result of a study.
 
     Attributes:
         folder: of the study.
@@ -45,18 +45,18 @@ class Outcome:
     scores: dict[str, Any]
     is_first: bool
 
-    def told(self) -> str:
-        """One line of it."""
+    def summary(self) -> str:
+        """One line."""
         return f"{self.folder}: {shown(self.scores)}"
 
 
 def shown(scores: Mapping[str, Any]) -> str:
-    """Scores in words."""
+    """Scores as text."""
     return ", ".join(f"{key} {value:.3f}" for key, value in scores.items() if isinstance(value, float))
 
 
 @at_full_speed()
-def federate(study: StudyConfig, changed: Sequence[str] = ()) -> Outcome:
+def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcome:
     """Run a study, or resume one with the settings called `changed` as in `study`.
 
     Raises:
@@ -71,13 +71,13 @@ def federate(study: StudyConfig, changed: Sequence[str] = ()) -> Outcome:
     except (KnownToAll, ToldElsewhere):
         raise
     except Exception as error:
-        raise _told(error, folder, communicator) from error
+        raise _explained(error, folder, communicator) from error
     communicator.close()
-    return Outcome(folder.path, scores, communicator.rank == 0)
+    return StudyOutcome(folder.path, scores, communicator.rank == 0)
 
 
-def _told(error: Exception, folder: StudyFolder, communicator: Communicator) -> Exception:
-    """What to raise for `error`; where others wait for this rank, they are told to end."""
+def _explained(error: Exception, folder: StudyFolder, communicator: Communicator) -> Exception:
+    """What to raise for `error`; other ranks, which would wait for this one, are aborted."""
     if isinstance(error, RuntimeError) and has_gone(error):
         return HeartlmError(
             f"rank {communicator.rank} lost another rank ({reason_of(error)}): continue with --resume {folder.path}"
@@ -88,7 +88,7 @@ def _told(error: Exception, folder: StudyFolder, communicator: Communicator) -> 
     return error
 
 
-def _settings(study: StudyConfig, changed: Sequence[str]) -> tuple[StudyConfig, StudyFolder]:
+def _settings(study: FederatedConfig, changed: Sequence[str]) -> tuple[FederatedConfig, StudyFolder]:
     if study.resume is None:
         study.check()
         if study.out is None:
@@ -101,7 +101,7 @@ def _settings(study: StudyConfig, changed: Sequence[str]) -> tuple[StudyConfig, 
     return resumed, folder
 
 
-def strategy_of(study: StudyConfig) -> Strategy:
+def strategy_of(study: FederatedConfig) -> Strategy:
     """The optimiser of the server that `study` names."""
     if study.strategy in ("fedadam", "fedyogi"):
         yogi = study.strategy == "fedyogi"
@@ -109,7 +109,7 @@ def strategy_of(study: StudyConfig) -> Strategy:
     return OuterSGD(study.server_rate, study.server_beta, nesterov=study.strategy == "diloco")
 
 
-def patients_of(study: StudyConfig) -> TinyPatients | CorpusPatients:
+def patients_of(study: FederatedConfig) -> TinyPatients | CorpusPatients:
     """The patients that can be read here.
 
     Raises:
@@ -123,7 +123,7 @@ def clients_of_rank(num_clients: int, rank: int, size: int) -> range:
     return range(rank, num_clients, size)
 
 
-def ready(study: StudyConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Evaluation]:
+def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Evaluation]:
     """Everything this rank needs, where the study stands; writes what is known before the first round."""
     rank, size = communicator.rank, communicator.size
     patients = patients_of(study)
@@ -181,8 +181,8 @@ def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> No
         folder.save_server(server)
         for line in lines:
             if line["kind"] == "evaluation":
-                told = shown({key: value for key, value in line.items() if key not in ("kind", "round")})
-                print(f"round {line['round'] + 1}/{rounds.study.rounds}  {told}", file=sys.stderr, flush=True)
+                words = shown({key: value for key, value in line.items() if key not in ("kind", "round")})
+                print(f"round {line['round'] + 1}/{rounds.study.rounds}  {words}", file=sys.stderr, flush=True)
 
 
 class Evaluation:

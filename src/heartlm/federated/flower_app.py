@@ -22,7 +22,7 @@ from pathlib import Path
 from heartlm.distributed.spawn import Processes, free_ports, last_line, processes
 from heartlm.errors import HeartlmError, needs
 from heartlm.federated.flower_certificates import Certificates, make_certificates
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.files import read_json
 
 START_WITHIN_S = 60.0
@@ -56,7 +56,7 @@ nodes = {nodes}
 """All of the app: its code is the heartlm that is installed on every node."""
 
 
-def run_with_flower(study: StudyConfig) -> Path:
+def run_with_flower(study: FederatedConfig) -> Path:
     """Run a study with Flower, on this machine unless it names a SuperLink; return its folder.
 
     Raises:
@@ -82,7 +82,7 @@ def run_with_flower(study: StudyConfig) -> Path:
     return study.out
 
 
-def write_app(study: StudyConfig, folder: Path) -> None:
+def write_app(study: FederatedConfig, folder: Path) -> None:
     """Write the Flower app of a study into `folder`."""
     folder.mkdir(parents=True)
     settings = {**study.to_yaml(), "engine": "flower"}
@@ -90,7 +90,7 @@ def write_app(study: StudyConfig, folder: Path) -> None:
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
 
 
-def _federation(study: StudyConfig, work: Path, certificates: Certificates, running: Processes) -> dict[str, str]:
+def _federation(study: FederatedConfig, work: Path, certificates: Certificates, running: Processes) -> dict[str, str]:
     """Start a SuperLink and its nodes on this machine; the environment of all that talk to it."""
     programs = Path(sys.executable).parent
     environment = dict(os.environ) | QUIET
@@ -115,7 +115,7 @@ def _federation(study: StudyConfig, work: Path, certificates: Certificates, runn
     return environment
 
 
-def _submit(study: StudyConfig, work: Path, connection: str, environment: dict[str, str]) -> None:
+def _submit(study: FederatedConfig, work: Path, connection: str, environment: dict[str, str]) -> None:
     """Run the app to its end, and see how that was."""
     program, log = Path(sys.executable).parent / "flwr", work / "run.log"
     ended = Path(f"{study.out}.flower.json")

@@ -35,7 +35,7 @@ from heartlm.federated.flower_messages import (
     update_told,
 )
 from heartlm.federated.local import LocalClient
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyPatients
 from heartlm.training.full_speed import at_full_speed
 from heartlm.typed import typed
@@ -90,7 +90,7 @@ def mask(asked: Message, context: Context) -> Message:
     return Message(message({}, {"masked": total}), reply_to=asked)
 
 
-def _sent(delta: Tensor, study: StudyConfig, number: int, round_index: int, context: Context) -> Tensor:
+def _sent(delta: Tensor, study: FederatedConfig, number: int, round_index: int, context: Context) -> Tensor:
     """A delta as it leaves the node: float64 `[P]`, or the bytes of a compressed message."""
     if study.compression == "none":
         return delta
@@ -102,11 +102,11 @@ def _sent(delta: Tensor, study: StudyConfig, number: int, round_index: int, cont
     return torch.from_numpy(np.frombuffer(message_bytes, np.uint8).copy())
 
 
-def _study(told: Mapping[str, object], context: Context) -> StudyConfig:
+def _study(told: Mapping[str, object], context: Context) -> FederatedConfig:
     """The study that the server speaks of, on the recordings of this node."""
     settings = told["study"]
     assert isinstance(settings, dict)
-    study = typed(StudyConfig, settings)
+    study = typed(FederatedConfig, settings)
     databases, corpus = (context.node_config.get(name) for name in ("databases", "corpus"))
     if databases is not None:
         study = replace(study, databases=str(databases).split(":"))

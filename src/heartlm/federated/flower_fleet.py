@@ -31,9 +31,9 @@ from heartlm.federated.flower_messages import (
     tasks_told,
     update_of,
 )
-from heartlm.federated.partition import Member, Patient, partition
+from heartlm.federated.partition import Member, PatientCounts, partition
 from heartlm.federated.secure_sum import unmasked_sum
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 
 POLL_S = 0.2
 
@@ -55,7 +55,7 @@ class Fleet:
         home: node of each client, by its number.
     """
 
-    def __init__(self, grid: Grid, study: StudyConfig, num_nodes: int) -> None:
+    def __init__(self, grid: Grid, study: FederatedConfig, num_nodes: int) -> None:
         self._grid, self._study = grid, study
         self._settings = study.to_yaml()
         nodes = self._gathered(num_nodes)
@@ -65,7 +65,7 @@ class Fleet:
             raise HeartlmError(f"node {silent[0]}: no answer to who its patients are; see the log of its SuperNode")
         patients = {node: {each.name: each for each in patients_of(told)} for node, (told, _) in answers.items()}
         every = {name: patient for node in nodes for name, patient in patients[node].items()}
-        self.patients: list[Patient] = [every[name] for name in sorted(every)]
+        self.patients: list[PatientCounts] = [every[name] for name in sorted(every)]
         self.members = partition(self.patients, study)
         self.home = homes(self.members, [set(patients[node]) for node in nodes], nodes)
         self._round_index, self._answers = -1, dict[int, Update | str]()

@@ -37,7 +37,7 @@ from heartlm.federated.flower_messages import Told, keep_in, kept_in
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.privacy import secret_generator
 from heartlm.federated.secure_sum import MaskingClient, RoundAbandoned
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 
 if TYPE_CHECKING:
     from heartlm.federated.flower_fleet import Fleet
@@ -51,7 +51,7 @@ def announce(number: int, delta: Tensor, context: Context) -> str:
     return client.public_key.hex()
 
 
-def masked_sum(study: StudyConfig, told: Told, num_samples: dict[int, int], context: Context) -> Tensor:
+def masked_sum(study: FederatedConfig, told: Told, num_samples: dict[int, int], context: Context) -> Tensor:
     """The masked numbers of this node's clients, added up, int64 `[P + 1]`; keys and deltas are forgotten."""
     keys = {name: bytes.fromhex(key) for name, key in told["public_keys"].items()}
     noise = secret_generator()
@@ -78,7 +78,7 @@ class RemoteMaskedMean(Aggregator):
         meter: unused, because nodes communicate.
     """
 
-    def __init__(self, fleet: Fleet, study: StudyConfig, num_parameters: int, meter: CommunicationMeter) -> None:
+    def __init__(self, fleet: Fleet, study: FederatedConfig, num_parameters: int, meter: CommunicationMeter) -> None:
         super().__init__(study, LocalCommunicator(), num_parameters, len(fleet.members), meter)
         self._fleet = fleet
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.client import ClientTask, Update
-from heartlm.federated.partition import Member, Patient
+from heartlm.federated.partition import Member, PatientCounts
 
 Told = dict[str, Any]
 
@@ -45,16 +45,16 @@ def read(content: RecordDict) -> tuple[Told, dict[str, Tensor]]:
     return told, vectors_of(arrays)
 
 
-def patients_told(patients: Sequence[Patient]) -> Told:
+def patients_told(patients: Sequence[PatientCounts]) -> Told:
     """What a node says of its patients: no sample, but how many of each class there are."""
     every = [{**vars(patient), "class_counts": patient.class_counts.tolist()} for patient in patients]
     return {"patients": every}
 
 
-def patients_of(told: Told) -> list[Patient]:
+def patients_of(told: Told) -> list[PatientCounts]:
     """The patients that a node spoke of."""
     return [
-        Patient(each["name"], each["database"], each["num_samples"], np.array(each["class_counts"], np.int64))
+        PatientCounts(each["name"], each["database"], each["num_samples"], np.array(each["class_counts"], np.int64))
         for each in told["patients"]
     ]
 

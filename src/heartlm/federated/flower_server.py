@@ -23,7 +23,7 @@ from heartlm.federated.flower_fleet import Fleet
 from heartlm.federated.flower_masks import RemoteMaskedMean
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.rounds import Rounds, Server
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.files import write_json
 from heartlm.training.full_speed import at_full_speed
@@ -37,7 +37,7 @@ app = ServerApp()
 @at_full_speed()
 def main(grid: Grid, context: Context) -> None:
     """Run the study that the run's configuration names; `flower.json` in its folder says how that ended."""
-    study = typed(StudyConfig, json.loads(str(context.run_config["study"])))
+    study = typed(FederatedConfig, json.loads(str(context.run_config["study"])))
     assert study.out is not None
     torch.set_num_threads(study.threads)
     error = None
@@ -48,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
     write_json(Path(f"{study.out}.flower.json"), {"error": error})
 
 
-def run_study(study: StudyConfig, fleet: Fleet) -> None:
+def run_study(study: FederatedConfig, fleet: Fleet) -> None:
     """Run the rounds of a study with the clients of a fleet, score and save.
 
     Raises:

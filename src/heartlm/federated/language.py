@@ -29,9 +29,9 @@ from heartlm.evaluation.predictions import token_probabilities
 from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.language_task import task_of, training_config
-from heartlm.federated.partition import Member, Patient
+from heartlm.federated.partition import Member, PatientCounts
 from heartlm.federated.scores import Scores, summary
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.kernels.draws import Stream, draws
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import save_model
@@ -64,7 +64,7 @@ class CorpusPatients:
         left_out: rows that are not used, one line each.
     """
 
-    def __init__(self, study: StudyConfig) -> None:
+    def __init__(self, study: FederatedConfig) -> None:
         assert study.corpus is not None, "the study was checked"
         self.study, self.corpus, self.config = study, open_corpus(study.corpus), training_config(study)
         self.task = task_of(self.config, self.corpus)
@@ -80,14 +80,14 @@ class CorpusPatients:
         has_validation = len(self.corpus.records.select("validation")) > 0
         return "validation" if self.study.model == "pretrain" and has_validation else "test"
 
-    def patients(self) -> list[Patient]:
+    def patients(self) -> list[PatientCounts]:
         """Those to train on, by name."""
         records, of = self.corpus.records, dict[str, list[int]]()
         for row in self.task.rows.tolist():
             of.setdefault(str(records.patient_id[row]), []).append(row)
         classes = beat_labels(self.corpus.beat_class)
         return [
-            Patient(
+            PatientCounts(
                 name,
                 str(records.database[rows[0]]),
                 int(records.num_tokens[rows].sum()),
@@ -104,7 +104,7 @@ class CorpusPatients:
         """These patients: a client opens the same corpus."""
         return self
 
-    def __reduce__(self) -> tuple[type[CorpusPatients], tuple[StudyConfig]]:
+    def __reduce__(self) -> tuple[type[CorpusPatients], tuple[FederatedConfig]]:
         return CorpusPatients, (self.study,)
 
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> LanguageLearning:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.errors import HeartlmError
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model, load_foundation
@@ -49,7 +49,7 @@ class Task:
     labels: NDArray[np.int64] | None
 
 
-def training_config(study: StudyConfig) -> PretrainConfig | FinetuneConfig:
+def training_config(study: FederatedConfig) -> PretrainConfig | FinetuneConfig:
     """The settings of training that a study gives its clients.
 
     Raises:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing
 from heartlm.federated.flat import FlatModel
-from heartlm.federated.partition import Member, Patient
+from heartlm.federated.partition import Member, PatientCounts
 from heartlm.federated.scores import Scores
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.training.schedule import learning_rate
 
 
@@ -55,7 +55,7 @@ class StudyPatients(Protocol):
 
     left_out: list[str]
 
-    def patients(self) -> list[Patient]:
+    def patients(self) -> list[PatientCounts]:
         """Those to train on, by name."""
 
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> Learning:
@@ -76,7 +76,7 @@ class MakeClient:
         patients: of the client.
     """
 
-    study: StudyConfig
+    study: FederatedConfig
     number: int
     members: Sequence[Member]
     patients: StudyPatients
@@ -105,7 +105,7 @@ class LocalClient:
     name: str
     num_samples: int
     learning: Learning
-    study: StudyConfig
+    study: FederatedConfig
     kept: dict[str, Tensor]
 
     def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:

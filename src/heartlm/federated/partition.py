@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.kernels.draws import Stream, draws, uniform
 
 PARTITION_STREAM = 11
 
 
 @dataclass(frozen=True)
-class Patient:
+class PatientCounts:
     """What a partition has to know of a patient.
 
     Attributes:
@@ -47,7 +47,7 @@ class Member:
     num_samples: int
 
 
-def partition(patients: Sequence[Patient], study: StudyConfig) -> list[Member]:
+def partition(patients: Sequence[PatientCounts], study: FederatedConfig) -> list[Member]:
     """Make clients of `patients` as `study` says.
 
     Raises:
@@ -69,12 +69,12 @@ def partition(patients: Sequence[Patient], study: StudyConfig) -> list[Member]:
     return [_member(f"client-{number:0{width}d}", group) for number, group in enumerate(dealt)]
 
 
-def _member(name: str, patients: Sequence[Patient]) -> Member:
+def _member(name: str, patients: Sequence[PatientCounts]) -> Member:
     names = tuple(sorted(patient.name for patient in patients))
     return Member(name, names, sum(patient.num_samples for patient in patients))
 
 
-def _by_database(patients: Sequence[Patient]) -> list[Member]:
+def _by_database(patients: Sequence[PatientCounts]) -> list[Member]:
     of_patient = dict[str, str]()
     for patient in patients:
         if of_patient.setdefault(patient.name, patient.database) != patient.database:
@@ -86,9 +86,9 @@ def _by_database(patients: Sequence[Patient]) -> list[Member]:
     return [_member(name, [patient for patient in patients if patient.database == name]) for name in names]
 
 
-def _at_random(patients: Sequence[Patient], study: StudyConfig) -> list[list[Patient]]:
+def _at_random(patients: Sequence[PatientCounts], study: FederatedConfig) -> list[list[PatientCounts]]:
     """Deal the patients out in random order, each to the client that has the fewest samples so far."""
-    groups = [list[Patient]() for _ in range(study.clients)]
+    groups = [list[PatientCounts]() for _ in range(study.clients)]
     for place in np.argsort(_chances(study, 0, len(patients)), kind="stable"):
         sizes = [(sum(each.num_samples for each in group), len(group), n) for n, group in enumerate(groups)]
         empty = [size for size in sizes if size[1] == 0]
@@ -96,7 +96,7 @@ def _at_random(patients: Sequence[Patient], study: StudyConfig) -> list[list[Pat
     return groups
 
 
-def _by_classes(patients: Sequence[Patient], study: StudyConfig) -> list[list[Patient]]:
+def _by_classes(patients: Sequence[PatientCounts], study: FederatedConfig) -> list[list[PatientCounts]]:
     """Draw a client for each patient, likelier one that likes the classes of which the patient has more than others.
 
     How much each client likes a class is drawn from a symmetric Dirichlet distribution over clients (as Hsu et al.
@@ -125,5 +125,5 @@ def _by_classes(patients: Sequence[Patient], study: StudyConfig) -> list[list[Pa
     return groups
 
 
-def _chances(study: StudyConfig, first: int, num: int) -> NDArray[np.float64]:
+def _chances(study: FederatedConfig, first: int, num: int) -> NDArray[np.float64]:
     return uniform(draws(Stream(study.seed, 0, PARTITION_STREAM), first, num))

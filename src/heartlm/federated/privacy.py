@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from heartlm.errors import HeartlmError, needs
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Privacy:
             )
 
 
-def privacy_of(study: StudyConfig) -> Privacy | None:
+def privacy_of(study: FederatedConfig) -> Privacy | None:
     """What a study promises; None where nothing."""
     if study.clip_norm is None or study.noise_multiplier is None or study.privacy_delta is None:
         return None

@@ -26,7 +26,7 @@ from heartlm.federated.client import Between, Client, ClientLost, ClientTask, sa
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.strategy import Strategy
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 
 TESTS = 6
 """How often in a round pending sums are tested, about. Where MPI has no progress thread, a test gives the core to other
@@ -75,7 +75,7 @@ class Rounds:
         lines: metrics of this rank that are not yet written.
     """
 
-    study: StudyConfig
+    study: FederatedConfig
     members: Sequence[Member]
     clients: Mapping[int, Client]
     server: Server

@@ -21,7 +21,7 @@ LAYOUT = ("overlap", "communicator", "bucket_mib", "device", "threads", "timeout
 
 
 @dataclass
-class StudyConfig:
+class FederatedConfig:
     """Settings of a federated study.
 
     Attributes:
@@ -209,7 +209,7 @@ class StudyConfig:
         return plain | {"databases": [str(Path(folder).resolve()) for folder in self.databases], "resume": None}
 
 
-def load_study(path: Path) -> StudyConfig:
+def load_study(path: Path) -> FederatedConfig:
     """Read and check a study's YAML file.
 
     Raises:
@@ -217,7 +217,7 @@ def load_study(path: Path) -> StudyConfig:
     """
     content = read_yaml(path, "a YAML file of a federated study")
     try:
-        study = typed(StudyConfig, content)
+        study = typed(FederatedConfig, content)
         study.check()
     except HeartlmError as error:
         raise HeartlmError(f"{path}: {error}") from error

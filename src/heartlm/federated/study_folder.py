@@ -36,7 +36,7 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Mean
 from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.rounds import Server
-from heartlm.federated.study_file import StudyConfig, load_study
+from heartlm.federated.study_file import FederatedConfig, load_study
 from heartlm.files import append_line, atomic_file, keep_lines, read_json, write_json
 from heartlm.runs.run_folder import environment
 
@@ -82,7 +82,7 @@ class StudyFolder:
 
     # --- begin and end ----------------------------------------------------------------------------------------------
 
-    def start(self, study: StudyConfig, clients: Mapping[str, Any]) -> None:
+    def start(self, study: FederatedConfig, clients: Mapping[str, Any]) -> None:
         """Write what is known before the first round.
 
         Raises:
@@ -102,7 +102,7 @@ class StudyFolder:
         about = {"schema": SCHEMA_VERSION, "kind": "federated", "created": _now(), "finished": None}
         write_json(self.path / "run.json", about | {"command": shlex.join(["heartlm", *sys.argv[1:]])})
 
-    def resumable(self) -> StudyConfig:
+    def resumable(self) -> FederatedConfig:
         """The settings of an interrupted study.
 
         Raises:

@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.sweep_file import Cell, SweepConfig, cells_of, why_not
+from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of, why_not
 from heartlm.federated.sweep_launch import Launcher
 from heartlm.files import atomic_file, read_json, read_json_lines, write_json
 
@@ -96,7 +96,7 @@ def _is_finished(study: Path) -> bool:
     return path.exists() and bool(read_json(path, dict[str, Any]).get("finished"))
 
 
-def _run(cell: Cell, sweep: SweepConfig, study: Path, launcher: Launcher) -> str | None:
+def _run(cell: SweepCell, sweep: SweepConfig, study: Path, launcher: Launcher) -> str | None:
     """Run a cell from its beginning; the reason if it failed."""
     shutil.rmtree(study, ignore_errors=True)
     config = sweep.folder() / "logs" / f"{cell.name}.yaml"
@@ -106,7 +106,7 @@ def _run(cell: Cell, sweep: SweepConfig, study: Path, launcher: Launcher) -> str
     return reason if reason or _is_finished(study) else "ended with status 0, but wrote no scores"
 
 
-def rows_of(cell: Cell, folder: Path) -> list[Row]:
+def rows_of(cell: SweepCell, folder: Path) -> list[Row]:
     """The lines of one finished study."""
     lines, num_torn = read_json_lines(folder / "metrics.jsonl")
     if num_torn:

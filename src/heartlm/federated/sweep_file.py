@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.typed import typed
 
 SWEPT = ("out", "batch_size", "local_steps", "rounds", "precision", "communicator", "save_every", "evaluate_every")
@@ -76,13 +76,13 @@ class SweepConfig:
         except HeartlmError as error:
             raise HeartlmError(f"study: {error}") from error
 
-    def base(self) -> StudyConfig:
+    def base(self) -> FederatedConfig:
         """The study that all cells share.
 
         Raises:
             HeartlmError: a field is unknown or of another type.
         """
-        return replace(typed(StudyConfig, self.study), rounds=self.rounds, save_every=self.rounds, evaluate_every=0)
+        return replace(typed(FederatedConfig, self.study), rounds=self.rounds, save_every=self.rounds, evaluate_every=0)
 
     def folder(self) -> Path:
         """The folder of the sweep."""
@@ -98,7 +98,7 @@ class SweepConfig:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """One short study.
 
     Attributes:
@@ -120,7 +120,7 @@ class Cell:
         """A folder's name."""
         return f"{self.config}-ranks-{self.world_size}-batch-{self.batch_size}-steps-{self.local_steps}-{self.repeat}"
 
-    def study(self, sweep: SweepConfig, folder: Path) -> StudyConfig:
+    def study(self, sweep: SweepConfig, folder: Path) -> FederatedConfig:
         """Its settings, written to `folder`."""
         study = replace(
             sweep.base(),
@@ -135,16 +135,16 @@ class Cell:
         return study
 
 
-def cells_of(sweep: SweepConfig) -> Iterator[Cell]:
+def cells_of(sweep: SweepConfig) -> Iterator[SweepCell]:
     """All cells, repeats outermost, so that slow changes of the machine affect all cells alike."""
     grid = itertools.product(
         range(sweep.repeats), sweep.configs, sweep.batch_sizes, sweep.local_steps, sweep.world_sizes
     )
     for repeat, config, batch_size, local_steps, world_size in grid:
-        yield Cell(config, world_size, batch_size, local_steps, repeat)
+        yield SweepCell(config, world_size, batch_size, local_steps, repeat)
 
 
-def why_not(cell: Cell, sweep: SweepConfig) -> str | None:
+def why_not(cell: SweepCell, sweep: SweepConfig) -> str | None:
     """The reason why a cell is not run; None if it is."""
     if cell.config == "G1" and not sweep.amp_on_cpu and sweep.computes_on_cpu():
         return "not run: bf16 gains nothing on a CPU; --amp-on-cpu measures it all the same"

@@ -20,9 +20,9 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
-from heartlm.federated.partition import Member, Patient
+from heartlm.federated.partition import Member, PatientCounts
 from heartlm.federated.scores import Scores, summary
-from heartlm.federated.study_file import StudyConfig
+from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.waveforms import WINDOW, BeatSet, Labelled, beat_set, labelled_records
 from heartlm.files import atomic_folder, write_json
 from heartlm.kernels.draws import Stream, draws, uniform
@@ -51,7 +51,7 @@ class TinyPatients:
         class_counts: training beats of each class, over all training patients.
     """
 
-    def __init__(self, study: StudyConfig) -> None:
+    def __init__(self, study: FederatedConfig) -> None:
         self.study = study
         found, self.left_out = labelled_records([Path(folder) for folder in study.databases])
         found = [each for each in found if each.counts[:NUM_CLASSES].sum()]
@@ -65,13 +65,13 @@ class TinyPatients:
                 raise HeartlmError(f"databases: {study.databases} found, none has a patient to {what} on: add one")
         self.class_counts = np.sum([each.counts[:NUM_CLASSES] for each in self.train], axis=0)
 
-    def patients(self) -> list[Patient]:
+    def patients(self) -> list[PatientCounts]:
         """Those to train on, by name."""
         of: dict[str, list[Labelled]] = {}
         for each in self.train:
             of.setdefault(each.patient_id, []).append(each)
         return [
-            Patient(name, records[0].database.name, int(counts.sum()), counts)
+            PatientCounts(name, records[0].database.name, int(counts.sum()), counts)
             for name, records in sorted(of.items())
             for counts in [np.sum([each.counts[:NUM_CLASSES] for each in records], axis=0)]
         ]
@@ -113,7 +113,9 @@ class TinyLearning:
         optimizer: of its parameters.
     """
 
-    def __init__(self, study: StudyConfig, samples: Mapping[int, BeatSet], test: BeatSet, class_weight: Tensor) -> None:
+    def __init__(
+        self, study: FederatedConfig, samples: Mapping[int, BeatSet], test: BeatSet, class_weight: Tensor
+    ) -> None:
         self.study, self.test = study, test
         self.device, self.precision = device_and_precision(study.device, study.precision, local_rank())
         torch.manual_seed(study.seed)
