@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench.measure import Table
+from bench.output import write_results
 from numpy.typing import NDArray
 from steps import Steps
-from timing import Table, write
 
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
@@ -91,7 +92,7 @@ def main() -> None:
     about = {key: value for key, value in vars(settings).items() if isinstance(value, int)} | {
         "threshold": round(own, 3)
     }
-    write("af_rhythm", "Atrial fibrillation from RR intervals on patients never seen", tables, about)
+    write_results("af_rhythm", "Atrial fibrillation from RR intervals on patients never seen", tables, about)
 
 
 def linked(settings: argparse.Namespace, folder: Path, fold: int | None) -> list[Path]:

@@ -19,7 +19,8 @@ import sys
 import time
 from pathlib import Path
 
-from timing import Table, interleaved, per, write
+from bench.measure import Table, interleaved, per
+from bench.output import write_results
 
 HOURS = {"an hour": 1, "a day": 24, "a week": 168}
 
@@ -108,7 +109,7 @@ def main() -> None:
     for name, times in interleaved(turns, settings.rounds).items():
         rivals.add(name, per(times))
     rivals.close()
-    write("analyzing", "Time and memory of heartlm analyze", [table, rivals])
+    write_results("analyzing", "Time and memory of heartlm analyze", [table, rivals])
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 import tiktoken
 import tokenizers
+from bench.measure import Table, interleaved, per, pin, rates
+from bench.output import write_results
 from numpy.typing import NDArray
-from timing import Table, interleaved, per, pin, rates, write
 
 from heartlm.ecg.database import open_database
 from heartlm.kernels import bpe as kernels
@@ -194,7 +195,9 @@ def main() -> None:
         compression(train, test),
     ]
     versions = {"tokenizers": tokenizers.__version__, "tiktoken": tiktoken.__version__}
-    write("bpe", "Byte-pair encoding of amplitude levels", tables, versions | {"runs_shared_with_tokenizers": shared})
+    write_results(
+        "bpe", "Byte-pair encoding of amplitude levels", tables, versions | {"runs_shared_with_tokenizers": shared}
+    )
 
 
 if __name__ == "__main__":

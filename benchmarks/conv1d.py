@@ -29,9 +29,9 @@ from pathlib import Path
 import torch
 from bench.conv1d import shapes_table, tiny_ecg_table
 from bench.convolutions import STUDY_GRID, case_of, described, ecg_grid, layers_between, timed_turns
-from bench.measure import BenchTable, Spread, cores, geometric_mean
+from bench.measure import BenchTable, Spread, cores, geometric_mean, seconds
+from bench.output import write_results
 from conv1d_rule import fastest
-from timing import seconds, write
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.kernels import conv1d as kernels
@@ -138,7 +138,7 @@ def main() -> None:
             tables += [rule_table([*new, *single], threads), tiny_ecg_table(2 * rounds)]
             for table in tables[-7:]:
                 print(table.markdown(), flush=True)
-    write("conv1d", "Convolution on CPUs", tables)  # type: ignore[arg-type]
+    write_results("conv1d", "Convolution on CPUs", tables)
 
 
 def rule_table(shapes: Sequence[ConvShape], threads: int) -> BenchTable:

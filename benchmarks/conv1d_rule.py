@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from bench.convolutions import Case, case_of, ecg_grid
 from bench.measure import geometric_mean, pin, seconds
-from steps import RESULTS
+from runner import RESULTS
 
 from heartlm.kernels.conv1d import ConvShape
 from heartlm.kernels.convolution_function import conv1d

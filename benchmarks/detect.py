@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 import sleepecg
 import wfdb
+from bench.measure import Table, interleaved, pin, rates
+from bench.output import write_results
 from detect_peers import DETECTORS, Positions, Referees, annotated, by_sleepecg, by_xqrs, ludb_leads
 from numpy.typing import NDArray
-from timing import Table, interleaved, pin, rates, write
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS, Mode, StreamingDetector
@@ -278,7 +279,7 @@ def main() -> None:
     detector = StreamingDetector(360.0)
     delays = {"causal delay_s": round(detector.delay_s, 2), "at most": round(detector.longest_delay_s, 2)}
     versions = {"sleepecg": sleepecg.__version__, "wfdb": wfdb.__version__}
-    write("detect", "Finding heartbeats", tables, versions | delays)
+    write_results("detect", "Finding heartbeats", tables, versions | delays)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from bench.measure import Table
+from bench.output import write_results
 from steps import on_ranks
-from timing import Table, write
 
 HERE = Path(__file__).parent
 LEARNING = {
@@ -119,7 +120,7 @@ def main() -> None:
     chosen = options()
     chosen.work.mkdir(parents=True, exist_ok=True)
     tables = [what_it_learns(chosen), what_a_killed_client_costs(chosen)]
-    write("federated", "Federated training by patient on mitdb", tables, LEARNING | {"rounds": chosen.rounds})
+    write_results("federated", "Federated training by patient on mitdb", tables, LEARNING | {"rounds": chosen.rounds})
 
 
 if __name__ == "__main__":

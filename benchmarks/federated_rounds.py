@@ -30,8 +30,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from bench.measure import Spread, Table
+from bench.output import write_results
 from steps import Steps, on_ranks
-from timing import Spread, Table, write
 
 from heartlm.distributed.communicators import communicator_of
 from heartlm.distributed.mpi import MPICommunicator
@@ -222,7 +223,7 @@ def main() -> None:
     elif chosen.data is None or chosen.work is None:
         parser.error("--data and --work are needed")
     else:
-        write("federated_rounds", "What adding up costs a federated round", [measured(chosen)])
+        write_results("federated_rounds", "What adding up costs a federated round", [measured(chosen)])
 
 
 if __name__ == "__main__":

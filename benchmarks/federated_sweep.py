@@ -13,7 +13,8 @@ import json
 import sys
 from pathlib import Path
 
-from timing import Table, write
+from bench.measure import Table
+from bench.output import write_results
 
 from heartlm.cli.main import main as heartlm
 from heartlm.report.federated_charts import exposed_ms, groups_of, local_ms, read_table, share, throughput
@@ -50,7 +51,7 @@ def main() -> None:
     if skipped:
         table.notes.append(f"{len(skipped)} cells {skipped[0][1]}.")
     table.close()
-    write("federated_sweep", "Federated rounds by ranks", [table], {"repeats": chosen.repeats})
+    write_results("federated_sweep", "Federated rounds by ranks", [table], {"repeats": chosen.repeats})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from timing import Table, write
+from bench.measure import Table
+from bench.output import write_results
 
 from heartlm.federated.compression import compressor
 from heartlm.federated.federate import federate
@@ -147,7 +148,7 @@ def main() -> None:
     num_parameters = sum(parameter.numel() for parameter in TinyECG(4).parameters())
     tables = [what_compression_costs(chosen, num_parameters), what_hiding_costs(chosen)]
     about = LEARNING | {"rounds": chosen.rounds, "parameters": num_parameters}
-    write("federated_ways", "What compression, masks and privacy cost a federated study", tables, about)
+    write_results("federated_ways", "What compression, masks and privacy cost a federated study", tables, about)
 
 
 if __name__ == "__main__":

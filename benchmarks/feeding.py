@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 import torch
 from bench.feeds import OURS, into_memory, made_up, order_of, own, timed_supplies
-from bench.measure import Timed
+from bench.measure import Spread, Table, Timed, pin, rates, seconds
+from bench.output import write_results
 from bench.peers import Batches, backings, nanogpt, sliding, torch_loaders
 from feeding_peers import PACKAGES, installed
 from numpy.typing import NDArray
 from steps import Steps
-from timing import Spread, Table, pin, rates, seconds, write
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.training.batches import CausalBatches
@@ -183,7 +183,7 @@ def main() -> None:
         lambda: [waiting(given.work, given.steps)],
     ]
     tables = [table for make in makers for table in closed(make())]
-    write("feeding", "Feeding", tables, {name: metadata.version(name) for _, name, _ in installed().values()})
+    write_results("feeding", "Feeding", tables, {name: metadata.version(name) for _, name, _ in installed().values()})
 
 
 def closed(tables: list[Table]) -> list[Table]:

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench.measure import Table
+from bench.output import write_results
 from numpy.typing import NDArray
 from steps import Steps
-from timing import Table, write
 
 from heartlm.analysis.events import beat_events
 from heartlm.analysis.findings import KINDS
@@ -253,7 +254,7 @@ def main() -> None:
             recordings.add(*row)
         recordings.close()
         tables.append(recordings)
-        write("findings", "What heartlm analyze finds, and what annotators say", tables)
+        write_results("findings", "What heartlm analyze finds, and what annotators say", tables)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.measure import Table
+from bench.output import write_results
 from steps import Steps
-from timing import Table, write
 
 HEARTLM = (sys.executable, "-m", "heartlm")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "heartlm")
@@ -269,7 +270,7 @@ def main() -> None:
     scenarios.all()
     scenarios.table.close()
     about = {"steps": chosen.steps, "depth": chosen.depth, "checkpoint every": 10, "seed": chosen.seed}
-    write("kills", "Kill tests", [scenarios.table], about)
+    write_results("kills", "Kill tests", [scenarios.table], about)
 
 
 if __name__ == "__main__":

@@ -34,10 +34,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from bench.measure import Table
+from bench.output import write_results
 from numpy.typing import NDArray
 from quality import FEWEST_S, LABELS, PRETRAINING_WEIGHTS, WEIGHTS, S, V, f1_of, macro_s, weights_of
+from runner import RESULTS
 from steps import Steps
-from timing import RESULTS, Table, write
 
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import covering_windows
@@ -346,7 +348,7 @@ def main() -> None:
     torch.set_num_threads(1)
     tables = tables_of(measured(settings), settings.seeds)
     sizes = {"depth": DEPTH, "folds": settings.folds, "seeds": settings.seeds}
-    write("labels", "Labelled patients that pretraining saves: beats, annotated, first lead", tables, sizes)
+    write_results("labels", "Labelled patients that pretraining saves: beats, annotated, first lead", tables, sizes)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 import jsonargparse
 from bench import allreduce, conv1d, loader, locality, tokenize, train
-from bench.output import show, write
+from bench.output import show, write_bench, write_results
 
 from heartlm.errors import HeartlmError
 
@@ -43,8 +43,6 @@ def measure_all(data: Path | None, rounds: int | None) -> None:
         data: the folder that holds mitdb; without, patients are simulated.
         rounds: of every bench; by default each takes its own.
     """
-    import timing
-
     often: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
     recordings = data / "mitdb" if data else None
     tables = []
@@ -59,7 +57,7 @@ def measure_all(data: Path | None, rounds: int | None) -> None:
         measured = bench.run(options)
         show(measured)
         tables += measured
-    timing.write("bench", "What `benchmarks/machine.py` finds", tables)
+    write_results("bench", "What `benchmarks/machine.py` finds", tables)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -85,7 +83,7 @@ def main(words: Sequence[str] | None = None) -> int:
         tables = BENCHES[given.subcommand].run(options)
         if tables:  # none on a rank other than the first
             show(tables)
-            for path in write(given.subcommand, options, tables, time.monotonic() - begin_s):
+            for path in write_bench(given.subcommand, options, tables, time.monotonic() - begin_s):
                 print(path, flush=True)
     except HeartlmError as error:
         print(f"machine.py: {error}", file=sys.stderr)

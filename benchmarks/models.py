@@ -32,9 +32,10 @@ import quality
 import torch
 import waveform as vf
 import yaml
+from bench.measure import header, row
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from steps import Steps, header, row
+from steps import Steps
 
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database

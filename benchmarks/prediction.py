@@ -13,8 +13,9 @@ import argparse
 from pathlib import Path
 
 import yaml
+from bench.measure import Spread, Table
+from bench.output import write_results
 from steps import Steps
-from timing import Spread, Table, write
 
 from heartlm.files import read_json
 
@@ -73,7 +74,7 @@ def main() -> None:
         )
     table.close()
     about = {"median_error": f"{100 * found['median_error']:.1f} %", "cells_outside": found["num_outside"]}
-    write("prediction", "The time of two ranks, predicted from one", [table], about)
+    write_results("prediction", "The time of two ranks, predicted from one", [table], about)
 
 
 if __name__ == "__main__":

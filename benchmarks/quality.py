@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench.measure import Table
+from bench.output import write_results
 from numpy.typing import NDArray
 from steps import Steps
-from timing import Table, write
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.splits import DS1, DS2
@@ -250,7 +251,9 @@ def main() -> None:
     ]
     chosen = {key: value for key, value in vars(settings).items() if isinstance(value, int)}
     name, title = STUDIES[settings.study]
-    write(f"{name}-causal" if settings.causal else name, f"{title}, annotated beats, first lead", tables, chosen)
+    write_results(
+        f"{name}-causal" if settings.causal else name, f"{title}, annotated beats, first lead", tables, chosen
+    )
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.measure import cores
+from bench.measure import Spread, Table, cores
+from bench.output import write_results
 from steps import Steps
-from timing import Spread, Table, write
 
 ALONE, RANKS = (sys.executable, "-m", "heartlm"), ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
@@ -101,7 +101,7 @@ def main() -> None:
         spreads = [Spread.of(values) for values in (one, two, both, gained, most, share)]
         table.add(tokens, *spreads, min(share), max(share))
     table.close()
-    write("ranks", "Two CPU ranks against one", [table], {"depth": chosen.depth, "window": chosen.window})
+    write_results("ranks", "Two CPU ranks against one", [table], {"depth": chosen.depth, "window": chosen.window})
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 import wfdb
+from bench.measure import Table, interleaved, per, pin, rates, seconds
+from bench.output import write_results
 from numpy.typing import NDArray
-from timing import Table, interleaved, per, pin, rates, seconds, write
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
@@ -338,7 +339,7 @@ def main() -> None:
         short_records(short, options.rounds),
         a_day(day, options.rounds),
     ]
-    write("reading", "Reading recordings and annotations", tables)
+    write_results("reading", "Reading recordings and annotations", tables)
 
 
 if __name__ == "__main__":

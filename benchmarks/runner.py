@@ -147,7 +147,7 @@ def _files(benchmark: Benchmark) -> Iterator[Path]:
         if path.is_file() and path not in scripts:
             scripts.add(path)
             imported = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-            waiting += [HERE / f"{module}.py" for module in imported if module not in ("runner", "timing")]
+            waiting += [HERE / f"{module}.py" for module in imported if module != "runner"]
     yield from sorted(scripts)
     for package in sorted(set(benchmark.packages)):
         files = folder_of(package).rglob("*")

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
+from bench.measure import Table
+from bench.output import write_results
 from steps import Steps
-from timing import Table, write
 
 from heartlm.scaling.cell import load_measurements
 from heartlm.scaling.table import CellRow, table_of
@@ -105,7 +106,7 @@ def main() -> None:
     given = parser.parse_args()
     made = make_study(given.work, given.windows, given.tokens, given.repeats)
     tables = [table_from(study) for study in (made, *given.study)]
-    write("scaling", "Two CPU ranks, strong scaling", tables)
+    write_results("scaling", "Two CPU ranks, strong scaling", tables)
 
 
 if __name__ == "__main__":

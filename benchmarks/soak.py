@@ -19,9 +19,9 @@ import sys
 import time
 from pathlib import Path
 
-from bench.measure import cores
+from bench.measure import Table, cores
+from bench.output import write_results
 from steps import Steps
-from timing import Table, write
 
 GROWTH = 0.01
 """More than this share of growth counts as growth."""
@@ -68,7 +68,7 @@ def main() -> None:
     verdict = "memory grew" if growth > GROWTH else "memory did not grow"
     lines = (out / "metrics.jsonl").read_text().splitlines()
     more = {"minutes": chosen.minutes, "growth": f"{growth:+.4f}", "verdict": verdict, "ended with status": status}
-    write("soak", "Memory over a long run", [table], more | {"lines of metrics": len(lines)})
+    write_results("soak", "Memory over a long run", [table], more | {"lines of metrics": len(lines)})
     print(verdict, f"{growth:+.2%}")
     raise SystemExit(growth > GROWTH)
 

@@ -1,25 +1,15 @@
-"""What the studies share: steps that are `heartlm` commands, done once, timed; and tables."""
+"""What the studies share: steps that are `heartlm` commands, done once and timed, and ranks."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from bench.measure import row
-from runner import RESULTS
 
 from heartlm.federated.sweep_launch import mpiexec
-
-__all__ = ["RESULTS", "Estimate", "Steps", "cell", "header", "on_ranks", "row"]
-
-Estimate = dict[str, Any]
 
 
 class Steps:
@@ -52,21 +42,3 @@ def on_ranks(num_ranks: int, *words: object) -> None:
     done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
-
-
-def cell(estimates: Sequence[Estimate | None]) -> str:
-    """Mean over seeds (smallest–largest) [interval of the first seed]; – where there is no value."""
-    known = [entry for entry in estimates if entry is not None and entry["value"] is not None]
-    if not known:
-        return "–"
-    values = [entry["value"] for entry in known]
-    text = f"{statistics.mean(values):.3f}"
-    if max(values) > min(values):
-        text += f" ({min(values):.3f}–{max(values):.3f})"
-    interval = known[0].get("ci")
-    return text + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval and None not in interval else "")
-
-
-def header(*names: str) -> list[str]:
-    """The first two lines of a Markdown table."""
-    return [row(*names), "|" + "---|" * len(names)]

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from timing import Table, pin, seconds, write
+from bench.measure import Table, pin, seconds
+from bench.output import write_results
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -138,7 +139,7 @@ def main() -> None:
         train, test = (beat_set((each for each in records if each.split == split), window) for split in SPLITS)
         tables.append(compare(title, train, test, seeds, epochs))
     about = {"torch": torch.__version__, "batch": BATCH, "learning rate": LEARNING_RATE, "epochs": chosen.epochs}
-    write("tiny_ecg", "TinyECG on real beats, with either convolution", tables, about)  # type: ignore[arg-type]
+    write_results("tiny_ecg", "TinyECG on real beats, with either convolution", tables, about)
 
 
 if __name__ == "__main__":

@@ -34,10 +34,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.measure import cores
+from bench.measure import Spread, Table, cores, interleaved, per, pin, rates
+from bench.output import write_results
 from bench.usual_script import detectors, differing_codes, tokenise_record
 from reading import LEADS, RATE_HZ, first_hour, generate, peak_mb, plain, uncached
-from timing import Spread, Table, interleaved, per, pin, rates, write
 
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
@@ -362,7 +362,7 @@ def main() -> None:
     tables.append(memory(bench))
     os.sched_setaffinity(0, allowed)
     tables += [processes(bench, options.rounds), kills(bench)]
-    write("tokenizing", "Tokenising end to end", tables)
+    write_results("tokenizing", "Tokenising end to end", tables)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from bench.measure import Spread, Table, pin
+from bench.output import write_results
 from steps import Steps
-from timing import Spread, Table, pin, write
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -386,7 +387,7 @@ def main() -> None:
     )
     packages = {name: metadata.version(name) for name in ("transformers", "accelerate") if installed}
     name = "training" if chosen.device == "cpu" else f"training-{torch.cuda.get_device_name().replace(' ', '-')}"
-    write(name, "Training speed of one process", tables, packages | vars(shape))
+    write_results(name, "Training speed of one process", tables, packages | vars(shape))
 
 
 if __name__ == "__main__":

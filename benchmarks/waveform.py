@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench.measure import Table
+from bench.output import write_results
 from numpy.typing import NDArray
 from steps import Steps
-from timing import Table, write
 
 from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.splits import DS1
@@ -233,7 +234,9 @@ def main() -> None:
     tables = tables_of(measured(settings))
     chosen = {key: value for key, value in vars(settings).items() if isinstance(value, int)}
     if not settings.dry:
-        write("waveform", "Ventricular fibrillation: patient-wise folds, windows of 4 s, first lead", tables, chosen)
+        write_results(
+            "waveform", "Ventricular fibrillation: patient-wise folds, windows of 4 s, first lead", tables, chosen
+        )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 from bench.figure import save_figure
 from bench.measure import BenchTable, Chart, Rival, Timed, geometric_mean, interleaved, race, shown
 from bench.options import BenchOptions
-from bench.output import environment, show, write
+from bench.output import environment, show, write_bench
 from hypothesis import given
 from hypothesis import strategies as st
 from machine import BENCHES, main
@@ -103,7 +103,7 @@ def test_what_a_bench_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     show([made])
     printed = capsys.readouterr().out
     assert "Speed" in printed and "all of it" in printed and "1,234" in printed
-    paths = write("speed", BenchOptions(out=tmp_path), [made], 1.5)
+    paths = write_bench("speed", BenchOptions(out=tmp_path), [made], 1.5)
     assert [path.name for path in paths] == ["speed.json"]
     content = json.loads(paths[0].read_text())
     assert content["bench"] == "speed" and content["options"]["rounds"] == 5 and content["elapsed_s"] == 1.5

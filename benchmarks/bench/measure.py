@@ -163,6 +163,16 @@ def race(rivals: Sequence[Rival], rounds: int = 5, warm_up: bool = True) -> dict
     return {rival.name: Timed(tuple(times[rival.name]), rival.amount) for rival in rivals}
 
 
+def rates(times: Sequence[float], amount: float) -> Spread:
+    """Amount a second over the rounds of a rival: median and quartiles, to stand in a table as one cell."""
+    return Spread.of([amount / taken for taken in times])
+
+
+def per(times: Sequence[float], amount: float = 1.0) -> Spread:
+    """Seconds for one of `amount` over the rounds of a rival; milliseconds where `amount` is given in thousands."""
+    return Spread.of([taken / amount for taken in times])
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """The mean that ratios have; of at least one value, all above 0."""
     return math.exp(statistics.fmean(map(math.log, values)))
@@ -254,14 +264,28 @@ class BenchTable:
 
     def markdown(self) -> str:
         """The table with its notes and what the probe said, for a document."""
-        lines = [f"## {self.title}", "", row(*self.columns), "|" + "---|" * len(self.columns)]
+        lines = [f"## {self.title}", "", *header(*self.columns)]
         lines += [row(*map(shown, cells)) for cells in self.rows]
         return "\n".join([*lines, "", *self.notes, self.about_the_machine]) + "\n"
+
+
+class Table(BenchTable):
+    """A table that prints each row when it is added."""
+
+    def add(self, *cells: Cell) -> None:
+        """Add a row, and print it."""
+        super().add(*cells)
+        print(row(*map(shown, cells)), flush=True)
 
 
 def row(*cells: object) -> str:
     """One line of a Markdown table."""
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def header(*names: str) -> list[str]:
+    """The first two lines of a Markdown table."""
+    return [row(*names), "|" + "---|" * len(names)]
 
 
 def shown(cell: object) -> str:

@@ -1,21 +1,27 @@
-"""What a bench leaves behind: a table on the terminal, `NAME.json` and `NAME.png`, each renamed into place."""
+"""What measurements leave behind: tables on the terminal and files, each renamed into place.
+
+A bench writes `NAME.json` and `NAME.png` where it is asked to, a benchmark `results/NAME.md` and `.json`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import platform
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from runner import RESULTS, sources_of
 
 from bench.measure import BenchTable, cores, shown
 from heartlm import __version__
 from heartlm.cluster.doctor.hardware import ROOT, cgroup_cpus, processors
-from heartlm.files import write_json
+from heartlm.files import atomic_file, write_json
 
 if TYPE_CHECKING:
     from bench.options import BenchOptions
@@ -75,7 +81,7 @@ def show(tables: Sequence[BenchTable]) -> None:
         console.print()
 
 
-def write(name: str, options: BenchOptions, tables: Sequence[BenchTable], elapsed_s: float) -> list[Path]:
+def write_bench(name: str, options: BenchOptions, tables: Sequence[BenchTable], elapsed_s: float) -> list[Path]:
     """Write `NAME.json` and, where matplotlib is installed and there is something to draw, `NAME.png`.
 
     Args:
@@ -110,3 +116,19 @@ def write(name: str, options: BenchOptions, tables: Sequence[BenchTable], elapse
 
 def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
+
+
+def write_results(name: str, heading: str, tables: Sequence[BenchTable], more: Mapping[str, Any] | None = None) -> None:
+    """Write `results/NAME.md` and `.json`: command, date, sources, environment, and every table with its probes."""
+    words = ["FOLDER" if word.startswith("/") else word for word in sys.argv[1:]]
+    command = "python " + shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *words])
+    about = environment() | dict(more or {})
+    told = {"date": min(table.date for table in tables)} | about
+    text = [f"# {heading}", "", f"    {command}", "", ", ".join(f"{key} {value}" for key, value in told.items()), ""]
+    text += [table.markdown() for table in tables]
+    entries = [table.as_json() for table in tables]
+    content = {"command": command, "date": told["date"], "sources": sources_of(name), "environment": about}
+    texts = {"json": json.dumps(content | {"tables": entries}, indent=1, default=str) + "\n", "md": "\n".join(text)}
+    for suffix, written in texts.items():
+        with atomic_file(RESULTS / f"{name}.{suffix}") as stream:
+            stream.write(written)
