@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from bench.measure import Table
+from bench.output import write_results
 from numpy.typing import NDArray
 from quality import parts_of
-from timing import Table, write
 
 from heartlm.analysis.analyze import Analyst
 from heartlm.analysis.unlike import USUAL, measures_of_beats, medians, unlike
@@ -132,7 +133,7 @@ def main() -> None:
         share = np.mean([bool(unlike(each)) for each in items])
         flagged.add(kind, length, len(items), f"{share:.3f}", *by_measure)
     flagged.close()
-    write("unlike", "Recordings unlike those that the shipped models learned from", [ranges, flagged])
+    write_results("unlike", "Recordings unlike those that the shipped models learned from", [ranges, flagged])
 
 
 def _outside(measures: NDArray[np.float64], name: str) -> bool:
