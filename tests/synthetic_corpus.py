@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.schema import RecordTable, Row
+from heartlm.corpus.schema import LeadRow, RecordTable
 from heartlm.corpus.windows import Windows, covering_windows, sampler
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
@@ -32,7 +32,7 @@ def synthetic_corpus(lengths: tuple[int, ...] = (400, 300, 7), seed: int = 0) ->
     labels = np.stack([(first // 2).astype(np.int8), np.zeros(num_tokens, np.int8)], axis=1)
     begins = np.cumsum((0, *lengths[:-1])).tolist()
     rows = [
-        Row("synthetic", f"r{i}", f"p{i}", "train", "MLII", 0, 250.0, 1000, begin, length, "")
+        LeadRow("synthetic", f"r{i}", f"p{i}", "train", "MLII", 0, 250.0, 1000, begin, length, "")
         for i, (begin, length) in enumerate(zip(begins, lengths, strict=True))
     ]
     sample = np.arange(num_tokens, dtype=np.int64)

@@ -21,9 +21,9 @@ from heartlm.corpus import build as building
 from heartlm.corpus import plan as planning
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
-from heartlm.corpus.encode import Work
+from heartlm.corpus.encode import PartEncoder
 from heartlm.corpus.journal import partial_folder
-from heartlm.corpus.plan import Choice, make_plan
+from heartlm.corpus.plan import BuildSettings, make_plan
 from heartlm.corpus.processes import AHEAD, encode_all
 from heartlm.ecg.database import open_database
 from heartlm.ecg.simulator import SimulationConfig, simulate_database
@@ -352,7 +352,9 @@ def test_few_parts_are_ahead_of_the_writer(unspoilt: Path, tmp_path: Path, monke
     monkeypatch.setattr(planning, "PART_RECORDS", 1)
     tokenizer = Counted()
     tokenizer.path = tmp_path / "count"
-    work = Work(make_plan([open_database(unspoilt)]), tokenizer, Choice("first", "auto", False, "refuse", 0, False))
+    work = PartEncoder(
+        make_plan([open_database(unspoilt)]), tokenizer, BuildSettings("first", "auto", False, "refuse", 0, False)
+    )
     parts = encode_all(work, 2)
     for number in range(5):
         next(parts)

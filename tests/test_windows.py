@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.corpus.schema import RecordTable, Row
+from heartlm.corpus.schema import LeadRow, RecordTable
 from heartlm.corpus.windows import Windows, WindowSampler, covering_windows, sampler
 from heartlm.errors import HeartlmError
 
@@ -21,7 +21,7 @@ def table(num_tokens: list[int], databases: list[str] | None = None) -> RecordTa
     names = databases or ["db"] * len(num_tokens)
     return RecordTable(
         [
-            Row(name, f"r{i}", f"p{i}", "train", "II", 0, 250.0, 0, int(first[i]), length, "")
+            LeadRow(name, f"r{i}", f"p{i}", "train", "II", 0, 250.0, 0, int(first[i]), length, "")
             for i, (name, length) in enumerate(zip(names, num_tokens, strict=True))
         ]
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bench.measure import Timed, interleaved
 from bench.peers import Batches
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.schema import RecordTable, Row
+from heartlm.corpus.schema import LeadRow, RecordTable
 from heartlm.corpus.windows import WindowSampler, sampler
 from heartlm.kernels.gather import gather_windows
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
@@ -39,7 +39,7 @@ def made_up(path: Path, num_tokens: int, num_facets: int) -> Corpus:
                 np.roll(part, first, axis=0)[: num_tokens - first].tofile(file)
     codes: NDArray[np.uint16] = np.memmap(path, np.uint16, "r", shape=shape)
     rows = [
-        Row("made up", f"r{i}", f"p{i}", "train", "", 0, 1.0, 0, first, min(ROW_TOKENS, num_tokens - first), "")
+        LeadRow("made up", f"r{i}", f"p{i}", "train", "", 0, 1.0, 0, first, min(ROW_TOKENS, num_tokens - first), "")
         for i, first in enumerate(range(0, num_tokens, ROW_TOKENS))
     ]
     sample, labels, scale = np.empty(0, np.int64), np.empty((0, 2), np.int8), np.empty(0, np.float32)

@@ -15,11 +15,11 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from heartlm.corpus.encode import Part, Work
+from heartlm.corpus.encode import Part, PartEncoder
 from heartlm.corpus.fit import commonest, fit_on_training
 from heartlm.corpus.journal import Journal, clear, flush_to_disk, partial_folder
 from heartlm.corpus.manifest import finish_corpus
-from heartlm.corpus.plan import Choice, Plan, make_plan
+from heartlm.corpus.plan import BuildPlan, BuildSettings, make_plan
 from heartlm.corpus.processes import encode_all
 from heartlm.corpus.sources import Beats, TrainingLeads, open_sources
 from heartlm.ecg.damage import Damaged
@@ -65,7 +65,7 @@ def build_corpus(
         HeartlmError: unreadable input, nothing to tokenise, or `out` cannot be written or holds something else.
     """
     databases = open_sources(folders)
-    choice = Choice(training_leads, beats, skip_unreadable, damaged, seed, fit and tokenizer.needs_fitting)
+    choice = BuildSettings(training_leads, beats, skip_unreadable, damaged, seed, fit and tokenizer.needs_fitting)
     recover_folder(out)
     is_corpus = (out / "manifest.json").is_file() and (out / "codes.bin").is_file()
     if out.exists() and not is_corpus and not (out.is_dir() and not any(out.iterdir())):
@@ -73,7 +73,7 @@ def build_corpus(
     with _under_way(out) as journal:
         plan = make_plan(databases)
         tokenizer = _begin(journal, plan, tokenizer, choice)
-        work = Work(plan, tokenizer, choice)
+        work = PartEncoder(plan, tokenizer, choice)
         with closing(encode_all(work, processes or len(os.sched_getaffinity(0)), journal.num_parts)) as parts:
             for part in track(parts, len(plan.parts), "tokenize", _measure(plan, journal.num_parts)):
                 journal.add(part.tokens, part.entry())
@@ -116,7 +116,7 @@ def _under_way(out: Path) -> Iterator[Journal]:
         raise HeartlmError(text + kept_text) from error
 
 
-def _begin(journal: Journal, plan: Plan, tokenizer: Tokenizer, choice: Choice) -> Tokenizer:
+def _begin(journal: Journal, plan: BuildPlan, tokenizer: Tokenizer, choice: BuildSettings) -> Tokenizer:
     """Go on with what an earlier build left, or begin with fitting the tokenizer; return the one that encodes."""
     settings, found = choice.described(tokenizer, plan), journal.settings
     if found == settings:
@@ -137,7 +137,7 @@ def _begin(journal: Journal, plan: Plan, tokenizer: Tokenizer, choice: Choice) -
     return tokenizer
 
 
-def _measure(plan: Plan, num_done: int) -> Measure[Part]:
+def _measure(plan: BuildPlan, num_done: int) -> Measure[Part]:
     """Parts count by what they have to read; the rate is that of samples of encoded leads."""
     sizes = iter(plan.num_bytes[num_done:].tolist())
     return Measure(

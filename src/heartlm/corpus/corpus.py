@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.corpus.integrity import check_content
-from heartlm.corpus.schema import FILES, ROW_FIELDS, SCHEMA_VERSION, Manifest, RecordTable, Row, row_schema
+from heartlm.corpus.schema import FILES, ROW_FIELDS, SCHEMA_VERSION, LeadRow, Manifest, RecordTable, row_schema
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
@@ -133,7 +133,7 @@ def _read_records(path: Path, num_tokens: int) -> RecordTable:
         columns = pyarrow.parquet.ParquetFile(path).read(columns=list(ROW_FIELDS)).cast(row_schema())
         if any(column.null_count for column in columns.columns):
             raise TypeError("a value is missing")
-        table = RecordTable([Row(**row) for row in columns.to_pylist()])
+        table = RecordTable([LeadRow(**row) for row in columns.to_pylist()])
     except (OSError, pyarrow.ArrowException, TypeError, ValueError) as error:
         raise HeartlmError(f"{path} cannot be read ({str(error).splitlines()[0]}): tokenize again") from error
     ends = np.cumsum(table.num_tokens)

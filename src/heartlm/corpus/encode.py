@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from heartlm.corpus.plan import Choice, Plan
+from heartlm.corpus.plan import BuildPlan, BuildSettings
 from heartlm.corpus.schema import FILES, ROW_FIELDS
 from heartlm.corpus.sources import Source, Unusable, find_source, usable_leads
 from heartlm.ecg.beats import BEAT_CLASSES
@@ -79,12 +79,12 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Work:
+class PartEncoder:
     """What a process needs to encode any part."""
 
-    plan: Plan
+    plan: BuildPlan
     tokenizer: Tokenizer
-    choice: Choice
+    choice: BuildSettings
 
     def encode(self, number: int) -> Part:
         """Encode every usable lead of the recordings of part `number`."""
@@ -162,7 +162,7 @@ def _count(counts: dict[str, dict[str, int]], split: str, index: np.ndarray[Any,
             counted[name] = counted.get(name, 0) + count
 
 
-def readable_leads(source: Source, tokenizer: Tokenizer, choice: Choice, left_out: LeftOut) -> Iterator[Lead]:
+def readable_leads(source: Source, tokenizer: Tokenizer, choice: BuildSettings, left_out: LeftOut) -> Iterator[Lead]:
     """Yield the usable leads of `source` and add the others, with the reason, to `left_out`.
 
     Raises:

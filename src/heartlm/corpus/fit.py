@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heartlm.corpus.encode import LeftOut, readable_leads
-from heartlm.corpus.plan import Choice, Plan
+from heartlm.corpus.plan import BuildPlan, BuildSettings
 from heartlm.corpus.sources import Source, find_source
 from heartlm.ecg.database import Database
 from heartlm.errors import HeartlmError
@@ -20,7 +20,7 @@ FIT_RECORDINGS = 300
 """Most training recordings of each database that the tokenizer is fitted on."""
 
 
-def fit_on_training(tokenizer: Tokenizer, plan: Plan, choice: Choice) -> None:
+def fit_on_training(tokenizer: Tokenizer, plan: BuildPlan, choice: BuildSettings) -> None:
     """Fit `tokenizer` on leads of the training split, and note on what.
 
     Raises:
@@ -37,7 +37,9 @@ def fit_on_training(tokenizer: Tokenizer, plan: Plan, choice: Choice) -> None:
     tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": choice.seed}
 
 
-def _to_fit_on(database: Database, tokenizer: Tokenizer, choice: Choice, random: np.random.Generator) -> list[Source]:
+def _to_fit_on(
+    database: Database, tokenizer: Tokenizer, choice: BuildSettings, random: np.random.Generator
+) -> list[Source]:
     """Up to `FIT_RECORDINGS` training recordings of a database, chosen at random."""
     training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
     chosen: dict[int, Source] = {}
@@ -50,7 +52,7 @@ def _to_fit_on(database: Database, tokenizer: Tokenizer, choice: Choice, random:
     return [chosen[place] for place in sorted(chosen)]
 
 
-def _leads_to_fit(sources: Sequence[Source], tokenizer: Tokenizer, choice: Choice) -> Iterator[Lead]:
+def _leads_to_fit(sources: Sequence[Source], tokenizer: Tokenizer, choice: BuildSettings) -> Iterator[Lead]:
     left_out, num_leads = LeftOut(), 0
     for source in track(sources, len(sources), f"fit the {tokenizer.kind} tokenizer"):
         for lead in readable_leads(source, tokenizer, choice, left_out):

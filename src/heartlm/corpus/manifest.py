@@ -15,7 +15,7 @@ import numpy as np
 
 from heartlm import __version__
 from heartlm.corpus.journal import Entry, Journal
-from heartlm.corpus.schema import SCHEMA_VERSION, Row, row_schema
+from heartlm.corpus.schema import SCHEMA_VERSION, LeadRow, row_schema
 from heartlm.errors import HeartlmError
 from heartlm.files import sha256_of, write_json
 from heartlm.tokenizers.base import Tokenizer
@@ -87,7 +87,7 @@ class Counts:
             split.beats += Counter(entry["beats"].get(name, {}))
             split.rhythms += Counter(entry["rhythms"].get(name, {}))
 
-    def add_row(self, row: Row) -> None:
+    def add_row(self, row: LeadRow) -> None:
         """Count a row; rows of one recording follow each other."""
         database = self.databases[row.database]
         split = database.splits[row.split]
@@ -141,13 +141,13 @@ def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -
     return manifest
 
 
-def _rows(entries: Iterable[Entry], counts: Counts) -> Iterator[Row]:
-    first_with = dict[str, Row]()
+def _rows(entries: Iterable[Entry], counts: Counts) -> Iterator[LeadRow]:
+    first_with = dict[str, LeadRow]()
     for entry in entries:
         counts.add_part(entry)
         columns = entry["rows"]
         for digest, *values in zip(entry["digests"], *columns.values(), strict=True):
-            row = Row(first_token=counts.num_tokens, **dict(zip(columns, values, strict=True)))
+            row = LeadRow(first_token=counts.num_tokens, **dict(zip(columns, values, strict=True)))
             counts.add_row(row)
             other = first_with.setdefault(digest, row) if digest else row
             if other.patient_id != row.patient_id and other.split != row.split:

@@ -37,7 +37,7 @@ _SAMPLES_OF_HEADER = (".dat", ".mat")
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """All recordings, in parts.
 
     Attributes:
@@ -61,7 +61,7 @@ class Plan:
         return self.databases[place], self.databases[place].record_ids[first:stop]
 
 
-def make_plan(databases: Sequence[Database]) -> Plan:
+def make_plan(databases: Sequence[Database]) -> BuildPlan:
     """Cut the recordings of `databases` into parts."""
     sizes = [
         np.fromiter((_size(database, record_id) for record_id in database.record_ids), np.int64)
@@ -77,7 +77,7 @@ def make_plan(databases: Sequence[Database]) -> Plan:
                 parts.append((place, first, number))
                 num_bytes.append(held)
                 first, held = number, 0
-    return Plan(databases, np.array(parts, np.int64).reshape(-1, 3), np.array(num_bytes, np.int64))
+    return BuildPlan(databases, np.array(parts, np.int64).reshape(-1, 3), np.array(num_bytes, np.int64))
 
 
 def _size(database: Database, record_id: str) -> int:
@@ -98,7 +98,7 @@ def _file_size(path: str) -> int:
 
 
 @dataclass(frozen=True)
-class Choice:
+class BuildSettings:
     """Settings of a build that its tokens follow from, beside the tokenizer and the recordings."""
 
     training_leads: TrainingLeads
@@ -108,7 +108,7 @@ class Choice:
     seed: int
     fit: bool
 
-    def described(self, tokenizer: Tokenizer, plan: Plan) -> dict[str, Any]:
+    def described(self, tokenizer: Tokenizer, plan: BuildPlan) -> dict[str, Any]:
         """All that tokens follow from, as the journal gives it back."""
         settings = {
             "heartlm": __version__,
@@ -123,7 +123,7 @@ class Choice:
         return dict(json.loads(json.dumps(settings)))
 
 
-def fingerprint(plan: Plan) -> str:
+def fingerprint(plan: BuildPlan) -> str:
     """SHA-256 over the parts, and name, size and time of change of every file of the databases but hidden ones.
 
     Raises:

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from heartlm.corpus.encode import Part, Work
+from heartlm.corpus.encode import Part, PartEncoder
 from heartlm.errors import HeartlmError
 from heartlm.memory import keep_memory
 
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 AHEAD = 4
 """Parts for each process that may be ahead of the writer."""
 
-_work: Work | None = None
+_work: PartEncoder | None = None
 """Inherited by forked processes, not sent."""
 
 
@@ -35,7 +35,7 @@ def _encode(number: int) -> Part:
     return _work.encode(number)
 
 
-def encode_all(work: Work, processes: int, first_part: int = 0) -> Generator[Part]:
+def encode_all(work: PartEncoder, processes: int, first_part: int = 0) -> Generator[Part]:
     """Encode every part from `first_part` on, in order, by `processes` forked processes; by this one if it is one.
 
     Raises:

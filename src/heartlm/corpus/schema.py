@@ -69,7 +69,7 @@ class Manifest(TypedDict):
 
 
 @dataclass(frozen=True)
-class Row:
+class LeadRow:
     """One lead of one recording in a corpus.
 
     Attributes:
@@ -102,7 +102,7 @@ class Row:
 class RecordTable:
     """All rows of a corpus, column by column, each an array `[num_rows]`."""
 
-    def __init__(self, rows: list[Row]) -> None:
+    def __init__(self, rows: list[LeadRow]) -> None:
         self.rows = rows
         self.database: NDArray[np.str_] = np.array([row.database for row in rows], np.str_)
         self.record_id: NDArray[np.str_] = np.array([row.record_id for row in rows], np.str_)
@@ -119,7 +119,7 @@ class RecordTable:
         return np.flatnonzero((self.split == split) & (self.num_tokens > 0))
 
 
-ROW_FIELDS: tuple[str, ...] = tuple(entry.name for entry in fields(Row))
+ROW_FIELDS: tuple[str, ...] = tuple(entry.name for entry in fields(LeadRow))
 
 
 def row_schema() -> Any:
@@ -127,4 +127,4 @@ def row_schema() -> Any:
     import pyarrow
 
     kinds = {"str": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64()}
-    return pyarrow.schema([(name, kinds[kind]) for name, kind in Row.__annotations__.items()])
+    return pyarrow.schema([(name, kinds[kind]) for name, kind in LeadRow.__annotations__.items()])

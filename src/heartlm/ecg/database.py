@@ -18,10 +18,10 @@ import numpy as np
 from heartlm.ecg.databases_known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
 from heartlm.ecg.readers.annotation_file import AnnotationFile, read_annotation_file
 from heartlm.ecg.readers.beat_table import SUFFIX, read_beat_table
+from heartlm.ecg.readers.calibration import check_rate
 from heartlm.ecg.readers.discovery import RecordFiles, find_records, printable
 from heartlm.ecg.readers.foreign import is_there
 from heartlm.ecg.readers.labels import OUTSIDE, beats_of, positions_at_rate, rhythms_of
-from heartlm.ecg.readers.plausible import check_rate
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
 from heartlm.ecg.splits import Split, de_chazal_split, hash_split

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.fit import commonest
-from heartlm.corpus.schema import Row
+from heartlm.corpus.schema import LeadRow
 from heartlm.corpus.sources import PREFERRED_LEADS, Source, Unusable, find_sources, usable_leads
 from heartlm.ecg.damage import warn_of_damage
 from heartlm.ecg.database import open_database
@@ -118,7 +118,7 @@ def lead_of_row(corpus: Corpus, index: int) -> ScoredLead:
     )
 
 
-def _open_source(row: Row) -> Recording:
+def _open_source(row: LeadRow) -> Recording:
     """Open the file a row was read from; leads without calibration were accepted when the corpus was made."""
     path = Path(row.source)
     if not path.is_file():

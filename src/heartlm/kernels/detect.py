@@ -83,7 +83,7 @@ _NUMBERS = (
 )
 
 
-class Plan(ctypes.Structure):
+class DetectorPlan(ctypes.Structure):
     """The settings in samples at one rate, as `struct plan` of c/detect.h, which says what each means."""
 
     _fields_ = [*((name, ctypes.c_int64) for name in _COUNTS), *((name, ctypes.c_double) for name in _NUMBERS)]
@@ -150,7 +150,7 @@ class Detector(Protocol):
 
 
 @lru_cache(maxsize=64)
-def plan_detector(rate_hz: float, settings: Settings) -> tuple[Plan, Filters]:
+def plan_detector(rate_hz: float, settings: Settings) -> tuple[DetectorPlan, Filters]:
     """Work out the settings and the filters for a rate."""
     factor = max(1, int(rate_hz / DECIMATED_HZ))
     decimated_hz = rate_hz / factor
@@ -160,7 +160,7 @@ def plan_detector(rate_hz: float, settings: Settings) -> tuple[Plan, Filters]:
         smooth=_bell(settings.smooth_s, decimated_hz, 2.5 * settings.smooth_s).astype(np.float32),
         fine=_even_filter(rate_hz).astype(np.float32),
     )
-    plan = Plan(
+    plan = DetectorPlan(
         factor=factor,
         even_taps=len(filters.even) - 1,
         odd_taps=len(filters.odd) - 1,
@@ -238,7 +238,7 @@ def make_detector(rate_hz: float, settings: Settings, variant: str | None = None
 class CompiledDetector:
     """The detector of c/detect.c."""
 
-    def __init__(self, plan: Plan, filters: Filters, variant: str | None = None) -> None:
+    def __init__(self, plan: DetectorPlan, filters: Filters, variant: str | None = None) -> None:
         num_bytes = kernel("detect_bytes", pointer, returns=int64, variant=variant)
         begin = kernel("detect_begin", pointer, pointer, variant=variant)
         push = kernel("detect_push", *[pointer] * 4, int64, int64, pointer, returns=int64, variant=variant)

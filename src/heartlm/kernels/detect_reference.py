@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heartlm.kernels.detect import Doubles, Filters, Floats, Plan, Positions
+from heartlm.kernels.detect import DetectorPlan, Doubles, Filters, Floats, Positions
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Candidate:
 class ReferenceDetector:
     """What c/detect.c does, with arrays that begin at decimated sample `_base`."""
 
-    def __init__(self, plan: Plan, filters: Filters) -> None:
+    def __init__(self, plan: DetectorPlan, filters: Filters) -> None:
         self._plan = plan
         self._filters = filters
         self._decisions = Decisions(plan)
@@ -146,7 +146,7 @@ def _highest_peak(values: Floats, sign: int) -> tuple[float, int]:
 class Decisions:
     """Which candidates are beats; c/detect_decide.h."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: DetectorPlan) -> None:
         self._plan = plan
         self._known: deque[Candidate] = deque()
         self._waiting: deque[Candidate] = deque()

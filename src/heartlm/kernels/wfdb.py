@@ -139,7 +139,7 @@ def _unpack(content: NDArray[np.uint8], fmt: str) -> NDArray[Any]:
     return ((pairs << 4).astype(np.int16) >> 4).astype(np.int16)
 
 
-class Annotations(NamedTuple):
+class DecodedAnnotations(NamedTuple):
     """The annotations of a file, in its order.
 
     Attributes:
@@ -156,7 +156,7 @@ class Annotations(NamedTuple):
     subtype: NDArray[np.int8]
 
 
-def decode_annotations(content: bytes, variant: str | None = None) -> Annotations | None:
+def decode_annotations(content: bytes, variant: str | None = None) -> DecodedAnnotations | None:
     """Decode an annotation file; None where it ends before its end mark."""
     run = kernel("wfdb_annotations", *(pointer, int64, *[pointer] * 5), returns=int64, variant=variant)
     if run is None:
@@ -167,10 +167,12 @@ def decode_annotations(content: bytes, variant: str | None = None) -> Annotation
     subtype = np.zeros(num_words, np.int8)
     out = address(sample, np.int64), address(code, np.uint8), address(texts, np.int64), address(num_texts, np.int64)
     found = run(content, num_words, *out, address(subtype, np.int8))
-    return None if found < 0 else Annotations(sample[:found], code[:found], texts[: num_texts[0]], subtype[:found])
+    return (
+        None if found < 0 else DecodedAnnotations(sample[:found], code[:found], texts[: num_texts[0]], subtype[:found])
+    )
 
 
-def decode_annotations_reference(content: bytes) -> Annotations | None:
+def decode_annotations_reference(content: bytes) -> DecodedAnnotations | None:
     """The same in NumPy: the few words that are no annotations are walked one by one, all else decoded at once."""
     words = np.frombuffer(content, "<u2", count=len(content) // 2).astype(np.int64)
     code = (words >> 10).astype(np.uint8)
@@ -199,4 +201,6 @@ def decode_annotations_reference(content: bytes) -> Annotations | None:
     stated = np.flatnonzero((code[:end] == _SUB) & ~is_payload[:end])
     subtype, annotation = np.zeros(len(place), np.int8), np.searchsorted(place, stated) - 1
     subtype[annotation[annotation >= 0]] = words[stated[annotation >= 0]].astype(np.int8)  # the low byte
-    return Annotations(np.cumsum(step[:end])[place], code[place], np.array(rows, np.int64).reshape(-1, 3), subtype)
+    return DecodedAnnotations(
+        np.cumsum(step[:end])[place], code[place], np.array(rows, np.int64).reshape(-1, 3), subtype
+    )

@@ -16,9 +16,8 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.calibration import check_calibration, check_rate, to_millivolts, without_infinities
 from heartlm.ecg.readers.foreign import TEXT_BYTES, open_file, reads
-from heartlm.ecg.readers.plausible import check_calibration, check_rate, without_infinities
-from heartlm.ecg.readers.units import to_millivolts
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 
@@ -42,14 +41,17 @@ def read_aecg(path: Path) -> Recording:
     Raises:
         HeartlmError: not well-formed, without a lead, of several series, or leads that differ in length.
     """
-    series = _only_series(path)
+    root = ElementTree.parse(path).getroot()
+    series = root.findall(_path("component/series"))
+    if root.tag != f"{_NAMESPACE}AnnotatedECG" or len(series) != 1:
+        raise HeartlmError(f"{path}: expected an HL7 AnnotatedECG of one series, found {root.tag} of {len(series)}")
     increment_s = 0.0
     names: list[str] = []
     units: list[str] = []
     gain: list[float] = []
     baseline: list[float] = []
     signals: list[NDArray[np.float32]] = []
-    for sequence in series.iterfind(_path("component/sequenceSet/component/sequence")):
+    for sequence in series[0].iterfind(_path("component/sequenceSet/component/sequence")):
         code = sequence.find(_path("code"))
         name = "" if code is None else code.get("code", "")
         value = sequence.find(_path("value"))
@@ -95,14 +97,6 @@ def read_aecg(path: Path) -> Recording:
         samples=samples,
         faults=faults,
     )
-
-
-def _only_series(path: Path) -> ElementTree.Element:
-    root = ElementTree.parse(path).getroot()
-    series = root.findall(_path("component/series"))
-    if root.tag != f"{_NAMESPACE}AnnotatedECG" or len(series) != 1:
-        raise HeartlmError(f"{path}: expected an HL7 AnnotatedECG of one series, found {root.tag} of {len(series)}")
-    return series[0]
 
 
 def _path(names: str) -> str:

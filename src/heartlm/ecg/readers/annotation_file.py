@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.calibration import check_rate
 from heartlm.ecg.readers.foreign import LIST_BYTES, read_bytes
-from heartlm.ecg.readers.plausible import check_rate
 from heartlm.errors import HeartlmError
-from heartlm.kernels.wfdb import Annotations, decode_annotations
+from heartlm.kernels.wfdb import DecodedAnnotations, decode_annotations
 
 _NOTE = 22
 
@@ -85,7 +85,7 @@ def read_annotation_file(path: Path) -> AnnotationFile:
     )
 
 
-def _faults(path: Path, content: bytes, found: Annotations) -> tuple[str, ...]:
+def _faults(path: Path, content: bytes, found: DecodedAnnotations) -> tuple[str, ...]:
     """What no annotator writes: bytes behind the end mark, codes that mean nothing, texts that are none."""
     faults = []
     if decode_annotations(content.rstrip(b"\0")) is not None:  # an end mark that is not the last one

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.calibration import check_rate, to_millivolts, without_infinities
 from heartlm.ecg.readers.foreign import TEXT_BYTES, is_there, open_file, reads
-from heartlm.ecg.readers.plausible import check_rate, without_infinities
-from heartlm.ecg.readers.units import to_millivolts
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
@@ -74,7 +73,14 @@ def read_numpy(path: Path) -> Recording:
         HeartlmError: not such an array, or its `.json` is missing.
     """
     loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-    signal = np.atleast_2d(loaded if isinstance(loaded, np.ndarray) else _archived(path, loaded))
+    if not isinstance(loaded, np.ndarray):
+        num_bytes = loaded.zip.getinfo("signal.npy").file_size
+        if num_bytes > _ARCHIVED_BYTES:
+            raise HeartlmError(
+                f"{path}: unpacks to {num_bytes} bytes, at most {_ARCHIVED_BYTES} expected; save the array as .npy"
+            )
+        loaded = loaded["signal"]
+    signal = np.atleast_2d(loaded)
     if signal.ndim != 2 or signal.dtype.kind not in "iuf" or signal.shape[0] > max(signal.shape[1], 1):
         raise HeartlmError(
             f"{path}: array of {signal.dtype} and shape {list(signal.shape)}, expected numbers [num_leads, num_samples]"
@@ -82,15 +88,6 @@ def read_numpy(path: Path) -> Recording:
     settings = _settings(path)
     names = settings.get("lead_names") or [f"lead {place}" for place in range(1, len(signal) + 1)]
     return _recording(path, signal, settings, tuple(names))
-
-
-def _archived(path: Path, archive: Any) -> NDArray[Any]:
-    num_bytes = archive.zip.getinfo("signal.npy").file_size
-    if num_bytes > _ARCHIVED_BYTES:
-        raise HeartlmError(
-            f"{path}: unpacks to {num_bytes} bytes, at most {_ARCHIVED_BYTES} expected; save the array as .npy"
-        )
-    return np.asarray(archive["signal"])
 
 
 def _recording(path: Path, signal: NDArray[Any], settings: dict[str, Any], names: tuple[str, ...]) -> Recording:

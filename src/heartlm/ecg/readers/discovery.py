@@ -109,7 +109,10 @@ def _listed(records: Path) -> list[RecordFiles]:
         if not stays_inside(name):
             raise HeartlmError(f"{records}: lists {name!r}, expected a record below its folder; take it out")
     stems = [records.parent / name for name in names]
-    listed = [RecordFiles(stem, _signal_of(stem)) for stem in stems]
+    listed = []
+    for stem in stems:
+        signals = (_with_suffix(stem, suffix) for suffix in _SIGNAL_SUFFIXES)
+        listed.append(RecordFiles(stem, next(filter(is_there, signals), None)))
     missing = [files.stem for files in listed if files.signal is None and not files.annotation_paths]
     if missing:
         others = f" (and {len(missing) - 1} more records)" if len(missing) > 1 else ""
@@ -162,11 +165,6 @@ def _segments(stem: str) -> list[str]:
         return []
     folder, _, _ = stem.rpartition("/")
     return [f"{folder}/{fields[0].decode(errors='replace')}" for fields in stated]
-
-
-def _signal_of(stem: Path) -> Path | None:
-    paths = (_with_suffix(stem, suffix) for suffix in _SIGNAL_SUFFIXES)
-    return next(filter(is_there, paths), None)
 
 
 def _with_suffix(stem: Path, suffix: str) -> Path:

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.calibration import check_calibration, check_rate, to_millivolts
 from heartlm.ecg.readers.foreign import reads
-from heartlm.ecg.readers.plausible import check_calibration, check_rate
-from heartlm.ecg.readers.units import to_millivolts
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError, needs
 
@@ -35,7 +34,10 @@ def read_edf(path: Path) -> Recording:
     edf = _open(path)
     if not edf.signals:
         raise HeartlmError(f"{path}: holds no signals, only annotations")
-    rate_hz = _rate_of_ecg(edf.signals)
+    # the rate of the leads that call themselves ECG; where none does, the commonest, of several the highest
+    named = [signal for signal in edf.signals if signal.label.upper().startswith(("ECG", "EKG"))]
+    rates = Counter(float(signal.sampling_frequency) for signal in named or edf.signals)
+    rate_hz = max(rates, key=lambda rate: (rates[rate], rate))
     leads = [signal for signal in edf.signals if signal.sampling_frequency == rate_hz]
     units, factors = zip(*(to_millivolts(lead.physical_dimension) for lead in leads), strict=True)
     gain = np.array([_adu_per_unit(lead) for lead in leads])
@@ -95,13 +97,6 @@ def _open(path: Path) -> Any:
     if not continuous:
         raise HeartlmError(f"{path}: is discontinuous (EDF+D), which heartlm does not read; export it as EDF+C")
     return edf
-
-
-def _rate_of_ecg(signals: Sequence[Any]) -> float:
-    """The rate of the leads that call themselves ECG; where none does, the commonest, of several the highest."""
-    named = [signal for signal in signals if signal.label.upper().startswith(("ECG", "EKG"))]
-    rates = Counter(float(signal.sampling_frequency) for signal in named or signals)
-    return max(rates, key=lambda rate: (rates[rate], rate))
 
 
 def _adu_per_unit(signal: Any) -> float:

@@ -62,7 +62,8 @@ def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
     lengths = f"{file.path}: holds {held} samples a lead, {header.path.name} says {num_frames}"
     if size_bytes < file.num_bytes(num_frames):
         raise HeartlmError(f"{lengths}; the file is truncated or the header wrong, fetch both again")
-    if not header.segment_lines and held - num_frames > header.rate_hz and not _checksums_hold(header):
+    is_long = not header.segment_lines and held - num_frames > header.rate_hz
+    if is_long and any(each.stated != each.computed for each in checksums(header)):
         raise HeartlmError(f"{lengths} and its checksum does not fit them; the header is wrong, fetch it again")
 
 
@@ -83,10 +84,6 @@ def _check_matlab(file: SignalFile) -> None:
         )
 
 
-def _checksums_hold(header: Header) -> bool:
-    return all(stated == computed for _, stated, computed in checksums(header))
-
-
 def checksums(header: Header) -> list[Checksum]:
     """The checksum of every lead of a header without segments.
 
@@ -96,19 +93,14 @@ def checksums(header: Header) -> list[Checksum]:
     computed = dict[int, int]()
     for file in header.files:
         if file.is_decoded:
-            computed |= _sums(file, header.num_samples)
+            sums, columns = np.zeros(len(file.columns), np.uint16), list(file.columns.values())
+            for first, last, content, skip in file.frames(0, header.num_samples):
+                adu = np.empty((len(columns), last - first), adu_type(file.format))
+                decode(content, file.format, file.samples_per_frame, columns, adu, skip, sums=sums)
+            computed |= dict(zip(file.columns, sums.tolist(), strict=True))
     if others := [place for place in range(len(header.signals)) if place not in computed]:
         computed |= wfdb_package.sums(header, others)
     return [Checksum(lead.name, lead.checksum, computed[place]) for place, lead in enumerate(header.signals)]
-
-
-def _sums(file: SignalFile, num_frames: int) -> dict[int, int]:
-    sums = np.zeros(len(file.columns), np.uint16)
-    columns = list(file.columns.values())
-    for first, last, content, skip in file.frames(0, num_frames):
-        adu = np.empty((len(columns), last - first), adu_type(file.format))
-        decode(content, file.format, file.samples_per_frame, columns, adu, skip, sums=sums)
-    return dict(zip(file.columns, sums.tolist(), strict=True))
 
 
 def check_gains(header: Header) -> None:

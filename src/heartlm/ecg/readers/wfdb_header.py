@@ -8,27 +8,66 @@ Format: header(5) of the WFDB Applications Guide, https://physionet.org/physioto
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from heartlm.ecg.readers.calibration import check_rate
 from heartlm.ecg.readers.foreign import HEADER_BYTES, read_bytes, stays_inside
-from heartlm.ecg.readers.plausible import check_rate
 from heartlm.ecg.readers.wfdb_files import SignalFile
-from heartlm.ecg.readers.wfdb_signal_line import COUNT, NUMBER, Signal, parse_signal
 from heartlm.errors import HeartlmError
 
 NO_FILE = "~"
 """The file name of a signal, or the name of a segment, without samples."""
 
 _DEFAULT_RATE_HZ = 250.0
-_UNKNOWN_LENGTH = 0
+_DEFAULT_GAIN = 200.0
 
-_RECORD = re.compile(rf"\S*?(?:/({COUNT}))?\s+({COUNT})(?:\s+({NUMBER})(?:[/(]\S*)?(?!\S))?(?:\s+({COUNT})(?!\S).*)?")
-_SEGMENT = re.compile(rf"(\S+)\s+({COUNT})(?!\S).*")
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_COUNT = r"\d{1,18}"
+_MOST_SAMPLES_PER_FRAME = 1 << 16
+_OPTIONAL_INTEGER = r"(?:\s+([-+]?\d{1,18})(?!\S))?"
+_SIGNAL = re.compile(rf"(\S+)\s+(\S+)(?:\s+([-+.(/\d]\S*))?{_OPTIONAL_INTEGER * 5}\s*(.*)")
+_LAYOUT = re.compile(rf"(\d+)(?:x({_COUNT}))?(?::({_COUNT}))?(?:\+({_COUNT}))?")
+_CALIBRATION = re.compile(rf"({_NUMBER})?(?:\(({_NUMBER})\))?(?:/(\S+))?")
+_RECORD = re.compile(
+    rf"\S*?(?:/({_COUNT}))?\s+({_COUNT})(?:\s+({_NUMBER})(?:[/(]\S*)?(?!\S))?(?:\s+({_COUNT})(?!\S).*)?"
+)
+_SEGMENT = re.compile(rf"(\S+)\s+({_COUNT})(?!\S).*")
+
+
+class Signal(NamedTuple):
+    """One signal line.
+
+    Attributes:
+        file_name: the file with its samples; `~` where there is none.
+        format: of the samples, for example `"212"`.
+        samples_per_frame: more than 1 where the signal has a multiple of the record's rate.
+        skew: frames by which its samples stand too late in the file.
+        byte_offset: bytes before the first sample.
+        gain: adu per unit; 200 where the header states none, or 0.
+        baseline: adu of physical zero.
+        unit: physical unit.
+        calibrated: whether a gain is stated.
+        checksum: 16-bit sum of all samples; None where not stated.
+        name: its description; empty where not stated.
+    """
+
+    file_name: str
+    format: str
+    samples_per_frame: int
+    skew: int
+    byte_offset: int
+    gain: float
+    baseline: float
+    unit: str
+    calibrated: bool
+    checksum: int | None
+    name: str
 
 
 class Segment(NamedTuple):
@@ -98,9 +137,7 @@ class Header:
         if self.segment_lines:
             return sum(segment.num_samples for segment in self.segment_lines)
         file = next(iter(self.files), None)
-        return (
-            _UNKNOWN_LENGTH if file is None or not file.path.is_file() else file.num_frames_in(file.path.stat().st_size)
-        )
+        return 0 if file is None or not file.path.is_file() else file.num_frames_in(file.path.stat().st_size)
 
     @property
     def leads(self) -> tuple[Signal, ...]:
@@ -116,28 +153,18 @@ def read_header(path: Path) -> Header:
     """
     lines: list[str] = []
     comments: list[str] = []
-    for line in map(str.strip, _text(read_bytes(path, HEADER_BYTES)).splitlines()):
+    content = read_bytes(path, HEADER_BYTES)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+    for line in map(str.strip, text.splitlines()):
         if line.startswith("#"):
             comments.append(line.strip(" \t#"))
         elif line:
             lines.append(line)
     if not lines:
         _refuse(path, "it is empty")
-    return _parse(path, lines, tuple(comments))
-
-
-def _text(content: bytes) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        return content.decode("latin-1")
-
-
-def _refuse(path: Path, reason: str) -> NoReturn:
-    raise HeartlmError(f"{path}: not readable as a WFDB record ({reason})")
-
-
-def _parse(path: Path, lines: list[str], comments: tuple[str, ...]) -> Header:
     found = _RECORD.fullmatch(lines[0])
     if found is None:
         _refuse(path, f"its first line is {lines[0]!r}, expected: name, number of signals, sampling rate, length")
@@ -147,12 +174,16 @@ def _parse(path: Path, lines: list[str], comments: tuple[str, ...]) -> Header:
     if num_segments is None:
         signals = tuple(_signals(path, lines[1:]))
         _check_count(path, int(num_signals), len(signals), "signals")
-        return Header(path, rate_hz, num_samples, signals, (), comments)
+        return Header(path, rate_hz, num_samples, signals, (), tuple(comments))
     segments = tuple(_segment(path, line) for line in lines[1:])
     _check_count(path, int(num_segments), len(segments), "segments")
     if all(segment.name == NO_FILE for segment in segments):
         raise HeartlmError(f"{path}: every segment is empty; there is nothing to read")
-    return Header(path, rate_hz, num_samples, (), segments, comments)
+    return Header(path, rate_hz, num_samples, (), segments, tuple(comments))
+
+
+def _refuse(path: Path, reason: str) -> NoReturn:
+    raise HeartlmError(f"{path}: not readable as a WFDB record ({reason})")
 
 
 def _check_count(path: Path, announced: int, described: int, what: str) -> None:
@@ -178,8 +209,58 @@ def _check_inside(path: Path, name: str) -> None:
 def _signals(path: Path, lines: list[str]) -> Iterator[Signal]:
     for number, line in enumerate(lines, 1):
         try:
-            signal = parse_signal(line)
+            signal = _parse_signal(line)
         except ValueError as error:
             _refuse(path, f"signal {number} {error}")
         _check_inside(path, signal.file_name)
         yield signal if signal.name else signal._replace(name=f"lead {number}")
+
+
+def _parse_signal(line: str) -> Signal:
+    """Parse a signal line.
+
+    Raises:
+        ValueError: what it is instead and what was expected, to follow the number of the signal.
+    """
+    found = _SIGNAL.fullmatch(line)
+    layout = found and _layout(found[2])
+    if found is None or layout is None:
+        raise ValueError(f"is {line!r}, expected: file name, format, gain(baseline)/unit, ...")
+    file_name, _, calibration, _, adc_zero, _, checksum, _, name = found.groups()
+    stated = _calibration(calibration or "")
+    if stated is None:
+        raise ValueError(f"is calibrated by {calibration!r}, expected gain(baseline)/unit")
+    fmt, samples_per_frame, skew, byte_offset = layout
+    if samples_per_frame > _MOST_SAMPLES_PER_FRAME:
+        raise ValueError(f"has {samples_per_frame} samples a frame, expected at most {_MOST_SAMPLES_PER_FRAME}")
+    gain, baseline, unit = stated
+    return Signal(
+        file_name,
+        fmt,
+        samples_per_frame,
+        skew,
+        byte_offset,
+        gain or _DEFAULT_GAIN,
+        float(adc_zero or 0) if baseline is None else baseline,
+        unit,
+        gain != 0,
+        None if checksum is None else int(checksum) & 0xFFFF,
+        name,
+    )
+
+
+@lru_cache(maxsize=256)
+def _layout(text: str) -> tuple[str, int, int, int] | None:
+    """Format, samples a frame, skew and byte offset."""
+    found = _LAYOUT.fullmatch(text)
+    return None if found is None else (found[1], int(found[2] or 1) or 1, int(found[3] or 0), int(found[4] or 0))
+
+
+@lru_cache(maxsize=1024)
+def _calibration(text: str) -> tuple[float, float | None, str] | None:
+    """Gain (0 where not stated), baseline and unit."""
+    found = _CALIBRATION.fullmatch(text)
+    if found is None:
+        return None
+    gain, baseline = float(found[1] or 0), None if found[2] is None else float(found[2])
+    return (gain, baseline, found[3] or "mV") if math.isfinite(gain) and math.isfinite(baseline or 0) else None

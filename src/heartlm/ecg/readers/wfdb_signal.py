@@ -15,14 +15,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.readers.calibration import check_calibration, to_millivolts
 from heartlm.ecg.readers.foreign import HEADER_BYTES, reads
-from heartlm.ecg.readers.plausible import check_calibration
-from heartlm.ecg.readers.units import to_millivolts
 from heartlm.ecg.readers.wfdb_checks import Checksum, check_files, check_gains, checksums
 from heartlm.ecg.readers.wfdb_files import SignalFile
-from heartlm.ecg.readers.wfdb_header import Header, read_header
+from heartlm.ecg.readers.wfdb_header import Header, Signal, read_header
 from heartlm.ecg.readers.wfdb_package import read_physical
-from heartlm.ecg.readers.wfdb_signal_line import Signal
 from heartlm.ecg.recording import Recording
 from heartlm.kernels.wfdb import decode
 
@@ -114,12 +112,9 @@ class _Samples:
             part = out[:, first - start : last - start]
             decode(content, file.format, file.samples_per_frame, columns, part, skip, calibration, sums)
         if sums is not None:
-            self._compare(leads, sums.tolist())
-
-    def _compare(self, leads: list[int], sums: list[int]) -> None:
-        for lead, total in zip(leads, sums, strict=True):
-            signal = self.header.signals[lead]
-            self._note(Checksum(signal.name, signal.checksum, total))
+            for lead, total in zip(leads, sums.tolist(), strict=True):
+                signal = self.header.signals[lead]
+                self._note(Checksum(signal.name, signal.checksum, total))
 
     def _note(self, checksum: Checksum, where: str = "") -> None:
         # Programs that compute no checksum write 0, so that alone does not make samples suspect.

@@ -1,4 +1,4 @@
-"""Bounds of what a header may state: beyond them it is damaged, or written by mistake."""
+"""What a header may state of rates, units and gains: beyond these bounds it is damaged, or written by mistake."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ OTHER_GAINS = 1e-30, 1e30
 """Gains of other quantities, whatever their units."""
 MOST_MV = 1e5
 """Largest distance between 0 adu and 0 mV."""
+
+_MV_PER_UNIT = {"mv": 1.0, "v": 1e3, "uv": 1e-3, "µv": 1e-3, "μv": 1e-3, "nv": 1e-6}
+
+
+def to_millivolts(unit: str) -> tuple[str, float]:
+    """Return the unit that samples in `unit` are given in, and the factor to multiply them by."""
+    factor = _MV_PER_UNIT.get(unit.strip().lower())
+    return (unit, 1.0) if factor is None else ("mV", factor)
 
 
 def check_rate(path: Path, rate_hz: Any, what: str = "sampling rate") -> float:
