@@ -11,7 +11,6 @@ import numpy as np
 from heartlm.corpus.encode import LeftOut, readable_leads
 from heartlm.corpus.plan import BuildPlan, BuildSettings
 from heartlm.corpus.sources import Source, find_source
-from heartlm.ecg.database import Database
 from heartlm.errors import HeartlmError
 from heartlm.progress import track
 from heartlm.tokenizers.base import Lead, Tokenizer
@@ -29,27 +28,20 @@ def fit_on_training(tokenizer: Tokenizer, plan: BuildPlan, choice: BuildSettings
     random = np.random.Generator(np.random.Philox(choice.seed))
     chosen: list[Source] = []
     for database in sorted(plan.databases, key=lambda database: database.name):
-        chosen += _to_fit_on(database, tokenizer, choice, random)
+        training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
+        usable: dict[int, Source] = {}
+        for place in random.permutation(len(training)).tolist():
+            if len(usable) == FIT_RECORDINGS:
+                break
+            source = find_source(database, training[place], tokenizer, choice.training_leads, choice.skip_unreadable)
+            if isinstance(source, Source):
+                usable[place] = source
+        chosen += [usable[place] for place in sorted(usable)]
     if not chosen:
         raise HeartlmError("no recording is in the training split, so there is nothing to fit the tokenizer on")
     tokenizer.fit(_leads_to_fit(chosen, tokenizer, choice), choice.seed)
     counts = Counter(source.recording.database for source in chosen)
     tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": choice.seed}
-
-
-def _to_fit_on(
-    database: Database, tokenizer: Tokenizer, choice: BuildSettings, random: np.random.Generator
-) -> list[Source]:
-    """Up to `FIT_RECORDINGS` training recordings of a database, chosen at random."""
-    training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
-    chosen: dict[int, Source] = {}
-    for place in random.permutation(len(training)).tolist():
-        if len(chosen) == FIT_RECORDINGS:
-            break
-        source = find_source(database, training[place], tokenizer, choice.training_leads, choice.skip_unreadable)
-        if isinstance(source, Source):
-            chosen[place] = source
-    return [chosen[place] for place in sorted(chosen)]
 
 
 def _leads_to_fit(sources: Sequence[Source], tokenizer: Tokenizer, choice: BuildSettings) -> Iterator[Lead]:

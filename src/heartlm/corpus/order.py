@@ -76,6 +76,8 @@ class EpochOrder:
         epoch, place = divmod(buffer, -(-self.num_windows // self.buffer))
         begin = place * self.buffer
         size = min(self.buffer, self.num_windows - begin)
+        # Window w of a global batch has a position g with g % B == w. In the buffer it is at g - epoch * N - begin,
+        # and that modulo B is its column. Columns of neighbouring windows may wrap around B: at most two ranges.
         column = (first_window - epoch * self.num_windows - begin) % self.batch_size
         columns = [range(column, min(column + num_windows, self.batch_size))]
         columns.append(range(max(0, column + num_windows - self.batch_size)))
@@ -91,11 +93,13 @@ class EpochOrder:
     def _shuffled(self, epoch: int, place: NDArray[np.int64]) -> NDArray[np.int64]:
         rotation, block_key, group_key = self._keys(epoch)
         group, inside = np.divmod(self._in_columns(place), self.group)
-        whole, rest = divmod(self.num_windows, self.group)
+        whole, rest = divmod(self.num_windows, self.group)  # the last group holds `rest` windows
+        # Each group has a key of its own; the shorter last one is a permutation of another length.
         keys = mix(group.astype(np.uint64) + group_key)
         for part, size in ((group < whole, self.group), (group == whole, rest)):
             if part.any():
                 inside[part] = permute(inside[part], size, keys[part])
+        # Blocks change places, windows keep theirs in the block; then all numbers turn by the rotation.
         block, inside = np.divmod(group * self.group + inside, self.block)
         return (self._on_disk(block, block_key) * self.block + inside + rotation) % self.num_windows
 
@@ -113,7 +117,7 @@ class EpochOrder:
 
     def _columns(self, column: NDArray[np.int64], size: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """Where each column begins when `size` places are dealt out to `batch_size` columns in turn."""
-        height, longer = np.divmod(size, self.batch_size)
+        height, longer = np.divmod(size, self.batch_size)  # the first `longer` columns hold one place more
         begin: NDArray[np.int64] = column * height + np.minimum(column, longer)
         return begin
 
