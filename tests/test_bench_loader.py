@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench.feeds import OURS, made_up, own, take
-from bench.loader import Options, run
-from bench.loader_table import check_windows
+from bench.loader import Options, check_windows, run
 from bench.peers import Items, backings, nanogpt, sliding, torch_loaders
 from machine import main
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 from bench.plain_training import PlainModel, Shape
-from bench.train import Options, run
-from bench.train_table import PARTS, _empty_table, _fill
+from bench.train import PARTS, Options, _empty_table, _fill, run
 from bench.trainings import Trained, Trainer, size_of
 from machine import main
 

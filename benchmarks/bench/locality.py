@@ -14,12 +14,27 @@ each other as in training.
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from bench.measure import BenchTable
+import torch
+
+from bench.measure import BenchTable, Chart, Timed
 from bench.options import BenchOptions, at_least, each_at_least
+from bench.shards import Lead, Shards, leads_of, simulated_leads, write_shards
+from bench.stepping import Setting, Steps, check_same_windows, timed_ways
+from bench.ways import Way, study_and_ours
+from heartlm.distributed.device import device_and_precision
+from heartlm.errors import HeartlmError
+from heartlm.memory import keep_memory
+
+TURN_WINDOWS = {"cpu": 2048, "cuda": 1 << 16}
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,104 @@ class Options(BenchOptions):
 
 
 def run(options: Options) -> list[BenchTable]:
-    """Write the windows, check that every way gives the same ones, and let the ways take turns."""
-    from bench.locality_table import measured
+    """Write the windows, check that every way gives the same ones, and let the ways take turns.
 
-    return [measured(options)]
+    Raises:
+        HeartlmError: no such folder or device, or too few windows with a classified beat.
+    """
+    keep_memory()
+    device, kind = device_and_precision(options.device, options.precision)
+    precisions = _precisions(options, kind == torch.bfloat16)
+    before = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as scratch:
+        shards = _written(options, options.work or Path(scratch))
+        try:
+            torch.set_num_threads(options.threads)
+            return [_raced(options, shards, study_and_ours(shards, device, options.workers), device, precisions)]
+        finally:
+            torch.set_num_threads(before)
+
+
+def _written(options: Options, folder: Path) -> Shards:
+    sizes = {"length": options.length, "stride": options.stride, "num_windows": options.windows}
+    shards = write_shards(folder / "windows", _leads(options), **sizes)
+    if len(shards) < max(options.batch_sizes):
+        raise HeartlmError(
+            f"batch_sizes: {max(options.batch_sizes)} found, at most {len(shards)} expected: there are no more windows "
+            "with a classified beat"
+        )
+    return shards
+
+
+def _raced(
+    options: Options,
+    shards: Shards,
+    ways: Mapping[str, Way | None],
+    device: torch.device,
+    precisions: Sequence[str],
+) -> BenchTable:
+    present = {name: way for name, way in ways.items() if way is not None}
+    check_same_windows(shards, present, max(options.batch_sizes))
+    table = _empty_table(options, shards, device)
+    turn_windows = options.turn_windows or TURN_WINDOWS[device.type]
+    forget = partial(_forget, shards) if options.cold else None
+    for precision, batch_size in product(precisions, options.batch_sizes):
+        setting = Setting(batch_size, max(1, turn_windows // batch_size), precision, options.convolution)
+        found = timed_ways(present, setting, options.rounds, forget)
+        for name in ways:
+            _add(table, name, setting, found.get(name), found["A0 random"].timed)
+    return table.close()
+
+
+def _add(table: BenchTable, name: str, setting: Setting, steps: Steps | None, first: Timed) -> None:
+    if steps is None:
+        table.add(name, setting.precision, setting.batch_size, None, "none", *[None] * 5)
+        return
+    data_ms, h2d_ms, compute_ms = steps.medians_ms()
+    step_ms = 1e3 * steps.timed.median_s / setting.num_steps
+    times = data_ms, "none" if h2d_ms is None else h2d_ms, compute_ms, step_ms
+    rates = steps.timed.rate, 100 * steps.timed.spread, steps.timed.times_faster_than(first)
+    table.add(name, setting.precision, setting.batch_size, *times, *rates)
+
+
+def _leads(options: Options) -> Iterator[Lead]:
+    if options.recordings is None:
+        return simulated_leads(options.windows, options.stride)
+    return leads_of(options.recordings, options.windows, options.length, options.stride)
+
+
+def _precisions(options: Options, has_bf16: bool) -> Sequence[str]:
+    if options.precision != "auto":
+        return (options.precision,)
+    return ("fp32", "bf16") if has_bf16 else ("fp32",)
+
+
+def _empty_table(options: Options, shards: Shards, device: torch.device) -> BenchTable:
+    columns = ("way", "precision", "batch", "data ms", "H2D ms", "compute ms", "step ms")
+    whose = f"{options.convolution}'s convolution"
+    title = f"TinyECG on {device.type}, {whose}, {shards.length} samples a window (median of {options.rounds})"
+    table = BenchTable(title, (*columns, "windows/s", "spread %", "times A0"))
+    counts = ", ".join(f"{name} {count:,}" for name, count in shards.class_counts.items())
+    left_out = ", ".join(f"{count:,} {reason}" for reason, count in shards.left_out.items() if count)
+    source = options.recordings.name if options.recordings else "simulated patients"
+    table.notes += [
+        f"{len(shards):,} windows of {source}, labelled {counts}; left out: {left_out or 'none'}.",
+        f"Shards hold {shards.shard_bytes / 1e6:.1f} MB, every sample once {shards.signal_bytes / 1e6:.1f} MB; "
+        + ("forgotten by the system before every turn." if options.cold else "all in the page cache."),
+        "Every way gave the windows that lie in the shards; those in the same order trained to the same losses.",
+    ]
+    if device.type == "cpu":
+        table.notes.append("A2 and A3 are A1 on a CPU: memory is pinned for a device that fetches from it.")
+    table.chart = Chart("lines", ("batch",), ("windows/s",), "windows a second", by="way", log=True)
+    parts = "data ms", "H2D ms", "compute ms"
+    largest = "batch", max(options.batch_sizes)
+    table.more_charts = (Chart("stack", ("way", "precision"), parts, "ms of a step", only=largest),)
+    return table
+
+
+def _forget(shards: Shards) -> None:
+    """Ask the system to forget what it keeps of the files, which it does where nothing maps them."""
+    for path in (*shards.paths, shards.signal):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

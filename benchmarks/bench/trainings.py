@@ -7,12 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from bench.measure import cores
-from bench.train import Options
 from heartlm.cores import cpus_of, usable_cores
 from heartlm.corpus.corpus import open_corpus
 from heartlm.distributed.device import device_and_precision
@@ -23,6 +22,9 @@ from heartlm.models.config import ModelConfig
 from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.collect import measured, read_ranks
 from heartlm.scaling.local import Nursery, Rank, ranks_of
+
+if TYPE_CHECKING:
+    from bench.train import Options
 
 PLAINLY = "bench.plain_training:train_plainly"
 TIMEOUT_S = 600.0
