@@ -27,12 +27,12 @@ ADDRESSES = {"node-a": "10.77.0.1", "node-b": "10.77.0.2"}
 
 MEETING = """
 import os
-from heartlm.distributed.agreement import Agreement
+from heartlm.distributed.agreement import RankConsensus
 from heartlm.training.config import TrainingConfig
-from heartlm.distributed.parallel import Sums, joined
+from heartlm.distributed.parallel import HostAllReduce, joined
 with joined("cpu", threads=1, timeout_s=60.0) as ranks:
-    total, = Sums(ranks, 60.0)(10.0 + ranks.rank)
-    names = Agreement(60.0).all(lambda: os.uname().nodename)
+    total, = HostAllReduce(ranks, 60.0)(10.0 + ranks.rank)
+    names = RankConsensus(60.0).all(lambda: os.uname().nodename)
     print(ranks.rank, total, *sorted(names), os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"])
 """
 

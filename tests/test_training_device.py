@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from heartlm.distributed.communication import Exchange
+from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.wrapping import gradient_norm
@@ -88,7 +88,7 @@ def test_the_gpu_is_waited_for_at_the_last_gradient_only_where_a_measurement_ask
     device = torch.device("cuda", 0)
     hand, parts = Hand(), dict[str, float]()
     meters = Meters(now_s=hand, on_step=lambda *step: parts.update(step[-1]))
-    exchange = Exchange(meters, device)
+    exchange = GradientSync(meters, device)
     with meters.step(1), meters.span("forward_backward"):
         exchange.ready()
         hand.forward(1)
@@ -96,7 +96,7 @@ def test_the_gpu_is_waited_for_at_the_last_gradient_only_where_a_measurement_ask
         exchange.over()
     assert (parts["forward_backward"], parts["communication"]) == (1, 0)
     with pytest.raises((AssertionError, RuntimeError)):
-        Exchange(meters, device, measured=True).ready()
+        GradientSync(meters, device, measured=True).ready()
 
 
 class Transfers(TorchDispatchMode):

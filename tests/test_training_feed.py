@@ -22,7 +22,15 @@ from hypothesis import strategies as st
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows, WindowSampler, sampler
 from heartlm.errors import HeartlmError
-from heartlm.training.batches import Batch, CausalBatches, Draft, LabelBatches, MakeBatch, MaskedBatches, Place
+from heartlm.training.batches import (
+    Batch,
+    BatchPosition,
+    CausalBatches,
+    HostBatch,
+    LabelBatches,
+    MakeBatch,
+    MaskedBatches,
+)
 from heartlm.training.feed import TOGETHER, Feed, StepBatches
 from heartlm.training.staging import DeviceCorpus, Pool
 from tests.synthetic_corpus import SIZES, synthetic_corpus
@@ -170,7 +178,7 @@ def test_codes_of_all_sixteen_bits_are_gathered_on_the_device() -> None:
 class Breaking(CausalBatches):
     """Breaks at step 3."""
 
-    def draft(self, windows: Windows, place: Place) -> Draft:
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
         if place.step == 3:
             raise KeyError("step 3")
         return super().draft(windows, place)

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from heartlm.distributed.agreement import Agreement
-from heartlm.distributed.parallel import NCCL_HANDLING, Sums, together
+from heartlm.distributed.agreement import RankConsensus
+from heartlm.distributed.parallel import NCCL_HANDLING, HostAllReduce, together
 from heartlm.training.checkpoint import Checkpoints
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.test_training_parallel import this
@@ -35,11 +35,11 @@ def num_sockets() -> int:
 def count_connections(folder: str) -> None:
     dist.barrier()
     before = num_sockets()
-    sums, rank = Sums(this()), this().rank
+    sums, rank = HostAllReduce(this()), this().rank
     for _ in range(3):
         assert together(lambda: rank) == rank
-        assert Agreement().first(lambda: "first") == "first"
-    assert sums(1.0) == [RANKS] and Sums(this())(2.0) == [2.0 * RANKS]
+        assert RankConsensus().first(lambda: "first") == "first"
+    assert sums(1.0) == [RANKS] and HostAllReduce(this())(2.0) == [2.0 * RANKS]
     assert num_sockets() == before
     Checkpoints(Path(folder), timeout_s=60.0)
     assert num_sockets() >= before + RANKS - 1, "its thread has connections of its own"
@@ -47,7 +47,7 @@ def count_connections(folder: str) -> None:
 
 def exchange_in_other_orders() -> None:
     """The first rank's thread comes before its main thread, on the others it comes after."""
-    of_main, of_thread, rank = Agreement(60.0), Agreement(60.0, apart=True), this().rank
+    of_main, of_thread, rank = RankConsensus(60.0), RankConsensus(60.0, apart=True), this().rank
     for turn in range(20):
         found: list[Any] = []
         thread = Thread(target=lambda turn=turn, found=found: found.extend(of_thread.all(lambda: ("thread", turn))))

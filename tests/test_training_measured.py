@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heartlm.instrumentation.flights import Flights, hidden_s
+from heartlm.instrumentation.flights import InFlight, hidden_s
 from heartlm.instrumentation.measured import MeasuredSteps
 from heartlm.instrumentation.meters import PARTS, Meters
 from heartlm.scaling.study import ScalingStudyConfig
@@ -68,7 +68,7 @@ def test_hidden_is_the_union_of_the_flights(flights: list[tuple[int, int]], read
 
 def test_a_step_is_forgotten_when_it_was_taken() -> None:
     hand = Hand()
-    flights = Flights(now_s=hand)
+    flights = InFlight(now_s=hand)
     assert flights.take_hidden_s() is None
     landed = flights.launch()
     hand.forward(2)
@@ -81,7 +81,7 @@ def test_a_step_is_forgotten_when_it_was_taken() -> None:
 
 def test_every_step_is_kept_with_its_parts(tmp_path: Path) -> None:
     hand = Hand()
-    measured = MeasuredSteps(tmp_path / "rank-0.json", Flights(now_s=hand))
+    measured = MeasuredSteps(tmp_path / "rank-0.json", InFlight(now_s=hand))
     meters = Meters(now_s=hand, on_step=measured.add)
     for step in (1, 2, 3):
         with meters.step(step):

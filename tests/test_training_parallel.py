@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from heartlm.cores import usable_cores
-from heartlm.distributed.parallel import Sums, take_cores, together
+from heartlm.distributed.parallel import HostAllReduce, take_cores, together
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.models.heart import HeartModel
@@ -295,7 +295,7 @@ def test_a_rank_lost_before_the_first_step_is_told_of(tmp_path: Path) -> None:
 
 
 def together_as_rank() -> None:
-    sums, rank = Sums(), this().rank
+    sums, rank = HostAllReduce(), this().rank
     assert sums(1.0, rank) == [2.0, 1.0]
     assert together(lambda: f"rank {rank}") == f"rank {rank}"
 
@@ -312,7 +312,7 @@ def test_what_fails_on_one_rank_fails_on_all() -> None:
 
 
 def test_alone_everything_is_its_own_sum() -> None:
-    assert Sums()(1.5, 2.0) == [1.5, 2.0]
+    assert HostAllReduce()(1.5, 2.0) == [1.5, 2.0]
     assert together(lambda: 7) == 7
     with pytest.raises(HeartlmError, match=r"^no$"):
         together(lambda: (_ for _ in ()).throw(HeartlmError("no")))

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from heartlm.distributed import shared_memory
-from heartlm.distributed.parallel import Sums, has_gone
+from heartlm.distributed.parallel import HostAllReduce, is_peer_failure
 from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.shared_memory import KINDS, SLOT_BYTES, RankGone, SharedSum, shared_sum_of
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
@@ -74,7 +74,7 @@ def lose_as_rank() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(RankGone, match=r"^rank 1 has gone$") as raised:
         add_up(torch.ones(3))
-    assert has_gone(raised.value)
+    assert is_peer_failure(raised.value)
 
 
 def late_as_rank() -> None:
@@ -93,7 +93,7 @@ def without_as_rank(folder: str) -> None:
     rank, of = dist.get_rank(), dist.get_world_size()
     ranks = Ranks(rank, of, rank, of)
     assert shared_sum_of(ranks, 60) is None
-    assert Sums(ranks)(1.0, rank) == [of, of * (of - 1) / 2]
+    assert HostAllReduce(ranks)(1.0, rank) == [of, of * (of - 1) / 2]
 
 
 def elsewhere_as_rank() -> None:

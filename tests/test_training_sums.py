@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from heartlm.distributed.parallel import Sums
+from heartlm.distributed.parallel import HostAllReduce
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.test_training_parallel import this
 
 
 def ask_again_when_another_rank_is_ahead(folder: str) -> None:
-    sums, begun = Sums(this()), Path(folder) / "begun"
+    sums, begun = HostAllReduce(this()), Path(folder) / "begun"
     totals = sums.begin(3.0 + this().rank, 1.0)
     assert totals() == [7.0, 2.0]
     assert sums(10.0) == [20.0]

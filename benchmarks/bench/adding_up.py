@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from heartlm.distributed.allreduce import FILL_BYTES, TIMEOUT_S, met
+from heartlm.distributed.allreduce import FILL_BYTES, TIMEOUT_S, process_group
 from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.shared_memory import shared_sum_of
 from heartlm.errors import HeartlmError, needs
@@ -42,7 +42,10 @@ def among_ranks(ranks: Ranks, wanted: Mapping[str, Any], mpi: Any = None) -> dic
     Raises:
         HeartlmError: the ranks cannot meet, a way gives wrong sums, or there are too few GPUs.
     """
-    with met(ranks, "cpu", wanted.get("meet_at")), _ways(ranks, str(wanted["device"]), mpi) as (ways, left_out):
+    with (
+        process_group(ranks, "cpu", wanted.get("meet_at")),
+        _ways(ranks, str(wanted["device"]), mpi) as (ways, left_out),
+    ):
         for name, (add_up, device) in ways.items():
             _check(name, add_up, device, ranks.world_size)
         seconds = {name: {str(size): [] for size in wanted["sizes"]} for name in ways}  # type: dict[str, dict[str, list[float]]]

@@ -21,7 +21,7 @@ from heartlm.instrumentation.utilization import peak_flops
 from heartlm.models.config import ModelConfig
 from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.collect import measured, read_ranks
-from heartlm.scaling.local import Nursery, Rank, ranks_of
+from heartlm.scaling.local import ForkServer, Rank, ranks_of
 
 if TYPE_CHECKING:
     from bench.train import Options
@@ -137,8 +137,8 @@ class Trainer:
     def __init__(self, size: Size, corpus: Path, scratch: Path) -> None:
         self.size, self.corpus, self.scratch = size, corpus, scratch
         self._number = itertools.count()
-        self._nursery = Nursery()
-        self._nursery.ready()
+        self._fork_server = ForkServer()
+        self._fork_server.ready()
 
     def heartlm(self, num_ranks: int) -> Trained:
         """Train with `heartlm pretrain`, which measures itself.
@@ -220,7 +220,7 @@ class Trainer:
         on_cpus = self.size.device != "cuda"
         used = cpus_of(usable_cores()[: num_ranks * self.size.threads if on_cpus else None])
         ranks = ranks_of(command, fields, num_ranks, used, out.with_name(f"{out.name}.log"))
-        statuses = self._nursery.run(ranks, TIMEOUT_S)
+        statuses = self._fork_server.run(ranks, TIMEOUT_S)
         bad = [(rank, status) for rank, status in zip(ranks, statuses, strict=True) if status]
         if bad:
             raise HeartlmError(f"{num_ranks} rank(s) of {command.partition(':')[0]}: {_last_words(bad)}")

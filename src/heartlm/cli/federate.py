@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"wrote {run_with_flower(study)}")
         return 0
 
-    from heartlm.distributed.ranks import ToldElsewhere
+    from heartlm.distributed.ranks import ReportedByPeer
     from heartlm.errors import needs
 
     try:
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
         raise needs("train", error.name or "torch") from None
     try:
         outcome = federate(study, changed)
-    except ToldElsewhere:
+    except ReportedByPeer:
         time.sleep(LINGER_S)  # a launcher ends all ranks when the first ends, and the rank that prints may be late
         return 2
     if outcome.is_first:

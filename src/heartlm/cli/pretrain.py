@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from heartlm.cli.options import existing, parse
-from heartlm.distributed.ranks import Ranks, ToldElsewhere
+from heartlm.distributed.ranks import Ranks, ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
 from heartlm.training.config import LAYOUT, PretrainConfig, TrainingConfig
@@ -61,7 +61,7 @@ def run_or_resume(settings: Callable[[], Config], work: Callable[[Config], Path]
     ranks = Ranks.from_environment()
     try:
         return _run_or_resume(settings, work, arguments, ranks)
-    except ToldElsewhere:
+    except ReportedByPeer:
         time.sleep(LINGER_S)
         return 2
 
@@ -99,7 +99,7 @@ def _settings(settings: Callable[[], Config], arguments: Sequence[str], ranks: R
     except HeartlmError as error:
         if ranks.is_first:
             raise
-        raise ToldElsewhere(str(error)) from error  # they all read the same words
+        raise ReportedByPeer(str(error)) from error  # they all read the same words
 
 
 def resumed(config: Config, arguments: Sequence[str]) -> Config:

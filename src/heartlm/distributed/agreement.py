@@ -41,7 +41,7 @@ def _new_group(timeout_s: float | None) -> Any:
     return dist.new_group(backend="gloo", timeout=None if timeout_s is None else timedelta(seconds=timeout_s))
 
 
-class Agreement:
+class RankConsensus:
     """All ranks make it, and call its methods, in the same order.
 
     Args:

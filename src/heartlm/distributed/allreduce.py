@@ -148,7 +148,7 @@ def measure_all_reduce(
     """
     ranks = Ranks.from_environment()
     if ranks.world_size > 1:
-        with met(ranks, device):
+        with process_group(ranks, device):
             return measure_in_group(sizes_bytes, rounds)
     if device != "cpu":
         num_gpus, least = _num_gpus(), num_ranks or 2
@@ -205,7 +205,7 @@ def _median_s(num_bytes: int, rounds: int, device: Any, add_up: Callable[[Any], 
 
 
 @contextmanager
-def met(ranks: Ranks, device: str = "auto", meet_at: str | None = None) -> Iterator[None]:
+def process_group(ranks: Ranks, device: str = "auto", meet_at: str | None = None) -> Iterator[None]:
     """Be one of several ranks in a group of gloo or NCCL; where they are in one already, stay in it.
 
     Args:
@@ -294,7 +294,7 @@ def main(arguments: Sequence[str]) -> None:
     ranks = Ranks.from_environment()
     if arguments:
         wanted = json.loads(arguments[0])
-        with met(ranks, wanted["device"], wanted["meet_at"]):
+        with process_group(ranks, wanted["device"], wanted["meet_at"]):
             fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"])
     else:
         fit = measure_all_reduce()

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, ExitStack
 
 import torch
 
-from heartlm.instrumentation.flights import Flights
+from heartlm.instrumentation.flights import InFlight
 from heartlm.instrumentation.meters import Meters
 
 
-class Exchange:
+class GradientSync:
     """The sums of gradients over ranks, as those who ask for them tell of them.
 
     Args:
@@ -23,10 +23,10 @@ class Exchange:
     """
 
     def __init__(
-        self, meters: Meters, device: torch.device, flights: Flights | None = None, measured: bool = False
+        self, meters: Meters, device: torch.device, flights: InFlight | None = None, measured: bool = False
     ) -> None:
         self._meters, self._device, self._exposed = meters, device, ExitStack()
-        self._flights, self._measured = flights if device.type == "cpu" else None, measured
+        self._in_flight, self._measured = flights if device.type == "cpu" else None, measured
 
     def ready(self) -> None:
         """The gradients of this rank are there: what is left of the backward pass is communication."""
@@ -34,8 +34,8 @@ class Exchange:
             if not self._measured:
                 return
             torch.cuda.current_stream(self._device).synchronize()
-        if self._flights is not None:
-            self._flights.ready()
+        if self._in_flight is not None:
+            self._in_flight.ready()
         self._exposed.enter_context(self._meters.span("communication"))
 
     def returned(self) -> None:
@@ -53,7 +53,7 @@ class Exchange:
 
     def launch(self) -> Callable[[], None]:
         """A sum is on its way; call the result, from any thread, when it is there."""
-        return self._flights.launch() if self._flights is not None else _nothing
+        return self._in_flight.launch() if self._in_flight is not None else _nothing
 
 
 def _nothing() -> None:

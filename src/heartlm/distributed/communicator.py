@@ -47,7 +47,7 @@ class Communicator(Protocol):
         """How many ranks there are."""
 
     @property
-    def gets_on_alone(self) -> bool:
+    def has_async_progress(self) -> bool:
         """Whether what is on its way gets on, and it is noted when it is there, without anybody who tests it."""
 
     def start_sum(self, numbers: Tensor) -> Pending:
@@ -93,7 +93,7 @@ class Done:
 class LocalCommunicator:
     """One process that simulates all clients."""
 
-    rank, size, gets_on_alone = 0, 1, True
+    rank, size, has_async_progress = 0, 1, True
 
     def start_sum(self, numbers: Tensor) -> Pending:
         """There is nobody to add."""

@@ -10,7 +10,7 @@ import torch
 
 from heartlm.distributed.communicator import Communicator, LocalCommunicator
 from heartlm.distributed.parallel import take_cores
-from heartlm.distributed.ranks import Ranks, ToldElsewhere
+from heartlm.distributed.ranks import Ranks, ReportedByPeer
 from heartlm.errors import HeartlmError
 
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
@@ -63,7 +63,7 @@ def local_rank(environment: Mapping[str, str] = os.environ) -> int:
     return next((int(environment[name]) for name in LOCAL_RANKS if name in environment), 0)
 
 
-class KnownToAll(HeartlmError):  # noqa: N818
+class CollectiveError(HeartlmError):
     """An error that every rank has heard of, so that none waits for another; the first tells the user."""
 
 
@@ -71,8 +71,8 @@ def agreed(communicator: Communicator, act: Callable[[], Result]) -> Result:
     """Call `act` on every rank; where it fails on one, it fails on all, and one of them tells.
 
     Raises:
-        KnownToAll: `act` failed on some rank, and this is the first.
-        ToldElsewhere: the same on the others.
+        CollectiveError: `act` failed on some rank, and this is the first.
+        ReportedByPeer: the same on the others.
     """
     results, told = list[Result](), None
     try:
@@ -81,5 +81,5 @@ def agreed(communicator: Communicator, act: Callable[[], Result]) -> Result:
         told = str(error)
     first = next((each for each in communicator.gather_objects(told) if each is not None), None)
     if first is not None:
-        raise KnownToAll(first) if communicator.rank == 0 else ToldElsewhere(first)
+        raise CollectiveError(first) if communicator.rank == 0 else ReportedByPeer(first)
     return results[0]

@@ -43,7 +43,7 @@ class MPICommunicator:
     Attributes:
         rank: of this process.
         size: how many there are.
-        gets_on_alone: whether a thread of this process looks after what is on its way.
+        has_async_progress: whether a thread of this process looks after what is on its way.
         local_rank: of this process among those of its machine.
         local_size: of those, how many.
     """
@@ -56,7 +56,7 @@ class MPICommunicator:
         self._mpi, self._comm, self._background = MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self._progress = _Progress() if MPI.Query_thread() == MPI.THREAD_MULTIPLE else None
-        self.gets_on_alone = self._progress is not None
+        self.has_async_progress = self._progress is not None
         here = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = here.Get_rank(), here.Get_size()
         here.Free()

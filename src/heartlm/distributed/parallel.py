@@ -15,9 +15,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
-from heartlm.distributed.agreement import Agreement, host_group
+from heartlm.distributed.agreement import RankConsensus, host_group
 from heartlm.distributed.device import device_and_precision
-from heartlm.distributed.ranks import Ranks, ToldElsewhere
+from heartlm.distributed.ranks import Ranks, ReportedByPeer
 from heartlm.distributed.shared_memory import RankGone, shared_sum_of
 from heartlm.errors import HeartlmError
 from heartlm.network import address_towards, interface_of
@@ -50,7 +50,7 @@ def joined(
 
     Raises:
         HeartlmError: the device is not there, or the others cannot be met.
-        ToldElsewhere: a HeartlmError, here or inside, when another rank has raised one already.
+        ReportedByPeer: a HeartlmError, here or inside, when another rank has raised one already.
     """
     ranks = Ranks.from_environment()
     store = _store(ranks, timeout_s) if ranks.world_size > 1 else None
@@ -62,7 +62,7 @@ def joined(
         yield ranks
     except HeartlmError as error:
         if store is not None and _told(store, ranks):
-            raise ToldElsewhere(str(error)) from error
+            raise ReportedByPeer(str(error)) from error
         raise
     if store is not None:
         dist.destroy_process_group()  # not after an error: a rank may have gone, and NCCL would wait for it
@@ -153,11 +153,11 @@ def together(act: Callable[[], Result]) -> Result:
         HeartlmError: `act` failed on another rank; what it raised on this one is raised here.
     """
     results: list[Result] = []
-    Agreement().all(lambda: results.append(act()))
+    RankConsensus().all(lambda: results.append(act()))
     return results[0]
 
 
-def has_gone(error: Exception) -> bool:
+def is_peer_failure(error: Exception) -> bool:
     """Whether `error` says that another rank does not answer any more."""
     words = "gloo", "NCCL", "Wait timeout"
     return isinstance(error, dist.DistError | RankGone) or any(word in str(error) for word in words)
@@ -168,7 +168,7 @@ def reason_of(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rpartition("] ")[2]
 
 
-class Sums:
+class HostAllReduce:
     """Adds up numbers of all ranks on the host, so that no device is waited for. All ranks make it together.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heartlm.errors import HeartlmError
 
 
-class ToldElsewhere(HeartlmError):  # noqa: N818
+class ReportedByPeer(HeartlmError):  # noqa: N818
     """An error that another rank tells the user about."""
 
 

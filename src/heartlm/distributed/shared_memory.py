@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heartlm.distributed.agreement import Agreement
+from heartlm.distributed.agreement import RankConsensus
 from heartlm.distributed.ranks import Ranks
 from heartlm.kernels.shared_sum import DONE, memory_bytes, shared_sum
 
@@ -125,7 +125,7 @@ def shared_sum_of(ranks: Ranks, timeout_s: float) -> SharedSum | None:
     """
     if not 1 < ranks.world_size == ranks.local_world_size:
         return None
-    agreement = Agreement(timeout_s)
+    agreement = RankConsensus(timeout_s)
     return opened(ranks, timeout_s, lambda mine: agreement.all(lambda: mine))
 
 

@@ -24,8 +24,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from heartlm.distributed.communication import Exchange
-from heartlm.distributed.parallel import Sums
+from heartlm.distributed.communication import GradientSync
+from heartlm.distributed.parallel import HostAllReduce
 
 BUCKET_CAPS_MB = (1.0, 4.0, 16.0, 64.0)
 """MiB of gradients sent together that are tried where the fastest is to be measured."""
@@ -44,7 +44,7 @@ def sharded(module: nn.Module, blocks: Sequence[nn.Module], device: torch.device
 def replicated(
     module: nn.Module,
     bucket_cap_mb: float,
-    exchange: Exchange | None = None,
+    exchange: GradientSync | None = None,
     shared: Callable[[Tensor], None] | None = None,
 ) -> DistributedDataParallel:
     """Wrap `module`, so that ranks add up its gradients, bucket by bucket, during the backward pass (DDP).
@@ -99,7 +99,7 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def fastest_bucket_cap(
-    num_bytes: int, build: Callable[[float], nn.Module], compute: Callable[[nn.Module], None], sums: Sums
+    num_bytes: int, build: Callable[[float], nn.Module], compute: Callable[[nn.Module], None], sums: HostAllReduce
 ) -> float:
     """Measure which of `BUCKET_CAPS_MB` is fastest here; the same on every rank.
 

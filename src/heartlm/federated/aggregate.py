@@ -110,7 +110,7 @@ class PendingReduce:
         meter: CommunicationMeter,
         mean: Callable[[Sequence[Tensor]], Mean],
     ) -> None:
-        self.wants_tests = not communicator.gets_on_alone
+        self.wants_tests = not communicator.has_async_progress
         self._pending, self._meter, self._mean = pending, meter, mean
 
     def test(self) -> bool:

@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from heartlm.distributed.communicator import Communicator
-from heartlm.distributed.communicators import KnownToAll, agreed, communicator_of
-from heartlm.distributed.parallel import has_gone, reason_of
-from heartlm.distributed.ranks import ToldElsewhere
+from heartlm.distributed.communicators import CollectiveError, agreed, communicator_of
+from heartlm.distributed.parallel import is_peer_failure, reason_of
+from heartlm.distributed.ranks import ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.client import Between, Client, nothing
@@ -68,7 +68,7 @@ def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcom
     try:
         rounds, evaluation = agreed(communicator, lambda: ready(study, folder, communicator))
         scores = run_rounds(rounds, evaluation, folder, communicator)
-    except (KnownToAll, ToldElsewhere):
+    except (CollectiveError, ReportedByPeer):
         raise
     except Exception as error:
         raise _explained(error, folder, communicator) from error
@@ -78,7 +78,7 @@ def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcom
 
 def _explained(error: Exception, folder: StudyFolder, communicator: Communicator) -> Exception:
     """What to raise for `error`; other ranks, which would wait for this one, are aborted."""
-    if isinstance(error, RuntimeError) and has_gone(error):
+    if isinstance(error, RuntimeError) and is_peer_failure(error):
         return HeartlmError(
             f"rank {communicator.rank} lost another rank ({reason_of(error)}): continue with --resume {folder.path}"
         )

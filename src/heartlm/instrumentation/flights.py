@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Flights:
+class InFlight:
     """Sums over ranks that are on their way in a step of this rank.
 
     Attributes:
@@ -27,13 +27,13 @@ class Flights:
     """
 
     now_s: Callable[[], float] = time.perf_counter
-    _flights: list[list[float]] = field(default_factory=list)
+    _in_flight: list[list[float]] = field(default_factory=list)
     _ready_s: float | None = None
 
     def launch(self) -> Callable[[], None]:
         """Note that a sum is on its way now; call the result, from any thread, when it is there."""
         flight = [self.now_s()]
-        self._flights.append(flight)
+        self._in_flight.append(flight)
         return lambda: flight.append(self.now_s())
 
     def ready(self) -> None:
@@ -45,8 +45,8 @@ class Flights:
 
         None where nothing was noted.
         """
-        flights, ready_s = self._flights, self._ready_s
-        self._flights, self._ready_s = [], None
+        flights, ready_s = self._in_flight, self._ready_s
+        self._in_flight, self._ready_s = [], None
         if ready_s is None:
             return None
         return hidden_s([(begin, *landed) for begin, *landed in flights], ready_s)

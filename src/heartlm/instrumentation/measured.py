@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from heartlm.files import write_json
-from heartlm.instrumentation.flights import Flights
+from heartlm.instrumentation.flights import InFlight
 from heartlm.instrumentation.meters import Meters
 
 
@@ -31,7 +31,7 @@ class MeasuredSteps:
             seconds of every part and detail the meters know.
     """
 
-    def __init__(self, path: Path, flights: Flights) -> None:
+    def __init__(self, path: Path, flights: InFlight) -> None:
         self.path, self.flights = Path(path), flights
         self.steps: list[dict[str, Any]] = []
         self._loss: float | None = None

@@ -75,7 +75,7 @@ def ranks_of(command: str, fields: Mapping[str, Any], num_ranks: int, cpus: Sequ
     ]
 
 
-class Nursery:
+class ForkServer:
     """Forks ranks and waits for them; it watches no clock meanwhile, the cores are the trainings'."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Nursery:
 
     def run(self, ranks: Sequence[Rank], timeout_s: float) -> list[int]:
         """Start all ranks at once; return their exit statuses. A hung one is killed, and its status below 0."""
-        processes = [self._context.Process(target=be, args=(rank,), daemon=True) for rank in ranks]
+        processes = [self._context.Process(target=run_rank, args=(rank,), daemon=True) for rank in ranks]
         for process in processes:
             process.start()
         give_up_s = time.monotonic() + timeout_s
@@ -120,8 +120,8 @@ class LocalTrainer:
     def __init__(self, device: str, timeout_s: float) -> None:
         self.cores, self.device, self.timeout_s = usable_cores(), device, timeout_s
         self.devices = visible_gpus()
-        self.nursery = Nursery()
-        self.nursery.ready()
+        self.fork_server = ForkServer()
+        self.fork_server.ready()
         self.place = Resources(len(self.cores), None if device == "cpu" else len(self.devices))
 
     def train(self, cell: StudyCell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
@@ -135,7 +135,7 @@ class LocalTrainer:
                 ranks = [replace(rank, environment=shown) for rank in ranks]
             started += ranks
         begin_s = time.monotonic()
-        statuses = self.nursery.run(started, self.timeout_s)
+        statuses = self.fork_server.run(started, self.timeout_s)
         return _reason(started, statuses), time.monotonic() - begin_s
 
     def probe(self, cell: StudyCell) -> float:
@@ -153,8 +153,8 @@ def _reason(ranks: Sequence[Rank], statuses: Sequence[int]) -> str | None:
     return f"the training {how}: {words[-1] if words else 'it said nothing'}"
 
 
-def be(rank: Rank) -> None:
-    """Be a rank: train, and end with status 2 and a line in the log where that fails."""
+def run_rank(rank: Rank) -> None:
+    """Train as one rank; end with status 2 and a line in the log where that fails."""
     ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
     os.sched_setaffinity(0, rank.cpus)
     os.environ.update(rank.environment)

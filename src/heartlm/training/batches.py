@@ -85,7 +85,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Place:
+class BatchPosition:
     """Where in the order of data windows belong, which says what is random about them.
 
     Attributes:
@@ -104,7 +104,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Draft:
+class HostBatch:
     """What the host says of a batch, beside its codes.
 
     Attributes:
@@ -123,14 +123,14 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Parts:
+class DeviceBatch:
     """What a batch is made of, all on one device.
 
     Attributes:
         codes: of the windows, int64 `[B, W, F]`.
         valid: tokens inside the recording, bool `[B, W]`.
-        hidden: as in `Draft`.
-        labels: as in `Draft`.
+        hidden: as in `HostBatch`.
+        labels: as in `HostBatch`.
         spare: memory for the codes with what is hidden, shaped as `codes`; None takes new memory.
     """
 
@@ -159,18 +159,18 @@ class MakeBatch(ABC):
             batch_size: windows in the global batch; by default it ends with `windows`.
         """
         of = first_window + len(windows) if batch_size is None else batch_size
-        draft = self.draft(windows, Place(step, first_window, of))
+        draft = self.draft(windows, BatchPosition(step, first_window, of))
         codes = gather_codes(self.corpus.codes, windows.first, windows.length, windows.width)
         hidden, labels = (None if array is None else torch.from_numpy(array) for array in (draft.hidden, draft.labels))
         valid = torch.from_numpy(windows.valid)
-        return self.finish(Parts(torch.from_numpy(codes), valid, hidden, labels), draft)
+        return self.finish(DeviceBatch(torch.from_numpy(codes), valid, hidden, labels), draft)
 
     @abstractmethod
-    def draft(self, windows: Windows, place: Place) -> Draft:
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
         """Draw and gather what the batch of `windows` needs beside its codes, on the host."""
 
     @abstractmethod
-    def finish(self, parts: Parts, draft: Draft) -> Batch:
+    def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
         """Make the batch where its `parts` are."""
 
 
@@ -184,22 +184,22 @@ class MaskedBatches(MakeBatch):
     longest: int
     seed: int
 
-    def draft(self, windows: Windows, place: Place) -> Draft:
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
         """Choose what to hide."""
         stream = place.stream(self.seed, MASK_STREAM)
         spans = Spans(self.share, self.longest)
         of = place.first_window, place.batch_size
         hidden, num_hidden = hide_spans(spans, stream, windows.length, windows.width, *of)
-        return Draft(windows.length, num_hidden, hidden)
+        return HostBatch(windows.length, num_hidden, hidden)
 
-    def finish(self, parts: Parts, draft: Draft) -> Batch:
+    def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
         """Hide what was chosen."""
         assert parts.hidden is not None
         codes = _hide(parts, parts.hidden[..., None], self.mask_codes)
         return Batch(codes, parts.codes, parts.hidden, parts.valid, draft.num_valid, draft.num_counting)
 
 
-def _hide(parts: Parts, hidden: Tensor, mask_codes: NDArray[np.int64]) -> Tensor:
+def _hide(parts: DeviceBatch, hidden: Tensor, mask_codes: NDArray[np.int64]) -> Tensor:
     masks = _kept(tuple(mask_codes.tolist()), parts.codes.device)
     return torch.where(hidden, masks, parts.codes, out=parts.spare)
 
@@ -216,11 +216,11 @@ class CausalBatches(MakeBatch):
 
     corpus: Corpus
 
-    def draft(self, windows: Windows, place: Place) -> Draft:
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
         """Count; nothing is random here."""
-        return Draft(np.minimum(windows.length, windows.width - 1), windows.length - 1)
+        return HostBatch(np.minimum(windows.length, windows.width - 1), windows.length - 1)
 
-    def finish(self, parts: Parts, draft: Draft) -> Batch:
+    def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
         """Put inputs and targets one token apart."""
         codes, valid = parts.codes, parts.valid
         return Batch(codes[:, :-1], codes[:, 1:], valid[:, 1:], valid[:, :-1], draft.num_valid, draft.num_counting)
@@ -251,7 +251,7 @@ class LabelBatches(MakeBatch):
     num_kept: int = 0
     waveform_dropout: float = 0.0
 
-    def draft(self, windows: Windows, place: Place) -> Draft:
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
         """Gather labels, and choose what to hide and how wide windows are."""
         of_tokens = gather_windows(self.labels, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
@@ -261,15 +261,15 @@ class LabelBatches(MakeBatch):
         num_counting = (labels != IGNORE).reshape(len(of_tokens), -1).sum(axis=1)
         hides = place.step is not None and (self.facet_dropout or self.waveform_dropout)
         hidden = self._dropped(windows, place) if hides else None
-        return Draft(windows.valid.reshape(-1, width).sum(axis=1), num_counting, hidden, labels)
+        return HostBatch(windows.valid.reshape(-1, width).sum(axis=1), num_counting, hidden, labels)
 
-    def _width(self, widest: int, place: Place) -> int:
+    def _width(self, widest: int, place: BatchPosition) -> int:
         if self.shortest is None or place.step is None:
             return widest
         widths = part_widths(widest, self.shortest)
         return widths[int(draws(place.stream(self.seed, WIDTH_STREAM), 0, 1)[0]) % len(widths)]
 
-    def _dropped(self, windows: Windows, place: Place) -> NDArray[np.bool_]:
+    def _dropped(self, windows: Windows, place: BatchPosition) -> NDArray[np.bool_]:
         shape = len(windows), windows.width, self.corpus.codes.shape[1]
         first = place.first_window * shape[1] * shape[2]
         stream = place.stream(self.seed, DROP_STREAM)
@@ -286,7 +286,7 @@ class LabelBatches(MakeBatch):
         names = [facet["name"] for facet in self.corpus.manifest["tokenizer"]["facets"]]
         return np.array([name.startswith(("shape_", "deviation_")) for name in names])
 
-    def finish(self, parts: Parts, draft: Draft) -> Batch:
+    def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
         """Hide what was chosen."""
         assert parts.labels is not None
         codes = parts.codes if parts.hidden is None else _hide(parts, parts.hidden, self.mask_codes)

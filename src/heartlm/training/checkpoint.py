@@ -29,7 +29,7 @@ from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
-from heartlm.distributed.agreement import Agreement
+from heartlm.distributed.agreement import RankConsensus
 from heartlm.distributed.device import on_this_device
 from heartlm.distributed.parallel import reason_of
 from heartlm.errors import HeartlmError
@@ -68,7 +68,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2, asynchronous: bool = True, timeout_s: float | None = None) -> None:
         self.folder, self.keep, self.asynchronous = Path(folder), keep, asynchronous
-        self._ranks = Agreement(timeout_s, apart=True)
+        self._ranks = RankConsensus(timeout_s, apart=True)
         self._writer: Thread | None = None
         self._failure: Exception | None = None
         self._damaged: list[Path] = []

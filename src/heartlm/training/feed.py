@@ -25,7 +25,7 @@ from heartlm.corpus.windows import Windows, WindowSampler
 from heartlm.distributed.device import on_this_device
 from heartlm.errors import HeartlmError
 from heartlm.kernels.gather import gather_codes, gather_windows
-from heartlm.training.batches import Batch, Draft, MakeBatch, Parts, Place
+from heartlm.training.batches import Batch, BatchPosition, DeviceBatch, HostBatch, MakeBatch
 from heartlm.training.staging import DeviceCorpus, Pool, Slot
 
 
@@ -64,7 +64,7 @@ class _Prepared:
     step: int
     slot: Slot
     windows: Windows
-    draft: Draft
+    draft: HostBatch
     tensors: dict[str, Tensor]
 
 
@@ -199,7 +199,7 @@ class Feed:
     def _prepare(self, step: int, slot: Slot) -> _Prepared:
         """Do what the host has to do for `step`."""
         windows = self.sampler.windows(step, self.first_window, self.num_windows)
-        draft = self.make_batch.draft(windows, Place(step, self.first_window, self.sampler.batch_size))
+        draft = self.make_batch.draft(windows, BatchPosition(step, self.first_window, self.sampler.batch_size))
         tensors = {}
         if draft.hidden is not None:
             tensors["hidden"] = slot.hold("hidden", draft.hidden)
@@ -241,7 +241,7 @@ class Feed:
         spare = (
             torch.from_numpy(self._pool.empty(self._shape)) if "hidden" in sent and not prepared.slot.pinned else None
         )
-        parts = Parts(codes, valid, sent.get("hidden"), sent.get("labels"), spare)
+        parts = DeviceBatch(codes, valid, sent.get("hidden"), sent.get("labels"), spare)
         batch = self.make_batch.finish(parts, draft)
         micro_batches = [batch.part(index, self.accumulation) for index in range(self.accumulation)]
         return StepBatches(prepared.step, micro_batches, batch.num_counted, batch.num_tokens)

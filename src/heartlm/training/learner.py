@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import AdamW
 
-from heartlm.distributed.communication import Exchange
-from heartlm.distributed.parallel import Sums
+from heartlm.distributed.communication import GradientSync
+from heartlm.distributed.parallel import HostAllReduce
 from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.shared_memory import shared_sum_of
 from heartlm.distributed.wrapping import fastest_bucket_cap, gradient_norm, reducing, replicated, sharded
@@ -51,7 +51,7 @@ class Learner:
         device: torch.device,
         precision: torch.dtype,
         ranks: Ranks,
-        exchange: Exchange | None = None,
+        exchange: GradientSync | None = None,
     ) -> None:
         self.model, self.config, self.ranks = model, config, ranks
         self.device, self.precision = device, precision
@@ -68,7 +68,7 @@ class Learner:
         self.optimizer = AdamW(_groups(self.learning, config.weight_decay), betas=(0.9, 0.95), fused=True)
         self.exchange = exchange
 
-    def replicate(self, some: Batch, sums: Sums) -> None:
+    def replicate(self, some: Batch, sums: HostAllReduce) -> None:
         """Let ranks that are to hold the whole model add up their gradients, after measuring how with `some`."""
         if self.ranks.world_size == 1 or isinstance(self.module, FSDPModule):
             return

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from heartlm.distributed.parallel import Sums
+from heartlm.distributed.parallel import HostAllReduce
 from heartlm.files import append_line
 from heartlm.instrumentation.energy import energy_counter
-from heartlm.instrumentation.flights import Flights
+from heartlm.instrumentation.flights import InFlight
 from heartlm.instrumentation.measured import MeasuredSteps
 from heartlm.instrumentation.meters import Meters, peak_memory_bytes
 from heartlm.instrumentation.profile import Profiling
@@ -34,10 +34,10 @@ class Log:
         tells_forward: whether somebody wants the forward pass told apart.
     """
 
-    def __init__(self, job: Job, device: torch.device, precision: torch.dtype, sums: Sums) -> None:
+    def __init__(self, job: Job, device: torch.device, precision: torch.dtype, sums: HostAllReduce) -> None:
         self.job = job
         self.spans = Spans(job.run.spans(job.ranks.rank), job.ranks.rank) if job.config.spans else None
-        self.measured = MeasuredSteps(job.run.measured(job.ranks.rank), Flights()) if job.config.measure else None
+        self.measured = MeasuredSteps(job.run.measured(job.ranks.rank), InFlight()) if job.config.measure else None
         self.meters = _meters(job, device, precision, sums, self.spans)
         self.listeners = Listeners(job.config, job.run, self.say)
         self.profiling = _profiling(job, device, self.meters, self.say)
@@ -102,7 +102,7 @@ def _profiling(job: Job, device: torch.device, meters: Meters, say: Callable[[st
     return Profiling(job.run.profile, meters, device, say, job.config.profile, job.config.viztracer)
 
 
-def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: Sums, spans: Spans | None) -> Meters:
+def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAllReduce, spans: Spans | None) -> Meters:
     config, gpu, uuid, peak = job.config, device.type == "cuda", None, None
     if gpu:
         of_fp32 = "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"

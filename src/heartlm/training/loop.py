@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from heartlm.corpus.windows import Windows
-from heartlm.distributed.agreement import Agreement
-from heartlm.distributed.communication import Exchange
+from heartlm.distributed.agreement import RankConsensus
+from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.device import device_and_precision
-from heartlm.distributed.parallel import Sums, has_gone, reason_of
+from heartlm.distributed.parallel import HostAllReduce, is_peer_failure, reason_of
 from heartlm.errors import HeartlmError
 from heartlm.instrumentation.measured import measure_forward
 from heartlm.models.store import save_tensors, whole_tensors
@@ -61,7 +61,7 @@ def _begun(job: Job) -> _Loop:
     try:
         return _Loop(job)
     except RuntimeError as error:
-        if not has_gone(error):
+        if not is_peer_failure(error):
             raise
         raise HeartlmError(
             f"rank {job.ranks.rank} lost another rank before the first step ({reason_of(error)}): "
@@ -75,11 +75,11 @@ class _Loop:
     def __init__(self, job: Job) -> None:
         self.job, self.config, self.ranks = job, job.config, job.ranks
         device, precision = device_and_precision(job.config.device, job.config.precision, job.ranks.local_rank)
-        self.sums = Sums(job.ranks, job.config.timeout_s)
+        self.sums = HostAllReduce(job.ranks, job.config.timeout_s)
         self.log = Log(job, device, precision, self.sums)
         flights = None if self.log.measured is None else self.log.measured.flights
         measured = job.config.measure or job.config.spans or job.config.profile
-        self.exchange = Exchange(self.log.meters, device, flights, measured)
+        self.exchange = GradientSync(self.log.meters, device, flights, measured)
         self.learner = Learner(
             job.model, job.loss, job.config, device=device, precision=precision, ranks=job.ranks, exchange=self.exchange
         )
@@ -106,7 +106,7 @@ class _Loop:
                     self._export("best")
             self.checkpoints.wait()
         except RuntimeError as error:
-            if not has_gone(error):
+            if not is_peer_failure(error):
                 raise
             raise HeartlmError(self._left_behind(error)) from error
         finally:
@@ -116,7 +116,7 @@ class _Loop:
     # --- before the first step --------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        if Agreement().first(self.checkpoints.complete):
+        if RankConsensus().first(self.checkpoints.complete):
             self.progress = self.checkpoints.restore(self.learner.model, self.learner.optimizer)
             self.bad_steps.load(self.progress.bad_steps)
         self.saved_step = self.progress.step

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from heartlm.corpus.windows import Windows
-from heartlm.distributed.parallel import Sums
+from heartlm.distributed.parallel import HostAllReduce
 from heartlm.training.job import Job
 from heartlm.training.learner import Learner
 
 
-def validation_losses(job: Job, windows: Windows, learner: Learner, sums: Sums) -> dict[str, float]:
+def validation_losses(job: Job, windows: Windows, learner: Learner, sums: HostAllReduce) -> dict[str, float]:
     """Mean loss over the counting tokens of `windows`, and the same part by part; on every rank."""
     totals, size = dict[str, float](), job.sampler.batch_size
     for begin in range(0, len(windows), size):

@@ -34,7 +34,7 @@ from heartlm.kernels.gather import gather_windows
 from heartlm.models.heart import HeartModel
 from heartlm.tokenizers.millivolts import dequantize, quantize
 from heartlm.tokenizers.sample import GRID_HZ
-from heartlm.training.batches import IGNORE, Batch, Draft, MakeBatch, Parts, Place, majority
+from heartlm.training.batches import IGNORE, Batch, BatchPosition, DeviceBatch, HostBatch, MakeBatch, majority
 from heartlm.training.config import WAVEFORM_WINDOW
 
 Floats = NDArray[np.float32]
@@ -177,7 +177,7 @@ class WaveformBatches(MakeBatch):
     rows: NDArray[np.int64]
     seed: int
 
-    def draft(self, windows: Windows, place: Place) -> Draft:
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
         """Label each window by most of its tokens; in training replace its codes by those of what is disturbed."""
         of_tokens = gather_windows(self.classes, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
@@ -189,9 +189,9 @@ class WaveformBatches(MakeBatch):
             numbers = uniform(drawn).reshape(len(windows), num)
             mv, labels = self._made(self._mv(windows.first), labels, numbers)
             codes = quantize(self._disturbed(mv, labels, _Choices(numbers, 1))).astype(np.int64)[..., None]
-        return Draft(windows.length, (labels != IGNORE).astype(np.int64), None, labels, codes)
+        return HostBatch(windows.length, (labels != IGNORE).astype(np.int64), None, labels, codes)
 
-    def finish(self, parts: Parts, draft: Draft) -> Batch:
+    def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
         """Take the disturbed codes in training, those of the corpus otherwise."""
         assert parts.labels is not None
         codes = parts.codes if draft.codes is None else torch.from_numpy(draft.codes).to(parts.codes.device)

@@ -16,7 +16,7 @@ from heartlm.distributed.allreduce import (
     AllReduceFit,
     measure_all_reduce,
     measure_in_group,
-    met,
+    process_group,
 )
 from heartlm.distributed.ranks import Ranks
 from heartlm.kernels.library import variants
@@ -35,7 +35,7 @@ def check_all_reduce(context: Context) -> Section:
             ["over gloo, as there are no compiled kernels or no room in /dev/shm"] if fit.backend == "gloo" else []
         )
         return Section([*_lines(fit), *over_gloo], _facts(fit))
-    with met(ranks):
+    with process_group(ranks):
         fit = measure_in_group(sizes, rounds)
         found = gathered(about_this_rank())
     return Section([*_lines(fit), *likeness(found)], _facts(fit) | {"ranks": found})
