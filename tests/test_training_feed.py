@@ -248,7 +248,7 @@ def test_a_corpus_deleted_under_a_run_is_said_once_and_read_on(
             if fed.step == 5:
                 (tmp_path / "codes.bin").unlink()
     assert fed.step == 199
-    said = f"heartlm: {tmp_path}/codes.bin was deleted; this run goes on with the file it holds open"
+    said = f"heartlm: {tmp_path}/codes.bin was deleted; this run continues with the file it holds open"
     assert capsys.readouterr().err.count(said) == 1
 
 

@@ -135,7 +135,7 @@ _job: tuple[AnalyzeOptions, Any, Any] | None = None
 
 
 def _start_process(options: AnalyzeOptions, parent: int) -> None:
-    from heartlm.corpus.processes import end_with_parent
+    from heartlm.parent import end_with_parent
 
     # An interrupt ends this process at once and without a traceback: what it was writing is atomic.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

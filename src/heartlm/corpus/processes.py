@@ -6,7 +6,6 @@ more than a few parts for each process are under way, so memory does not grow wi
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 from heartlm.corpus.encode import Part, PartEncoder
 from heartlm.errors import HeartlmError
 from heartlm.memory import keep_memory
+from heartlm.parent import end_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -92,9 +92,6 @@ def _pool(processes: int, num_parts: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(min(processes, num_parts), context, _begin_process, (os.getpid(), places, own_core))
 
 
-_PR_SET_PDEATHSIG = 1
-
-
 def _begin_process(parent: int, places: Any, cores: Sequence[int]) -> None:
     """Leave interrupts to the parent, end when it is killed, and keep to one of `cores` where there are any.
 
@@ -104,12 +101,3 @@ def _begin_process(parent: int, places: Any, cores: Sequence[int]) -> None:
     end_with_parent(parent)
     if cores:
         os.sched_setaffinity(0, {cores[places.get()]})
-
-
-def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when the process `parent`, which started it, ends; Linux only."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
+import functools
+import os
 import signal
 import socket
 import subprocess
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from heartlm.errors import HeartlmError
+from heartlm.parent import end_with_parent
 
 STOP_WITHIN_S = 10.0
-_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Processes:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
-                preexec_fn=_end_with_parent,
+                preexec_fn=functools.partial(end_with_parent, os.getpid(), signal.SIGTERM),
             )
 
     def log(self, name: str) -> Path:
@@ -103,7 +104,3 @@ def free_ports(number: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGTERM)

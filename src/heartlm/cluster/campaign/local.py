@@ -10,7 +10,6 @@ this one does, and none is begun twice: the log of an attempt stays locked while
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import os
@@ -31,13 +30,12 @@ from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.cores import Core, cpus_of, format_cpus, share_of, share_of_cores
 from heartlm.errors import HeartlmError
 from heartlm.files import sole_holder
+from heartlm.parent import end_with_parent
 
 TRIES = 2
 POLL_S = 0.05
 ORPHANS_END_S = 60.0
 """How long a campaign that was killed and begun again waits for what it had begun to end."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 class CampaignStopped(Exception):  # noqa: N818
@@ -184,11 +182,11 @@ class LocalRunner:
 def _start(
     words: Sequence[str], campaign: Campaign, cores: Sequence[Core], devices: Sequence[str], log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    libc, cpus = ctypes.CDLL(None), cpus_of(cores)
+    parent, cpus = os.getpid(), cpus_of(cores)
 
     def settle() -> None:
         os.sched_setaffinity(0, cpus)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        end_with_parent(parent, signal.SIGTERM)
 
     seen = {MASK: ",".join(devices)} if devices else {}
     return subprocess.Popen(
