@@ -57,7 +57,7 @@ $(VENV)/kernels: $(VENV)/ready $(wildcard src/heartlm/kernels/c/*)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
-# The environment is made anew whenever what it holds has changed.
+# The environment is made again whenever what it holds has changed.
 $(VENV)/ready: pyproject.toml constraints.txt CMakeLists.txt
 	$(PYTHON) -c 'import sys; sys.exit("heartlm needs Python 3.11 or newer; this is " + sys.version.split()[0] + ": set PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)

@@ -47,7 +47,7 @@ NEW_LAYERS_SEED = 2026
 
 
 def compiled(name: str, folder: Path, *flags: str) -> ctypes.CDLL:
-    """`name`.c beside this file as a library, by the system's compiler."""
+    """`name`.c next to this file as a library, by the system's compiler."""
     out = folder / f"lib{name}.so"
     command = ["cc", "-O3", "-shared", "-fPIC", "-fopenmp", *flags, "-o", str(out), str(HERE / f"{name}.c")]
     subprocess.run(command, check=True)

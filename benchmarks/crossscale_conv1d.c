@@ -1,4 +1,4 @@
-/* The convolution of the CrossScale study, written anew from its description, as a rival of ours: OpenMP over the batch,
+/* The convolution of the CrossScale study, written again from its description, as a rival of ours: OpenMP over the batch,
    one dot product per output, AVX2 over the width of the kernel. Widths below 8 never reach the vector loop.
    One channel, no padding: x [batch, length], weight [size], y [batch, length - size + 1]. */
 

@@ -3,7 +3,7 @@
     python benchmarks/detect.py DATA [--ludb FOLDER]
 
 `DATA` holds mitdb, scored on lead 0 of every record in full, within 150 ms (ANSI/AAMI EC57), gross. What is found in
-ventricular flutter or fibrillation does not count, as in the WFDB tools. Beside the scores stands the share of RR
+ventricular flutter or fibrillation does not count, as in the WFDB tools. Next to the scores stands the share of RR
 intervals, between beats found one after the other, that are off by more than 10 ms. `--ludb` adds ludb: where a beat
 has its mark was chosen on its odd recordings, nothing on the even ones. Where the WFDB package's programs are on the
 PATH, `bxb` counts as well, from annotation files that heartlm writes, and `gqrs` is one more detector. They are built

@@ -49,7 +49,7 @@ def options() -> argparse.Namespace:
 
 
 def learnt(chosen: argparse.Namespace, name: str, num_ranks: int, **settings: object) -> dict[str, Any]:
-    """Run a study anew; its scores, its model's name, and its rounds."""
+    """Run a study again; its scores, its model's name, and its rounds."""
     out = chosen.work / name
     shutil.rmtree(out, ignore_errors=True)
     values = {**LEARNING, "rounds": chosen.rounds, "device": "cpu", "databases": f"[{chosen.data}]", **settings}

@@ -56,7 +56,7 @@ def options() -> argparse.Namespace:
 
 
 def learnt(chosen: argparse.Namespace, name: str, seed: int, **settings: Any) -> dict[str, Any]:
-    """Run a study anew; its scores, its model's name, what it promised, its seconds."""
+    """Run a study again; its scores, its model's name, what it promised, its seconds."""
     out = chosen.work / f"{name}-{seed}"
     shutil.rmtree(out, ignore_errors=True)
     values = {**LEARNING, "rounds": chosen.rounds, "evaluate_every": 0, "save_every": chosen.rounds, "device": "cpu"}

@@ -169,7 +169,7 @@ def number(cell: Any, part: str = "median") -> float:
 
 
 def digits(value: float, num: int = 3) -> str:
-    """A number with so many digits, thousands apart, zeros kept: 1.90, 17,400."""
+    """A number with `num` digits, thousands apart, zeros kept: 1.90, 17,400."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     decimals = num - 1 - math.floor(math.log10(abs(value)))

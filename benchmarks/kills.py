@@ -109,7 +109,7 @@ class Run:
         return (self.out / "models" / "last" / "model.safetensors").read_bytes()
 
     def finish(self) -> bytes:
-        """Go on to the end; the weights then."""
+        """Continue to the end; the weights then."""
         self.start()
         said = self.end()
         assert self.process is not None
@@ -203,7 +203,7 @@ def on_a_full_disk(run: Run, disk: Path) -> Found:
 
 
 def fill(path: Path) -> None:
-    """Write to `path` until nothing more goes on its disk."""
+    """Write to `path` until nothing more continues its disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     try:
         while True:
@@ -228,7 +228,7 @@ class Scenarios:
         self.straight = {ranks: self.run(f"straight-{ranks}", ranks).finish() for ranks in (1, 2)}
 
     def run(self, name: str, ranks: int, place: Path | None = None) -> Run:
-        """A run that has not begun."""
+        """A run that has not started."""
         out = (place or self.chosen.work) / name
         shutil.rmtree(out, ignore_errors=True)
         often = {"log-every": 1, "validate-every": 50, "checkpoint-every": 10, "window": 64, "batch-size": 8}

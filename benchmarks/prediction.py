@@ -1,4 +1,4 @@
-"""The time of two CPU ranks, predicted from measurements of one, beside what was measured.
+"""The time of two CPU ranks, predicted from measurements of one, next to what was measured.
 
     python benchmarks/prediction.py --work FOLDER            about 8 minutes
     python benchmarks/prediction.py --study STUDY            of a study that is there, made with prediction: true

@@ -68,7 +68,7 @@ class Runs:
         )
 
     def rates(self, *started: tuple[str, int | None]) -> list[float]:
-        """Tokens a second of runs that go on at the same time."""
+        """Tokens a second of runs that continue at the same time."""
         processes = [self.start(name, core) for name, core in started]
         for (name, _), process in zip(started, processes, strict=True):
             if process.wait() != 0:

@@ -243,7 +243,7 @@ def open_all(folder: Path) -> None:
 
 
 def a_day(path: Path, rounds: int) -> Table:
-    """Ten seconds out of a day of 12 leads, and all of it by the hour; memory and the disk's own rate beside."""
+    """Ten seconds out of a day of 12 leads, and all of it by the hour; memory and the disk's own rate next to."""
     recording, data = read_wfdb(path), path.with_suffix(".dat")
     starts = np.random.default_rng(0).integers(0, DAY_SAMPLES - SLICE_SAMPLES, 200).tolist()
     for start in starts[:5]:
@@ -301,7 +301,7 @@ def peak_mb(work: Callable[[], object]) -> float:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(field))
 
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     before = status("VmRSS")
     work()
     return status("VmHWM") - before

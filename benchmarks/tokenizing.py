@@ -317,7 +317,7 @@ def peak_of_build(bench: Bench, folder: Path, leads: str) -> float:
 
 
 def kills(bench: Bench) -> Table:
-    """SIGKILL at random moments, the same command again: how often it went on, and that it ends in the same bytes."""
+    """SIGKILL at random moments, the same command again: how often it continued, and that it ends in the same bytes."""
     straight, out = bench.work / "straight", bench.work / "killed"
     partial_folder = out.with_name(f".{out.name}.partial")
     for folder in (straight, out, partial_folder):
@@ -332,12 +332,12 @@ def kills(bench: Bench) -> Table:
         while build.poll() is None and parts_done(partial_folder) < until:
             time.sleep(1e-3 * chance.random())
         build.send_signal(signal.SIGKILL)
-        went_on += "goes on after" in build.communicate()[1]
+        went_on += "continues after" in build.communicate()[1]
     last = subprocess.run([*command, str(out)], check=True, capture_output=True, text=True)
-    went_on += "goes on after" in last.stderr
+    went_on += "continues after" in last.stderr
     for file in ("codes.bin", "sample.bin", "labels.bin", "scale.bin", "records.parquet"):
         assert (straight / file).read_bytes() == (out / file).read_bytes(), f"{file} differs"
-    table = Table("mitdb, killed while tokenising", ("kills", "went on from the journal", "corpus"))
+    table = Table("mitdb, killed while tokenising", ("kills", "continued from the journal", "corpus"))
     table.add(KILLS, went_on, "the same bytes as one that nobody killed")
     table.close()
     return table

@@ -4,7 +4,7 @@
 
 Every file is in one folder that goes with the cluster, every daemon stays in the foreground of a process of its own, so
 nothing is left when the tests end. Nodes claim two cores each, whatever the machine has. Jobs are counted from a number
-of the cluster's own, for ports of jobs follow from it and another cluster may run beside this one.
+of the cluster's own, for ports of jobs follow from it and another cluster may run next to this one.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Cluster:
 
     Attributes:
         folder: its files: configuration, logs, state.
-        environment: what its commands (sbatch, srun, squeue, scontrol) need, beside that of the tests.
+        environment: what its commands (sbatch, srun, squeue, scontrol) need, besides that of the tests.
     """
 
     folder: Path

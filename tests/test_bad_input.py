@@ -298,7 +298,7 @@ def test_a_run_is_not_resumed_on_tokens_made_anew(
     manifest = json.loads((corpus / "manifest.json").read_text())
     (corpus / "manifest.json").write_text(json.dumps(manifest | {"num_beats": 1}))
     before = content(run)
-    assert f"but {run} was begun on" in only_line(capfd, "pretrain", "--resume", run)
+    assert f"but {run} was started on" in only_line(capfd, "pretrain", "--resume", run)
     assert content(run) == before
 
 

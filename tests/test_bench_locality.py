@@ -30,7 +30,7 @@ def test_a_window_is_labelled_by_the_beat_in_its_middle():
     first, label = labelled_windows(signal, annotations([4, 16, 34], "NVA"), 10, 10, left_out)
     assert first.tolist() == [0, 10, 30]
     assert label.tolist() == [0, 2, 1]
-    assert left_out == Counter({"without a beat": 1, "with a beat nobody classified": 0, "with invalid samples": 0})
+    assert left_out == Counter({"without a beat": 1, "with an unclassified beat": 0, "with invalid samples": 0})
 
 
 def test_windows_with_invalid_samples_are_left_out_and_counted():

@@ -87,7 +87,7 @@ def test_beats_are_named_where_they_are(tiny_database: Path, tokenizer: BPEToken
 def test_what_the_model_writes_follows_the_recording(
     tiny_database: Path, tokenizer: BPETokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were the model to write what the recording goes on with, the recording would be drawn."""
+    """Were the model to write what the recording continues with, the recording would be drawn."""
     writer = load_writer(untrained_run(tmp_path / "run", tokenizer))
     whole = prompt_of_record(writer, open_database(tiny_database), RECORD, None, 10**6)
     tokens, end = whole.tokens, whole.tokens.num_tokens - 150

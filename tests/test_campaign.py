@@ -167,7 +167,7 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path: Path, text: str, said: str
     ("words", "said"),
     [
         ([], "neither --local nor --submit"),
-        (["--local", "--submit"], "local: found beside"),
+        (["--local", "--submit"], "local: found together with"),
         (["--submit"], "submit: found without --profile"),
         (["--local", "--parallel", "0"], "parallel: 0 found"),
         (["--local", "--only", "a,b"], "'b' found, one of a expected"),

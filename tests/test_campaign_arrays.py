@@ -165,7 +165,7 @@ def rendered() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", sorted(rendered()))
 def test_scripts_are_the_golden_ones(name: str):
-    """`python -m tests.test_campaign_arrays` writes them anew, after a look at what changed."""
+    """`python -m tests.test_campaign_arrays` writes them again, after a look at what changed."""
     assert rendered()[name] == (GOLDEN / name).read_text(encoding="utf-8")
 
 

@@ -153,7 +153,7 @@ def test_a_campaign_asked_to_stop_leaves_a_checkpoint(
     process.send_signal(signal.SIGTERM)
     _, complained = process.communicate(timeout=120)
     assert process.returncode == 143
-    assert complained.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert complained.splitlines()[-1] == "stopped; the same command continues from here"
     row = status(path, capsys)["long"]
     assert row["state"] == "interrupted" and 2 < row["step"] < 100_000
     assert list((tmp_path / "runs/long/checkpoints").glob("step-*"))

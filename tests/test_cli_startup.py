@@ -103,7 +103,7 @@ def imported_by(module: str, path: Path) -> Iterator[tuple[str, int]]:
 
 
 def room_of(module: str) -> str | None:
-    """The room a module lies in, None for the modules beside the rooms and for other packages."""
+    """The room a module lies in, None for the modules next to the rooms and for other packages."""
     first, _, rest = module.partition(".")
     room = rest.partition(".")[0]
     return room if first == "heartlm" and (room in MAY_IMPORT or room in FRONT) else None

@@ -59,7 +59,7 @@ def records_of(folder: Path, *splits: str) -> list[str]:
 
 
 def rewrite(folder: Path, record_id: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Write the samples of a record anew, `[num_samples, num_leads]` adu, changed."""
+    """Write the samples of a record again, `[num_samples, num_leads]` adu, changed."""
     record = wfdb.rdrecord(str(folder / record_id), physical=False)
     wfdb.wrsamp(
         record_id,

@@ -1,4 +1,4 @@
-"""A build that was killed goes on where it was, and what it makes does not tell."""
+"""A build that was killed continues where it was, and what it makes does not tell."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_killed_and_started_again_it_goes_on_and_ends_the_same(
     assert resumed == straight and not partial(out).exists()
 
 
-# --- interrupted in this process: what is kept, and what it goes on from ----------------------------------------------
+# --- interrupted in this process: what is kept, and what it continues from --------------------------------------------
 
 
 class Interrupted(RhythmTokenizer):
@@ -180,7 +180,7 @@ def test_it_goes_on_from_the_last_part_that_is_there_to_the_byte(
     assert content(stopped) == straight(database, tmp_path)
 
 
-@pytest.mark.parametrize("settings", [{}, {"beats": "annotated"}], ids=["goes on", "begins anew"])
+@pytest.mark.parametrize("settings", [{}, {"beats": "annotated"}], ids=["continues", "starts again"])
 def test_what_was_half_written_does_not_get_into_the_corpus(
     stopped: Path, database: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
@@ -241,7 +241,7 @@ def test_a_fitted_tokenizer_is_not_fitted_again(
 def test_an_unreadable_recording_loses_nothing(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Told to skip it, the build goes on; told not to skip any more, it begins anew, since it skipped one before."""
+    """Told to skip it, the build continues; told not to skip any more, it starts again, since it skipped one before."""
     monkeypatch.setattr(building, "WORTH_KEEPING_S", 0.0)
     bad = open_database(database).record_ids[15]
     (database / f"{bad}.atr").write_bytes(b"\x01")

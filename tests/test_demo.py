@@ -1,4 +1,4 @@
-"""The demo, tiny: all of it runs, stops and goes on, and ends in a page that a browser opens."""
+"""The demo, tiny: all of it runs, stops and continues, and ends in a page that a browser opens."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_an_environment_that_exists_is_refused(tmp_path: Path):
 
 @pytest.mark.skipif(
     os.environ.get("HEARTLM_TEST_IMAGE") != "yes",
-    reason="installs torch and everything else anew, which takes minutes: HEARTLM_TEST_IMAGE=yes does it",
+    reason="installs torch and everything else again, which takes minutes: HEARTLM_TEST_IMAGE=yes does it",
 )
 def test_the_steps_of_the_image_work_in_a_clean_environment(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     folder = tmp_path / "python"

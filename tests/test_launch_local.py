@@ -53,7 +53,7 @@ def test_a_run_stopped_here_goes_on_with_the_same_command(tiny_corpus: Path, tmp
     second = launched(tmp_path)
     said, _ = second.communicate(timeout=TIMEOUT_S)
     assert second.returncode == 0, said
-    assert "runs/two was begun and is not finished: going on with it" in said
+    assert "runs/two was started and is not finished: it continues" in said
 
     alone = pretrain(PretrainConfig(corpus=tiny_corpus, out=tmp_path / "alone", device="cpu", **SETTINGS))
     assert losses(tmp_path / "runs/two") == pytest.approx(losses(alone), rel=1e-5)

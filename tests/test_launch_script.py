@@ -27,7 +27,7 @@ from tests.conftest import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "launch"
 UPDATE = "HEARTLM_UPDATE_GOLDEN"
-"""Set this variable to write the golden files anew; then look at what git says has changed."""
+"""Set this variable to write the golden files again; then look at what git says has changed."""
 
 FOUNDATION = RunFile(
     "pretrain",

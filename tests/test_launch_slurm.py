@@ -178,7 +178,7 @@ def test_a_job_that_dies_says_so_and_the_next_goes_on(place: Place, tiny_corpus:
     assert "rank 0 lost another rank" in log and "is good, continue with --resume" in log
     status, out, err = place.launch("killed", tiny_corpus, "--wait")
     assert status == 0, err
-    assert "was begun and is not finished" in place.log(out.split()[0])
+    assert "was started and is not finished" in place.log(out.split()[0])
     assert_same(Path("runs/killed"), unbroken)
 
 

@@ -160,7 +160,7 @@ def test_one_that_fails_is_told_of_once_and_heard_no_more(tmp_path: Path):
     listeners.close()
     assert not listeners.are_awaited
     (line,) = said
-    assert line.startswith("TensorBoard is dropped, the training goes on: ")
+    assert line.startswith("TensorBoard is dropped, the training continues: ")
 
 
 def test_a_training_goes_on_without_those_that_fail(

@@ -70,7 +70,7 @@ def test_operators_are_told_by_the_time_they_took():
 def check_trace_events(path: Path) -> list[dict[str, Any]]:
     """See that `path` is in the Trace Event Format, as Perfetto's importer of JSON wants it; return its events.
 
-    Slices of one thread have to lie inside or beside one another: Perfetto asks for strict nesting.
+    Slices of one thread have to lie inside or next to one another: Perfetto asks for strict nesting.
     """
     events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     slices: dict[Any, list[tuple[float, float]]] = {}

@@ -317,7 +317,7 @@ class Unable:
 
     def train(self, cell: StudyCell, fields: Any, logs: Path) -> tuple[str | None, float]:
         self.trained.append(cell)
-        return "the training was not even begun", 0.0
+        return "the training was not even started", 0.0
 
     def probe(self, cell: StudyCell) -> float | None:
         return None
@@ -329,7 +329,7 @@ def test_a_training_that_fails_is_kept_as_failed_and_the_study_goes_on(tmp_path:
     )
     trainer = Unable()
     outcome = run_study(config, trainer)
-    assert [each.failed for each in outcome.failed] == ["the training was not even begun"] * 3
+    assert [each.failed for each in outcome.failed] == ["the training was not even started"] * 3
     assert len(trainer.trained) == len(load_measurements(tmp_path)) == 3
     assert len(run_study(config, Unable()).failed) == 3, "failed ones are tried again"
 
@@ -337,7 +337,7 @@ def test_a_training_that_fails_is_kept_as_failed_and_the_study_goes_on(tmp_path:
 def test_a_study_does_not_go_on_with_other_settings(tmp_path: Path, tiny_corpus: Path) -> None:
     config = ScalingStudyConfig(databases={"tiny": str(tiny_corpus)}, repeats=1, out=tmp_path, windows=[32])
     run_study(config, Unable())
-    with pytest.raises(HeartlmError, match=f"^depth: 2 found, but {tmp_path} was begun with 4: choose another --out"):
+    with pytest.raises(HeartlmError, match=f"^depth: 2 found, but {tmp_path} was started with 4: choose another --out"):
         run_study(replace(config, depth=2), Unable())
 
 

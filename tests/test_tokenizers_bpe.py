@@ -51,7 +51,7 @@ def learnt(text: bytes, num_codes: int, longest: int = 8, every: int = 1000, num
 
 
 def learnt_plainly(stretches: list[list[int]], num_codes: int, longest: int, num_symbols: int) -> list[bytes]:
-    """Count all pairs anew before each merge."""
+    """Count all pairs again before each merge."""
     runs = [bytes([symbol]) for symbol in range(num_symbols)]
     while len(runs) < num_codes:
         counts = Counter(pair for text in stretches for pair in pairwise(text))

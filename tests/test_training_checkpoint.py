@@ -140,7 +140,7 @@ def test_a_step_done_again_replaces_its_damaged_checkpoint(tmp_path: Path) -> No
 def test_where_all_are_damaged_it_says_so(tmp_path: Path) -> None:
     save(tmp_path, 2)
     damage(tmp_path / "step-000000002" / "state" / "index.json", 0.5)
-    with pytest.raises(HeartlmError, match="none of 1 checkpoints is undamaged; start the run anew"):
+    with pytest.raises(HeartlmError, match="none of 1 checkpoints is undamaged; start the run again"):
         Checkpoints(tmp_path).restore(*trained(1))
 
 

@@ -29,7 +29,7 @@ def line(step: int, split: str = "train", **numbers: float) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run of 100 steps that has begun."""
+    """A run of 100 steps that has started."""
     (tmp_path / "run.json").write_text(json.dumps({"name": "beats", "kind": "pretrain", "finished": None}))
     (tmp_path / "config.yaml").write_text("steps: 100\n")
     return tmp_path
@@ -109,7 +109,7 @@ def test_a_frame_of_a_running_run(folder: Path):
         "data 25%  forward backward 50%  optimizer 25%",
         "2.0000   best 2.0000 after step 20",
         "50% busy   memory 1.0 of 4.0 GiB   300 W",
-        "use not told",
+        "use unknown",
         "running, last line 00:00:0",
     ):
         assert word in text, text

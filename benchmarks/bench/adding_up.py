@@ -160,7 +160,7 @@ def _slowest(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, 
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be one of the ranks that torchrun's variables tell of, and print what was found if it is the first."""
+    """Be one of the ranks that torchrun's variables describe, and print what was found if it is the first."""
     torch.set_num_threads(1)
     found = among_ranks(Ranks.from_environment(), json.loads(arguments[0]))
     if found is not None:

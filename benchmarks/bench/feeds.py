@@ -101,7 +101,7 @@ def timed_supplies(rivals: Mapping[str, Batches], rounds: int, turn_s: float, ba
     for name, batches in rivals.items():
         with all_cores():  # the workers start here, and stay on all cores
             next(batches)
-        take(batches, 5)  # what its workers had ready says nothing of its rate
+        take(batches, 5)  # what its workers had ready does not show its rate
         num[name] = made_within(batches, turn_s)
     turns: dict[str, Callable[[], object]] = {}
     for name, batches in rivals.items():

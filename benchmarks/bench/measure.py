@@ -183,7 +183,7 @@ class Chart:
     """How a table is drawn.
 
     Attributes:
-        kind: a bar for each row (`bars`: one beside the other where there are more columns; `stack`: one upon the
+        kind: a bar for each row (`bars`: side by side where there are more columns; `stack`: one upon the
             other), or `lines` through the rows.
         x: columns that name the rows, or the column along the axis of lines.
         y: columns that are drawn; rows without a number there are left out.

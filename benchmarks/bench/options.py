@@ -1,4 +1,4 @@
-"""What all benches are asked, and how wrong answers are told."""
+"""What all benches are asked, and how wrong answers are reported."""
 
 from __future__ import annotations
 

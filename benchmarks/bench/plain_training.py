@@ -42,7 +42,7 @@ class Shape:
         width: of the residual stream.
         heads: of attention.
         window: tokens it sees.
-        causal: each token sees those before it alone; otherwise some are hidden and told from the rest.
+        causal: each token sees those before it alone; otherwise some are hidden and predicted from the rest.
     """
 
     sizes: tuple[int, ...]

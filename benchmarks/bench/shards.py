@@ -157,7 +157,7 @@ def labelled_windows(
     bad = np.concatenate(([0], np.cumsum(~np.isfinite(signal))))
     valid = bad[first + length] == bad[first]
     left_out["without a beat"] += int((~inside).sum())
-    left_out["with a beat nobody classified"] += int((inside & ~labelled).sum())
+    left_out["with an unclassified beat"] += int((inside & ~labelled).sum())
     left_out["with invalid samples"] += int((inside & labelled & ~valid).sum())
     kept = inside & labelled & valid
     return first[kept], classes[nearest[kept]].astype(np.int64)

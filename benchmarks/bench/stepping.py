@@ -28,7 +28,7 @@ LEARNING_RATE = 1e-2
 """Of plain SGD, as in the study."""
 
 CHECKED_STEPS, CLOSE = 10, {"cpu": 1e-5, "cuda": 1e-2}
-"""So many losses of ways with the same order differ by less than this share: a GPU adds up in an order of its own."""
+"""Losses of ways with the same order differ by less than this fraction: a GPU adds up in an order of its own."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class HostClock:
         self.marks_s.append(time.perf_counter())
 
     def wait(self) -> None:
-        """Nothing goes on elsewhere."""
+        """Nothing is computed elsewhere."""
 
     def between_ms(self) -> tuple[list[float], list[float]]:
         """Milliseconds of both parts of every step."""

@@ -71,7 +71,7 @@ class Options(BenchOptions):
 
 
 def run(options: Options) -> list[BenchTable]:
-    """Fit a tokenizer, then time its stages, and whole builds beside the usual script."""
+    """Fit a tokenizer, then time its stages, and whole builds next to the usual script."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         recordings = options.recordings or _simulated(folder / "recordings", options)

@@ -1,4 +1,4 @@
-"""Tokens a second of pretraining, and where a step's time goes, beside plain PyTorch.
+"""Tokens a second of pretraining, and where a step's time goes, next to plain PyTorch.
 
 corpus ─► heartlm on 1, 2 … ranks ┐ trainings in turns, each in processes of its own, ranks on cores of their own
           plain PyTorch on 1, 2 … ┘ of the same size ─► tokens/s, parts of a step, MFU where the device is known
@@ -80,7 +80,7 @@ def run(options: Options) -> list[BenchTable]:
     """Train every way in turns.
 
     Raises:
-        HeartlmError: no such corpus or device, no place for so many ranks, or a training failed.
+        HeartlmError: no such corpus or device, no place for this number of ranks, or a training failed.
     """
     if Ranks.from_environment().world_size > 1:
         raise HeartlmError("ranks: this bench starts its own: call it without torchrun")

@@ -37,7 +37,7 @@ class Trained:
     Attributes:
         seconds: of the steps that count.
         tokens: of all ranks in them.
-        part_s: mean seconds of each part of a step; None where nobody knows.
+        part_s: mean seconds of each part of a step; None where unknown.
         num_parameters: of the model.
         flops_per_token: of training.
     """
@@ -230,7 +230,7 @@ def _last_words(bad: Sequence[tuple[Rank, int]]) -> str:
     """Why ranks ended badly: what one that was not killed said last."""
     rank, status = next(((rank, status) for rank, status in bad if status > 0), bad[0])
     words = rank.log.read_text(errors="replace").strip().splitlines() if rank.log.exists() else []
-    return words[-1] if words else f"ended with status {status} and said nothing"
+    return words[-1] if words else f"ended with status {status} and printed nothing"
 
 
 def _check_finite(way: str, losses: Sequence[float]) -> None:

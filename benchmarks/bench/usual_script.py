@@ -28,7 +28,7 @@ from heartlm.tokenizers.rr import OFFLINE_FACETS
 from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY
 
 DIFFERING = 1e-3
-"""At most so many codes differ: where two centroids are equally near, rounding decides."""
+"""The most codes that may differ: where two centroids are equally near, rounding decides."""
 
 
 def _by_xqrs(signal: Any, rate_hz: float) -> Any:

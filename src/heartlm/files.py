@@ -1,6 +1,6 @@
 """Writing files so that nothing is ever half there, and reading JSON and YAML whatever they hold.
 
-Outputs are written under a temporary name beside their destination, flushed to the disk and renamed. A crash, a
+Outputs are written under a temporary name next to their destination, flushed to the disk and renamed. A crash, a
 full disk or a `kill -9` leaves the earlier output, or none; never a torn one. A folder that replaces another changes
 places with it in one call where the filesystem has that; where it has not, a kill between the two renames leaves the
 earlier one under a name that `recover_folder` knows. What a killed process left under its temporary names is removed
@@ -170,7 +170,7 @@ def _sweep(folder: Path) -> None:
 
 
 def replace_folder(temporary: Path, path: Path) -> None:
-    """Give the complete folder `temporary` the name `path` beside it; a folder of that name is removed.
+    """Give the complete folder `temporary` the name `path` next to it; a folder of that name is removed.
 
     At every moment `path` is the earlier folder or the new one, or, where the filesystem cannot exchange two names,
     `recover_folder` brings one of them back.

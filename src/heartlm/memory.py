@@ -15,7 +15,7 @@ def keep_memory() -> None:
 
     A training step frees its activations, and encoding a recording its samples, and the next asks for the same again;
     by default each goes back to the kernel and comes as zeroed pages, whose faults take about a twentieth of a small
-    model's step on a CPU, and of tokenising. Only glibc is told.
+    model's step on a CPU, and of tokenising. Only glibc has this setting.
     """
     if platform.libc_ver()[0] != "glibc":
         return

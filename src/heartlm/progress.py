@@ -54,7 +54,7 @@ def say(line: str) -> None:
 
 @dataclass(frozen=True)
 class Measure(Generic[Item]):
-    """How much of the work an item is, and what its rate is told in.
+    """How much of the work an item is, and the unit of its rate.
 
     Attributes:
         total: all of the work, in a unit of its own.
@@ -89,7 +89,7 @@ class Meter(Generic[Item]):
         self.amount += self.measure.amount(item) if self.measure else 1.0
 
     def left_s(self) -> float:
-        """Seconds until all is done, should it go on as since the start."""
+        """Seconds until all is done, at the rate since the start."""
         return (self.clock() - self.started) / max(self.done - self.before, 1e-9) * max(self.total - self.done, 0.0)
 
     def rate(self) -> str:
@@ -111,7 +111,7 @@ class Meter(Generic[Item]):
 def track(items: Iterable[Item], total: int, what: str, measure: Measure[Item] | None = None) -> Iterator[Item]:
     """Yield `items`, showing on standard error how far they are, of `total`; `what` names the work.
 
-    With a `measure`, items count by their share of the work, and the rate is told.
+    With a `measure`, items count by their share of the work, and the rate is shown.
     """
     meter = Meter(total, measure)
     if _is_shown:

@@ -96,7 +96,7 @@ class Findings:
         quality: share of each piece of `QUALITY_S` that can be read, float32 `[num_analysed_leads, num_pieces]`.
         notes: what was left out or looks doubtful, and why, one line each.
         made_by: names, versions and content hashes of what made the findings.
-        unlike: what sets the recording apart from those that the models learned from, one line each.
+        unlike: how the recording differs from those that the models learned from, one line each.
     """
 
     recording: Recording

@@ -19,7 +19,7 @@ from heartlm.tokenizers.beat import BeatTokenizer
 Floats = NDArray[np.float64]
 
 BEATS_OF_BLOCK, FEWEST_BEATS = 256, 5
-"""At most so many beats of a block are measured, evenly spread; recordings with fewer beats are not judged."""
+"""The most beats of a block that are measured, evenly spread; recordings with fewer beats are not judged."""
 
 
 class Usual(NamedTuple):
@@ -70,7 +70,7 @@ def medians(measures: Floats) -> dict[str, float]:
 
 
 def unlike(measures: Floats) -> tuple[str, ...]:
-    """What sets a recording apart from those that the models learned from, one line each; none of a usual one."""
+    """How a recording differs from those that the models learned from, one line each; none of a usual one."""
     return tuple(
         f"{USUAL[name].text.format(value)} ({USUAL[name].low:g} to {USUAL[name].high:g} is usual)"
         for name, value in medians(measures).items()

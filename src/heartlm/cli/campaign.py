@@ -36,10 +36,10 @@ class RunOptions:
     Attributes:
         campaign: the campaign's file; heartlm campaign --help explains it.
         local: run on the cores of this machine.
-        parallel: how many experiments run at a time; here each on cores of its own and by default one, on SLURM so many
-            of each job array and by default as many as there is room for.
+        parallel: how many experiments run at a time; here each on cores of its own and by default one, on SLURM, of
+            each job array, and by default as many as there is room for.
         profile: the site to make job arrays for: the name of a profile or a YAML file.
-        only: names of experiments with commas between; no others are begun here.
+        only: names of experiments with commas between; no others are started here.
         submit: submit the job arrays to SLURM.
         wait: stay until nothing of what was submitted is in the queue any more.
         dry_run: say what would be done, and the scripts of the job arrays; change nothing.
@@ -93,7 +93,7 @@ def run_run(argv: Sequence[str]) -> int:
         RunOptions,
         argv,
         command="campaign run",
-        summary="Run what is not done of a campaign; what failed is tried once more. Given again, it goes on.",
+        summary="Run what is not done of a campaign; what failed is tried once more. Given again, it continues.",
         examples=RUN_EXAMPLES,
         positionals=["campaign"],
     )
@@ -118,7 +118,7 @@ def _only(campaign: Campaign, options: RunOptions) -> frozenset[str] | None:
 
 def _check(options: RunOptions) -> None:
     if options.local and (options.submit or options.profile is not None):
-        raise HeartlmError("local: found beside --profile or --submit: a campaign runs here or on SLURM")
+        raise HeartlmError("local: found together with --profile or --submit: a campaign runs here or on SLURM")
     if options.submit and options.profile is None:
         raise HeartlmError("submit: found without --profile: name the site, for example --profile generic")
     if options.profile is not None and not (options.submit or options.dry_run):

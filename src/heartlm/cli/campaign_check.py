@@ -26,7 +26,7 @@ def _check(experiment: Experiment) -> None:
     run = experiment.run
     kind = _options(run.command)
     if run.fields.get("resume") is not None:
-        raise HeartlmError("resume: leave it out: a run that was begun in out goes on by itself")
+        raise HeartlmError("resume: leave it out: a run that was started in out continues without it")
     positionals = [POSITIONAL[run.command]] if run.command in POSITIONAL else []
     config: Any = parse(kind, run.argv()[1:], command=run.command, summary="", examples=(), positionals=positionals)
     if not isinstance(config, TrainingConfig):

@@ -148,7 +148,7 @@ def run_retime(argv: Sequence[str]) -> int:
         RetimeOptions,
         argv,
         command="data retime",
-        summary="Lay the beats of training patients out on rhythms that few patients have, to train on beside them.",
+        summary="Lay the beats of training patients out on rhythms that few patients have, to train on both.",
         examples=[
             "heartlm data retime data/mitdb data/mitdb-retimed --copies 3",
             "heartlm data retime data/holters data/holters-retimed --no-labels",

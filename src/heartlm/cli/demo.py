@@ -3,7 +3,7 @@
     simulate ─► verify ─► tokenize ─► pretrain ─► finetune (twice) ─► evaluate ─► predict, generate ─► report
     simulate a day ─► analyze, with the models that come with heartlm ─► page
 
-Steps that are finished are kept, so a demo that was interrupted goes on where it stopped.
+Steps that are finished are kept, so a demo that was interrupted continues where it stopped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DemoOptions:
         steps: of pretraining.
         finetune_steps: of fine-tuning, and of the same model from random weights.
         hours: length of the recording that is analysed at the end.
-        overwrite: begin anew instead of keeping the finished steps of an earlier demo.
+        overwrite: start again instead of keeping the finished steps of an earlier demo.
     """
 
     out: Path = Path("demo")
@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
         if step.is_done():
             print("   done before, kept")
         elif status := _run(step.words):
-            print(f"the demo stopped here; go on with:  heartlm demo {shlex.join(arguments)}".rstrip(), file=sys.stderr)
+            print(f"the demo stopped; continue with:  heartlm demo {shlex.join(arguments)}".rstrip(), file=sys.stderr)
             return status
     print("", *key_scores(options.out / "beats"), sep="\n")
     print(f"\nAll of it took {time.monotonic() - begin:.0f} s.")
@@ -165,7 +165,7 @@ def steps(options: DemoOptions) -> Iterator[Step]:
         out / "scratch",
     )
     yield Step(
-        "Score both on patients they have never seen, beside simpler methods",
+        "Score both on patients they have never seen, next to simpler methods",
         ["evaluate", beats, "--on", corpus, "--random-init", scratch, *last, "--name", "test", *threads],
         (out / "beats" / "scores" / "test" / "scores.json").is_file,
     )
@@ -195,7 +195,7 @@ def steps(options: DemoOptions) -> Iterator[Step]:
 
 
 def _training(title: str, words: list[str], folder: Path) -> Step:
-    """A training run in `folder`: resumed where it has a checkpoint, begun anew where it stopped before one."""
+    """A training run in `folder`: resumed where it has a checkpoint, started again where it stopped before one."""
 
     def is_finished() -> bool:
         return (folder / "run.json").is_file() and bool(read_json(folder / "run.json")["finished"])

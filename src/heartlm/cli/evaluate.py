@@ -1,4 +1,4 @@
-"""`heartlm evaluate`: a fine-tuned run and recordings in, scores beside baselines out."""
+"""`heartlm evaluate`: a fine-tuned run and recordings in, scores next to baselines out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
         command="evaluate",
         summary=(
             "Score a fine-tuned model: beats by ANSI/AAMI EC57, rhythms by window and by time, with confidence\n"
-            "intervals over patients and baselines beside them. Results go to RUN/scores, of a shipped model\n"
+            "intervals over patients and baselines next to them. Results go to RUN/scores, of a shipped model\n"
             "to scores/MODEL."
         ),
         examples=EXAMPLES,

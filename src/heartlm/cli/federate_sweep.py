@@ -1,4 +1,4 @@
-"""`heartlm federate sweep`: short studies over a grid of ranks, batches and local steps, and what they say."""
+"""`heartlm federate sweep`: short studies over a grid of ranks, batches and local steps, and their results."""
 
 from __future__ import annotations
 

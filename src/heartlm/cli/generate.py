@@ -81,7 +81,7 @@ def _check(options: GenerateOptions) -> None:
         if getattr(options, name) < 1:
             raise HeartlmError(f"{name}: {getattr(options, name)} found, at least 1 expected")
     if options.record is not None and options.corpus is not None:
-        raise HeartlmError("corpus: found beside record: give one of the two")
+        raise HeartlmError("corpus: found together with record: give one of the two")
     if options.lead is not None and options.record is None:
         raise HeartlmError("lead: found without record: a corpus has its leads chosen already")
 

@@ -179,7 +179,7 @@ def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
 
 
 def _cpus(profile: SiteProfile, gpus: int, ranks: int) -> int:
-    """What belongs to so many GPUs of a node; where nothing is known of it, one CPU a rank."""
+    """What belongs to this number of GPUs of a node; where nothing is known of it, one CPU a rank."""
     if profile.scheduler == "none":
         return len(os.sched_getaffinity(0))
     if profile.cpus_per_node is None:
@@ -200,7 +200,7 @@ def _work(path: Path, topology: Topology) -> RunFile:
     if work.out is None:
         work = work.having(out=f"runs/{path.stem}")
     if work.fields.get("resume") is not None:
-        raise HeartlmError(f"{path}: resume: leave it out: a run that was begun in out goes on by itself")
+        raise HeartlmError(f"{path}: resume: leave it out: a run that was started in out continues without it")
     if work.fields.get("device") in (None, "auto"):
         work = work.having(device="cuda" if topology.gpus_per_node else "cpu")
     _check_training(work, topology)

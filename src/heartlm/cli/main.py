@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("heartlm.cli.doctor", "say what this machine can do, and what is most worth changing"),
     "scale": ("heartlm.cli.scale", "how training time changes with ranks and nodes: measure, report, predict"),
     "plan": ("heartlm.cli.plan", "share GPUs among the experiments of a campaign"),
-    "watch": ("heartlm.cli.watch", "show in the terminal how a run goes, while it goes on"),
+    "watch": ("heartlm.cli.watch", "show a run in the terminal while it trains"),
     "federate": ("heartlm.cli.federate", "train over clients that keep their recordings to themselves"),
     "launch": ("heartlm.cli.launch", "the same on a cluster, without writing a script"),
     "demo": ("heartlm.cli.demo", "the whole line on a simulated database, in a few minutes"),
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(argv)
         finally:
-            sys.stdout.flush()  # here, also after --help, where a reader that has gone is no traceback
+            sys.stdout.flush()  # here, also after --help, where a reader that has closed is no traceback
     except HeartlmError as error:
         line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], str(error))
         print(f"heartlm {argv[0]}: {line}", file=sys.stderr)  # a file name may hold what moves a terminal's cursor
@@ -105,7 +105,7 @@ def _run(argv: list[str]) -> int:
 def run_process() -> NoReturn:
     """Be the command `heartlm` in a process of its own.
 
-    A rank that failed or was stopped ends without taking torch's process groups apart: when another rank has gone,
+    A rank that failed or was stopped ends without taking torch's process groups apart: when another rank has exited,
     their threads and destructors can abort the process, whose status is lost then.
     """
     status = main()

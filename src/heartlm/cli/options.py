@@ -68,7 +68,7 @@ def parse(
         summary: one sentence for the top of `--help`.
         examples: whole command lines, shown at the end of `--help`.
         positionals: fields given by place instead of by `--name`; a list-typed one takes one or more words.
-        config_file: accept a YAML file, as first word or as `--config FILE`; options given beside it win.
+        config_file: accept a YAML file, as first word or as `--config FILE`; command-line options override it.
 
     Raises:
         HeartlmError: an unknown option or field, a missing or an impossible value; the text names the field.

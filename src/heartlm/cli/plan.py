@@ -34,7 +34,7 @@ class PlanOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Plan as `arguments` say, and print the plan beside the naive one."""
+    """Plan as `arguments` say, and print the plan next to the naive one."""
     options = parse(
         PlanOptions,
         arguments,

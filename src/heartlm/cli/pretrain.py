@@ -106,7 +106,7 @@ def resumed(config: Config, arguments: Sequence[str]) -> Config:
     """The settings of the run that `config.resume` names; `arguments` are the words typed.
 
     Raises:
-        HeartlmError: it is no run of this kind, or settings beside it say more than how to compute.
+        HeartlmError: it is no run of this kind, or other settings than how to compute are given.
     """
     assert config.resume is not None
     folder = existing(config.resume, "run folder")
@@ -121,6 +121,6 @@ def resumed(config: Config, arguments: Sequence[str]) -> Config:
     saved = read_yaml(folder / "config.yaml", "the settings of a run")
     known = {field.name for field in fields(config)}
     if not isinstance(saved, dict) or set(saved) != known:
-        raise HeartlmError(f"{folder}: not a run of this command, or of another version of heartlm: start it anew")
+        raise HeartlmError(f"{folder}: not a run of this command, or of another version of heartlm: start it again")
     changed = {name: getattr(config, name) for name in layout.values() if name in LAYOUT}
     return typed(type(config), {**saved, **changed, "resume": folder}, folder / "config.yaml")

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from heartlm.cli.subcommands import Subcommands, run_subcommand
 
 SUBCOMMANDS: Subcommands = {
-    "run": ("heartlm.cli.scale_run:run_study", "measure a grid of trainings; go on with one that was interrupted"),
+    "run": ("heartlm.cli.scale_run:run_study", "measure a grid of trainings; continue with one that was interrupted"),
     "report": (
         "heartlm.cli.scale_run:run_report",
         "speedup, efficiency and overhead of a study: a page, figures, tables",
     ),
     "predict": ("heartlm.cli.scale_predict:run_predict", "what other numbers of ranks and nodes would take"),
-    "validate": ("heartlm.cli.scale_predict:run_validate", "predicted beside measured, for the cells of a study"),
+    "validate": ("heartlm.cli.scale_predict:run_validate", "predicted next to measured, for the cells of a study"),
     "hardware": ("heartlm.cli.scale_predict:run_hardware", "measure the links of this machine, or list known machines"),
 }
 

@@ -150,7 +150,7 @@ def run_predict(arguments: Sequence[str]) -> int:
 
 
 def run_validate(arguments: Sequence[str]) -> int:
-    """Print what was predicted beside what was measured."""
+    """Print what was predicted next to what was measured."""
     options = parse(
         ValidateOptions,
         _lists(arguments, "--all-reduce", "--all-reduce-between"),

@@ -1,4 +1,4 @@
-"""`heartlm scale run` and `heartlm scale report`: a study, and what it says."""
+"""`heartlm scale run` and `heartlm scale report`: a study, and its results."""
 
 from __future__ import annotations
 

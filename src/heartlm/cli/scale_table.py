@@ -33,7 +33,7 @@ def prediction_table(predictions: Sequence[Prediction], tokens: float | None = N
 
 
 def validation_table(validation: Validation) -> list[str]:
-    """Predicted beside measured: a line a cell, and what it comes to."""
+    """Predicted next to measured: a line a cell, and what it comes to."""
     rows = [["cell", "predicted ms", "95 %", "measured ms", "error", "outside", "bottleneck"]]
     for each in validation.cells:
         predicted = each.predicted
@@ -66,7 +66,7 @@ def explanation_lines(explanation: Explanation) -> list[str]:
     return [
         f"{published}, {SOURCE}",
         "",
-        f"a supply of {best.rate:.2f} explains it: while one GPU computes on a batch, the node prepares so many for",
+        f"a supply of {best.rate:.2f} explains it: while one GPU computes on a batch, the node prepares this many for",
         f"all of them, {best.prefetch} ahead for each, unevenly (standard deviation {best.variation:.2f} of the mean):",
         *aligned(rows),
         f"two numbers fit two speedups; a steady supply, one number, comes within {100 * steady.error:.1f} % at "

@@ -1,4 +1,4 @@
-"""Scores as aligned lines: the model with its intervals, the baselines beside it."""
+"""Scores as aligned lines: the model with its intervals, its baselines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heartlm.report.scores import MEASURES, MODEL, class_score, method_scores
 Scores = Mapping[str, Any]
 
 CALLED_VF = {"vt_called_vf": "VT called VF", "noise_called_vf": "noise called VF"}
-"""Scores of the task waveform beside those of VF against other rhythms, with their names."""
+"""Scores of the task waveform next to those of VF against other rhythms, with their names."""
 
 
 def score_table(scores: Scores) -> list[str]:

@@ -27,7 +27,7 @@ class TokenizeOptions:
     Attributes:
         databases: folders of recordings, one each database.
         out: the corpus folder to write; an earlier one is replaced when the new one is complete. Killed, the same
-            command goes on where it was.
+            command continues where it was.
         tokenizer: beat, the default, reads waveforms and RR intervals; rhythm reads RR intervals alone; sample reads
             amplitudes at 100 Hz; bpe reads runs of them; millivolts reads voltages at 100 Hz, for the task waveform.
         tokenizer_from: encode with the tokenizer of this run or corpus instead of fitting one.

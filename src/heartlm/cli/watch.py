@@ -1,4 +1,4 @@
-"""`heartlm watch`: a run in the terminal, while it goes on."""
+"""`heartlm watch`: a run in the terminal, while it runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.every <= 0:
         raise HeartlmError(f"every: {options.every:g} found, more than 0 seconds expected")
     existing(options.run, "run folder")
-    with suppress(KeyboardInterrupt):  # how one stops looking; the run goes on
+    with suppress(KeyboardInterrupt):  # how one stops looking; the run continues
         _watch(options)
     return 0
 
@@ -56,7 +56,7 @@ def _watch(options: WatchOptions) -> None:
     watched, machine, console = WatchedRun(options.run), Machine(), Console()
     watched.refresh()
     if options.once:
-        time.sleep(0.1)  # so that there is something to tell of the CPUs
+        time.sleep(0.1)  # so that there is something to report of the CPUs
         console.print(frame(watched, machine.usage()))
         return
     with Live(frame(watched, machine.usage()), console=console, auto_refresh=False) as live:

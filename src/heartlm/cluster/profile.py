@@ -36,9 +36,9 @@ class SiteProfile:
         modules: loaded before anything else.
         container: apptainer, or none.
         image: of the container.
-        binds: folders that the container sees, beside the working folder.
+        binds: folders that the container sees, besides the working folder.
         environment: variables to set.
-        signal_before_s: how long before the time limit a run is told to stop.
+        signal_before_s: how long before the time limit a run is asked to stop.
         login: what `ssh` is given to reach the cluster.
     """
 

@@ -88,7 +88,7 @@ def header(
         profile: of the site.
         name: of the job.
         output: file for what it prints; it may hold SLURM's patterns (%j, %A_%a).
-        stops: it can be told to stop, and queue again.
+        stops: it can be asked to stop, and queue again.
         further: options such as `--array=0-7`.
     """
     options = [_quoted(f"--job-name={name}"), f"--nodes={topology.nodes}", "--ntasks-per-node=1"]
@@ -149,15 +149,15 @@ def body(
 
 RESUME = [
     'if grep -qs \'"finished": null\' "$run_folder/run.json"; then',
-    '    echo "$run_folder was begun and is not finished: going on with it"',
+    '    echo "$run_folder was started and is not finished: it continues"',
     '    command=("${command[0]}" "--resume=$run_folder")',
     "fi",
 ]
-"""Lines that turn `command` into one that goes on, where the run in `run_folder` was begun already."""
+"""Lines that turn `command` into one that continues, where the run in `run_folder` was started already."""
 
 
 def what(run: RunFile) -> list[str]:
-    """Lines that set `command` for one run; training that was begun already goes on."""
+    """Lines that set `command` for one run; training that was started already continues."""
     words = [shlex.quote(word) for word in run.argv()]
     if run.command == "tokenize":
         processes = run.fields.get("processes")
@@ -245,7 +245,7 @@ def _started(lead_s: int, *, slurm: bool, ranks: bool) -> list[str]:
         lines += [
             f"# Asked to stop, {lead_s} s before the time limit, ranks save a checkpoint and end with status "
             f"{STOPPED_STATUS}; then",
-            "# this job queues again and goes on where it was. Cancelled, it does not.",
+            "# this job queues again and continues where it was. Cancelled, it does not.",
             "trap 'asked=yes; kill -USR1 \"$step\" || true' USR1",
             "trap 'asked=yes cancelled=yes' TERM",
             'srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-per-task="$cpus" --cpu-bind=cores \\',
@@ -254,7 +254,7 @@ def _started(lead_s: int, *, slurm: bool, ranks: bool) -> list[str]:
         ]
     else:
         lines[-1:] = [
-            f"# Asked to stop, ranks save a checkpoint and end with status {STOPPED_STATUS}; the same command goes on.",
+            f"# Asked to stop, ranks save a checkpoint and end with {STOPPED_STATUS}; the same command continues.",
             "trap 'asked=yes; kill -USR1 \"$step\" || true' USR1 INT TERM",
             f"{run} &",
         ]

@@ -12,7 +12,7 @@ from heartlm.cluster.topology import seconds_of
 from heartlm.errors import HeartlmError
 
 UNDER_WAY = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "STOPPED", "RESIZING")
-"""States after which a job goes on; STOPPED is one of SLURM's own and means that it was halted."""
+"""States after which a job continues; STOPPED is one of SLURM's own and means that it was halted."""
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.25, 5.0
 _LAST_BYTES = 20_000

@@ -1,11 +1,11 @@
-"""`python -m heartlm.cluster.torchrun`: torchrun, told to stop in a way that lets ranks save their work.
+"""`python -m heartlm.cluster.torchrun`: torchrun, which can be asked to stop in a way that lets ranks save their work.
 
     SLURM ─ SIGUSR1, SIGTERM ─► this, one a node ─ SIGUSR1 ─► its ranks ─► agreed checkpoint, status 143
 
 torchrun by itself dies of SIGUSR1, answers SIGTERM by killing its ranks 30 seconds later, and ends with status 1
 whatever happened. Here ranks take the time they need and their status is that of the whole: 0 done, 2 a mistake that
 the user can mend, 143 stopped with a checkpoint. Ranks are started with SIGUSR1 blocked, so one that comes before they
-listen is not lost and kills nobody.
+listen is not lost and ends no process.
 """
 
 from __future__ import annotations

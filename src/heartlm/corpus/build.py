@@ -1,7 +1,7 @@
 """Building a corpus: fit the tokenizer on the training split, encode every lead, write, rename.
 
 Memory holds a few parts of the plan at a time, however many recordings there are. What is done is noted in a journal:
-a build that was killed goes on where it was when the same command is given again, and ends in the same corpus to the
+a build that was killed continues where it was when the same command is given again, and ends in the same corpus to the
 byte. An earlier corpus is replaced only when the new one is complete.
 """
 
@@ -29,7 +29,7 @@ from heartlm.progress import Measure, say, track
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
 
 WORTH_KEEPING_S = 10.0
-"""What a build that fails has done is kept, to go on from, when it took longer than this."""
+"""What a build that fails has done is kept, to continue from, when it took longer than this."""
 
 
 def build_corpus(
@@ -87,7 +87,7 @@ def build_corpus(
 def _under_way(out: Path) -> Iterator[Journal]:
     """The journal of the corpus under way to `out`, which becomes `out` when the block ends well.
 
-    When it ends badly, what was done is removed, or kept to go on from where it took some time or was kept before.
+    When it ends badly, what was done is removed, or kept to continue from where it took some time or was kept before.
     """
     worth_keeping, folder = time.monotonic() + WORTH_KEEPING_S, None
     try:
@@ -117,7 +117,7 @@ def _under_way(out: Path) -> Iterator[Journal]:
 
 
 def _begin(journal: Journal, plan: BuildPlan, tokenizer: Tokenizer, choice: BuildSettings) -> Tokenizer:
-    """Go on with what an earlier build left, or begin with fitting the tokenizer; return the one that encodes."""
+    """Continue with what an earlier build left, or begin with fitting the tokenizer; return the one that encodes."""
     settings, found = choice.described(tokenizer, plan), journal.settings
     if found == settings:
         journal.resume()

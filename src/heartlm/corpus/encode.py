@@ -72,7 +72,7 @@ class Part:
     rhythms: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def entry(self) -> dict[str, Any]:
-        """What the journal notes of the part, beside its tokens."""
+        """What the journal notes of the part, next to its tokens."""
         names = ("database", "num_records", "rows", "digests", "damaged", "beats", "rhythms")
         left_out = {"dropped": self.left_out.entries, "num_unreadable": self.left_out.num_unreadable}
         return {name: getattr(self, name) for name in names} | left_out

@@ -1,8 +1,8 @@
-"""The journal of a build: which parts are done, so that a killed one goes on.
+"""The journal of a build: which parts are done, so that a killed one continues.
 
-A corpus under way lies in the folder `.NAME.partial` beside its place. Tokens are appended to its files, and after each
+A corpus under way lies in the folder `.NAME.partial` next to it. Tokens are appended to its files, and after each
 part one line to `journal.jsonl`: how many bytes it added, the checksums of the files up to there, and the rows of the
-part. The first line holds the settings and the fingerprint of the recordings. Going on means: the first line is what it
+part. The first line holds the settings and the fingerprint of the recordings. To continue: the first line is what it
 would be now, the files have the length and the checksums that some line says; what stands after that is cut off. So a
 build may be killed, or the machine lose its power, at any moment.
 """
@@ -30,7 +30,7 @@ _CHUNK = 1 << 24
 
 @contextmanager
 def partial_folder(out: Path) -> Iterator[Path]:
-    """The folder of a corpus under way to `out`, made where there is none; nobody else writes it meanwhile.
+    """The folder of a corpus under way to `out`, made where there is none; no other process writes it meanwhile.
 
     Raises:
         HeartlmError: another process writes to it.
@@ -69,7 +69,7 @@ class Journal:
 
     @property
     def settings(self) -> Any:
-        """What the first line holds; None where nothing is there to go on from."""
+        """What the first line holds; None where nothing is there to continue from."""
         try:
             with self.path.open("rb") as stream:
                 line = stream.readline()
@@ -83,7 +83,7 @@ class Journal:
         self._write_line(settings)
 
     def resume(self) -> None:
-        """Go on after the last part whose tokens are there, to the byte."""
+        """Continue after the last part whose tokens are there, to the byte."""
         self._open("r+b")
         journal = self._streams["journal"]
         good = len(journal.readline())
@@ -138,7 +138,7 @@ class Journal:
         self._streams["journal"].flush()
 
     def _holds(self, line: bytes) -> bool:
-        """Whether the files go on as `line` says; their checksums are then those up to there."""
+        """Whether the files continue as `line` says; their checksums are then those up to there."""
         try:
             entry = json.loads(line.decode())
             lengths, checksums = dict[str, int](entry["bytes"]), entry["sha256"]

@@ -103,7 +103,7 @@ class Counts:
 
 
 def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -> dict[str, Any]:
-    """Write `records.parquet` and `manifest.json` beside the tokens; return the manifest."""
+    """Write `records.parquet` and `manifest.json` next to the tokens; return the manifest."""
     import pyarrow
     import pyarrow.parquet
 

@@ -33,7 +33,7 @@ PART_RECORDS = 64
 """Most recordings of a part."""
 
 _SAMPLES_OF_HEADER = (".dat", ".mat")
-"""Where the samples beside a header usually are; what has them elsewhere counts as a whole part."""
+"""Where the samples next to a header usually are; what has them elsewhere counts as a whole part."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _file_size(path: str) -> int:
 
 @dataclass(frozen=True)
 class BuildSettings:
-    """Settings of a build that its tokens follow from, beside the tokenizer and the recordings."""
+    """Settings of a build that its tokens follow from, besides the tokenizer and the recordings."""
 
     training_leads: TrainingLeads
     beats: Beats

@@ -60,7 +60,7 @@ def in_order(
     """Do `work` on each item in the processes of `pool`; yield the results in the order of the items.
 
     Args:
-        pool: shut down at the end, and what has not begun is cancelled.
+        pool: shut down at the end, and what has not started is cancelled.
         work: what a process does with an item.
         items: in the order of the results.
         ahead: how many items may be under way beyond the one whose result is waited for.

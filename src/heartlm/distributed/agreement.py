@@ -67,7 +67,7 @@ class RankConsensus:
 
         Raises:
             HeartlmError: another rank's `act` failed; what its own `act` raised, a rank raises itself.
-            RuntimeError: another rank has gone.
+            RuntimeError: another rank has exited.
         """
         result, error = None, None
         try:

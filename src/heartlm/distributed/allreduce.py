@@ -158,7 +158,7 @@ def measure_all_reduce(
         num_ranks = num_gpus if device == "cuda" and num_ranks is None else num_ranks
     num_ranks = num_ranks or min(8, max(2, len(usable_cores())))
     if num_ranks < 2:
-        raise HeartlmError(f"num_ranks: {num_ranks} found, at least 2 expected: one rank has nobody to add up with")
+        raise HeartlmError(f"num_ranks: {num_ranks} found, at least 2 expected: one rank has no other to add up with")
     return _measured_by_others(num_ranks, device, sizes_bytes, rounds)
 
 
@@ -254,7 +254,7 @@ def ask_ranks(module: str, num_ranks: int, wanted: Mapping[str, Any]) -> str:
     Args:
         module: run as `python -m`, with `wanted` and where to meet, `meet_at`, as JSON in its only argument.
         num_ranks: how many, of one thread each.
-        wanted: what they are told.
+        wanted: what they are sent.
 
     Raises:
         HeartlmError: one failed, or they do not end.
@@ -272,7 +272,7 @@ def ask_ranks(module: str, num_ranks: int, wanted: Mapping[str, Any]) -> str:
                 process.wait()
     for process, (_, errors) in zip(started, ended, strict=True):
         if process.returncode != 0:
-            raise HeartlmError(f"a rank failed: {(errors.strip().splitlines() or ['it said nothing'])[-1]}")
+            raise HeartlmError(f"a rank failed: {(errors.strip().splitlines() or ['it printed nothing'])[-1]}")
     return ended[0][0]
 
 

@@ -12,7 +12,7 @@ from heartlm.instrumentation.meters import Meters
 
 
 class GradientSync:
-    """The sums of gradients over ranks, as those who ask for them tell of them.
+    """The sums of gradients over ranks, as those who ask for them describe them.
 
     Args:
         meters: of this rank, which count what it waits for as communication.

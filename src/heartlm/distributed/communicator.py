@@ -96,28 +96,28 @@ class LocalCommunicator:
     rank, size, has_async_progress = 0, 1, True
 
     def start_sum(self, numbers: Tensor) -> Pending:
-        """There is nobody to add."""
+        """Nothing to add: one rank."""
         return Done(numbers)
 
     def sum(self, numbers: Tensor) -> None:
-        """There is nobody to add."""
+        """Nothing to add: one rank."""
 
     def start_gather(self, payload: Tensor) -> Pending:
         """There is only this one."""
         return Done(payload[None])
 
     def broadcast(self, numbers: Tensor, root: int = 0) -> None:
-        """There is nobody to tell."""
+        """Nothing to do: one rank."""
 
     def gather_objects(self, value: Any) -> list[Any]:
         """There is only this one."""
         return [value]
 
     def close(self) -> None:
-        """There is nobody to take leave of."""
+        """Nothing to do: one rank."""
 
     def abort(self) -> None:
-        """There is nobody to end."""
+        """Nothing to do: one rank."""
 
 
 def shared_sum_of(communicator: Communicator, timeout_s: float) -> SharedSum | None:

@@ -40,7 +40,7 @@ def communicator_of(kind: str, device: str, threads: int = 1, timeout_s: float =
 
         return TorchCommunicator(device, threads, timeout_s)
     if kind == "torch" and "WORLD_SIZE" not in os.environ:
-        raise HeartlmError("communicator: 'torch' found, but nobody started several ranks: use torchrun, or local")
+        raise HeartlmError("communicator: 'torch' found, but several ranks were not started: use torchrun, or local")
     if kind == "mpi":
         from heartlm.distributed.mpi import MPICommunicator
 

@@ -125,7 +125,7 @@ class _Pending:
         self._lock, self.there_s = threading.Lock(), 0.0
 
     def begin(self) -> None:
-        """Make the request; if that fails, whoever waits is told."""
+        """Make the request; if that fails, whoever waits gets the error."""
         try:
             self._request = self._begin()
         except Exception as error:
@@ -158,7 +158,7 @@ class _Pending:
 
 
 class _Tested(_Pending):
-    """One that nobody gets on with but whoever tests it."""
+    """One that makes progress only when it is tested."""
 
     def test(self) -> bool:
         self.get_on()

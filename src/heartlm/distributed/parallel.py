@@ -36,7 +36,7 @@ NCCL_HANDLING = {
 """What torch's NCCL watchdog does when a rank is lost, unless the user sets it otherwise.
 
 By default it aborts the process, so no rank could say which checkpoint is good. 2 aborts the communicators alone: the
-device goes on with numbers that mean nothing, and the next sum on the host, which every rank waits for before it takes
+device continues with wrong numbers, and the next sum on the host, which every rank waits for before it takes
 a step or writes a model, raises. Without the dump for the flight recorder torch's monitor does not end the process
 either, and the watchdog does not first wait a minute for it (four times the last value).
 """
@@ -115,7 +115,7 @@ def _meet(ranks: Ranks, store: Store, device: torch.device, timeout_s: float) ->
 
 
 def _told(store: Store, ranks: Ranks) -> bool:
-    """Whether another rank has told what went wrong; from now on, one has.
+    """Whether another rank has reported what went wrong; from now on, one has.
 
     The store may be held by the first rank, so that one stays until the others have asked, or have gone.
     """
@@ -124,7 +124,7 @@ def _told(store: Store, ranks: Ranks) -> bool:
         give_up_s = time.monotonic() + HEARD_WITHIN_S
         while ranks.is_first and int(store.add(_TOLD, 0)) < ranks.world_size and time.monotonic() < give_up_s:
             time.sleep(0.02)
-    except RuntimeError:  # the store has gone with the rank that held it
+    except RuntimeError:  # the store ended with the rank that held it
         return False
     return is_told
 

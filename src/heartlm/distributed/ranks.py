@@ -60,6 +60,6 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
     try:
         return int(environment[name])
     except KeyError:
-        raise HeartlmError(f"{name}: nothing found beside WORLD_SIZE, a number expected: {_HINT}") from None
+        raise HeartlmError(f"{name}: nothing found, though WORLD_SIZE is set, a number expected: {_HINT}") from None
     except ValueError:
         raise HeartlmError(f"{name}: {environment[name]!r} found, a whole number expected: {_HINT}") from None

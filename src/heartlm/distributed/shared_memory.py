@@ -3,7 +3,7 @@
 gloo sends them through the loopback device, which copies each several times and takes the time of the very cores that
 train. Here a rank writes its numbers once where all can read them, adds up its part, and reads the sum.
 
-A rank that has gone is noticed by the lock it held on its byte of the shared file, which the system takes back however
+A rank that exited is noticed by the lock it held on its byte of the shared file, which the system takes back however
 the rank ended.
 """
 
@@ -31,7 +31,7 @@ SLOT_BYTES = 256 << 10
 """Of numbers a round; what ranks share stays in their caches."""
 
 KINDS = {torch.float32: 0, torch.float64: 1, torch.int64: 2}
-"""How the kernel is told what to add up."""
+"""Arguments of the kernel: what to add up."""
 
 PATIENCE_NS = 20_000_000
 """How long the kernel waits before it is seen whether the others are still there."""
@@ -98,7 +98,7 @@ class SharedSum:
             while stage != DONE:
                 stage = after(stage, PATIENCE_NS)
                 if stage != DONE and gone:
-                    raise RankGone(f"rank {gone[0]} has gone")
+                    raise RankGone(f"rank {gone[0]} has exited")
                 if stage != DONE and time.monotonic() - begin_s > self.timeout_s:
                     raise RankGone(f"no answer within {self.timeout_s:g} s")
                 gone = [] if stage == DONE else self._gone()  # its part may have been done: look once more
@@ -121,7 +121,7 @@ def shared_sum_of(ranks: Ranks, timeout_s: float) -> SharedSum | None:
     """The sum of `ranks`, which all call this; None where they are on several machines, or one of them cannot.
 
     Raises:
-        RuntimeError: another rank has gone.
+        RuntimeError: another rank has exited.
     """
     if not 1 < ranks.world_size == ranks.local_world_size:
         return None

@@ -21,7 +21,7 @@ STOP_WITHIN_S = 10.0
 
 @dataclass
 class Processes:
-    """Processes that go on.
+    """Processes that are running.
 
     Attributes:
         logs: folder of what they print, one file each.
@@ -57,7 +57,7 @@ class Processes:
         """Wait until somebody listens there.
 
         Raises:
-            HeartlmError: nobody does, or a process has ended.
+            HeartlmError: no process does, or one has ended.
         """
         give_up_s = time.monotonic() + timeout_s
         while True:
@@ -65,7 +65,7 @@ class Processes:
                 return
             self.check()
             if time.monotonic() > give_up_s:
-                raise HeartlmError(f"nobody listens on port {port} after {timeout_s:g} s: see the logs in {self.logs}")
+                raise HeartlmError(f"nothing listens on port {port} after {timeout_s:g} s: see the logs in {self.logs}")
             time.sleep(0.1)
 
     def stop(self) -> None:
@@ -94,11 +94,11 @@ def processes(logs: Path) -> Iterator[Processes]:
 def last_line(log: Path) -> str:
     """The last line of a log that says something."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()] if log.exists() else []
-    return next((line for line in reversed(lines) if line), "it said nothing")
+    return next((line for line in reversed(lines) if line), "it printed nothing")
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
+    """Ports of this machine that no process listens on."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for one in sockets:

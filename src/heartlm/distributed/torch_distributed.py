@@ -34,12 +34,12 @@ class TorchCommunicator:
     Attributes:
         rank: of this process.
         size: how many there are.
-        has_async_progress: whether nobody has to test.
+        has_async_progress: whether it needs no tests.
     """
 
     def __init__(self, device: str = "cpu", threads: int | None = None, timeout_s: float = 600.0) -> None:
         self._timeout_s = timeout_s
-        self._exit, self.has_async_progress = ExitStack(), False  # it does, but nobody would note when it is there
+        self._exit, self.has_async_progress = ExitStack(), False  # it does, but its end would not be noted
         if not dist.is_initialized():
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")  # abort: sums are used unchecked here
             self._exit.enter_context(joined(device, threads=threads, timeout_s=timeout_s))

@@ -52,7 +52,7 @@ def replicated(
     Args:
         module: on the device it computes on; all its parameters that learn take part in every loss.
         bucket_cap_mb: MiB of gradients that are sent together.
-        exchange: told of every sum, and when no gradient is left to compute.
+        exchange: called for every sum, and when no gradient is left to compute.
         shared: adds up a bucket in place, at once; by default the process group does it, meanwhile.
     """
     with warnings.catch_warnings():
@@ -118,5 +118,5 @@ def fastest_bucket_cap(
             begin_s = time.perf_counter()
             compute(module)
             times_s.append(time.perf_counter() - begin_s)
-        taken_s[cap] = sums(min(times_s[2:]))[0]  # DDP orders its buckets anew after the first pass
+        taken_s[cap] = sums(min(times_s[2:]))[0]  # DDP orders its buckets again after the first pass
     return min(taken_s, key=lambda cap: taken_s[cap])

@@ -16,7 +16,7 @@ BEAT_CLASSES: tuple[str, ...] = ("N", "S", "V", "F", "Q")
 """AAMI classes; a class's index in corpora and scores is its place here."""
 
 UNLABELLED = -1
-"""The index of a beat, or a rhythm, that nobody has labelled."""
+"""The index of a beat, or a rhythm, that is not labelled."""
 
 AAMI_SYMBOLS: dict[str, str] = {"N": "NLRej", "S": "AaJS", "V": "VE", "F": "F", "Q": "/fQ"}
 """WFDB beat codes by AAMI class (ANSI/AAMI EC57:2012, as used by de Chazal 2004)."""

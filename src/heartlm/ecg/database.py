@@ -98,7 +98,7 @@ class Database:
         )
 
     def annotations(self, record_id: str, recording: Recording | None = None) -> Annotations | None:
-        """Read the heartbeats and rhythms of a record; None where nobody annotated it.
+        """Read the heartbeats and rhythms of a record; None where it is not annotated.
 
         A `recording` that is open already spares reading its header again.
 
@@ -234,7 +234,7 @@ def _read_annotations(path: Path) -> AnnotationFile:
 
 
 def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:
-    """One past the last annotation of all files: the length of a recording that nobody states."""
+    """One past the last annotation of all files: the length of a recording whose header states none."""
     return max(
         (int(positions_at_rate(file, rate_hz).max()) + 1 for file in files if file is not None and len(file.sample)),
         default=0,

@@ -22,7 +22,7 @@ class KnownDatabase:
         beat_annotators: extensions of the files with beats; the first that a record has is read.
         rhythm_annotators: the same for rhythm changes.
         beats_labelled: whether the beats' codes were assigned by an annotator, or all say N.
-        unlabelled_annotators: those of `beat_annotators` whose codes nobody reviewed, where others' are labels.
+        unlabelled_annotators: those of `beat_annotators` whose codes were not reviewed, where others' are labels.
         whole_rhythm: the rhythm of all recordings, where no file tells one.
         bracketed_rhythm: the rhythm between `[` and `]`; None where `+` annotations tell it already.
         rate_hz: rate of records without a header; None where every record has one.

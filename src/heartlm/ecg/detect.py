@@ -1,4 +1,4 @@
-"""Finding heartbeats in a signal that nobody annotated.
+"""Finding heartbeats in a signal without annotations.
 
 Two modes of one detector (`heartlm.kernels.detect`). Offline looks seconds ahead before it decides whether something
 is a beat; causal decides at once, from the past, for live streams. Either gives the same beats however the signal is

@@ -146,7 +146,7 @@ def retime_database(
             training.
         copies: recordings made of each.
         num_beats: about how many beats each has.
-        seed: the number everything random follows from, beside the name of the recording.
+        seed: the number everything random follows from, besides the name of the recording.
         labels: take normal and ventricular beats by their labels; without, judge them from the signal.
 
     Returns:
@@ -256,5 +256,5 @@ def _write(
     laid = [lay_out(plan, np.nan_to_num(lead), known, first_beat, rng) for lead in recording.signal(leads=leads)]
     beats = Annotations(recording.rate_hz, laid[0][1], np.array([beat.symbol for beat in plan], "<U1"))
     names = tuple(recording.lead_names[index] for index in leads)
-    comments = [f"Beats of {recording.database}/{recording.record_id} on a rhythm drawn by heartlm: nobody's heart"]
+    comments = [f"Beats of {recording.database}/{recording.record_id} on a rhythm drawn by heartlm, not of a patient"]
     write_record(folder, name, np.stack([signal for signal, _ in laid]), names, recording.rate_hz, beats, comments)

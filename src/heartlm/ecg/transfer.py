@@ -31,7 +31,7 @@ class Retry:
     """How often a file is tried and how long to wait in between.
 
     Attributes:
-        attempts: tries in a row that bring nothing new; one that got further than any before starts the count anew.
+        attempts: tries in a row that bring nothing new; one that got further than any before restarts the count.
         wait_s: wait before the second try; it doubles with each further one.
         timeout_s: silence of the server after which a connection counts as cut.
     """

@@ -44,7 +44,7 @@ class Annotated:
     Attributes:
         task: beats, rhythm or waveform.
         lead_name: the lead it looked at; empty where it reads no signal.
-        known: the beats it was told of, annotated or detected.
+        known: the beats it was given, annotated or detected.
         found: beats with the model's codes (task beats), or spans of its rhythms (tasks rhythm and waveform).
         faults: signs that the recording is damaged, one line each.
         seconds: of the task waveform, the probability of each class in every second, float64 `[num_seconds, 5]`.

@@ -1,4 +1,4 @@
-"""What a method says of the beats of one lead, beside the reference."""
+"""What a method says of the beats of one lead, next to the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of the beats task: the model, and beside it what a model has to beat, on the same beats.
+"""Scores of the beats task: the model, and baselines, on the same beats.
 
     leads ─► class of every token, by each method ─► paired with the annotated beats ─► BeatScores
                                                  └► predictions table, example strips (of the model)
@@ -74,7 +74,7 @@ class PairedLead:
         return cls(lead, tokens.sample[place], tokens.beat_class[place], match)
 
     def answers(self, classes: Classes, probabilities: NDArray[np.float32] | None = None) -> LeadAnswers:
-        """Lay what a method says of the tokens beside the reference, in order of time.
+        """Lay what a method says of the tokens next to the reference, in order of time.
 
         Detections inside of ventricular flutter and fibrillation, which have no beats, are not scored (EC57).
 
@@ -137,7 +137,7 @@ def score_beats_task(
 def baseline_methods(
     paired: Sequence[PairedLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
 ) -> dict[str, Callable[[], list[LeadAnswers]]]:
-    """What stands beside the model, by name; each raises a HeartlmError where it cannot be had."""
+    """Baselines of the model, by name; each raises a HeartlmError where it cannot be had."""
 
     def most_frequent() -> list[LeadAnswers]:
         beat_class = majority_beat(tuned)

@@ -14,7 +14,7 @@ SMALLEST_WINDOW = 4
 
 @dataclass
 class EvaluationConfig:
-    """What to score, on what, beside which baselines.
+    """What to score, on what, next to which baselines.
 
     Attributes:
         run: the run folder of the fine-tuned model, or the name of a shipped one.
@@ -26,10 +26,10 @@ class EvaluationConfig:
         checkpoint: the model with the lowest validation loss, or the last one.
         damaged: warn scores recordings of a folder that show damage all the same and lists them; refuse stops.
         window: beats a window of the rhythm task; by default as many as the model was trained on.
-        baselines: score the majority class, gradient boosting and, for rhythm, Zhou 2015 beside the model.
-        random_init: a run of the same task made with --from-scratch, scored beside the model.
+        baselines: score the majority class, gradient boosting and, for rhythm, Zhou 2015 next to the model.
+        random_init: a run of the same task made with --from-scratch, scored next to the model.
         name: folder below RUN/scores, for a shipped model below scores/MODEL; by default from what is scored.
-        bootstrap: how many times patients are drawn anew for the confidence intervals.
+        bootstrap: how many times patients are drawn again for the confidence intervals.
         seed: of the confidence intervals and of gradient boosting.
         device: where the model computes; auto takes a GPU where there is one.
         threads: CPU threads of torch; by default as many as torch takes.

@@ -1,4 +1,4 @@
-"""Evaluation: a fine-tuned run and recordings in, scores beside baselines out.
+"""Evaluation: a fine-tuned run and recordings in, scores next to baselines out.
 
 run ─► model ┐
              ├─► task ─► ScoreSet ─► RunFolder.scores/NAME
@@ -33,7 +33,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
     """Score as `config` says.
 
     Args:
-        config: which run, on what, beside what.
+        config: which run, on what, next to what.
         command: noted in the results, so that others can do the same.
 
     Returns:

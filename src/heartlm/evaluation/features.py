@@ -1,6 +1,6 @@
 """Hand-made features of beats and of RR windows, for the baselines that a language model has to beat.
 
-Beats: RR intervals, absolute and relative to the recent and the long past, and the shape of the beat beside the
+Beats: RR intervals, absolute and relative to the recent and the long past, and the shape of the beat next to the
 recording's median beat. Windows: the irregularity measures that the atrial fibrillation literature uses. Everything is
 offline: a feature may look at the whole recording, labels excepted.
 """

@@ -79,7 +79,7 @@ class FineTuned:
         return typed(int, self.folder.settings.get("steps"), f"{self.folder.config}: steps")
 
     def seen_notes(self, patients: Collection[str]) -> list[str]:
-        """What a reader has to know where `patients` were trained on, or where nobody can tell; else nothing."""
+        """What a reader has to know where `patients` were trained on, or where that is unknown; else nothing."""
         trained = self.folder.trained_on[0].get("patients")
         if trained is None:
             try:
@@ -115,7 +115,7 @@ def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | 
 
 
 def load_random_init(path: Path, beside: FineTuned, checkpoint: str, device: torch.device | str) -> FineTuned:
-    """Load the run that started from random weights, to stand beside another.
+    """Load the run that started from random weights, to stand next to another.
 
     Raises:
         HeartlmError: it started from pretrained weights, or has another task, head, tokenizer, shape or corpus.

@@ -74,7 +74,7 @@ def window_labels(
 
 @dataclass(frozen=True)
 class WindowScores:
-    """How well windows of one rhythm were told from the others.
+    """How well windows of one rhythm were distinguished from the others.
 
     Attributes:
         scores: by name: `se`, `sp`, `ppv`, `f1`, `accuracy`, and `auroc` where scores were given.

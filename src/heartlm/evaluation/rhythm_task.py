@@ -163,7 +163,7 @@ def model_verdicts(windows: RhythmWindows, tuned: FineTuned) -> Verdicts:
 def baseline_methods(
     windows: RhythmWindows, tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
 ) -> dict[str, Callable[[], Verdicts]]:
-    """What stands beside the model, by name; each raises a HeartlmError where it cannot be had."""
+    """Baselines of the model, by name; each raises a HeartlmError where it cannot be had."""
 
     def published_zhou() -> Verdicts:
         _needs_intervals(tuned)

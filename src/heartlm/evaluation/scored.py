@@ -129,7 +129,7 @@ def _open_source(row: LeadRow) -> Recording:
 def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: EvaluationConfig) -> ScoredLeads:
     """Tokenise the recordings of `folder` in the split, and of the names, that `config` asks for.
 
-    With detected beats the beats task leaves out recordings whose beats nobody classified: there is nothing to match.
+    With detected beats the beats task leaves out recordings whose beats are not classified: there is nothing to match.
 
     Raises:
         HeartlmError: there is none, a name is not there, or a file is unreadable.

@@ -59,7 +59,7 @@ def window_entropy(rr_s: Floats) -> Floats:
 
     With N words, k of them different, and p the share of each: `-k / (N log2 N) * sum(p log2 p)`. N follows the
     width (N = width - 2), so a window whose words all differ gives 1 at every width. The share of new words falls
-    as windows grow, however, so the published threshold fits windows near `WINDOW` only: elsewhere report it beside
+    as windows grow, however, so the published threshold fits windows near `WINDOW` only: elsewhere report it next to
     one found by `fit_threshold`.
 
     Raises:

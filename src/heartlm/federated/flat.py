@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class FlatModel:
     """A model whose learning parameters are views of one vector.
 
-    Parameters that do not learn are left where they are: they never change, so nobody has to be told of them. Buffers
+    Parameters that do not learn are left where they are: they never change, so they are not sent. Buffers
     stay too; none of the models here has buffers that training changes (no batch norms), and such a model is refused,
     because the mean of running statistics is not what averaging means.
 

@@ -1,6 +1,6 @@
 """Certificates for a federation on one machine: an authority of its own, and a server that goes by localhost.
 
-They are made anew for every run and live as long as it. A federation between machines has certificates of its owners.
+They are made again for every run and live as long as it. A federation between machines has certificates of its owners.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `flower-supernode` starts this app in a process of its own for every message, so what clients keep between rounds (the
 moments of their optimisers, what compression still owes) is in the node's context, which never leaves the node. Which
 recordings are the node's own is said where it is started, with  --node-config 'databases="/data/mitdb"' (several are
-separated by colons), or  corpus="/data/corpus" ; nodes that were not told look where the study says.
+separated by colons), or  corpus="/data/corpus" ; nodes without it look where the study says.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ app = ClientApp()
 
 @app.query()
 def who(asked: Message, context: Context) -> Message:
-    """Tell of the patients of this node."""
+    """Send the patients of this node."""
     told, _ = read(asked.content)
     patients = patients_of(_study(told, context))
     return Message(message(patients_told(patients.patients())), reply_to=asked)

@@ -3,9 +3,9 @@
     train ─► node keeps deltas and private keys, tells public keys ─► server
     mask  ─► all public keys ─► node: deltas × weights, in fixed point, under masks, added up ─► server: the sum
 
-Clients that died while they trained have told no key and are in no mask. A node that goes between the two messages
+Clients that died while they trained have sent no key and are in no mask. A node that goes between the two messages
 costs the round: it is abandoned, and nothing is sent again. With privacy, clients bound their updates and add their
-shares of the noise before the masks, so nobody sees less of it than all of them together.
+shares of the noise before the masks, so each sees only the sum of them.
 """
 
 from __future__ import annotations

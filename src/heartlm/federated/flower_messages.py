@@ -99,5 +99,5 @@ def update_told(update: Update) -> Told:
 
 
 def update_of(told: Told, delta: Tensor) -> Update:
-    """An update of which `update_told` told."""
+    """An update from what `update_told` gives."""
     return Update(**{**told, "delta": delta, "loss": float("nan") if told["loss"] is None else told["loss"]})

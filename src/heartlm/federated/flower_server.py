@@ -52,7 +52,7 @@ def run_study(study: FederatedConfig, fleet: Fleet) -> None:
     """Run the rounds of a study with the clients of a fleet, score and save.
 
     Raises:
-        HeartlmError: nobody to test on, a folder that cannot be written, or training that diverged.
+        HeartlmError: no patient to test on, a folder that cannot be written, or training that diverged.
     """
     assert study.out is not None
     folder, communicator, meter = StudyFolder(study.out), LocalCommunicator(), CommunicationMeter()

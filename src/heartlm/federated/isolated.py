@@ -1,4 +1,4 @@
-"""Clients in processes of their own: one that is killed, or runs out of memory, loses its round and harms nobody else.
+"""Clients in processes of their own: one that is killed, or runs out of memory, loses its round and no other.
 
     rank ──(task, global weights, what was kept)──► process of a client ──(update, what to keep)──► rank
 

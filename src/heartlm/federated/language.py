@@ -148,7 +148,7 @@ class LanguageLearning:
         if self._task.labels is not None:
             scored = labelled_rows(self._corpus, self._task.labels, patients.scored_split)
         if len(scored) == 0:
-            raise HeartlmError(f"{self._corpus.folder}: nobody of the {patients.scored_split} split to score")
+            raise HeartlmError(f"{self._corpus.folder}: no patient of the {patients.scored_split} split to score")
         self._rows = scored[part::of]
 
     def gradients(self, client: int, step: int) -> Tensor:

@@ -24,7 +24,7 @@ class Cost:
 
     Attributes:
         exposed_s: spent on communication alone.
-        hidden_s: of flights, beside computing.
+        hidden_s: of flights, next to computing.
         calls_s: the part of `exposed_s` inside the library: handing over, testing, waiting.
         num_bytes: handed over by this rank.
     """

@@ -1,4 +1,4 @@
-"""Sums of what nobody shows: each client adds masks that cancel when all are added up (Bonawitz et al. 2017, CCS).
+"""Sums of hidden numbers: each client adds masks that cancel when all are added up (Bonawitz et al. 2017, CCS).
 
     client i sends  x_i + sum of m_ij over j > i - sum of m_ij over j < i   (mod 2**64)
     all together    the sum of x_i, to the last bit
@@ -8,7 +8,7 @@ passes on their public keys does not know it. Keys are made for one round and th
 of the package `cryptography`.
 
 This is the protocol for those who are honest but curious, without recovery: masks of a client that announced a key and
-then sent nothing do not cancel, and `RoundAbandoned` says so. The round must then be trained anew. Sending the same
+then sent nothing do not cancel, and `RoundAbandoned` says so. The round must then be trained again. Sending the same
 updates again under other masks would show the difference of two sums, which may be one client's update.
 """
 
@@ -27,7 +27,7 @@ Ring = NDArray[np.int64]
 
 
 class RoundAbandoned(HeartlmError):  # noqa: N818
-    """A sum of a round cannot be had, because a client whose masks are in it has gone."""
+    """A sum of a round cannot be had, because a client whose masks are in it has ended."""
 
 
 class MaskingClient:
@@ -48,7 +48,7 @@ class MaskingClient:
         self.public_key: bytes = self._private_key.public_key().public_bytes_raw()
 
     def private_bytes(self) -> bytes:
-        """The private key, for nobody but this client itself."""
+        """The private key, known to this client alone."""
         key: bytes = self._private_key.private_bytes_raw()
         return key
 
@@ -100,8 +100,8 @@ def unmasked_sum(masked: Mapping[str, Ring], announced: Collection[str]) -> Ring
     """
     missing, strange = sorted(set(announced) - set(masked)), sorted(set(masked) - set(announced))
     if missing or strange:
-        why = f"nobody knows the key of {strange[0]}" if strange else f"{missing[0]} announced a key and sent nothing"
-        raise RoundAbandoned(f"masks do not cancel: {why}; the round is abandoned and must be trained anew")
+        why = f"no key is known of {strange[0]}" if strange else f"{missing[0]} announced a key and sent nothing"
+        raise RoundAbandoned(f"masks do not cancel: {why}; the round is abandoned and must be trained again")
     total = sum((each.astype(np.uint64) for each in masked.values()), start=np.uint64(0))
     return np.asarray(total, np.uint64).astype(np.int64)
 

@@ -59,7 +59,7 @@ class FederatedConfig:
         late: what becomes of a client that the deadline finds at work: partial takes what it has, drop takes nothing.
         deadline_s: seconds that a client may take for its local steps; unlike stragglers, not the same in every run.
         failures: share of asked clients that, each round, die in the middle of it.
-        isolated: give every client a process of its own, so that one that is killed harms nobody else.
+        isolated: give every client a process of its own, so that one that is killed harms no other.
         staleness: rounds that an update is late: 0, or 1, so that its way to the others may take as long as a round.
         overlap: let sums be on their way while something else is computed, the next local steps with staleness 1 and
             else the evaluation. It changes no result.
@@ -68,12 +68,12 @@ class FederatedConfig:
         compression: of updates; int8 and top-k make up later for what they left out, int8-by-chance is right on
             average.
         top_k: share of the values that top-k sends.
-        secure_sum: add up under masks that cancel, so that nobody sees single updates.
+        secure_sum: add up under masks that cancel, so that single updates stay hidden.
         clip_norm: the longest an update may be (L2); with noise_multiplier and privacy_delta, clients have differential
             privacy and weigh the same.
         noise_multiplier: standard deviation of the noise in the sum of a round, over clip_norm.
         privacy_delta: chance that the epsilon that is stated does not hold; below 1 over the number of clients.
-        engine: ranks started by mpiexec, torchrun or nobody; or flower, whose server and nodes are processes that speak
+        engine: ranks (one process, mpiexec or torchrun); or flower, whose server and nodes are processes that speak
             over TLS.
         nodes: of flower on this machine, or to wait for on a SuperLink.
         superlink: a connection of Flower's configuration to run on; where none is named, flower runs on this machine.

@@ -32,7 +32,7 @@ from heartlm.files import atomic_file, read_json, read_json_lines, write_json
 Row = dict[str, Any]
 
 DECIDES = ("study", "clients_per_rank", "rounds", "slurm", "nodes", "cpus_per_rank")
-"""Settings that must not change while a sweep goes on: its numbers would not be comparable."""
+"""Settings that must not change during a sweep: its numbers would not be comparable."""
 
 
 @dataclass

@@ -42,7 +42,7 @@ class TinyPatients:
         study: settings.
 
     Raises:
-        HeartlmError: a database is unusable, or nobody is there to train or to test.
+        HeartlmError: a database is unusable, or there is no patient to train or to test.
 
     Attributes:
         left_out: recordings that are not used, one line each.

@@ -2,7 +2,7 @@
 
     meters ─► a line a step, in memory ─► one file a rank when the run ends
 
-Nothing is written, summed up or sent while the run goes on, so measuring costs a few list entries a step. The study
+Nothing is written, summed up or sent while the run trains, so measuring costs a few list entries a step. The study
 reads the files of all ranks and compares them: a rank waits for the slowest one, which none can know by itself.
 """
 
@@ -37,7 +37,7 @@ class MeasuredSteps:
         self._loss: float | None = None
 
     def loss(self, value: float) -> None:
-        """Note the loss of the step that goes on; none where it is not finite."""
+        """Note the loss of the present step; none where it is not finite."""
         self._loss = value if math.isfinite(value) else None
 
     def add(self, step: int, num_tokens: int, busy_s: float, part_s: dict[str, float]) -> None:

@@ -7,7 +7,7 @@ A step lasts from the end of the one before to its own end, pauses (validation, 
 the loop does between steps is hidden: it is `other`. Time in a part inside another counts for the inner one alone;
 therefore the parts and `other` add up to the step. Time to prepare batches of several steps together counts in equal
 parts in each of them. The first two steps, which warm up caches and compile, count
-nowhere. The forward pass is a detail: a stretch of `forward_backward` that is told apart and taken from nothing.
+nowhere. The forward pass is a detail: a stretch of `forward_backward` that is counted apart and taken from nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heartlm.instrumentation.spans import Spans
 
 PARTS = ("data", "forward_backward", "communication", "optimizer")
 DETAILS = ("forward",)
-"""What is told apart within a part, for `on_step` alone."""
+"""What is counted apart within a part, for `on_step` alone."""
 
 OnStep = Callable[[int, int, float, dict[str, float]], None]
 """Number, tokens, seconds, and seconds of every part and measured detail of a step."""
@@ -64,7 +64,7 @@ class Meters:
         peak_device_memory_bytes: reads the device's peak memory; None on a CPU.
         spans: where each span is written, too.
         synchronize: waits for the device.
-        on_step: told of every step that is over, warm-up included.
+        on_step: called after every step, warm-up included.
         now_s: seconds that only go forward.
     """
 
@@ -162,7 +162,7 @@ class Meters:
         self._num_tokens += num_tokens
 
     def line(self) -> dict[str, float]:
-        """Return the numbers of the steps since the last line, nothing before the warm-up is over, and begin anew."""
+        """Return the numbers of the steps since the last line, nothing before the warm-up is over, and start again."""
         if not self._line.num_steps:
             return {}
         now_j = self._read_j()

@@ -89,7 +89,7 @@ class TorchLook(Look):
         self._write_trace()
         on_gpu = self._device.type == "cuda"
         averages = [each for each in self._profiler.key_averages() if not each.is_user_annotation]
-        by_cpu = [each for each in averages if _is_cpu(each)]  # kernels, which operators started, stand beside them
+        by_cpu = [each for each in averages if _is_cpu(each)]  # kernels, which operators started, stand next to them
         operators = [Operator(each.key, each.count, _own_us(each, on_gpu) / 1e6) for each in by_cpu]
         kernels_us = sum(each.self_device_time_total for each in averages if not _is_cpu(each))
         found = summary(
@@ -249,7 +249,7 @@ class Profiling:
                 self._begin()
 
     def close(self) -> None:
-        """End a look that goes on, and tell what was seen."""
+        """End a look that is running, and report what was seen."""
         self._end()
         if self._awaited:
             self._told.append(f"profile: the run took {self._num_steps} steps, a look begins after {WAIT_STEPS}")
@@ -270,6 +270,6 @@ class Profiling:
     def _try(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as error:  # whatever goes wrong in a profiler, the training goes on
+        except Exception as error:  # whatever goes wrong in a profiler, the training continues
             self._looking = None
             self._told.append(f"profile failed: {' '.join(str(error).split()) or type(error).__name__}")

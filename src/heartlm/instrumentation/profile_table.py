@@ -111,4 +111,4 @@ def page(found: Mapping[str, Any]) -> str:
     lines += [
         f"| `{each['name']}` | {each['calls_per_step']:g} | {1e3 * each['self_s']:.3f} |" for each in found["operators"]
     ]
-    return "\n".join([*lines, "", "`trace.json` beside this file opens in https://ui.perfetto.dev.", ""])
+    return "\n".join([*lines, "", "`trace.json` next to this file opens in https://ui.perfetto.dev.", ""])

@@ -20,7 +20,7 @@ class Spans:
     """Writes the spans of one rank, many at a time.
 
     Args:
-        path: the file; lines are added, so a resumed run goes on in it.
+        path: the file; lines are added, so a resumed run continues in it.
         rank: this rank.
     """
 

@@ -1,4 +1,4 @@
-"""Compiled hot loops, each with a plain reference beside it. Works, slower, where nothing could be compiled."""
+"""Compiled hot loops, each with a plain reference next to it. Works, slower, where nothing could be compiled."""
 
 from __future__ import annotations
 

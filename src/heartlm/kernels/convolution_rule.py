@@ -4,7 +4,7 @@ The kernels are faster nearly everywhere. `TORCH_IS_FASTER` lists where they are
 for each kind of processor, on one thread and on several, forwards, for each gradient, and for a step of training as a
 whole, where small shapes pay for the way through autograd. The boxes were fitted to the times of 309 layers on one core
 and on two (105 with AVX2, 75 portably, on one), as few and as simple as take in what is slower. On a machine of another
-kind, derive them anew, and paste what is printed here:
+kind, derive them again, and paste what is printed here:
 
     python benchmarks/conv1d_rule.py
 

@@ -26,7 +26,7 @@ Doubles = NDArray[np.float64]
 Positions = NDArray[np.int64]
 
 DECIMATED_HZ = 110.0
-"""Samples are averaged as long as at least so many a second remain."""
+"""Samples are averaged as long as at least this number a second remains."""
 
 _EVEN_S = (0.012, 0.025)
 """Widths (standard deviations) of the two bells. Chosen so that their mark lies where DS1's annotators put it."""
@@ -220,7 +220,7 @@ def _normed(half: Doubles) -> Doubles:
 
 
 def make_detector(rate_hz: float, settings: Settings, variant: str | None = None) -> Detector:
-    """Make a detector: the kernel, or what stands beside it where there is no library.
+    """Make a detector: the kernel, or its reference where there is no library.
 
     Args:
         rate_hz: samples a second.

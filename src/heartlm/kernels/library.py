@@ -1,6 +1,6 @@
 """Loading the compiled kernels.
 
-One shared library serves every hot loop. It is built with the package where a C compiler is at hand and found beside
+One shared library serves every hot loop. It is built with the package where a C compiler is at hand and found next to
 it; each of its functions exists once for each kind of processor, and `kernel` picks the best this machine can run.
 Where there is no library, `kernel` returns None and its caller takes the NumPy way; that is said once.
 

@@ -31,9 +31,9 @@ class Levels:
     Attributes:
         names: for each facet one of `KINDS`.
         edges: values from which on its second level, third, … begin, ascending, float64 `[num_levels - 1]` a facet.
-        recent: the recent interval is the median of so many, the present one included.
-        before: the long mean reaches so many intervals back.
-        after: and so many ahead.
+        recent: number of intervals whose median is the recent interval, the present one included.
+        before: number of intervals that the long mean reaches back.
+        after: and ahead.
     """
 
     names: tuple[str, ...]

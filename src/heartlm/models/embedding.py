@@ -33,7 +33,7 @@ class FacetEmbedding(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Start anew: projections that give vectors of standard deviation 0.02, free vectors at zero, masks random."""
+        """Reset: projections that give vectors of standard deviation 0.02, free vectors at zero, masks random."""
         nn.init.zeros_(self.free)
         with torch.no_grad():
             for facet, linear in enumerate(self.project):

@@ -60,7 +60,7 @@ def generate(
         model: causal, in evaluation mode.
         prompt: uint16 `[T, F]`, at least one token.
         num_tokens: how many to write.
-        context: the model looks back at most so many tokens, as many as it was trained on.
+        context: the most tokens that the model looks back, as many as it was trained on.
         sampling: how codes are drawn; the same settings write the same tokens.
 
     Returns:

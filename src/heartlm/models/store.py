@@ -166,7 +166,7 @@ def _fill(model: HeartModel, tensors: dict[str, Tensor], folder: Path) -> None:
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
-        raise HeartlmError(f"{folder}: tensors do not fit config.json ({_one_line(error)}): train anew") from error
+        raise HeartlmError(f"{folder}: tensors do not fit config.json ({_one_line(error)}): train again") from error
 
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
@@ -177,9 +177,9 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
         # Shipped models are stored in half precision; everything is computed in single precision.
         tensors = {name: each.float() if each.dtype == torch.half else each for name, each in load_file(path).items()}
     except (OSError, SafetensorError) as error:
-        raise HeartlmError(f"{path} cannot be read ({_one_line(error)}): train anew") from error
+        raise HeartlmError(f"{path} cannot be read ({_one_line(error)}): train again") from error
     if not all(f"embedding.places_{facet}" in tensors for facet in range(len(info.config.facet_sizes))):
-        raise HeartlmError(f"{path}: the geometry of the {info.tokenizer_kind} tokenizer is missing: train anew")
+        raise HeartlmError(f"{path}: the geometry of the {info.tokenizer_kind} tokenizer is missing: train again")
     _check_shapes(folder, tensors, info.config)
     return tensors, info
 
@@ -211,7 +211,7 @@ def _read_info(path: Path) -> ModelInfo:
     version = described.pop("schema_version", None)
     if version != SCHEMA_VERSION:
         raise HeartlmError(
-            f"{path}: model of schema version {version}, this heartlm reads {SCHEMA_VERSION}: train anew"
+            f"{path}: model of schema version {version}, this heartlm reads {SCHEMA_VERSION}: train again"
         )
     info = typed(ModelInfo, described, path)
     try:

@@ -189,7 +189,7 @@ class Trunk(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Start anew: normal weights of 0.02, those that write to the residual stream scaled by depth (GPT-2)."""
+        """Reset: normal weights of 0.02, those that write to the residual stream scaled by depth (GPT-2)."""
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 into_residual = name.endswith(("attention_out.weight", "feed_out.weight"))

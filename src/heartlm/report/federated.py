@@ -1,4 +1,4 @@
-"""The report of a sweep over federated studies: one page, and its figures as PNG, beside the table."""
+"""The report of a sweep over federated studies: one page, and its figures as PNG, next to the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from heartlm.scaling.equations import Interval
 
 
 def write_sweep_report(folder: Path) -> list[Path]:
-    """Write the page and the figures of the sweep in `folder` beside its table; return the files.
+    """Write the page and the figures of the sweep in `folder` next to its table; return the files.
 
     Raises:
         HeartlmError: there is no table, an optional package is missing, or the folder cannot be written.

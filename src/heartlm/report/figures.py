@@ -1,6 +1,6 @@
 """Figures as files, for those who want a picture rather than a page: PNG, drawn with matplotlib.
 
-Pages draw their own, as SVG; these go beside `scores.json`, or beside the table of a study, and into papers and slides.
+Pages draw their own, as SVG; these go with `scores.json`, or next to the table of a study, and into papers and slides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TONES = ("#0b5cad", "#1b7f9e", "#17797c", "#4d8a3a", "#b98500", "#c4612a", "#980
 
 
 def new_figure(width: float, height: float, **options: Any) -> Figure:
-    """An empty figure of so many inches.
+    """An empty figure of a size in inches.
 
     Raises:
         HeartlmError: matplotlib is not installed.
@@ -49,7 +49,7 @@ def save_png(figure: Figure, path: Path) -> Path:
 def save_score_figures(scores: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw the scores of one `scores.json` into `folder` and return the files written.
 
-    `f1.png` has the scores with their intervals beside the baselines'; `confusion.png` the confusion matrix, which
+    `f1.png` has the scores with their intervals next to the baselines'; `confusion.png` the confusion matrix, which
     only beat scores have.
 
     Raises:

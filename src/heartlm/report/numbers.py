@@ -57,7 +57,7 @@ def count(value: Any) -> str:
 
 
 def significant(value: Any, digits: int = 3) -> str:
-    """Write a number with so many significant digits, in scientific notation where it is very small."""
+    """Write a number with `digits` significant digits, in scientific notation where it is very small."""
     if not is_number(value):
         return MISSING
     number = float(value)

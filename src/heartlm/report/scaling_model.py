@@ -87,7 +87,7 @@ class Panel:
 
 CAPTIONS = {
     3: "Training time against CPUs per rank, one chart a number of ranks (figure 3 of the published study).",
-    4: "Training time, and speedup beside the ideal (figure 4 of the published study). Dashes: what independent "
+    4: "Training time, and speedup next to the ideal (figure 4 of the published study). Dashes: what independent "
     "trainings reach side by side on these cores, the most this machine allows.",
     5: "Efficiency, the speedup over the number of ranks (figure 5 of the published study).",
     6: "Overhead, the time beyond the ideal (figure 6 of the published study).",
@@ -123,7 +123,7 @@ def _over_cpus(rows: Sequence[CellRow]) -> Iterable[Chart]:
 
 
 def _over_ranks(rows: Sequence[CellRow], cpus: int) -> tuple[Chart, Chart, Chart, Chart]:
-    """Training time, speedup, efficiency and overhead against ranks of so many CPUs."""
+    """Training time, speedup, efficiency and overhead against ranks of the same number of CPUs."""
     ranks = sorted({row.cell.ranks for row in rows})
     about, labels = f"{plural(cpus, 'CPU')} per rank", tuple(map(str, ranks))
 

@@ -1,4 +1,4 @@
-"""The report of a study, beside its measurements: a page, figures as PNG, the table as CSV and Parquet."""
+"""The report of a study, next to its measurements: a page, figures as PNG, the table as CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _lead(rows: Sequence[CellRow]) -> list[str]:
         )
     lost = {name: statistics.median(row.part_s[name] / sum(row.part_s.values()) for row in widest) for name in PARTS}
     worst = max((name for name in PARTS if name != "compute"), key=lambda name: lost[name])
-    lead.append(f"Beside computing, most of a step goes to {PART_WORDS[worst]}: {percent(lost[worst])}.")
+    lead.append(f"Besides computing, most of a step goes to {PART_WORDS[worst]}: {percent(lost[worst])}.")
     return lead
 
 

@@ -1,4 +1,4 @@
-"""Pictures of scores: intervals of the model beside its baselines, confusion matrix, patients one by one."""
+"""Pictures of scores: intervals of the model next to its baselines, confusion matrix, patients one by one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heartlm.runs.reading import is_number
 
 WIDTH = 400
 MAX_PATIENTS = 60
-"""A page shows at most so many patients: those with the most wrong beats."""
+"""The most patients that a page shows: those with the most wrong beats."""
 
 ROW = 15
 ROOMY_CELL = 46.0

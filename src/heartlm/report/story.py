@@ -82,7 +82,7 @@ def corpus_name(scores: Mapping[str, Any]) -> str:
 
 
 def score_cards(score_set: ScoreSet) -> list[Card]:
-    """Return the key scores, each beside its best baseline."""
+    """Return the key scores, each next to its best baseline."""
     scores, block = score_set.scores, block_of(score_set.scores)
     rows = score_rows(scores)
     if scores.get("task") in BY_WINDOW:

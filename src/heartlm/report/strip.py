@@ -37,7 +37,7 @@ PULSE_S, PULSE_MV = (0.08, 0.12, 0.12, 0.32, 0.32, 0.36), (0.0, 0.0, 1.0, 1.0, 0
 """Corners of the calibration pulse of 1 mV, in seconds from the paper's edge."""
 
 CLASS_COLOURS: dict[str, str] = {"N": "#33373d", "S": "#0a64ad", "V": "#c8102e", "F": "#7b2cbf", "Q": "#00796b"}
-"""Colour of each AAMI class. The letter always stands beside it, so that colour alone says nothing."""
+"""Colour of each AAMI class. The letter always stands next to it, so that no meaning depends on colour alone."""
 
 UNLABELLED_COLOUR = "#8b9096"
 FORMATS = ("png", "svg", "pdf")

@@ -103,7 +103,7 @@ def _parent_name(folder: RunFolder) -> str:
 
 
 def facet_losses(folder: RunFolder, facets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row a facet: its last validation loss in pretraining beside `ln(size)`, the loss of a blind guess.
+    """Return a row a facet: its last validation loss in pretraining next to `ln(size)`, the loss of a blind guess.
 
     `gain` is the share of that guess's loss which the model has removed, 0 to 1, or None without a loss.
     """

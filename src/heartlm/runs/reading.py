@@ -111,7 +111,7 @@ def _read(path: Path, num_ancestors: int) -> RunFolder:
 
 
 def _parent_folder(path: Path, parent: object) -> Path | None:
-    """Find the parent where `run.json` says, or beside this run when both were moved together."""
+    """Find the parent where `run.json` says, or next to this run when both were moved together."""
     if not isinstance(parent, str) or not parent:
         return None
     places = (Path(parent), path / parent, path.resolve().parent / Path(parent).name)

@@ -184,17 +184,17 @@ class RunFolder:
         )
 
     def check_resumable(self, corpus: Corpus) -> None:
-        """See that there is something left to do, with the tokens it was begun with.
+        """See that there is something left to do, with the tokens it was started with.
 
         Raises:
-            HeartlmError: the run is finished, or its corpus was made anew meanwhile.
+            HeartlmError: the run is finished, or its corpus was made again meanwhile.
         """
         about = self.about
         if about["finished"]:
             raise HeartlmError(f"{self.path}: finished on {about['finished']}, nothing to resume: start another run")
         if about["manifest_hash"] != corpus.manifest_hash:
             raise HeartlmError(
-                f"{corpus.folder}: manifest {corpus.manifest_hash[:12]}, but {self.path} was begun on "
+                f"{corpus.folder}: manifest {corpus.manifest_hash[:12]}, but {self.path} was started on "
                 f"{about['manifest_hash'][:12]}: bring that corpus back, or start another run"
             )
 

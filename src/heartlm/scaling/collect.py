@@ -132,7 +132,7 @@ def _of_ranks(ranks: Sequence[Rank], name: str) -> NDArray[np.float64]:
 
 
 def _energy_j(firsts: Sequence[Rank], steps: int) -> float | None:
-    """Joules of so many steps; the meters count all steps after their own warm-up."""
+    """Joules of these steps; the meters count all steps after their own warm-up."""
     if any(rank["energy_j"] is None for rank in firsts):
         return None
     counted = len(firsts[0]["steps"]) - Meters.WARM_UP_STEPS

@@ -3,7 +3,7 @@
 Speedups of Mileski, Petrovski & Gusev (MIPRO 2025, arXiv 2503.21033), on nodes of 4 GPUs. Times are in units of one
 GPU's computing of one batch, so nothing about the model, the batch or the seconds needs to be known.
 
-With a supply, all GPUs of a node draw batches from one queue that prepares so many times what one GPU consumes; how
+With a supply, all GPUs of a node draw batches from one queue that prepares a multiple of what one GPU consumes; how
 unevenly it does so is the second number. Both follow from the two published speedups by simulation. With communication
 alone, n GPUs at the same batch each reach n / (1 + c) where c is the exposed all-reduce in units of computing, so each
 published speedup states the c it needs; what a ring costs grows by 3/2 from 2 to 4 GPUs if the rate of links decides

@@ -39,7 +39,7 @@ class Fit:
     best_ranks: float | None = None
 
     def __call__(self, num_ranks: float) -> float:
-        """The speedup of so many ranks."""
+        """The speedup of this number of ranks."""
         parameters = np.array(list(self.parameters.values()))
         return float(_LAWS[self.law][1](np.array([num_ranks], dtype=np.float64), parameters)[0])
 

@@ -2,7 +2,7 @@
 
     stages × databases × windows × precisions × scalings  ─► groups, each with one training to compare with
         × CPUs per task × nodes × ranks × bucket sizes    ─► cells of a group
-                                                          ─► beside them: what the machine itself allows
+                                                          ─► next to them: what the machine itself allows
 
 Cells of a group are measured one after the other, then the next group, and all of it again for the next repeat: what
 is compared lies close together in time, and the repeats of a cell lie far apart.

@@ -1,6 +1,6 @@
 """Machines as small JSON files: what is publicly known of each, every fact with its source.
 
-What is not known is absent, and whoever needs it is told so; a latency, for one, is in no data sheet. Vendors state
+What is not known is absent, and whoever needs it reports that; a latency, for one, is in no data sheet. Vendors state
 peaks, so that times which follow from them are lower bounds. The file of the machine at hand is measured, never
 shipped: `heartlm scale hardware`.
 """

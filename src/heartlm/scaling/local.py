@@ -150,7 +150,7 @@ def _reason(ranks: Sequence[Rank], statuses: Sequence[int]) -> str | None:
     rank, status = next(((rank, status) for rank, status in bad if status > 0), bad[0])
     words = rank.log.read_text(errors="replace").strip().splitlines() if rank.log.exists() else []
     how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
-    return f"the training {how}: {words[-1] if words else 'it said nothing'}"
+    return f"the training {how}: {words[-1] if words else 'it printed nothing'}"
 
 
 def run_rank(rank: Rank) -> None:

@@ -1,7 +1,7 @@
 """What one rank was measured to do, at any batch: the starting point of every prediction.
 
     one-rank measurements of a (stage, database, window, …) ─► seconds of each part by tokens of a micro-batch
-    copies side by side                                     ─► how much computing slows down beside others
+    copies side by side                                     ─► how much computing slows down next to others
     seconds of single steps                                 ─► jitter
 
 Between measured batches seconds are interpolated. Below the smallest they follow the line through the two smallest,
@@ -106,12 +106,12 @@ class OneRank:
         return any(tokens_of(each.cell) == tokens_of(cell) for each in self.alone)
 
     def jitter(self) -> list[float]:
-        """Relative seconds of single steps, around 1; of ranks beside others, where those were measured."""
+        """Relative seconds of single steps, around 1; of ranks next to others, where those were measured."""
         counting = self.beside or self.alone
         return quantiles([step_s / typical_s(each.step_s) for each in counting for step_s in each.step_s])
 
     def slowdown(self, ranks_on_node: int, tokens: float) -> Range | None:
-        """How many times as long computing on `tokens` takes beside `ranks_on_node` - 1 others; None if nothing tells.
+        """How many times as long computing on `tokens` takes next to `ranks_on_node` - 1 others; None if nothing tells.
 
         Measured at another batch it may be too much, so not at all is the lower bound then.
         """
@@ -126,7 +126,7 @@ class OneRank:
         return Range(value, value if alike else 1.0, value)
 
     def _ratio(self, beside: Measurement) -> list[float]:
-        """Of computing beside others to computing alone, in the same repeat where that was measured."""
+        """Of computing next to others to computing alone, in the same repeat where that was measured."""
         alike = [each for each in self.alone if tokens_of(each.cell) == tokens_of(beside.cell)]
         alike = [each for each in alike if each.repeat == beside.repeat] or alike
         alone_s = [_scaled(each, each.compute_s) for each in alike]
@@ -143,7 +143,7 @@ class OneRank:
         return statistics.median(map(of, self.alone))
 
     def _backward_share(self) -> float:
-        """Of computing; two thirds, from counting operations, where nobody timed it."""
+        """Of computing; two thirds, from counting operations, where it was not timed."""
         shares = [each.backward_s / each.compute_s for each in self.alone if each.backward_s and each.compute_s]
         return statistics.median(shares) if shares else 2 / 3
 

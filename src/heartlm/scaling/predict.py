@@ -194,7 +194,7 @@ class Predictor:
         return low_s * max(0.0, 1 - spread), high_s * (1 + spread)
 
     def _spread(self, one: OneRank) -> float:
-        """Half a Student interval, as a share: one more run, beside the mean of those alone and the slowdown's."""
+        """Half a Student interval, as a share: one more run, next to the mean of those alone and the slowdown's."""
         from scipy.stats import t
 
         if not self.freedom:

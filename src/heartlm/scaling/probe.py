@@ -1,6 +1,6 @@
 """How fast the machine is now: fixed arithmetic, timed on every core that a measurement uses.
 
-A machine may be shared, so what it gave a measurement is told beside it: the probe before and after.
+A machine may be shared, so what it gave a measurement is listed with it: the probe before and after.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNUSUAL = 0.15
 """A probe that differs by more than this share from the usual one means that the machine had another speed."""
 
 ENOUGH = 8
-"""So many probes tell what is usual."""
+"""The number of probes that define the usual speed."""
 
 
 def probe(cores: Sequence[int], rounds: int = 3) -> float:
@@ -46,7 +46,7 @@ def usual_probe(measurements: Iterable[Measurement]) -> float | None:
 
 
 def unusual(measurement: Measurement, usual: float | None) -> float:
-    """By what share the machine's speed around a measurement differed from the usual one; 0 where nobody knows."""
+    """By what share the machine's speed around a measurement differed from the usual one; 0 where unknown."""
     return 0.0 if usual is None else max((abs(value / usual - 1) for value in probes_of(measurement)), default=0.0)
 
 

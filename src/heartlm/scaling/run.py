@@ -1,6 +1,6 @@
 """Running a study: cell after cell, each measured, checked and kept; what is kept is not measured again.
 
-A study that was killed goes on where it stopped, so a grid may grow: measurements of other cells do no harm.
+A study that was killed continues where it stopped, so a grid may grow: measurements of other cells do no harm.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def expected_wall_s(cell: StudyCell, done: Sequence[Measurement]) -> float:
 
 
 class _Conductor:
-    """A study that goes on: what is done, what is to be compared with, what it has cost."""
+    """A study under way: what is done, what is to be compared with, what it has cost."""
 
     def __init__(self, config: ScalingStudyConfig, folder: Path, grid: Grid, trainer: CellTrainer) -> None:
         self.config, self.folder, self.grid, self.trainer = config, folder, grid, trainer

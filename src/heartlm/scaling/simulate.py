@@ -35,7 +35,7 @@ class RankWork:
     """What one rank does in a step, if it were alone.
 
     Attributes:
-        data_s: preparing its batches, where nobody does it ahead.
+        data_s: preparing its batches, where that is not done ahead.
         forward_s: of one micro-batch.
         backward_s: of one micro-batch.
         optimizer_s: clipping and the step of the optimiser.
@@ -83,7 +83,7 @@ class Surroundings:
         nodes: a divisor of `ranks`.
         network: between them.
         slowdown: of all computing, by the other ranks of the node; 1 for none.
-        core_share: of the computing core that communication takes while it goes on, 0 to 1.
+        core_share: of the computing core that communication takes while it runs, 0 to 1.
         jitter: relative times of steps of one rank, around 1; a step is simulated for each.
         supply: None where every rank prepares its own batches.
         seed: of the order of jitter.

@@ -4,7 +4,7 @@ study.json          settings that decide the numbers
 skipped.json        cells that do not fit, with the reason
 foundations/        one hardly trained model a database, for the fine-tunings
 measurements/       one file a cell and repeat, written when it is whole
-work/               the training that goes on; what failed leaves its logs here
+work/               the training that is running; what failed leaves its logs here
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ScalingStudyConfig:
     """Settings of a study.
 
     Attributes:
-        out: the folder of the study; a study that was interrupted goes on there.
+        out: the folder of the study; a study that was interrupted continues there.
         databases: name and corpus folder of each, for example {mitdb: corpora/mitdb}.
         stages: what to train.
         windows: tokens a window.
@@ -42,7 +42,7 @@ class ScalingStudyConfig:
         repeats: measurements of each cell.
         again: how often one is taken again, at most, when the machine had not its usual speed before or after it.
         ceiling: measure, too, what independent trainings reach side by side; only on this machine.
-        copies: so many independent trainings of one rank side by side, too; on fewer GPUs they share them.
+        copies: the number of independent trainings of one rank side by side, too; on fewer GPUs they share them.
         prediction: measure, too, one rank at the batch that each of several gets, alone and side by side, so that their
             time can be predicted.
         depth: transformer blocks of the model.
@@ -132,14 +132,14 @@ class ScalingStudyConfig:
 
 
 DECIDES = ("accumulation", "batch_tokens", "compile", "depth", "device", "seed", "steps", "task", "warm_up", "width")
-"""Settings that must not change while a study goes on: its numbers would not be comparable."""
+"""Settings that must not change during a study: its numbers would not be comparable."""
 
 
 def describe(config: ScalingStudyConfig, folder: Path) -> None:
-    """Note what decides the numbers of a study, or see that a study that goes on has the same.
+    """Note what decides the numbers of a study, or see that a study that is continued has the same.
 
     Raises:
-        HeartlmError: a corpus cannot be opened, or the study was begun with other settings.
+        HeartlmError: a corpus cannot be opened, or the study was started with other settings.
     """
     from heartlm.corpus.corpus import open_corpus  # slow to import
 
@@ -149,9 +149,9 @@ def describe(config: ScalingStudyConfig, folder: Path) -> None:
     for name, value in about.items():
         if before.get(name) != value:
             raise HeartlmError(
-                f"{name}: {value} found, but {folder} was begun with {before.get(name)}: choose another --out"
+                f"{name}: {value} found, but {folder} was started with {before.get(name)}: choose another --out"
             )
     for name, value in hashes.items():
         if before["databases"].setdefault(name, value) != value:
-            raise HeartlmError(f"databases: {name} is another corpus than {folder} was begun with: choose another name")
+            raise HeartlmError(f"databases: {name} is another corpus than that of {folder}: choose another name")
     write_json(folder / "study.json", before)

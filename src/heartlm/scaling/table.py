@@ -1,7 +1,7 @@
 """The table of a study: one row a cell, with what follows from all its repeats; as CSV and as Parquet.
 
-    measurements ─► those that passed ─► by cell ─► beside the base, repeat by repeat ─► rows
-                                                 └► beside the copies (the machine's own ceiling)
+    measurements ─► those that passed ─► by cell ─► next to the base, repeat by repeat ─► rows
+                                                 └► next to the copies (the machine's own ceiling)
 
 T is the training time: the seconds of the steps that count.
 """
@@ -47,7 +47,7 @@ class CellRow:
         step_p95_s: of all steps.
         tokens_per_s: mean over repeats.
         part_s: mean seconds a step of every part; they add up to the mean step.
-        detail_s: seconds a step of what lies in parts, or beside them: forward, backward, hidden communication.
+        detail_s: seconds a step of what lies in parts, or next to them: forward, backward, hidden communication.
         peak_memory_bytes: of a rank.
         energy_j_per_mtoken: None without a counter.
         speedup: over the base; None where the base was not measured.

@@ -1,4 +1,4 @@
-"""Predicted beside measured: every cell of a study with more than one rank, from its one-rank cells alone."""
+"""Predicted next to measured: every cell of a study with more than one rank, from its one-rank cells alone."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Validation:
 
 
 def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Validation:
-    """Predict every cell with more than one rank and put what was measured beside it.
+    """Predict every cell with more than one rank and put what was measured next to it.
 
     Raises:
         HeartlmError: there is none, or one cannot be predicted.

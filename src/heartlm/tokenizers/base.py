@@ -195,7 +195,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     saved = read_json(path, dict[str, Any])
     version = saved.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise HeartlmError(f"{path}: schema version {version} found, {SCHEMA_VERSION} expected: tokenize anew")
+        raise HeartlmError(f"{path}: schema version {version} found, {SCHEMA_VERSION} expected: tokenize again")
     tensors = Path(folder) / "tensors.safetensors"
     try:
         arrays = load_file(tensors) if tensors.exists() else {}
@@ -205,7 +205,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     except HeartlmError:
         raise
     except Exception as error:
-        raise HeartlmError(f"{folder}: the tokenizer cannot be read ({error!r}): tokenize anew") from error
+        raise HeartlmError(f"{folder}: the tokenizer cannot be read ({error!r}): tokenize again") from error
     if found != expected:
-        raise HeartlmError(f"{folder}: the tokenizer does not match its content hash: it was changed, tokenize anew")
+        raise HeartlmError(f"{folder}: the tokenizer does not match its content hash: it was changed, tokenize again")
     return tokenizer

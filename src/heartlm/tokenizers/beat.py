@@ -41,9 +41,9 @@ from heartlm.tokenizers.waveform import (
 Floats = NDArray[np.float32]
 
 FIT_BEATS = 60_000
-"""About so many beats, an equal share from every lead that has them, fit the codebooks."""
+"""About this number of beats, an equal share from every lead that has them, fits the codebooks."""
 FIT_BEATS_PER_LEAD = 4_000
-"""At most so many of one lead, so that memory does not grow with the length of recordings."""
+"""The most beats of one lead, so that memory does not grow with the length of recordings."""
 
 MOST_LEVELS = 64
 """Of residual codes: each is a facet that the model predicts."""

@@ -37,7 +37,7 @@ MOST_CODES = 8192
 """Learning counts every pair of codes, which takes 4 bytes each."""
 
 FIT_LEVELS = 4_000_000
-"""About so many levels, an equal share from every lead that has them, are learnt from."""
+"""About this number of levels, an equal share from every lead that has them, is learnt from."""
 FIT_SECONDS_PER_LEAD = 3600
 """At most so long a stretch of one lead, so that memory does not grow with the length of recordings."""
 

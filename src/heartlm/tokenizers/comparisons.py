@@ -166,7 +166,7 @@ def _slow(log_rr: Doubles, causal: bool) -> Doubles:
 def _sudden_changes(log_rr: Doubles, causal: bool) -> tuple[Doubles, Doubles]:
     """The last sudden change of the rate up to each beat, and the next one after it; 0 where there is none.
 
-    A tachycardia that lasts is told by how it began and ended, which may be further away than a model looks. The causal
+    A tachycardia that lasts is known by how it began and ended, which may be further off than a model looks. The causal
     form knows of a change when the intervals after it, and those that would show a greater one, have been seen.
     """
     last, following = np.zeros(len(log_rr)), np.zeros(len(log_rr))

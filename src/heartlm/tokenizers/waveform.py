@@ -102,10 +102,10 @@ def _grid(window: BeatWindow, rate_hz: float) -> tuple[NDArray[np.float64], NDAr
 
 
 def deviations(shape: Floats, causal: bool) -> Floats:
-    """What sets each beat apart from the beat that dominates around it; float32 `[num_beats, num_points]`.
+    """The difference of each beat from the beat that dominates around it; float32 `[num_beats, num_points]`.
 
     The dominant beat is the median waveform of some 300 beats on either side or, with `causal`, of the 600 before:
-    enough that a long run of ectopic beats does not become what is usual. It is taken anew every 32 beats.
+    enough that a long run of ectopic beats does not become what is usual. It is taken again every 32 beats.
     """
     return _deviations(shape, slice(0, len(shape)), 0, len(shape), causal)
 

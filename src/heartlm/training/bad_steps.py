@@ -75,7 +75,7 @@ class BadSteps:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned; from nothing where it is empty."""
+        """Continue from what `state` returned; from nothing where it is empty."""
         self._losses = deque(state.get("losses", ()))
         self._norms = deque(state.get("norms", ()))
         self._skipped = state.get("skipped_in_a_row", 0)

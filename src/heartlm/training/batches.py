@@ -105,7 +105,7 @@ class BatchPosition:
 
 @dataclass(frozen=True)
 class HostBatch:
-    """What the host says of a batch, beside its codes.
+    """What the host says of a batch, next to its codes.
 
     Attributes:
         num_valid: valid tokens of each window that the model sees, int64 `[B]`.
@@ -167,7 +167,7 @@ class MakeBatch(ABC):
 
     @abstractmethod
     def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
-        """Draw and gather what the batch of `windows` needs beside its codes, on the host."""
+        """Draw and gather what the batch of `windows` needs next to its codes, on the host."""
 
     @abstractmethod
     def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:

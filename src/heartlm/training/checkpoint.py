@@ -62,7 +62,7 @@ class Checkpoints:
     Args:
         folder: where they are, each in a folder of its own.
         keep: how many complete ones stay.
-        asynchronous: write in the background while training goes on; one at a time.
+        asynchronous: write in the background while training continues; one at a time.
         timeout_s: after which a rank that does not come with its part counts as gone; by default half an hour.
     """
 
@@ -118,14 +118,14 @@ class Checkpoints:
         self.wait()
         complete = self._ranks.first(self.complete)
         if not complete:
-            raise HeartlmError(f"{self.folder}: no checkpoint to resume from; start the run anew")
+            raise HeartlmError(f"{self.folder}: no checkpoint to resume from; start the run again")
         for path in reversed(complete):
             damage = next(filter(None, self._ranks.all(partial(self._damage, path))), None)
             if damage is None:
                 return self._load(path, model, optimizer)
             self._ranks.first(partial(say, f"{damage}: passed over"))
             self._damaged.append(path)
-        raise HeartlmError(f"{self.folder}: none of {len(complete)} checkpoints is undamaged; start the run anew")
+        raise HeartlmError(f"{self.folder}: none of {len(complete)} checkpoints is undamaged; start the run again")
 
     def _load(self, path: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
         state = _state(model, optimizer)
@@ -136,7 +136,7 @@ class Checkpoints:
             progress = Progress(**read_json(path / _PROGRESS))
         except Exception as error:
             raise HeartlmError(
-                f"{path} does not fit this run ({_last_line(error)}); resume it with the settings it was begun with"
+                f"{path} does not fit this run ({_last_line(error)}); resume it with the settings it was started with"
             ) from error
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self._newest = asdict(progress)

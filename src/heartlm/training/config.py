@@ -94,7 +94,7 @@ class TrainingConfig:
             memory, costs about a third more arithmetic.
         prefetch: steps whose batches are prepared ahead, in a thread; by default 2 on a GPU, 0 on a CPU.
         bad_steps: what to do with a step whose loss is not finite or jumps; stop keeps the state before it.
-        spike_factor: a loss or gradient norm more than so many times the median of 50 steps is a jump; 0 judges none.
+        spike_factor: a loss or gradient norm over this many times the median of 50 steps is a jump; 0 allows all.
         log_every: steps between lines of metrics.
         validate_every: steps between validations.
         checkpoint_every: steps between checkpoints.

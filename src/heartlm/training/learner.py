@@ -35,7 +35,7 @@ class Learner:
         device: where to compute.
         precision: of matrix products.
         ranks: this process among those that train together.
-        exchange: told of the sums over ranks, and when this rank's gradients are computed and only they are left.
+        exchange: called for the sums over ranks, and when this rank's gradients are computed and only they are left.
 
     Attributes:
         model: as it was given.

@@ -3,7 +3,7 @@
     step, split, numbers ─► metrics.jsonl, always and first
                         └─► listeners, on the first rank
 
-A run never needs them: one that fails, or is not installed, is told of once and heard no more. A resumed run goes on in
+A run never needs them: one that fails, or is not installed, is logged once, then disabled. A resumed run continues in
 the same series.
 """
 
@@ -115,7 +115,7 @@ class WeightsAndBiases(Listener):
 
 
 class Listeners:
-    """Those that the settings ask for; they are begun when there is something to hear.
+    """Those that the settings ask for; they are started when there is something to hear.
 
     Args:
         config: of the run.
@@ -158,7 +158,7 @@ class Listeners:
     def _try(self, name: str, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as error:  # whatever fails in there, the training goes on
+        except Exception as error:  # whatever fails in there, the training continues
             self._heard.pop(name, None)
             reason = " ".join(str(error).split()) or type(error).__name__
-            self._say(f"{name} is dropped, the training goes on: {reason}")
+            self._say(f"{name} is dropped, the training continues: {reason}")

@@ -1,4 +1,4 @@
-"""What a run tells of itself: lines of metrics, words for its user, and the meters they are read from."""
+"""What a run reports: lines of metrics, words for its user, and the meters they are read from."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Log:
     Attributes:
         meters: of this rank.
         measured: what its steps took, where a study asked for it.
-        tells_forward: whether somebody wants the forward pass told apart.
+        tells_forward: whether the forward pass is counted apart.
     """
 
     def __init__(self, job: Job, device: torch.device, precision: torch.dtype, sums: HostAllReduce) -> None:

@@ -46,7 +46,7 @@ def train(job: Job, resume: bool) -> Progress:
     """Train until the last step, from the newest checkpoint with `resume`; where there is none yet, from the beginning.
 
     Raises:
-        HeartlmError: a bad step, nothing can be written, or a rank has gone; the last checkpoint is good.
+        HeartlmError: a bad step, nothing can be written, or a rank has exited; the last checkpoint is good.
         Stopped: a signal asked for it.
     """
     gc.collect()
@@ -207,7 +207,7 @@ class _Loop:
             self._checkpoint()
             self.checkpoints.wait()
             raise HeartlmError(
-                f"{verdict.reason}; the checkpoints before it are good; start anew with a lower learning_rate"
+                f"{verdict.reason}; the checkpoints before it are good; start again with a lower learning_rate"
             )
         if verdict.action == "skip":
             self.log.say(f"{verdict.reason}: skipped")

@@ -25,7 +25,7 @@ from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss
 
 VALIDATION_WINDOWS = 512
-"""At most so many windows, evenly spread over the validation split, make up a validation."""
+"""The most windows of a validation, evenly spread over the validation split."""
 
 
 def pretrain(config: PretrainConfig) -> Path:

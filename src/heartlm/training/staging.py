@@ -18,7 +18,7 @@ class Slot:
     """Memory for what one step sends to the device, used again and again.
 
     Attributes:
-        pinned: the device is a GPU, so sending does not wait, and the memory may not move.
+        pinned: the device is a GPU, so sending does not wait, and the memory must not move.
         kept: memory by name.
         sent: when the last sending is done.
     """
@@ -51,7 +51,7 @@ class Slot:
 
 
 class Pool:
-    """Arrays that are used again once nobody holds them: fresh memory costs more than what is written to it."""
+    """Arrays that are used again once they are free: fresh memory costs more than what is written to it."""
 
     def __init__(self) -> None:
         self._kept: list[NDArray[np.int64]] = []

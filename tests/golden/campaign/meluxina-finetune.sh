@@ -45,7 +45,7 @@ step=
 asked=
 cancelled=
 # Asked to stop, 120 s before the time limit, runs save checkpoints; then this task
-# queues again and they go on. What failed was tried again and is noted: what needs it finds out.
+# queues again and they continue. What failed was tried again and is noted: what needs it finds out.
 trap 'asked=yes; kill -USR1 "$step" || true' USR1
 trap 'asked=yes cancelled=yes' TERM
 srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" "${launcher[@]}" "${command[@]}" &

@@ -34,7 +34,7 @@ command=(
 )
 run_folder=runs/foundation
 if grep -qs '"finished": null' "$run_folder/run.json"; then
-    echo "$run_folder was begun and is not finished: going on with it"
+    echo "$run_folder was started and is not finished: it continues"
     command=("${command[0]}" "--resume=$run_folder")
 fi
 
@@ -51,7 +51,7 @@ step=
 asked=
 cancelled=
 # Asked to stop, 22 s before the time limit, ranks save a checkpoint and end with status 143; then
-# this job queues again and goes on where it was. Cancelled, it does not.
+# this job queues again and continues where it was. Cancelled, it does not.
 trap 'asked=yes; kill -USR1 "$step" || true' USR1
 trap 'asked=yes cancelled=yes' TERM
 srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-per-task="$cpus" --cpu-bind=cores \

@@ -19,7 +19,7 @@ command=(
 )
 run_folder=runs/foundation
 if grep -qs '"finished": null' "$run_folder/run.json"; then
-    echo "$run_folder was begun and is not finished: going on with it"
+    echo "$run_folder was started and is not finished: it continues"
     command=("${command[0]}" "--resume=$run_folder")
 fi
 
@@ -33,7 +33,7 @@ launcher=(
 
 step=
 asked=
-# Asked to stop, ranks save a checkpoint and end with status 143; the same command goes on.
+# Asked to stop, ranks save a checkpoint and end with 143; the same command continues.
 trap 'asked=yes; kill -USR1 "$step" || true' USR1 INT TERM
 "${launcher[@]}" "${command[@]}" &
 step=$!

@@ -1,4 +1,4 @@
-"""How far the result of an experiment is, by what lies in its place, and the command that goes on from there.
+"""How far the result of an experiment is, by what lies in its place, and the command that continues from there.
 
 The result itself decides, not a note about it: a run is done when its `run.json` says so, an evaluation when its scores
 are there, a corpus when its manifest is. What was made with other settings is never taken for done.
@@ -46,7 +46,7 @@ def progress_of(experiment: Experiment, folder: Path) -> Progress:
 
 
 def result_file(experiment: Experiment, folder: Path) -> Path:
-    """The file that is there when `experiment` is done, or, of a training run, has begun."""
+    """The file that is there when `experiment` is done, or, of a training run, has started."""
     names = {"evaluate": "scores.json", "tokenize": "manifest.json"}
     return folder / experiment.result / names.get(experiment.run.command, "run.json")
 
@@ -65,7 +65,7 @@ def resuming(experiment: Experiment) -> RunFile:
 
 
 def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:
-    """Steps done and all steps of a training run; None where it has not begun."""
+    """Steps done and all steps of a training run; None where it has not started."""
     if experiment.run.command not in TRAININGS or not (note := result_file(experiment, folder)).is_file():
         return None
     about = read_json(note, RunAbout)
@@ -137,7 +137,7 @@ def _check_command(experiment: Experiment, folder: Path, note: Path) -> None:
     wanted = ["heartlm", *experiment.run.argv()]
     if _meaning(made_by, folder) != _meaning(wanted, folder):
         raise HeartlmError(
-            f"{experiment.name}: {note.parent} was made by  {shlex.join(made_by) or 'nobody knows what'}  and not by  "
+            f"{experiment.name}: {note.parent} was made by  {shlex.join(made_by) or 'an unknown command'}  and not by  "
             f"{shlex.join(wanted)}: remove it, or give the experiment another name"
         )
 

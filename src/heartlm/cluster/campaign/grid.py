@@ -49,7 +49,7 @@ def drafts_of_stages(grid: Mapping[str, Any], stages: Mapping[str, Any]) -> list
     """The experiments of all stages, in their order.
 
     Raises:
-        HeartlmError: an axis without values or that nobody mentions, a mention of something unknown.
+        HeartlmError: an axis without values or that is not mentioned, a mention of something unknown.
     """
     _check_axes(grid)
     done: dict[str, list[ExperimentDraft]] = {}

@@ -1,11 +1,11 @@
 """A campaign on the cores of this machine, some experiments at a time, each on cores of its own.
 
-    waiting ─► begun when all it needs is done and cores are free ─► done
+    waiting ─► started when all it needs is done and cores are free ─► done
                   ▲                                              └─► failed: tried once more, then given up
                   └──────────────────────────────────────────────────┘        and what needs it is not run
 
-Killed and begun again, a campaign goes on: what is done is left alone, interrupted runs are resumed. Processes end when
-this one does, and none is begun twice: the log of an attempt stays locked while any of its processes lives.
+Killed and started again, a campaign continues: what is done is kept, interrupted runs are resumed. Processes end when
+this one does, and none is started twice: the log of an attempt stays locked while any of its processes lives.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from heartlm.parent import end_with_parent
 TRIES = 2
 POLL_S = 0.05
 ORPHANS_END_S = 60.0
-"""How long a campaign that was killed and begun again waits for what it had begun to end."""
+"""How long a campaign that was killed and started again waits for what it had started to end."""
 
 
 class CampaignStopped(Exception):  # noqa: N818
@@ -58,7 +58,7 @@ class LocalRunner:
         campaign: whose experiments.
         parallel: how many run at a time.
         cores: of this machine, shared among them.
-        say: told of everything that happens, a line each.
+        say: called with a line for everything that happens.
         only: names of the experiments to run; None for all.
     """
 
@@ -95,7 +95,7 @@ class LocalRunner:
                 self._end_finished()
             self._stop_running()
         if self.stop_asked:
-            raise CampaignStopped("stopped; the same command goes on from here")
+            raise CampaignStopped("stopped; the same command continues from here")
 
     # --- what begins ------------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ def _start(
 
 
 def command_line(experiment: Experiment, words: Sequence[str], num_cores: int, num_devices: int) -> list[str]:
-    """The program that does `words`, on the ranks of one node of the experiment, if there are so many devices or cores.
+    """The program that does `words`, on the ranks of one node of the experiment, if there are enough devices or cores.
 
     How many train together changes nothing but the time.
     """

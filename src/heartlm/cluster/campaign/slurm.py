@@ -66,7 +66,7 @@ def script_of(
         campaign: where attempts are noted.
         profile: of the site.
         python: the interpreter that has heartlm.
-        at_most: so many tasks run at a time.
+        at_most: the most tasks that run at a time.
     """
     topology = array.topology
     title = f"# Campaign {campaign.name}, {array.experiments[0].stage}: {topology.words} each, profile {profile.name}."
@@ -114,7 +114,7 @@ def _body_shared(
         "asked=",
         "cancelled=",
         f"# Asked to stop, {lead_s(topology, profile)} s before the time limit, runs save checkpoints; then this task",
-        "# queues again and they go on. What failed was tried again and is noted: what needs it finds out.",
+        "# queues again and they continue. What failed was tried again and is noted: what needs it finds out.",
         "trap 'asked=yes; kill -USR1 \"$step\" || true' USR1",
         "trap 'asked=yes cancelled=yes' TERM",
         f"{start.removeprefix('exec ')} &",
@@ -191,8 +191,8 @@ def submit_campaign(
         campaign: whose experiments.
         profile: of the site.
         python: the interpreter that has heartlm.
-        at_most: so many tasks of an array run at a time.
-        say: told of every array.
+        at_most: the most tasks of an array that run at a time.
+        say: called with a line for every array.
 
     Raises:
         HeartlmError: there is no SLURM, or it refuses (what was submitted is cancelled then); some of the campaign is

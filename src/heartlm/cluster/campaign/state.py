@@ -128,8 +128,8 @@ class ExperimentState:
         name: of the experiment.
         stage: of the experiment.
         state: what it is doing.
-        attempts: how often it was begun.
-        step: optimiser steps done, of a training run that has begun.
+        attempts: how often it was started.
+        step: optimiser steps done, of a training run that has started.
         steps: all its steps.
         seconds: of the last attempt.
         note: what is worth saying: why it failed, what it waits for.
@@ -196,7 +196,7 @@ def _state(
     if queued is not None:
         return ("running" if queued == "RUNNING" else "queued"), ""
     if last is not None and last.status is None:
-        return "interrupted", "killed; run the campaign again to go on"
+        return "interrupted", "killed; run the campaign again to continue"
     if last is not None and last.status not in STOPPED:
         return "failed", failure(last)
     if broken:
@@ -205,7 +205,7 @@ def _state(
             f"needs {broken[0]}, which {'failed' if others[broken[0]].state == 'failed' else 'did not run'}",
         )
     if last is not None:
-        return "interrupted", "stopped; run the campaign again to go on"
+        return "interrupted", "stopped; run the campaign again to continue"
     missing = [need for need in experiment.needs if others[need].state != "done"]
     return "waiting", f"for {', '.join(missing)}" if missing else ""
 

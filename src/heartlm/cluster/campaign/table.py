@@ -20,7 +20,7 @@ STYLES: dict[State, str] = {
     "not run": "red",
 }
 MOST_ROWS = 40
-"""Of more experiments than so many only those are shown of which there is something to say."""
+"""Of more experiments than this only those that failed, run or wait are shown."""
 
 
 def view(rows: Sequence[ExperimentState]) -> RenderableType:

@@ -62,7 +62,7 @@ def check_binding(context: Context) -> Section:
         return Section(lines, facts)
     because = f"{len(cores)} unpinned processes shared cores, and were {gain:.2f}x slower together than pinned ones"
     how = f"taskset -c {cores[0]} heartlm …   taskset -c {cores[1]} heartlm …   (ranks of torchrun are pinned anyway)"
-    return Section(lines, facts, [Advice("pin runs that go on side by side", how, gain, because)])
+    return Section(lines, facts, [Advice("pin runs that are side by side", how, gain, because)])
 
 
 def _cores(context: Context) -> list[int]:

@@ -149,7 +149,7 @@ def check_devices(context: Context) -> Section:
 
 
 def gpu(nvml: Any, handle: Any) -> dict[str, Any]:
-    """What `nvml` tells of one GPU; what it does not tell is None."""
+    """What `nvml` reports of one GPU; what it does not report is None."""
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     limit_mw = _asked(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     return {
@@ -219,7 +219,7 @@ SYS = Path("/sys")
 
 
 def check_interconnect(context: Context) -> Section:
-    """List the links between nodes, and between GPUs as NVML told them."""
+    """List the links between nodes, and between GPUs as reported by NVML."""
     ports, interfaces = infiniband_ports(SYS), network_interfaces(SYS)
     lines = [f"InfiniBand {port['port']}: {port['state']}, {port['rate']}" for port in ports]
     lines = lines or ["no InfiniBand: ranks of several nodes would meet over the network interfaces"]

@@ -135,7 +135,7 @@ def check_allocation(context: Context) -> Section:
 
 
 def allocation(environment: Mapping[str, str], usable_cores: int) -> Section:
-    """What `environment` says, beside the cores that this process may really use."""
+    """What `environment` says, and the cores that this process may really use."""
     slurm = {name: environment[name] for name in SLURM_NAMES if name in environment}
     ranks = {name: environment[name] for name in RANK_NAMES if name in environment}
     facts: dict[str, Any] = {"slurm": slurm, "ranks": ranks}

@@ -72,7 +72,7 @@ def _fitting(facts: dict[str, Any]) -> str:
 
 
 def reading_advice(facts: dict[str, Any], step_s: float, num_windows: int) -> list[Advice]:
-    """What helps where the corpus does not fit into memory, beside steps that take `step_s` when nothing is read.
+    """What helps where the corpus does not fit into memory, next to steps that take `step_s` when nothing is read.
 
     Args:
         facts: of `check_storage`.

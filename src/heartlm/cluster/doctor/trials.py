@@ -79,7 +79,7 @@ def check_trials(context: Context) -> Section:
 
 
 def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]:
-    """What is worth trying on this machine, beside `num_threads` threads of one process."""
+    """What is worth trying on this machine, next to `num_threads` threads of one process."""
     cores = int(context.fact("processors", "usable_cores", 1))
     places = num_gpus or max(1, min(8, cores))
     ranks = 1 << (places.bit_length() - 1)  # a power of two, which divides the batch

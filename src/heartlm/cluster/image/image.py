@@ -149,7 +149,7 @@ def test_in_chroot(checkout: Path, root: Path, suite: str = "stable") -> None:
     for name in ("/etc/resolv.conf", "/etc/pip.conf"):
         if Path(name).is_file():
             shutil.copy(name, root / name.lstrip("/"))
-    if OWN_CERTIFICATES.is_dir():  # what this machine trusts beside the usual, its own mirror of packages perhaps
+    if OWN_CERTIFICATES.is_dir():  # what this machine trusts besides the usual, its own mirror of packages perhaps
         shutil.copytree(OWN_CERTIFICATES, root / OWN_CERTIFICATES.relative_to("/"), dirs_exist_ok=True)
     variables = {
         "HEARTLM_PREFIX": "/opt/heartlm/python",
@@ -163,7 +163,7 @@ def test_in_chroot(checkout: Path, root: Path, suite: str = "stable") -> None:
 
 
 def _run(words: Sequence[str], variables: Mapping[str, str], what: str) -> None:
-    """Run a program, what it says going where ours goes.
+    """Run a program, with its output where ours goes.
 
     Raises:
         HeartlmError: it failed.

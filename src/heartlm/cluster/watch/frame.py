@@ -94,7 +94,7 @@ def _parts(run: WatchedRun) -> RenderableType | None:
 
 
 def _used(used: Usage) -> str:
-    busy = "use not told" if used.busy is None else f"{used.busy:4.0%} busy"
+    busy = "use unknown" if used.busy is None else f"{used.busy:4.0%} busy"
     memory = f"memory {used.memory_used_bytes / 2**30:.1f} of {used.memory_bytes / 2**30:.1f} GiB"
     return f"{busy}   {memory}" + (f"   {used.power_w:.0f} W" if used.power_w is not None else "")
 

@@ -31,7 +31,7 @@ class Usage:
 
 
 class Machine:
-    """Asked again and again; what CPUs did is told from one time to the next.
+    """Asked again and again; what CPUs did is the difference of two readings.
 
     Args:
         proc: where Linux tells.

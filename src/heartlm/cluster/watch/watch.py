@@ -1,4 +1,4 @@
-"""What a run folder tells while the run goes on: its settings, and lines of metrics as they come.
+"""What a run folder tells while the run trains: its settings, and lines of metrics as they come.
 
 The run writes, this reads, neither waits for the other: a last line that is not whole yet is read the next time.
 """
@@ -73,7 +73,7 @@ class WatchedRun:
 
     @property
     def step(self) -> int:
-        """The last step that a line tells of."""
+        """The last step of a line."""
         return max((int(lines[-1]["step"]) for lines in (self.train, self.validation) if lines), default=0)
 
     @property
@@ -89,7 +89,7 @@ class WatchedRun:
         """Seconds to the last step at the latest rate, validations and checkpoints included; NaN where unknown."""
         recent = [line for line in self.train[-NUM_RECENT:] if "elapsed_s" in line]
         for place in range(len(recent) - 1, 0, -1):
-            if recent[place]["elapsed_s"] < recent[place - 1]["elapsed_s"]:  # the clock of a resumed run starts anew
+            if recent[place]["elapsed_s"] < recent[place - 1]["elapsed_s"]:  # the clock of a resumed run starts again
                 recent = recent[place:]
                 break
         left = self.steps - self.step

@@ -1,6 +1,6 @@
 """CSV and NumPy files: samples without a header of their own.
 
-What they cannot say stands beside them in a `.json` of the same name: `rate_hz`, `units` (one for all leads, or a list;
+What they cannot say is in a `.json` of the same name: `rate_hz`, `units` (one for all leads, or a list;
 `"mV"` where not given) and, for NumPy, `lead_names`. A CSV file names its leads in its first row; where that has a
 column `time`, in seconds, the rate follows from it and the `.json` can be left out.
 """

@@ -88,7 +88,7 @@ def find_records(folder: Path) -> dict[str, RecordFiles]:
     found = list(_listed(listed) if is_there(listed) else _lying_there(folder))
     if not found:
         raise HeartlmError(
-            f"{folder}: no recordings found; expected WFDB headers (.hea), .edf, .csv or .npy with a .json beside, or "
+            f"{folder}: no recordings found; expected WFDB headers (.hea), .edf, .csv or .npy and a .json, or "
             "annotation files (.atr, .qrs)"
         )
     names = [files.stem.name for files in found]

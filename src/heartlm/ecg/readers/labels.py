@@ -1,6 +1,6 @@
 """From an annotation file to heartbeats and rhythm spans.
 
-Beats are the annotations whose code marks a heartbeat. Rhythms are told by changes: an annotation `+` with the text
+Beats are the annotations whose code marks a heartbeat. Rhythms are given by changes: an annotation `+` with the text
 `(NAME` opens a span that lasts until the next one, or to the end of the recording. Where a database brackets
 ventricular fibrillation by `[` and `]` instead, these open and close spans too.
 """

@@ -211,7 +211,7 @@ class Heart:
 def rr_variability(patient: Patient, num: int, rate_hz: float, rng: Generator) -> NDArray[np.float64]:
     """Deviation of the sinus RR interval from its mean, in seconds; `[num]`.
 
-    Two Gaussian spectral peaks, at 0.1 Hz and at the breathing rate, as in McSharry et al. 2003, and beside them a slow
+    Two Gaussian spectral peaks, at 0.1 Hz and at the breathing rate, as in McSharry et al. 2003, and a slow
     drift (activity, sleep) of the same size.
     """
     low = peaked_process(rng, num, rate_hz, _LF_HZ, 0.01)

@@ -34,7 +34,7 @@ def _enter(heart: Heart, rhythm: str, until: float) -> None:
 
 
 def _episodes(patient: Patient, duration_s: float, rng: Generator) -> list[tuple[float, float, str]]:
-    """Draw (start, stop, rhythm) of the episodes, apart from each other; a profile's first kind has precedence."""
+    """Draw (start, stop, rhythm) of the episodes, without overlap; a profile's first kind has precedence."""
     apart: list[tuple[float, float, str]] = []
     for kind in PROFILES[patient.profile].episodes:
         start = rng.uniform(0.08, 0.6) * duration_s
@@ -108,7 +108,7 @@ def _supraventricular_tachycardia(heart: Heart, until: float) -> None:
 
 
 def _ventricular_tachycardia(heart: Heart, until: float) -> None:
-    """A ventricular focus takes over; the atria go on at their own rate."""
+    """A ventricular focus takes over; the atria continue at their own rate."""
     patient, rng = heart.patient, heart.rng
     focus = heart.focus()
     until = max(until, heart.last + 4 * patient.vt_rr_s)

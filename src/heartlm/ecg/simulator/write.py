@@ -28,7 +28,7 @@ VERSION = "1.0.0"
 def simulate_database(folder: Path, config: SimulationConfig) -> None:
     """Write a simulated database to `folder`, whole or not at all; an earlier one there is replaced.
 
-    Each recording becomes `.hea`, `.dat` (format 212) and `.atr`; beside them `RECORDS`, `SHA256SUMS.txt` and
+    Each recording becomes `.hea`, `.dat` (format 212) and `.atr`; next to them `RECORDS`, `SHA256SUMS.txt` and
     `database.json`, which holds patients and splits.
 
     Raises:

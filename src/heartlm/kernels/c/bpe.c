@@ -6,7 +6,7 @@
 
 /* Replace each `left` followed by `right` in `symbols` `[num_symbols]` by `merged`, from the first on and in place.
  * For each of them write what then stands before it, and what stands behind it before anything further is replaced, to
- * `before` and `after`, `[num_symbols / 2]` each. Return how many there were: so many symbols fewer are left. */
+ * `before` and `after`, `[num_symbols / 2]` each. Return how many there were: the number of symbols falls by it. */
 int64_t HEARTLM(bpe_merge_pair)(uint16_t *symbols, int64_t num_symbols, int32_t left, int32_t right, int32_t merged,
                                 uint16_t *before, uint16_t *after) {
     int64_t found = 0, to = 0, from = 0;

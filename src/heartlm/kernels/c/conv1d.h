@@ -56,7 +56,7 @@ static inline int64_t quotient_up(int64_t a, int64_t b) { return (a + b - 1) / b
 /* `size` in whole cache lines of floats. */
 static inline int64_t in_lines(int64_t size) { return quotient_up(size, 16) * 16; }
 
-/* How many of `threads` are worth waking for so many multiply-adds in so many `units` that can be shared out. */
+/* How many of `threads` are worth waking for these multiply-adds in `units` that can be shared out. */
 static inline int64_t threads_for(double multiply_adds, int64_t units, int64_t threads) {
     threads = smaller(threads, units);
     return greater(1, smaller(threads, (int64_t)(multiply_adds / LEAST_WORK)));

@@ -192,7 +192,7 @@ static unit unit_of(const correlation *what, const plan *plan, int64_t number, i
     return made;
 }
 
-/* The values of so many tiles of a row; some more are written, up to a whole vector. */
+/* The values of the given tiles of a row; some more are written, up to a whole vector. */
 ALWAYS void evaluate_row(const float *from, int64_t tiles, float *to, int64_t point, int num_points) {
     vfloat places[MOST_POINTS];
     load_dealt(from, places);

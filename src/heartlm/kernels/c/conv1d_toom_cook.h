@@ -17,7 +17,7 @@
 
 static const double points[MOST_POINTS - 1] = {0, 1, -1, 2, -2, 0.5, -0.5};
 
-/* The fewest points for so many taps; eight where they spare a chunk of one tap. */
+/* The fewest points for a number of taps; eight where they spare a chunk of one tap. */
 static inline int64_t points_for(int64_t num_taps) { return num_taps <= 3 ? 6 : num_taps % 4 == 1 ? 8 : 7; }
 
 /* Taps that a chunk can have. */

@@ -19,17 +19,17 @@ struct plan {
     int64_t smooth_taps;
     int64_t fine_taps;   /* of the even filter at the full rate */
     int64_t reach;       /* the peak is at most so far from the candidate */
-    int64_t refractory;  /* a candidate is the highest within so many places on either side */
-    int64_t window;      /* the level is taken from windows of so many places */
+    int64_t refractory;  /* a candidate is the highest within this number of places on either side */
+    int64_t window;      /* the level is taken from windows of this length */
     int64_t looks_ahead; /* 1: one of the windows comes after the candidate, 0: both come before */
     int64_t apart;       /* those before are so far apart */
     int64_t warm_up;     /* places that come before the first decision */
-    int64_t shape;       /* the shape of a beat is what so many places on either side show */
+    int64_t shape;       /* the shape of a beat is taken from this number of places on either side */
     double threshold;    /* of height over level */
     double search_gap;   /* over the mean RR interval, from which on a lower candidate will do */
     double search_threshold;
     double floor;        /* the level is at least so much of the mean height of the beats, */
-    double decay;        /* which sinks to a half in so many places without a beat */
+    double decay;        /* which sinks to a half in this number of places without a beat */
     double height_weight;
     double rr_weight;
     double rr_start;     /* the mean RR interval before there is one, in places */

@@ -27,7 +27,7 @@ typedef struct {
     float *padded; /* scratch for the longest stretch, its neighbours and LANES more */
 } Lead;
 
-/* Smoothed samples `first` to `first + count`; beyond the ends of the lead its first and last samples go on. */
+/* Smoothed samples `first` to `first + count`; beyond the ends of the lead its first and last samples continue. */
 static inline void smooth_stretch(const Lead *lead, int64_t first, int64_t count, float *to) {
     int64_t begin = first - lead->num_weights / 2, length = count + lead->num_weights - 1 + LANES;
     const float *from = lead->signal + begin;

@@ -5,9 +5,9 @@
  *   odd     slot of rank 0 | slot of rank 1 | …      numbers of rounds 1, 3, …
  *
  * A rank copies its numbers to its slot, sums its part of all slots into the first, and copies the whole sum back. Two
- * ranks, and any number of ranks with few numbers, each add up everything instead: nobody then waits for another to come
+ * ranks, and any number of ranks with few numbers, each add up everything instead: no rank then waits for another to come
  * and do its part, only for its numbers. Who begins round k + 2 in the slots of round k has seen everyone in round k + 1,
- * so nobody reads them any more. The order of a sum is that of the ranks, so all have the same bits. */
+ * so they are not read any more. The order of a sum is that of the ranks, so all have the same bits. */
 #include "kernel.h"
 
 #include <stdatomic.h>
@@ -94,7 +94,7 @@ static int64_t part(int64_t num_bytes, int64_t rank, int64_t num_ranks) {
     return begin < num_bytes ? begin : num_bytes;
 }
 
-/* Go on with round `round`, from 1, at `stage`, 0 at first; return the stage that waits for another rank after
+/* Continue with round `round`, from 1, at `stage`, 0 at first; return the stage that waits for another rank after
  * `patience_ns`, to be called again with, or 3 when `data`, numbers of that `kind`, holds the sum. */
 int64_t HEARTLM(shared_sum)(char *memory, int64_t slot_bytes, int64_t num_ranks, int64_t rank, int64_t round,
                             int64_t stage, void *data, int64_t num_bytes, int64_t kind, int64_t patience_ns) {

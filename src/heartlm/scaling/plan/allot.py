@@ -4,7 +4,7 @@
     … for every such time ─► the best ─► wider or narrower for those that end last, as long as it helps
 
 Two phases, as in Turek, Wolf & Yu (1992) and Ludwig & Tiwari (1994): choose widths, then place. An experiment on more
-GPUs ends sooner and costs more GPU-hours, so many experiments want few GPUs each, few want many, and the last ones of
+GPUs ends sooner and costs more GPU-hours, many experiments want few GPUs each, few want many, and the last ones of
 a campaign want more than the first. Up to `EXACT_JOBS` experiments are searched through completely (`exact`).
 """
 

@@ -285,7 +285,7 @@ def _entry(experiment: Experiment, placed: Placed, cluster: Cluster, unit_s: flo
 
 
 def planned_topology(topology: Topology, num_gpus: int, cluster: Cluster) -> Topology:
-    """The topology for so many GPUs, or CPU ranks where the experiment has no GPU, with as many CPUs for each."""
+    """The topology for a number of GPUs, or CPU ranks where the experiment has no GPU, with as many CPUs for each."""
     nodes = max(1, num_gpus // cluster.gpus_per_node)
     ranks = num_gpus // nodes
     gpus = ranks if topology.gpus_per_node else 0

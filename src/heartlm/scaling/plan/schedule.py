@@ -41,7 +41,7 @@ class Cluster:
         return self.nodes * self.gpus_per_node
 
     def fits(self, gpus: int) -> bool:
-        """Whether an experiment may have so many: within a node, or whole nodes."""
+        """Whether an experiment may have this number: within a node, or whole nodes."""
         return gpus <= self.gpus_per_node or (gpus % self.gpus_per_node == 0 and gpus <= self.num_gpus)
 
 
@@ -103,7 +103,7 @@ class _Room:
         self.free = [list(range(self.cluster.gpus_per_node)) for _ in range(self.cluster.nodes)]
 
     def take(self, gpus: int) -> tuple[tuple[int, int], ...] | None:
-        """Take so many where they fit most tightly; None where they fit nowhere."""
+        """Take this number where they fit most tightly; None where they fit nowhere."""
         per_node = self.cluster.gpus_per_node
         if gpus > per_node:
             whole = [node for node, free in enumerate(self.free) if len(free) == per_node][: gpus // per_node]
