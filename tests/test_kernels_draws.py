@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.kernels.draws import (
+    HiddenSpans,
     Rows,
-    Spans,
     Stream,
     draw_windows,
     draw_windows_reference,
@@ -57,7 +57,7 @@ def test_streams_steps_and_seeds_are_independent() -> None:
 @every_variant
 @pure
 @given(
-    spans=st.builds(Spans, st.floats(0.01, 0.99), st.integers(1, 40)),
+    spans=st.builds(HiddenSpans, st.floats(0.01, 0.99), st.integers(1, 40)),
     stream=streams,
     lengths=st.lists(st.integers(1, 70), min_size=1, max_size=9),
     width=st.integers(1, 70),
@@ -65,7 +65,7 @@ def test_streams_steps_and_seeds_are_independent() -> None:
     after=st.integers(0, 5),
 )
 def test_hiding_a_part_of_a_batch_is_part_of_hiding_it(
-    variant: str, spans: Spans, stream: Stream, lengths: list[int], width: int, before: int, after: int
+    variant: str, spans: HiddenSpans, stream: Stream, lengths: list[int], width: int, before: int, after: int
 ) -> None:
     length = np.minimum(lengths, width)
     of = before + len(length) + after

@@ -34,7 +34,7 @@ from heartlm.training.objectives import FacetLoss, LabelLoss
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 from tests.synthetic_corpus import SIZES, every_window, job, small_model, synthetic_corpus
 
-STEPS, STOP_AFTER = 200, 90
+STEPS, STOP_AFTER = 100, 45
 SAME = 1e-5
 """Losses of different layouts differ by rounding alone; relative, over all steps."""
 
@@ -61,7 +61,7 @@ def this() -> Ranks:
 def train_as_rank(folder: str, settings: dict[str, Any], dropout: float, stop: bool, resume: bool) -> None:
     """Pretrain the small model. One recording is shorter than a window, so ranks hold different numbers of tokens."""
     corpus = synthetic_corpus((400, 300, 7, 7))
-    often = {"log_every": 1, "validate_every": 100, "checkpoint_every": 150}
+    often = {"log_every": 1, "validate_every": 50, "checkpoint_every": 75}
     shape = {"window": 16, "batch_size": 8, "steps": STEPS, "learning_rate": 2e-3, "warmup_steps": 20}
     config = TrainingConfig(**{**shape, **often, "device": "cpu", **settings})
     before_last = config.accumulation * (STOP_AFTER - 1)

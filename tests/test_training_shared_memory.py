@@ -72,7 +72,7 @@ def lose_as_rank() -> None:
     add_up(torch.ones(3))
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(RankGone, match=r"^rank 1 has gone$") as raised:
+    with pytest.raises(RankGone, match=r"^rank 1 has exited$") as raised:
         add_up(torch.ones(3))
     assert is_peer_failure(raised.value)
 

@@ -63,7 +63,7 @@ def draws_below(share: float, stream: Stream, first: int, num: int, variant: str
 
 
 @dataclass(frozen=True)
-class Spans:
+class HiddenSpans:
     """Runs of tokens to hide.
 
     Attributes:
@@ -81,7 +81,7 @@ class Spans:
 
 
 def hide_spans(
-    spans: Spans,
+    spans: HiddenSpans,
     stream: Stream,
     length: NDArray[np.int64],
     width: int,
@@ -119,7 +119,7 @@ def hide_spans(
 
 
 def hide_spans_reference(
-    spans: Spans, stream: Stream, length: NDArray[np.int64], width: int, first_window: int, batch_size: int
+    spans: HiddenSpans, stream: Stream, length: NDArray[np.int64], width: int, first_window: int, batch_size: int
 ) -> NDArray[np.bool_]:
     """Which are hidden, in NumPy."""
     shape = len(length), width

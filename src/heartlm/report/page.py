@@ -17,7 +17,7 @@ from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
 from heartlm.report.numbers import Score, count, decimal
 from heartlm.report.scores import BY_WINDOW, MODEL, block_of, method_scores, missing_baselines, score_rows
-from heartlm.runs.reading import RunFolder, ScoreSet, is_number, read_run_folder
+from heartlm.runs.reading import RunResults, WrittenScores, is_number, read_run_folder
 
 REPORT_NAME = "report.html"
 
@@ -65,7 +65,7 @@ def _environment() -> Any:
     )
 
 
-def context(folder: RunFolder) -> dict[str, Any]:
+def context(folder: RunResults) -> dict[str, Any]:
     """Return all that the template shows, arranged and written out."""
     newest = folder.score_sets[0] if folder.score_sets else None
     return {
@@ -91,7 +91,7 @@ def context(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def commands(folder: RunFolder) -> list[str]:
+def commands(folder: RunResults) -> list[str]:
     """Return the commands that lead from recordings to this page, each once, in order."""
     lines = [corpus["command"] for corpus in data_tables.corpora_of(folder)]
     lines += [run.run.get("command") for run in folder.lineage()]
@@ -99,12 +99,12 @@ def commands(folder: RunFolder) -> list[str]:
     return list(dict.fromkeys([str(line) for line in lines if line] + [f"heartlm report {folder.path}"]))
 
 
-def _banner(folder: RunFolder) -> str | None:
+def _banner(folder: RunResults) -> str | None:
     strips = [strip for each in folder.score_sets for strip in each.strips]
     return svg_strip.banner(strips[0].get("signal_mv") or [], strips[0].get("rate_hz") or 0) if strips else None
 
 
-def _score_set(score_set: ScoreSet) -> dict[str, Any]:
+def _score_set(score_set: WrittenScores) -> dict[str, Any]:
     scores = score_set.scores
     block, methods, is_beats = block_of(scores), method_scores(scores), scores.get("task") not in BY_WINDOW
     return {

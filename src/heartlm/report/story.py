@@ -8,7 +8,7 @@ from typing import Any
 
 from heartlm.report.numbers import Score, count, decimal, duration, short
 from heartlm.report.scores import BY_WINDOW, MEASURES, MODEL, block_of, class_score, score_rows
-from heartlm.runs.reading import RunFolder, ScoreSet, is_number
+from heartlm.runs.reading import RunResults, WrittenScores, is_number
 
 TITLES = {
     ("pretrain", None): "A heart language model, pretrained",
@@ -30,12 +30,12 @@ class Card:
     score: Score | None = None
 
 
-def title(folder: RunFolder) -> str:
+def title(folder: RunResults) -> str:
     """Return the page's heading."""
     return TITLES.get((str(folder.run.get("kind")), folder.run.get("task")), "A heart language model")
 
 
-def sentences(folder: RunFolder) -> Iterator[str]:
+def sentences(folder: RunResults) -> Iterator[str]:
     """Yield the sentences of the lead: size, pretraining, fine-tuning, scoring."""
     size = folder.run.get("num_parameters")
     yield f"A transformer with {short(size)} parameters." if is_number(size) else "A transformer."
@@ -47,7 +47,7 @@ def sentences(folder: RunFolder) -> Iterator[str]:
         yield _scoring_sentence(folder.score_sets[0].scores)
 
 
-def _training_sentence(folder: RunFolder) -> str:
+def _training_sentence(folder: RunResults) -> str:
     run, source = folder.run, _databases(folder.corpora)
     how = OBJECTIVES.get(str(run.get("objective")), "")
     aim = f"to label {run.get('task') or 'tokens'}"
@@ -81,7 +81,7 @@ def corpus_name(scores: Mapping[str, Any]) -> str:
     return str(scores.get("on") or "a corpus").rstrip("/").rsplit("/", 1)[-1]
 
 
-def score_cards(score_set: ScoreSet) -> list[Card]:
+def score_cards(score_set: WrittenScores) -> list[Card]:
     """Return the key scores, each next to its best baseline."""
     scores, block = score_set.scores, block_of(score_set.scores)
     rows = score_rows(scores)
@@ -114,7 +114,7 @@ def _score_card(name: str, row: Mapping[str, Score]) -> Card:
     return Card(name, own.text, own.interval, note, own)
 
 
-def training_cards(folder: RunFolder) -> list[Card]:
+def training_cards(folder: RunResults) -> list[Card]:
     """Return key numbers of a run without scores: what the metrics say."""
     steps, losses = folder.curve("validation", "loss")
     _, macro_f1 = folder.curve("validation", "macro_f1")
@@ -135,7 +135,7 @@ def training_cards(folder: RunFolder) -> list[Card]:
     return cards
 
 
-def next_step(folder: RunFolder) -> str | None:
+def next_step(folder: RunResults) -> str | None:
     """Return the command that makes what the head of this page still lacks, or None."""
     if folder.score_sets:
         return None

@@ -9,12 +9,12 @@ from typing import Any
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.report.line_chart import Series, line_chart
 from heartlm.report.numbers import count, decimal, duration, significant
-from heartlm.runs.reading import RunFolder, is_number
+from heartlm.runs.reading import RunResults, is_number
 
 KINDS = {"pretrain": "Pretraining", "finetune": "Fine-tuning"}
 
 
-def training_figures(folder: RunFolder) -> list[dict[str, Any]]:
+def training_figures(folder: RunResults) -> list[dict[str, Any]]:
     """Return drawings with captions for the run and its parents, the eldest first, without empty ones."""
     figures = []
     for run in folder.lineage():
@@ -24,7 +24,7 @@ def training_figures(folder: RunFolder) -> list[dict[str, Any]]:
     return [figure for figure in figures if figure["drawing"] is not None]
 
 
-def _loss_figure(folder: RunFolder, kind: str) -> dict[str, Any]:
+def _loss_figure(folder: RunResults, kind: str) -> dict[str, Any]:
     series = [
         Series("training", *folder.curve("train", "loss"), "grey-3"),
         Series("validation", *folder.curve("validation", "loss"), "accent", dots=True),
@@ -44,7 +44,7 @@ def _loss_figure(folder: RunFolder, kind: str) -> dict[str, Any]:
     }
 
 
-def _f1_figure(folder: RunFolder, kind: str) -> dict[str, Any]:
+def _f1_figure(folder: RunResults, kind: str) -> dict[str, Any]:
     series = [
         Series(name, *folder.curve("validation", f"f1_{name}"), f"class-{name}", dots=True) for name in BEAT_CLASSES
     ]
@@ -56,7 +56,7 @@ def _f1_figure(folder: RunFolder, kind: str) -> dict[str, Any]:
     }
 
 
-def _rate_figure(folder: RunFolder) -> dict[str, Any]:
+def _rate_figure(folder: RunResults) -> dict[str, Any]:
     series = [Series("", *folder.curve("train", "learning_rate"), "accent")]
     peak = max(series[0].values, default=None)
     return {
@@ -66,7 +66,7 @@ def _rate_figure(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _speed_figure(folder: RunFolder) -> dict[str, Any]:
+def _speed_figure(folder: RunResults) -> dict[str, Any]:
     series = [Series("", *folder.curve("train", "tokens_per_s"), "accent")]
     speeds = sorted(series[0].values)
     median = speeds[len(speeds) // 2] if speeds else None
@@ -78,7 +78,7 @@ def _speed_figure(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def training_facts(folder: RunFolder) -> list[tuple[str, str]]:
+def training_facts(folder: RunResults) -> list[tuple[str, str]]:
     """Return what there is to say about the run in pairs of name and value."""
     run = folder.run
     _, elapsed = folder.curve("train", "elapsed_s")
@@ -96,13 +96,13 @@ def training_facts(folder: RunFolder) -> list[tuple[str, str]]:
     return facts
 
 
-def _parent_name(folder: RunFolder) -> str:
+def _parent_name(folder: RunResults) -> str:
     if folder.run.get("from_scratch"):
         return "random weights"
     return str(folder.run.get("parent")) + ("" if folder.parent else " (not found here, so its curves are missing)")
 
 
-def facet_losses(folder: RunFolder, facets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def facet_losses(folder: RunResults, facets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row a facet: its last validation loss in pretraining next to `ln(size)`, the loss of a blind guess.
 
     `gain` is the share of that guess's loss which the model has removed, 0 to 1, or None without a loss.

@@ -22,7 +22,7 @@ MAX_ANCESTORS = 8
 
 
 @dataclass(frozen=True)
-class ScoreSet:
+class WrittenScores:
     """One folder of `scores/`: the scores and, perhaps, strips that show right and wrong beats."""
 
     name: str
@@ -31,7 +31,7 @@ class ScoreSet:
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class RunResults:
     """The result files of one run.
 
     Attributes:
@@ -54,11 +54,11 @@ class RunFolder:
     corpora: list[dict[str, Any]] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     num_torn_lines: int = 0
-    score_sets: list[ScoreSet] = field(default_factory=list)
+    score_sets: list[WrittenScores] = field(default_factory=list)
     generation: list[dict[str, Any]] = field(default_factory=list)
-    parent: RunFolder | None = None
+    parent: RunResults | None = None
 
-    def lineage(self) -> Iterator[RunFolder]:
+    def lineage(self) -> Iterator[RunResults]:
         """This run and its parents, the eldest first."""
         if self.parent is not None:
             yield from self.parent.lineage()
@@ -79,7 +79,7 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
-def read_run_folder(path: Path) -> RunFolder:
+def read_run_folder(path: Path) -> RunResults:
     """Read the result files of the run in `path`, and of its parents.
 
     Raises:
@@ -88,7 +88,7 @@ def read_run_folder(path: Path) -> RunFolder:
     return _read(Path(path), MAX_ANCESTORS)
 
 
-def _read(path: Path, num_ancestors: int) -> RunFolder:
+def _read(path: Path, num_ancestors: int) -> RunResults:
     if not (path / "run.json").is_file():
         raise HeartlmError(f"{path} is not a run folder (it has no run.json): heartlm pretrain and finetune make one")
     run = _mapping(path / "run.json")
@@ -96,7 +96,7 @@ def _read(path: Path, num_ancestors: int) -> RunFolder:
     metrics, num_torn_lines = read_json_lines(path / "metrics.jsonl")
     config = path / "config.yaml"
     parent = _parent_folder(path, run.get("parent"))
-    return RunFolder(
+    return RunResults(
         path=path,
         run=run,
         config=config.read_text(encoding="utf-8", errors="replace") if config.is_file() else "",
@@ -118,12 +118,12 @@ def _parent_folder(path: Path, parent: object) -> Path | None:
     return next((place for place in places if (place / "run.json").is_file()), None)
 
 
-def _score_sets(folder: Path) -> list[ScoreSet]:
+def _score_sets(folder: Path) -> list[WrittenScores]:
     sets = []
     for file in sorted(folder.glob("*/scores.json")):
         scores = _mapping(file)
         _check_schema(file, scores)
-        sets.append(ScoreSet(file.parent.name, scores, _mappings(file.with_name("strips.json"))))
+        sets.append(WrittenScores(file.parent.name, scores, _mappings(file.with_name("strips.json"))))
     return sorted(sets, key=lambda each: str(each.scores.get("created", "")), reverse=True)
 
 

@@ -37,7 +37,7 @@ class CellTrainer(Protocol):
 
 
 @dataclass
-class StudyOutcome:
+class ScalingOutcome:
     """How a run of a study ended.
 
     Attributes:
@@ -57,7 +57,7 @@ class StudyOutcome:
     stopped: str | None = None
 
 
-def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> StudyOutcome:
+def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> ScalingOutcome:
     """Measure every cell of a study that was not measured yet.
 
     Raises:
@@ -117,9 +117,9 @@ class _Conductor:
         self.losses: dict[tuple[object, ...], list[float]] = {}
         for each in self.done:
             self._learn(each)
-        self.outcome = StudyOutcome(skipped=grid.skipped)
+        self.outcome = ScalingOutcome(skipped=grid.skipped)
 
-    def run(self) -> StudyOutcome:
+    def run(self) -> ScalingOutcome:
         every = list(self.grid.measurements(self.config.repeats))
         good = {(each.cell, each.repeat) for each in self.done}
         wanted = [pair for pair in every if pair not in good]

@@ -23,7 +23,7 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.rhythms import RHYTHM_INDEX
-from heartlm.kernels.draws import Spans, Stream, draws, draws_below, hide_spans
+from heartlm.kernels.draws import HiddenSpans, Stream, draws, draws_below, hide_spans
 from heartlm.kernels.gather import gather_codes, gather_windows
 
 MASK_STREAM, DROP_STREAM, WIDTH_STREAM, WAVEFORM_STREAM = 1, 2, 4, 5
@@ -187,7 +187,7 @@ class MaskedBatches(MakeBatch):
     def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
         """Choose what to hide."""
         stream = place.stream(self.seed, MASK_STREAM)
-        spans = Spans(self.share, self.longest)
+        spans = HiddenSpans(self.share, self.longest)
         of = place.first_window, place.batch_size
         hidden, num_hidden = hide_spans(spans, stream, windows.length, windows.width, *of)
         return HostBatch(windows.length, num_hidden, hidden)
