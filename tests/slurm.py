@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pytest
 
+from heartlm.distributed.spawn import free_ports
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo", "scontrol", "setpriv")
 NODES = ("node1", "node2")
 CPUS_PER_NODE = 2
@@ -143,7 +145,7 @@ def running() -> Iterator[Cluster]:
 
 
 def _configure(folder: Path) -> None:
-    ports = _free_ports(1 + len(NODES))
+    ports = free_ports(1 + len(NODES))
     host = socket.gethostname().partition(".")[0]
     nodes = [
         f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS_PER_NODE} State=UNKNOWN"
@@ -170,14 +172,6 @@ def _munge(folder: Path) -> Sequence[str]:
         f"--seed-file={folder}/munged.seed",
         "--num-threads=2",
     )
-
-
-def _free_ports(number: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @contextmanager

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cluster.topology import seconds_of
+from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 
 UNDER_WAY = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "STOPPED", "RESIZING")
 """States after which a job continues; STOPPED is one of SLURM's own and means that it was halted."""
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.25, 5.0
-_LAST_BYTES = 20_000
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,6 @@ class JobState:
     def last_line(self) -> str:
         """The last line that the job printed, as far as it printed any."""
         return last_line(self.output)
-
-
-def last_line(log: Path) -> str:
-    """The last line of a log that is not empty, if possible not one of srun; empty where there is none."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _LAST_BYTES))
-            text = stream.read().decode(errors="replace")
-    except OSError:
-        return ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next(reversed([line for line in lines if not line.startswith("srun: ")] or lines), "")
 
 
 def submit(script: Path, *options: str) -> str:

@@ -17,6 +17,7 @@ from heartlm.errors import HeartlmError
 from heartlm.parent import end_with_parent
 
 STOP_WITHIN_S = 10.0
+_LAST_BYTES = 20_000
 
 
 @dataclass
@@ -51,7 +52,9 @@ class Processes:
         """Raise a HeartlmError with its last words if one has ended."""
         for name, process in self.running.items():
             if (status := process.poll()) is not None:
-                raise HeartlmError(f"{name} ended with status {status}: {last_line(self.log(name))}")
+                raise HeartlmError(
+                    f"{name} ended with status {status}: {last_line(self.log(name)) or 'it printed nothing'}"
+                )
 
     def wait_for_port(self, port: int, timeout_s: float) -> None:
         """Wait until somebody listens there.
@@ -92,9 +95,15 @@ def processes(logs: Path) -> Iterator[Processes]:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()] if log.exists() else []
-    return next((line for line in reversed(lines) if line), "it printed nothing")
+    """The last line of a log that is not empty, if possible not one of srun; empty where there is none."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _LAST_BYTES))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next(reversed([line for line in lines if not line.startswith("srun: ")] or lines), "")
 
 
 def free_ports(number: int) -> list[int]:

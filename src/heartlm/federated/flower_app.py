@@ -131,7 +131,9 @@ def _submit(study: FederatedConfig, work: Path, connection: str, environment: di
                 if line.startswith("round "):
                     print(line, end="", file=sys.stderr, flush=True)
     if not ended.exists():
-        raise HeartlmError(f"the Flower app did not end well: {last_line(log)}  (all it said is in {work})")
+        raise HeartlmError(
+            f"the Flower app did not end well: {last_line(log) or 'it printed nothing'}  (all it said is in {work})"
+        )
     error = read_json(ended)["error"]
     ended.unlink()
     if error is not None:

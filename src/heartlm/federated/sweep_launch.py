@@ -54,7 +54,7 @@ class MPILauncher:
                 ).returncode
             except subprocess.TimeoutExpired:
                 return f"not finished after {self.timeout_s:g} s"
-        return None if status == 0 else f"ended with status {status}: {last_line(log)}"
+        return None if status == 0 else f"ended with status {status}: {last_line(log) or 'it printed nothing'}"
 
 
 def mpiexec(num_ranks: int) -> list[str]:

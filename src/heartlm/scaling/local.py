@@ -11,12 +11,9 @@ with the study, however it ends.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import multiprocessing
 import os
-import signal
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -27,13 +24,14 @@ from typing import Any
 
 from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.cores import cpus_of, share_of_cores, usable_cores
+from heartlm.distributed.spawn import free_ports, last_line
 from heartlm.errors import HeartlmError
+from heartlm.parent import end_with_parent
 from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.grid import Resources
 from heartlm.scaling.probe import probe
 
 PRELOADED = ["torch", "torch._dynamo", "heartlm.training.finetune"]
-_SET_PDEATHSIG = 1
 GRACE_S = 15.0
 """Once a rank has ended badly, the others have so long to notice."""
 
@@ -61,7 +59,7 @@ def ranks_of(command: str, fields: Mapping[str, Any], num_ranks: int, cpus: Sequ
     """The ranks of one training on `cpus` of this machine, as torchrun would start them."""
     if num_ranks == 1:
         return [Rank(command, fields, tuple(cpus), {}, log)]
-    port = _free_port()
+    (port,) = free_ports(1)
     together = {"WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [
         Rank(
@@ -148,14 +146,13 @@ def _reason(ranks: Sequence[Rank], statuses: Sequence[int]) -> str | None:
     if not bad:
         return None
     rank, status = next(((rank, status) for rank, status in bad if status > 0), bad[0])
-    words = rank.log.read_text(errors="replace").strip().splitlines() if rank.log.exists() else []
     how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
-    return f"the training {how}: {words[-1] if words else 'it printed nothing'}"
+    return f"the training {how}: {last_line(rank.log) or 'it printed nothing'}"
 
 
 def run_rank(rank: Rank) -> None:
     """Train as one rank; end with status 2 and a line in the log where that fails."""
-    ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     os.sched_setaffinity(0, rank.cpus)
     os.environ.update(rank.environment)
     rank.log.parent.mkdir(parents=True, exist_ok=True)
@@ -187,10 +184,3 @@ def _train(rank: Rank) -> None:
 
 def _nothing() -> None:
     pass
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port

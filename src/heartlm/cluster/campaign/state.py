@@ -25,7 +25,7 @@ from typing import Literal, TypedDict
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment
 from heartlm.cluster.campaign.done import progress_of, steps_of
-from heartlm.cluster.submit import last_line
+from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 
