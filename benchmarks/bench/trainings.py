@@ -15,6 +15,7 @@ from bench.measure import cores
 from heartlm.cores import cpus_of, usable_cores
 from heartlm.corpus.corpus import open_corpus
 from heartlm.distributed.device import device_and_precision
+from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.instrumentation.utilization import peak_flops
@@ -140,6 +141,13 @@ class Trainer:
         self._fork_server = ForkServer()
         self._fork_server.ready()
 
+    def _shared(self, out: Path) -> dict[str, Any]:
+        """Settings that both ways have."""
+        size = self.size
+        shape = {"depth": size.depth, "width": size.width, "heads": size.heads, "steps": size.warm_up + size.steps}
+        how = {"device": size.device, "precision": size.precision, "threads": size.threads}
+        return {"corpus": self.corpus, "out": out, **shape, **how}
+
     def heartlm(self, num_ranks: int) -> Trained:
         """Train with `heartlm pretrain`, which measures itself.
 
@@ -148,19 +156,11 @@ class Trainer:
         """
         size, out = self.size, self._folder()
         fields = {
-            "corpus": self.corpus,
-            "out": out,
+            **self._shared(out),
             "objective": size.objective,
-            "depth": size.depth,
-            "width": size.width,
-            "heads": size.heads,
             "window": size.window + (size.objective == "causal"),
             "batch_size": num_ranks * size.batch_size,
-            "steps": size.warm_up + size.steps,
             "log_every": size.warm_up + size.steps,
-            "device": size.device,
-            "precision": size.precision,
-            "threads": size.threads,
             "measure": True,
         }
         self._run("pretrain", fields, num_ranks, out)
@@ -187,18 +187,10 @@ class Trainer:
         """
         size, out = self.size, self._folder()
         fields = {
-            "corpus": self.corpus,
-            "out": out,
-            "depth": size.depth,
-            "width": size.width,
-            "heads": size.heads,
+            **self._shared(out),
             "window": size.window,
             "causal": size.objective == "causal",
             "batch_size": size.batch_size,
-            "steps": size.warm_up + size.steps,
-            "device": size.device,
-            "precision": size.precision,
-            "threads": size.threads,
         }
         self._run(PLAINLY, fields, num_ranks, out)
         ranks = [read_json(out / f"rank-{rank}.json") for rank in range(num_ranks)]
@@ -229,8 +221,7 @@ class Trainer:
 def _last_words(bad: Sequence[tuple[Rank, int]]) -> str:
     """Why ranks ended badly: what one that was not killed said last."""
     rank, status = next(((rank, status) for rank, status in bad if status > 0), bad[0])
-    words = rank.log.read_text(errors="replace").strip().splitlines() if rank.log.exists() else []
-    return words[-1] if words else f"ended with status {status} and printed nothing"
+    return last_line(rank.log) or f"ended with status {status} and printed nothing"
 
 
 def _check_finite(way: str, losses: Sequence[float]) -> None:
