@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,15 @@ def test_what_cannot_be_done_is_said_in_a_line(run: RunFolder, corpus: Corpus, r
         heartlm.pretrain(corpus, stepps=3)
     with pytest.raises(HeartlmError, match="no such run folder, nor a shipped model"):
         heartlm.load_model("beets")
+
+
+def test_leads_that_a_corpus_leaves_out_are_not_embedded(run: RunFolder, recording: Recording) -> None:
+    model, num_leads = heartlm.load_model(run), recording.num_leads
+    with pytest.raises(HeartlmError, match="no ECG lead"):
+        model.embed(replace(recording, units=("mmHg",) * num_leads))
+    flat = replace(recording, samples=lambda start, stop, leads: np.ones((len(leads), stop - start), np.float32))
+    with pytest.raises(HeartlmError, match=r"s0001: lead .*: flat"):
+        model.embed(flat)
 
 
 def test_the_command_writes_the_same(run: RunFolder, folder: Path, tmp_path: Path, capsys) -> None:

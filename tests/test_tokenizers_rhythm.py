@@ -96,5 +96,5 @@ def test_waveforms_are_compared_on_demand_and_where_there_is_a_signal() -> None:
 def test_one_beat_and_no_beat() -> None:
     lead = rhythm_lead(np.empty(0))
     assert TOKENIZER.encode(lead).codes.tolist() == [[0] * 5]
-    nobody = replace(lead.annotations, sample=np.empty(0, np.int64), symbol=np.empty(0, "<U1"))
-    assert TOKENIZER.encode(Lead(nobody)).codes.shape == (0, 5)
+    no_beats = replace(lead.annotations, sample=np.empty(0, np.int64), symbol=np.empty(0, "<U1"))
+    assert TOKENIZER.encode(Lead(no_beats)).codes.shape == (0, 5)

@@ -115,8 +115,7 @@ def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) 
     chosen = chosen_leads(recording, "test", "first") if lead is None else (lead,)
     if not chosen:
         raise HeartlmError(f"{recording.path}: no ECG lead (none measured in mV)")
-    index = recording.lead_index(chosen[0]) if isinstance(chosen[0], str) else chosen[0]
-    return beats_for(recording, None, "detected", index).sample
+    return beats_for(recording, None, "detected", recording.lead_index(chosen[0])).sample
 
 
 @_quiet

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,17 +17,17 @@ import torch
 from numpy.typing import NDArray
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.sources import Beats, beats_for, chosen_leads
-from heartlm.corpus.windows import covering_windows
+from heartlm.corpus.sources import Source, Unusable, source_of, usable_leads
 from heartlm.ecg.beats import BEAT_CLASSES
+from heartlm.ecg.damage import warn_of_damage
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.rhythms import RHYTHMS
 from heartlm.errors import HeartlmError, needs
-from heartlm.evaluation.predictions import WINDOWS_AT_ONCE
-from heartlm.evaluation.scored import ScoredLead, lead_of_row
+from heartlm.evaluation.predictions import batches_of_windows
+from heartlm.evaluation.scored import ScoredLead, encoded, lead_of_row
 from heartlm.files import atomic_file
 from heartlm.models.heart import HeartModel
-from heartlm.tokenizers.base import Lead, Tokenizer
+from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window"]
 Vectors = NDArray[np.float32]
@@ -43,7 +42,7 @@ class Embeddings:
         database: name of the database, `<U`.
         record: name of the recording there, `<U`.
         patient: `<U`.
-        lead: name of the lead, `<U`; empty for tokens of RR intervals alone.
+        lead: name of the lead, `<U`; empty where the recording has no leads.
         sample: position of the beat, or of the first one of the window, in samples of the recording, int64.
         time_s: the same in seconds, float64.
         beat_class: AAMI class of the beat, or the most frequent one of the window; empty where unlabelled, `<U`.
@@ -141,21 +140,18 @@ def embed_corpus(
 
 def _encoded(recordings: Iterable[Recording], tokenizer: Tokenizer, left_out: list[str]) -> Iterator[ScoredLead]:
     for recording in recordings:
+        name = f"{recording.database}/{recording.record_id}"
         try:
-            index, signal = (chosen_leads(recording, "test", "first") or (0,))[0], np.empty(0, np.float32)
-            if tokenizer.needs_signal or (tokenizer.reads_signal and recording.has_signal):
-                signal = recording.signal(leads=[index])[0]
-            beats: Beats = "auto" if tokenizer.needs_beats else "annotated"
-            known = beats_for(recording, recording.annotations, beats, index, signal)
-            if tokenizer.needs_beats and known.num_beats < 2:
-                raise HeartlmError(f"{recording.path}: {known.num_beats} beats found, at least 2 expected")
-            tokens = tokenizer.encode(Lead(known, signal, index))
+            source = source_of(recording, "test", tokenizer, "first")
+            leads = usable_leads(source, tokenizer, "auto", "warn") if isinstance(source, Source) else [source]
+            for lead in leads:
+                if isinstance(lead, Unusable):
+                    left_out.append(f"{name}: {lead.reason}")
+                else:
+                    yield encoded(recording, lead, tokenizer)
         except HeartlmError as error:
             left_out.append(str(error))
-            continue
-        name = recording.lead_names[index] if signal.size else ""
-        about = recording.database, recording.record_id, recording.patient_id, name, index, recording.rate_hz
-        yield ScoredLead(*about, tokens, partial(_same, recording))
+        warn_of_damage(recording)
 
 
 def _embedded(
@@ -206,29 +202,21 @@ def hidden_states(model: HeartModel, codes: NDArray[np.uint16], window: int, lay
     kept = list[torch.Tensor]()
     blocks: Any = model.trunk.blocks
     handle = blocks[layer].register_forward_hook(lambda _module, _given, out: kept.append(out)) if layer >= 0 else None
-    device = next(model.parameters()).device
-    windows = covering_windows(0, len(codes), window, max(1, window // 2))
-    index = windows.index[:, : int(windows.length[0])]  # every window of a recording has the same length
     width = model.config.width
     assert width is not None, "a loaded model is resolved"
     states = np.empty((len(codes), width), np.float32)
     skipped = window // 4  # of each window but the first: tokens that the window before sees better
     try:
-        for begin in range(0, len(index), WINDOWS_AT_ONCE):
-            places = index[begin : begin + WINDOWS_AT_ONCE]
-            hidden, _ = model.hidden(torch.from_numpy(codes[places].astype(np.int64)).to(device))
+        for places, part in batches_of_windows(model, codes, window, max(1, window // 2)):
+            hidden, _ = model.hidden(part)
             found = (kept.pop() if handle is not None else hidden).float().cpu().numpy()
-            for place, each, own in zip(range(begin, begin + len(places)), places, found, strict=True):
-                since = skipped if place else 0
-                states[each[since:]] = own[since:]
+            for own, state in zip(places, found, strict=True):
+                since = skipped if own[0] else 0
+                states[own[since:]] = state[since:]
     finally:
         if handle is not None:
             handle.remove()
     return states
-
-
-def _same(recording: Recording) -> Recording:
-    return recording
 
 
 def _most_frequent(labels: NDArray[np.int8]) -> int:

@@ -36,7 +36,6 @@ class Source:
     recording: Recording
     split: Split
     leads: tuple[int, ...]
-    database: Database
 
     @property
     def name(self) -> str:
@@ -91,6 +90,17 @@ def find_source(
         if not skip_unreadable:
             raise
         return Unusable(str(error), unreadable=True)
+    return source_of(recording, split, tokenizer, training_leads)
+
+
+def source_of(
+    recording: Recording, split: Split, tokenizer: Tokenizer, training_leads: TrainingLeads
+) -> Source | Unusable:
+    """The leads of an open recording that go into a corpus, or why there is none.
+
+    Raises:
+        HeartlmError: the recording has no signal, and the tokenizer needs one.
+    """
     if tokenizer.needs_signal and not recording.has_signal:
         raise HeartlmError(
             f"{recording.path}: annotations only, and the {tokenizer.kind} tokenizer reads the signal: "
@@ -99,7 +109,7 @@ def find_source(
     leads = chosen_leads(recording, split, training_leads) if tokenizer.reads_signal else (0,)
     if not tokenizer.needs_signal:
         leads = leads or (0,)
-    return Source(recording, split, leads, database) if leads else Unusable("no ECG lead (none measured in mV)")
+    return Source(recording, split, leads) if leads else Unusable("no ECG lead (none measured in mV)")
 
 
 def chosen_leads(recording: Recording, split: Split, training_leads: TrainingLeads) -> tuple[int, ...]:
@@ -121,19 +131,16 @@ def usable_leads(source: Source, tokenizer: Tokenizer, beats: Beats, damaged: Da
             that is impossible.
     """
     recording = source.recording
-    annotations = source.database.annotations(recording.record_id, recording)
-    note_faults(recording, annotations)
+    note_faults(recording, recording.annotations)
     for index in source.leads:
-        ready = _usable_lead(source, tokenizer, beats, annotations, index)
+        ready = _usable_lead(recording, tokenizer, beats, index)
         if damaged == "refuse":
             refuse_damaged(recording)
         yield ready
 
 
-def _usable_lead(
-    source: Source, tokenizer: Tokenizer, beats: Beats, annotations: Annotations | None, index: int
-) -> Lead | Unusable:
-    recording, signal = source.recording, np.empty(0, np.float32)
+def _usable_lead(recording: Recording, tokenizer: Tokenizer, beats: Beats, index: int) -> Lead | Unusable:
+    signal = np.empty(0, np.float32)
     if tokenizer.reads_signal and recording.has_signal:
         try:
             signal = recording.signal(leads=[index])[0]
@@ -146,7 +153,7 @@ def _usable_lead(
             if tokenizer.needs_signal:
                 return Unusable(f"lead {recording.lead_names[index]}: {'flat' if low == high else 'no valid sample'}")
             signal = np.empty(0, np.float32)
-    ready = beats_for(recording, annotations, beats if tokenizer.needs_beats else "annotated", index, signal)
+    ready = beats_for(recording, recording.annotations, beats if tokenizer.needs_beats else "annotated", index, signal)
     if tokenizer.needs_beats and ready.num_beats < 2:
         return Unusable(f"fewer than two beats {'annotated' if beats == 'annotated' else 'found'}")
     return Lead(ready, signal, index)

@@ -93,12 +93,14 @@ class Recording:
         """Length in seconds (0 where unknown)."""
         return self.num_samples / self.rate_hz
 
-    def lead_index(self, name: str) -> int:
-        """Return the place of the lead called `name` (case is ignored).
+    def lead_index(self, name: str | int) -> int:
+        """Return the place of the lead called `name` (case is ignored); a place is returned as it is.
 
         Raises:
             HeartlmError: there is no such lead.
         """
+        if isinstance(name, int):
+            return name
         lowered = [lead.lower() for lead in self.lead_names]
         if name.lower() not in lowered:
             raise HeartlmError(f"{self.path}: no lead {name!r}; it has {', '.join(self.lead_names) or 'no signal'}")
@@ -123,7 +125,7 @@ class Recording:
                 f"{self.path}: samples {start} to {stop} asked for, the recording has {self.num_samples}"
             )
         chosen = range(self.num_leads) if leads is None else leads
-        indices = [self.lead_index(lead) if isinstance(lead, str) else lead for lead in chosen]
+        indices = list(map(self.lead_index, chosen))
         if 4 * len(indices) * (stop - start) > _MEMORY_BYTES // 2:
             raise HeartlmError(
                 f"{self.path}: {stop - start} samples of {len(indices)} leads do not fit into memory; if that is not "

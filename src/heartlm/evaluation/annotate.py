@@ -170,14 +170,14 @@ def ready_lead(
     """
     recording = database.recording(record_id)
     index = _lead_index(tokenizer, recording, lead)
-    source = Source(recording, database.split_of(record_id), (index,), database)
+    source = Source(recording, database.split_of(record_id), (index,))
     ready = next(iter(usable_leads(source, tokenizer, beats, damaged)))
     warn_of_damage(recording)
     if isinstance(ready, Unusable):
         raise HeartlmError(f"{recording.path}: {ready.reason}, so the model cannot read it")
     if tokenizer.needs_beats:
         return recording, ready
-    known = beats_for(recording, database.annotations(record_id), beats, index, ready.signal_mv)
+    known = beats_for(recording, recording.annotations, beats, index, ready.signal_mv)
     return recording, replace(ready, annotations=known)
 
 

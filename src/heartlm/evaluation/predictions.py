@@ -6,9 +6,12 @@ window is also judged from the middle of another.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from heartlm.corpus.windows import covering_windows
 from heartlm.models.heart import HeartModel
@@ -16,6 +19,28 @@ from heartlm.models.heart import HeartModel
 WINDOWS_AT_ONCE = 32
 JUDGED_AT_ONCE = 256
 """Windows that are judged by their own tokens: of the task waveform mostly, whose network is small."""
+
+
+def batches_of_windows(
+    model: HeartModel, codes: NDArray[np.uint16], window: int, stride: int
+) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    """All tokens of a recording in windows, some at once.
+
+    Args:
+        model: on whose device the codes are put.
+        codes: uint16 `[num_tokens, num_facets]`.
+        window: tokens a window; a shorter recording is one window.
+        stride: tokens from one window to the next; the last window ends with the recording.
+
+    Yields:
+        Places of the tokens, `[num_windows, width]`, and their codes, int64 `[num_windows, width, num_facets]`.
+    """
+    device = next(model.parameters()).device
+    windows = covering_windows(0, len(codes), window, stride)
+    index = windows.index[:, : int(windows.length[0])]  # every window of a recording has the same length
+    for begin in range(0, len(index), WINDOWS_AT_ONCE):
+        places = index[begin : begin + WINDOWS_AT_ONCE]
+        yield places, torch.from_numpy(codes[places].astype(np.int64)).to(device)
 
 
 @torch.inference_mode()
@@ -33,15 +58,10 @@ def token_probabilities(
     Returns:
         float32 `[num_tokens, num_classes]`.
     """
-    device = next(model.parameters()).device
-    windows = covering_windows(0, len(codes), window, max(1, window // 2) if overlap else window)
-    index = windows.index[:, : int(windows.length[0])]  # every window of a recording has the same length
     total = np.zeros((len(codes), model.num_classes), np.float32)
     count = np.zeros(len(codes), np.float32)
-    for begin in range(0, len(index), WINDOWS_AT_ONCE):
-        places = index[begin : begin + WINDOWS_AT_ONCE]
-        logits = model.class_logits(torch.from_numpy(codes[places].astype(np.int64)).to(device))
-        answer = logits.float().softmax(dim=-1).cpu().numpy()
+    for places, part in batches_of_windows(model, codes, window, max(1, window // 2) if overlap else window):
+        answer = model.class_logits(part).float().softmax(dim=-1).cpu().numpy()
         np.add.at(total, places, answer[:, None] if model.pooled else answer)
         np.add.at(count, places, 1)
     return total / count[:, None]

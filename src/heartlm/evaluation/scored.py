@@ -146,7 +146,7 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
     chosen = [source for source in sources if _key(source) in wanted]
     leads, damaged = [], list[dict[str, str]]()
     for source in track(chosen, len(chosen), "tokenize"):
-        annotations = source.database.annotations(source.recording.record_id)
+        annotations = source.recording.annotations
         detected = config.beats == "detected"
         if detected and task == "beats" and (annotations is None or not annotations.beats_labelled):
             left_out.append({"record": source.name, "reason": "beats not classified by anybody"})
@@ -155,14 +155,16 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
             if isinstance(lead, Unusable):
                 left_out.append({"record": source.name, "reason": lead.reason})
             else:
-                leads.append(_encoded(source, lead, tokenizer, annotations if detected else None))
+                leads.append(encoded(source.recording, lead, tokenizer, annotations if detected else None))
         warn_of_damage(source.recording)
         damaged += [{"record": source.name, "fault": fault} for fault in source.recording.faults]
     return _some(leads, left_out, damaged, config)
 
 
-def _encoded(source: Source, lead: Lead, tokenizer: Tokenizer, annotations: Annotations | None) -> ScoredLead:
-    recording = source.recording
+def encoded(
+    recording: Recording, lead: Lead, tokenizer: Tokenizer, annotations: Annotations | None = None
+) -> ScoredLead:
+    """The tokens of a lead of `recording`; `annotations` where its beats were detected."""
     return ScoredLead(
         recording.database,
         recording.record_id,
