@@ -16,12 +16,11 @@ from heartlm.cli.main import main
 from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell
-from heartlm.scaling.explain import supplied_speedup
 from heartlm.scaling.grid import Resources, grid_of
 from heartlm.scaling.hardware import known_hardware, load_hardware, measured_hardware
 from heartlm.scaling.network import Link, Network, bucket_bytes, link_of
 from heartlm.scaling.predict import Prediction, Predictor, scaled
-from heartlm.scaling.simulate import RankWork, Supply, Surroundings, simulate, typical_s
+from heartlm.scaling.simulate import RankWork, Surroundings, simulate, typical_s
 from heartlm.scaling.study import ScalingStudyConfig
 from heartlm.scaling.validate import validate
 
@@ -54,7 +53,6 @@ def surroundings(draw: st.DrawFn) -> Surroundings:
         slowdown=draw(st.floats(1.0, 1.5)),
         core_share=draw(st.floats(0, 1)),
         jitter=draw(jitters),
-        supply=draw(st.none() | st.builds(Supply, st.floats(0.5, 1e3), st.integers(0, 3), jitters)),
         seed=draw(st.integers(0, 3)),
     )
 
@@ -69,36 +67,20 @@ def test_parts_add_up_to_the_step(work: RankWork, around: Surroundings):
 @given(works(), surroundings())
 def test_a_step_takes_no_less_than_its_computing(work: RankWork, around: Surroundings):
     one = simulate(work, around)
-    assert one.mean_step_s >= work.alone_s * around.slowdown * np.mean(around.jitter) - 1e-9
+    assert one.step_s.mean() >= work.alone_s * around.slowdown * np.mean(around.jitter) - 1e-9
 
 
 @given(works(), jitters)
 def test_one_rank_takes_what_was_measured(work: RankWork, jitter: list[float]):
     one = simulate(work, Surroundings(jitter=jitter))
-    assert one.mean_step_s == pytest.approx(work.alone_s)
+    assert one.step_s.mean() == pytest.approx(work.alone_s)
     assert sorted(one.step_s) == pytest.approx(sorted(work.alone_s * np.array(jitter)))
 
 
 @given(works(), surroundings(), st.floats(1, 20))
 def test_a_slower_network_is_never_better(work: RankWork, around: Surroundings, factor: float):
     slower = replace(around, network=around.network.slowed(factor))
-    assert simulate(work, slower).mean_step_s >= simulate(work, around).mean_step_s - 1e-9
-
-
-@given(works(), surroundings(), st.floats(1, 20))
-def test_a_faster_supply_is_never_worse(work: RankWork, around: Surroundings, factor: float):
-    supply = around.supply or Supply(5.0)
-    faster = replace(supply, batches_per_s=supply.batches_per_s * factor)
-    slow_s = simulate(work, replace(around, supply=supply)).mean_step_s
-    assert simulate(work, replace(around, supply=faster)).mean_step_s <= slow_s + 1e-9
-
-
-@given(works(), surroundings(), st.floats(0.5, 50), st.integers(0, 3))
-def test_nobody_trains_on_batches_that_were_not_prepared(work: RankWork, around: Surroundings, rate: float, ahead: int):
-    around = replace(around, supply=Supply(rate, ahead))
-    one, per_node = simulate(work, around), around.ranks // around.nodes
-    made_at_most = per_node * ahead + float(one.step_s.sum()) * rate
-    assert per_node * len(one.step_s) <= made_at_most + per_node + 1e-6
+    assert simulate(work, slower).step_s.mean() >= simulate(work, around).step_s.mean() - 1e-9
 
 
 def test_the_seed_decides():
@@ -111,7 +93,7 @@ def test_the_seed_decides():
 def test_the_slowest_of_many_ranks_is_slower_than_the_slowest_of_two():
     work, jitter = RankWork(0.1, 0.2, bucket_bytes=[1.0]), list(np.linspace(0.8, 1.2, 33))
     taken = [
-        simulate(work, Surroundings(ranks, network=Network(Link(1e12)), jitter=jitter)).mean_step_s
+        simulate(work, Surroundings(ranks, network=Network(Link(1e12)), jitter=jitter)).step_s.mean()
         for ranks in (1, 2, 16)
     ]
     assert taken[0] == pytest.approx(0.3) and taken[0] < taken[1] < taken[2] <= 0.3 * 1.2 + 1e-9
@@ -125,18 +107,11 @@ def test_a_bucket_begins_when_ready_and_when_the_one_before_is_through():
     around = Surroundings(2, network=network)
     one = simulate(work, around)
     tail_s = network.all_reduce_s(64, 2)
-    assert one.mean_step_s == pytest.approx(5.0 + tail_s + 0.5)
+    assert one.step_s.mean() == pytest.approx(5.0 + tail_s + 0.5)
     assert one.typical_part_s()["exposed_communication"] == pytest.approx(2.0 + tail_s)
     assert one.hidden_communication_s == pytest.approx(1.0)
     shared = simulate(work, replace(around, core_share=0.5))  # the second bucket is ready at 3.75 s, the first through
-    assert shared.mean_step_s == pytest.approx(5.25 + tail_s + 0.5)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_a_steady_supply_bounds_the_rate(ranks: int):
-    """One node prepares 2 batches a second; each rank needs one a second."""
-    one = simulate(RankWork(0.4, 0.6), Surroundings(ranks, supply=Supply(2.0), jitter=[1.0] * 8))
-    assert one.mean_step_s == pytest.approx(max(1.0, ranks / 2))
+    assert shared.step_s.mean() == pytest.approx(5.25 + tail_s + 0.5)
 
 
 def test_the_fit_comes_back_and_grows_by_the_formulas():
@@ -238,8 +213,6 @@ def test_the_bottleneck_is_named_and_far_guesses_are_warned_of():
     assert not any("more than 8 times" in text for text in slow.predict(scaled(ONE, 16, 2, "weak")).warnings)
     fast = Network(Link(1e12), Link(1e12))
     assert Predictor(known, fast).predict(scaled(ONE, 8, 1, "weak")).bottleneck == "compute"
-    starved = Predictor(known, fast, supply_tokens_per_s=2 * 4096 / 0.11).predict(scaled(ONE, 8, 1, "weak"))
-    assert starved.bottleneck == "data supply" and starved.speedup == pytest.approx(2.0, rel=0.01)
     ragged = [replace(known[0], step_s=[0.055, 0.11, 0.11, 0.165] * 4)]
     assert Predictor(ragged, fast).predict(scaled(ONE, 8, 1, "weak")).bottleneck == "stragglers"
 
@@ -293,23 +266,6 @@ def test_a_measured_machine_is_written_and_read(tmp_path: Path):
         load_hardware(str(tmp_path / "here.json"))
     with pytest.raises(HeartlmError, match="it is one of dgx-h200, meluxina"):
         load_hardware("cray")
-
-
-# --- what was published ---------------------------------------------------------------------------------------------
-
-
-def test_a_supply_explains_the_published_speedups_and_communication_does_not(capsys: pytest.CaptureFixture[str]):
-    assert main(["scale", "predict", "--explain-published", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    best = told["best"]
-    assert best["error"] < 0.01 and 1.6 < best["rate"] < 1.9
-    assert {num: round(speedup, 1) for num, speedup in best["speedup"].items()} == {"2": 1.6, "4": 1.9}
-    again = supplied_speedup(best["rate"], best["variation"], best["prefetch"], [2, 4])
-    assert again == pytest.approx({2: best["speedup"]["2"], 4: best["speedup"]["4"]})
-    assert told["communication"] == pytest.approx({"2": 0.25, "4": 4 / 1.9 - 1})
-    assert told["needed_growth"] > told["ring_growth"][1] == 3.0 and told["ring_growth"][0] == 1.5
-    steady = told["others"][-1]
-    assert steady["variation"] == 0 and steady["rate"] == pytest.approx((1.6 + 1.9) / 2, abs=0.02)  # min(n, supply)
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
@@ -376,8 +332,6 @@ def test_a_study_measures_what_prediction_needs():
         ("--ranks", "--ranks: [] found"),
         ("--ranks two", '"ranks": Expected a whole number'),
         ("--nodes 0", "--nodes: [0] found"),
-        ("--supply -1", "--supply: -1.0 found, more than 0 expected"),
-        ("--prefetch -1", "--prefetch: -1 found"),
         ("--bucket-mb 0", "--bucket-mb: 0.0 found"),
         ("--hardware cray", "--hardware cray: no such machine"),
         ("--all-reduce none.json", "cannot read none.json"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -47,23 +47,17 @@ class StepOptions(NetworkOptions):
         nodes: machines.
         scaling: strong shares the measured batch among ranks, weak gives each rank one like it.
         bucket_mb: MiB of gradients that are sent together.
-        supply: tokens a second that a node prepares for all its ranks; by default each rank prepares its own.
-        prefetch: batches prepared ahead for each rank, with a supply.
         tokens: of a whole training, to state its hours.
-        explain_published: fit a data supply to the published speedups of 1.6x and 1.9x instead.
         out: write predictions as JSON, which heartlm plan reads.
         json: print JSON instead of a table.
     """
 
-    study: Path | None = None
+    study: Path
     ranks: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
     nodes: list[int] = field(default_factory=lambda: [1])
     scaling: Literal["strong", "weak"] = "strong"
     bucket_mb: float = 25.0
-    supply: float | None = None
-    prefetch: int = 2
     tokens: float | None = None
-    explain_published: bool = False
     out: Path | None = None
     json: bool = False
 
@@ -73,11 +67,9 @@ class StepOptions(NetworkOptions):
             numbers = getattr(self, name)
             if min(numbers, default=0) < 1:
                 raise HeartlmError(f"--{name}: {numbers} found, whole numbers of at least 1 expected")
-        for name in ("bucket_mb", "supply", "tokens"):
+        for name in ("bucket_mb", "tokens"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise HeartlmError(f"--{name.replace('_', '-')}: {value} found, more than 0 expected")
-        if self.prefetch < 0:
-            raise HeartlmError(f"--prefetch: {self.prefetch} found, at least 0 expected")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,18 +110,13 @@ def run_predict(arguments: Sequence[str]) -> int:
         examples=[
             "heartlm scale predict studies/laptop --ranks 1 2 4 8",
             "heartlm scale predict studies/a100 --ranks 4 8 16 --nodes 1 2 4 --hardware meluxina --out predicted.json",
-            "heartlm scale predict --explain-published",
         ],
         positionals=["study"],
     )
-    if options.explain_published:
-        return _explain(options)
-    if options.study is None:
-        raise HeartlmError("study: nothing found, the folder of a study expected: heartlm scale predict FOLDER")
     from heartlm.scaling.predict import scaled
 
     options.check()
-    predictor = _predictor(options, options.study, max(options.ranks) > 1, options.supply, options.prefetch)
+    predictor = _predictor(options, options.study, max(options.ranks) > 1)
     cells = [
         [
             scaled(one.largest(options.bucket_mb), ranks, nodes, options.scaling)
@@ -195,9 +182,7 @@ def run_hardware(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _predictor(
-    options: NetworkOptions, study: Path, with_network: bool, supply: float | None = None, prefetch: int = 2
-) -> Predictor:
+def _predictor(options: NetworkOptions, study: Path, with_network: bool) -> Predictor:
     from heartlm.distributed.allreduce import AllReduceFit
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.hardware import load_hardware, network_of
@@ -212,8 +197,6 @@ def _predictor(
         network,
         fit_error=fit_error,
         most_measured=most,
-        supply_tokens_per_s=supply,
-        prefetch=prefetch,
         most_per_node=hardware.facts.get("devices_per_node") if hardware else None,
         notes=hardware.notes(measurements) if hardware else (),
     )
@@ -234,17 +217,6 @@ def _fits(options: NetworkOptions, study: Path, wanted: bool) -> list[AllReduceF
     fit.save(kept)
     print(f"an all-reduce among {fit.world_size} ranks was measured here: {kept}", file=sys.stderr)
     return [fit]
-
-
-def _explain(options: StepOptions) -> int:
-    from heartlm.cli.scale_table import explanation_lines
-    from heartlm.scaling.explain import explain
-
-    explanation = explain()
-    content = asdict(explanation)
-    _write(options.out, content)
-    print(json.dumps(content, indent=2) if options.json else "\n".join(explanation_lines(explanation)))
-    return 0
 
 
 def _tables(kinds: Sequence[Sequence[Prediction]], tokens: float | None) -> list[str]:

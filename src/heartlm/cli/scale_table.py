@@ -1,4 +1,4 @@
-"""Predictions, comparisons and explanations as aligned lines."""
+"""Predictions, comparisons and machines as aligned lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from heartlm.cli.score_table import aligned
 
 if TYPE_CHECKING:
-    from heartlm.scaling.explain import Explanation, SupplyLimit
     from heartlm.scaling.hardware import Hardware
     from heartlm.scaling.predict import Prediction
     from heartlm.scaling.validate import Validation
@@ -49,47 +48,6 @@ def validation_table(validation: Validation) -> list[str]:
     lines += [f"not checked, one rank was not measured: {cell.name}" for cell in validation.not_checked]
     warnings = dict.fromkeys(text for each in validation.cells for text in each.predicted.warnings)
     return lines + [f"warning: {text}" for text in warnings]
-
-
-def explanation_lines(explanation: Explanation) -> list[str]:
-    """What a data supply explains, and what communication alone would need, in sentences."""
-    from heartlm.scaling.explain import PUBLISHED_SPEEDUP
-    from heartlm.scaling.reference_marks import SOURCE
-
-    best, steady = explanation.best, explanation.others[-1]
-    few, many = min(PUBLISHED_SPEEDUP), max(PUBLISHED_SPEEDUP)
-    published = " and ".join(f"{speedup}x on {num} GPUs" for num, speedup in PUBLISHED_SPEEDUP.items())
-    rows = [["prefetch", "supply", "variation", *(f"{num} GPUs" for num in best.speedup), "error"]]
-    rows += [_supply_row(each) for each in (best, *explanation.others)]
-    by_rate, by_latency = explanation.ring_growth
-    needed = explanation.communication
-    return [
-        f"{published}, {SOURCE}",
-        "",
-        f"a supply of {best.rate:.2f} explains it: while one GPU computes on a batch, the node prepares this many for",
-        f"all of them, {best.prefetch} ahead for each, unevenly (standard deviation {best.variation:.2f} of the mean):",
-        *aligned(rows),
-        f"two numbers fit two speedups; a steady supply, one number, comes within {100 * steady.error:.1f} % at "
-        f"{steady.rate:.2f}, last line.",
-        "where that supply is the node's, independent runs on one node share it too; where it is one loader's, they do "
-        "not.",
-        "",
-        f"communication alone does not: the exposed all-reduce would have to take {100 * needed[few]:.0f} % of a GPU's "
-        f"computing on {few} GPUs",
-        f"and {100 * needed[many]:.0f} % on {many}, {explanation.needed_growth:.1f} times as much; a ring's cost grows "
-        f"{by_rate:.1f} times where links decide, {by_latency:.1f} times where latency does",
-    ]
-
-
-def _supply_row(limit: SupplyLimit) -> list[str]:
-    speedups = [f"{speedup:.2f}x" for speedup in limit.speedup.values()]
-    return [
-        str(limit.prefetch),
-        f"{limit.rate:.2f}",
-        f"{limit.variation:.2f}",
-        *speedups,
-        f"{100 * limit.error:.1f} %",
-    ]
 
 
 def hardware_table(hardware: Hardware) -> list[str]:

@@ -74,11 +74,6 @@ class OneRank:
         self.on_gpu = any(each.peak_device_memory_bytes is not None for each in self.alone)
         self.gradient_bytes = statistics.median(each.num_parameters * 4 for each in self.alone)
 
-    @property
-    def num_batches(self) -> int:
-        """Different micro-batches that were measured."""
-        return len({tokens_of(each.cell) for each in self.alone})
-
     def largest(self, bucket_cap_mb: float) -> StudyCell:
         """The measured one-rank cell with the largest batch, for gradients sent in buckets of that size."""
         cells = [each.cell for each in self.alone]
@@ -100,10 +95,6 @@ class OneRank:
             micro_batches=micro_batches,
             bucket_bytes=bucket_bytes(self.gradient_bytes, cell.bucket_cap_mb),
         )
-
-    def was_measured(self, cell: StudyCell) -> bool:
-        """Whether one rank was measured at the batch of a rank of `cell`."""
-        return any(tokens_of(each.cell) == tokens_of(cell) for each in self.alone)
 
     def jitter(self) -> list[float]:
         """Relative seconds of single steps, around 1; of ranks next to others, where those were measured."""

@@ -5,7 +5,7 @@
     copies side by side ─► slowdown; steps ─► jitter     ┘
 
 The interval covers 95 %: repeats of a measurement vary (a Student interval for one more run, pooled over all cells),
-the all-reduce fit misses its own points by so much, and what the model does not know, such as how much of a core
+the all-reduce fit has an error of its own, and what the model does not know, such as how much of a core
 communication takes or what a batch costs that was not measured, is simulated both ways.
 """
 
@@ -20,14 +20,14 @@ from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.scaling.network import Network
 from heartlm.scaling.one_rank import Kind, OneRank, Range, by_kind, repeat_noise, steady, tokens_of
-from heartlm.scaling.simulate import Simulated, Supply, Surroundings, simulate, typical_s
+from heartlm.scaling.simulate import Simulated, Surroundings, simulate, typical_s
 
 TOO_FAR = 8
 """Predictions for more ranks than this many times the most that was measured carry a warning."""
 
 COVERAGE = 0.95
 NOTHING_LOST = 0.05
-"""Where nothing costs more than this share of a step, computing is the bottleneck."""
+"""Where nothing costs more than this fraction of a step, computing is the bottleneck."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,10 @@ class Predictor:
     """Predicts cells from measurements of one rank.
 
     Args:
-        measurements: of a study; those of more than one rank are not looked at.
+        measurements: of a study; only those of one rank are used.
         network: between ranks.
-        fit_error: share by which an all-reduce may take longer or shorter.
+        fit_error: relative error of the all-reduce times.
         most_measured: ranks that were measured together, in an all-reduce or a training.
-        supply_tokens_per_s: that a node prepares for all its ranks; None where each prepares its own.
-        prefetch: batches prepared ahead for each rank.
         most_per_node: ranks that a node has devices for; None for any.
         notes: what holds for all predictions.
     """
@@ -89,8 +87,6 @@ class Predictor:
         *,
         fit_error: float = 0.0,
         most_measured: int = 1,
-        supply_tokens_per_s: float | None = None,
-        prefetch: int = 2,
         most_per_node: int | None = None,
         notes: Sequence[str] = (),
     ) -> None:
@@ -100,7 +96,6 @@ class Predictor:
             raise HeartlmError("no good measurement of one rank found: predictions start from those")
         self.noise, self.freedom = repeat_noise(known)
         self.network, self.fit_error, self.most_measured = network, fit_error, most_measured
-        self.supply_tokens_per_s, self.prefetch = supply_tokens_per_s, prefetch
         self.most_per_node, self.notes = most_per_node, list(notes)
 
     def predict(self, cell: StudyCell) -> Prediction:
@@ -110,10 +105,16 @@ class Predictor:
             HeartlmError: its kind was not measured, ranks do not fill the nodes or batch evenly, or its network is
                 unknown.
         """
-        one = self._one_rank(cell)
+        if (kind := Kind.of(cell)) not in self.kinds:
+            known = "; ".join(each.name for each in self.kinds)
+            raise HeartlmError(f"{kind.name}: one rank was not measured; measured are {known}")
         if reason := self.unfit(cell):
             raise HeartlmError(reason)
-        middle = self._simulated(one, cell, lambda each: each.value, self.network, self._core_share(one, cell))
+        one = self.kinds[kind]
+        # The fraction of a rank's computing that communication takes: nothing of a GPU; all where CPU ranks add up
+        # through shared memory and compute again afterwards; one of its cores where a rank sends to other nodes.
+        core_share = 0.0 if one.on_gpu else 1.0 if cell.nodes == 1 else 1 / cell.cpus_per_task
+        middle = self._simulated(one, cell, lambda each: each.value, self.network, core_share)
         part_s = middle.typical_part_s()
         step_s = sum(part_s.values())
         low_s, high_s = self._bounds(one, cell, step_s)
@@ -128,7 +129,7 @@ class Predictor:
             speedup=rate / base_rate,
             part_s=part_s,
             hidden_communication_s=middle.hidden_communication_s,
-            bottleneck=self._bottleneck(one, cell, part_s),
+            bottleneck=_bottleneck(one, cell, part_s),
             warnings=self._warnings(one, cell),
         )
 
@@ -146,84 +147,32 @@ class Predictor:
             )
         return None
 
-    def _one_rank(self, cell: StudyCell) -> OneRank:
-        if (kind := Kind.of(cell)) not in self.kinds:
-            known = "; ".join(each.name for each in self.kinds)
-            raise HeartlmError(f"{kind.name}: one rank was not measured; measured are {known}")
-        return self.kinds[kind]
-
-    def _core_share(self, one: OneRank, cell: StudyCell) -> float:
-        """Of a rank's computing that communication takes.
-
-        Nothing of a GPU; all where CPU ranks add up through shared memory, who compute again when that is done; one of
-        its cores where a rank sends to other nodes.
-        """
-        if one.on_gpu:
-            return 0.0
-        return 1.0 if cell.nodes == 1 else 1 / cell.cpus_per_task
-
     def _simulated(
         self, one: OneRank, cell: StudyCell, pick: Callable[[Range], float], network: Network, core_share: float
     ) -> Simulated:
         slowdown = one.slowdown(cell.ranks // cell.nodes, tokens_of(cell))
-        around = Surroundings(
-            ranks=cell.ranks,
-            nodes=cell.nodes,
-            network=network,
-            slowdown=pick(slowdown) if slowdown else 1.0,
-            core_share=core_share,
-            jitter=one.jitter(),
-            supply=self._supply(cell),
-        )
+        factor = pick(slowdown) if slowdown else 1.0
+        around = Surroundings(cell.ranks, cell.nodes, network, factor, core_share, one.jitter())
         return simulate(one.work(cell, pick), around)
 
-    def _supply(self, cell: StudyCell) -> Supply | None:
-        if self.supply_tokens_per_s is None:
-            return None
-        return Supply(self.supply_tokens_per_s * cell.ranks / cell.tokens_per_step, self.prefetch)
-
     def _bounds(self, one: OneRank, cell: StudyCell, step_s: float) -> tuple[float, float]:
-        """The shortest and the longest step, whatever is unknown simulated both ways."""
-        longer = 1 + self.fit_error
-        low = self._simulated(one, cell, lambda each: each.low, self.network.slowed(1 / longer), 0.0)
-        high = self._simulated(
-            one, cell, lambda each: each.high, self.network.slowed(longer), 0.0 if one.on_gpu else 1.0
-        )
-        spread = self._spread(one)
-        low_s, high_s = min(typical_s(low.step_s), step_s), max(typical_s(high.step_s), step_s)
-        return low_s * max(0.0, 1 - spread), high_s * (1 + spread)
-
-    def _spread(self, one: OneRank) -> float:
-        """Half a Student interval, as a share: one more run, next to the mean of those alone and the slowdown's."""
+        """The shortest and the longest step: what is unknown is simulated both ways, and repeats vary."""
         from scipy.stats import t
 
-        if not self.freedom:
+        longer = 1 + self.fit_error
+        slow, fast = self.network.slowed(longer), self.network.slowed(1 / longer)
+        low = self._simulated(one, cell, lambda each: each.low, fast, 0.0)
+        high = self._simulated(one, cell, lambda each: each.high, slow, 0.0 if one.on_gpu else 1.0)
+        if self.freedom:
+            # Half a Student interval of one more run, next to the means of those alone and of the slowdown.
+            repeats = 1 + max(each.repeat for each in one.alone)
+            terms = 1 + 1 / repeats + (2 / repeats if one.beside else 0)
+            spread = float(t.ppf((1 + COVERAGE) / 2, self.freedom) * self.noise * terms**0.5)
+        else:
             spreads = [statistics.stdev(each.step_s) / each.mean_step_s for each in one.alone if len(each.step_s) > 1]
-            return 2 * max(spreads, default=0.0)
-        repeats = 1 + max(each.repeat for each in one.alone)
-        terms = 1 + 1 / repeats + (2 / repeats if one.beside else 0)
-        return float(t.ppf((1 + COVERAGE) / 2, self.freedom) * self.noise * terms**0.5)
-
-    def _bottleneck(self, one: OneRank, cell: StudyCell, part_s: Mapping[str, float]) -> str:
-        """What keeps `cell` furthest from as many times one rank's rate as it has ranks."""
-        costs = self._costs(one, cell, part_s)
-        worst = max(costs, key=lambda name: costs[name])
-        return worst if costs[worst] > NOTHING_LOST * sum(part_s.values()) else "compute"
-
-    def _costs(self, one: OneRank, cell: StudyCell, part_s: Mapping[str, float]) -> dict[str, float]:
-        """Seconds of a step by what they are lost to."""
-        alone, here = one.work(cell.base, lambda each: each.value), one.work(cell, lambda each: each.value)
-        share = cell.tokens_per_step / cell.ranks / cell.base.tokens_per_step
-        compute_s = here.micro_batches * (here.forward_s + here.backward_s)
-        even_s = share * alone.micro_batches * (alone.forward_s + alone.backward_s)
-        return {
-            "data supply": part_s["data"],
-            "communication": part_s["exposed_communication"],
-            "stragglers": part_s["straggler"],
-            "shared memory": max(0.0, part_s["compute"] - compute_s),
-            "small batches": max(0.0, compute_s - even_s),
-            "optimizer": (here.optimizer_s + here.other_s) * (1 - share),
-        }
+            spread = 2 * max(spreads, default=0.0)
+        low_s, high_s = min(typical_s(low.step_s), step_s), max(typical_s(high.step_s), step_s)
+        return low_s * max(0.0, 1 - spread), high_s * (1 + spread)
 
     def _warnings(self, one: OneRank, cell: StudyCell) -> list[str]:
         found = list(self.notes)
@@ -231,8 +180,9 @@ class Predictor:
             found.append(
                 f"{cell.ranks} ranks are more than {TOO_FAR} times the {self.most_measured} that were measured together"
             )
-        if not one.was_measured(cell):
-            known = "interpolated" if one.num_batches > 1 else "taken as proportional"
+        if not any(tokens_of(each.cell) == tokens_of(cell) for each in one.alone):
+            num_batches = len({tokens_of(each.cell) for each in one.alone})
+            known = "interpolated" if num_batches > 1 else "taken as proportional"
             found.append(
                 f"one rank was not measured at {tokens_of(cell):.0f} tokens a micro-batch: {known}; a study with "
                 "prediction: true does"
@@ -241,6 +191,24 @@ class Predictor:
             beside = cell.ranks // cell.nodes
             found.append(f"{beside} ranks side by side were not measured: they are taken not to slow each other")
         return found
+
+
+def _bottleneck(one: OneRank, cell: StudyCell, part_s: Mapping[str, float]) -> str:
+    """What keeps `cell` furthest from as many times one rank's rate as it has ranks."""
+    alone, here = one.work(cell.base, lambda each: each.value), one.work(cell, lambda each: each.value)
+    fraction = cell.tokens_per_step / cell.ranks / cell.base.tokens_per_step
+    compute_s = here.micro_batches * (here.forward_s + here.backward_s)
+    even_s = fraction * alone.micro_batches * (alone.forward_s + alone.backward_s)
+    costs = {  # seconds of a step that are lost to each
+        "data supply": part_s["data"],
+        "communication": part_s["exposed_communication"],
+        "stragglers": part_s["straggler"],
+        "shared memory": max(0.0, part_s["compute"] - compute_s),
+        "small batches": max(0.0, compute_s - even_s),
+        "optimizer": (here.optimizer_s + here.other_s) * (1 - fraction),
+    }
+    worst = max(costs, key=lambda name: costs[name])
+    return worst if costs[worst] > NOTHING_LOST * sum(part_s.values()) else "compute"
 
 
 def scaled(base: StudyCell, ranks: int, nodes: int, scaling: str) -> StudyCell:
