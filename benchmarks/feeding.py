@@ -112,9 +112,9 @@ def cold(folder: Path, num_tokens: int) -> Table:
                 pass
 
     def feed(order: str, steps: int) -> None:
-        how: dict[str, Any] = {"first_step": 0, "last_step": steps, "prefetch": 2}
         corpus = made_up(path, num_tokens, 1)
-        with Feed(order_of(corpus, 512, BATCH_TOKENS // 512, order), CausalBatches(corpus), **how) as batches:
+        drawn = order_of(corpus, 512, BATCH_TOKENS // 512, order)
+        with Feed(drawn, CausalBatches(corpus), range(steps), prefetch=2) as batches:
             for _ in batches:
                 pass
 

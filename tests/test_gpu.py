@@ -27,6 +27,7 @@ from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.distributed.device import device_and_precision
 from heartlm.instrumentation.energy import energy_counter
 from heartlm.training.feed import Feed
+from heartlm.training.layout import BatchLayout
 from tests.test_training_feed import CORPUS, MAKERS, TENSORS, order_of
 
 REHEARSAL = "HEARTLM_GPU_REHEARSAL" in os.environ
@@ -161,10 +162,10 @@ def test_a_run_stopped_in_the_middle_goes_on_as_if_never_stopped(
 def test_batches_on_the_gpu_are_those_of_the_cpu(kind: str, resident: bool) -> None:
     """Slots of pinned memory are used again many times: one sent too early or too late would show."""
     gpu, drawn = torch.device("cuda", 0), order_of(8)
-    steps = {"first_step": 0, "last_step": 200, "accumulation": 2}
+    steps, layout = range(200), BatchLayout(8, accumulation=2)
     with (
-        Feed(drawn, MAKERS[kind], **steps, device=gpu, on_device=resident, prefetch=3) as there,
-        Feed(drawn, MAKERS[kind], **steps) as here,
+        Feed(drawn, MAKERS[kind], steps, layout, device=gpu, on_device=resident, prefetch=3) as there,
+        Feed(drawn, MAKERS[kind], steps, layout) as here,
     ):
         assert (there.resident is not None) == resident
         for found, expected in zip(there, here, strict=True):
@@ -177,7 +178,7 @@ def test_batches_on_the_gpu_are_those_of_the_cpu(kind: str, resident: bool) -> N
 
 @real_gpu
 def test_a_corpus_that_fits_is_kept_on_the_gpu() -> None:
-    feed = Feed(order_of(8), MAKERS["causal"], first_step=0, last_step=1, device=torch.device("cuda", 0))
+    feed = Feed(order_of(8), MAKERS["causal"], range(1), device=torch.device("cuda", 0))
     assert feed.resident is not None
     assert np.array_equal(feed.resident.bits.cpu().numpy().view(np.uint16), CORPUS.codes)
 
@@ -266,7 +267,7 @@ from heartlm.distributed.device import device_and_precision
 from heartlm.training.feed import Feed
 from tests.test_training_feed import MAKERS, order_of
 gpu, _ = device_and_precision("cuda", "fp32", 1)
-with Feed(order_of(8), MAKERS["masked"], first_step=0, last_step=20, device=gpu, on_device=False) as feed:
+with Feed(order_of(8), MAKERS["masked"], range(20), device=gpu, on_device=False) as feed:
     for _ in feed: pass
 torch.cuda.synchronize()
 pynvml.nvmlInit()

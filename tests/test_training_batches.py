@@ -110,7 +110,7 @@ def test_causal_targets_are_the_next_tokens(corpus: Corpus, windows: Windows) ->
 
 def test_micro_batches_are_the_batch_in_parts(corpus: Corpus, windows: Windows) -> None:
     batch = MaskedBatches(corpus, MASK, 0.3, 4, seed=5)(windows[:12], 0)
-    parts = [batch.part(index, 4) for index in range(4)]
+    parts = batch.micro_batches(4)
     np.testing.assert_array_equal(np.concatenate([part.codes for part in parts]), batch.codes)
     assert sum(part.num_counted for part in parts) == batch.num_counted
 

@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_leaves
 
 from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.device import device_and_precision
-from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.wrapping import gradient_norm
 from heartlm.errors import HeartlmError
 from heartlm.instrumentation.meters import Meters
@@ -27,6 +26,7 @@ from heartlm.training.batches import CausalBatches, LabelBatches, MakeBatch, Mas
 from heartlm.training.checkpoint import Checkpoints
 from heartlm.training.config import TrainingConfig
 from heartlm.training.feed import Feed
+from heartlm.training.layout import BatchLayout
 from heartlm.training.learner import Learner
 from heartlm.training.objectives import FacetLoss, LabelLoss
 from tests.checkpointed import progress, trained
@@ -66,7 +66,7 @@ def test_auto_takes_bf16_only_from_a_gpu_that_computes_in_it(
 
 def test_the_thread_of_the_feed_uses_the_gpu_of_its_rank(gpu: list[tuple[str, int]]) -> None:
     drawn = order_of(4)
-    with Feed(drawn, CausalBatches(synthetic_corpus((200, 90, 7))), first_step=0, last_step=2, prefetch=1) as feed:
+    with Feed(drawn, CausalBatches(synthetic_corpus((200, 90, 7))), range(2), prefetch=1) as feed:
         assert len(list(feed)) == 2
     assert gpu == [("heartlm-feed", 1)]
 
@@ -136,7 +136,7 @@ def test_between_its_batch_and_its_losses_a_step_sends_nothing_to_the_host(
         TrainingConfig(batch_size=6, clip=1e-9),
         device=device,
         precision=torch.float32,
-        ranks=Ranks(),
+        layout=BatchLayout(6),
     )
     windows = every_window(CORPUS, 16)
     batch = MAKERS[objective](windows[-6:] if padded else windows[:6], 0).to(device)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.windows import Windows, WindowSampler, sampler
+from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.training.batches import (
     Batch,
@@ -32,6 +33,7 @@ from heartlm.training.batches import (
     MaskedBatches,
 )
 from heartlm.training.feed import TOGETHER, Feed, StepBatches
+from heartlm.training.layout import BatchLayout
 from heartlm.training.staging import DeviceCorpus, Pool
 from tests.synthetic_corpus import SIZES, synthetic_corpus
 
@@ -96,12 +98,12 @@ def test_the_blocks_of_all_ranks_are_the_batch_of_one(
 ) -> None:
     batch_size = int(np.lcm(before[0] * before[1], after[0] * after[1]))
     drawn, make = order_of(batch_size, order, seed), MAKERS[kind]
-    straight = steps_of(Feed(drawn, make, first_step=0, last_step=4, prefetch=0, on_device=False))
+    straight = steps_of(Feed(drawn, make, range(4), prefetch=0, on_device=False))
     split = []
-    for (num_ranks, accumulation), first, last in ((before, 0, resumed_at), (after, resumed_at, 4)):
-        how: dict[str, Any] = {"world_size": num_ranks, "accumulation": accumulation, "prefetch": prefetch}
-        steps = {"first_step": first, "last_step": last, "on_device": on_device}
-        feeds = [steps_of(Feed(drawn, make, rank=rank, **how, **steps)) for rank in range(num_ranks)]
+    for (num_ranks, accumulation), steps in ((before, range(resumed_at)), (after, range(resumed_at, 4))):
+        layouts = [BatchLayout(batch_size, accumulation, Ranks(rank, num_ranks)) for rank in range(num_ranks)]
+        how: dict[str, Any] = {"prefetch": prefetch, "on_device": on_device}
+        feeds = [steps_of(Feed(drawn, make, steps, layout, **how)) for layout in layouts]
         split += [joined(list(ranks)) for ranks in zip(*feeds, strict=True)]
     whole = [joined([one]) for one in straight]
     assert [one["step"] for one in whole] == [0, 1, 2, 3]
@@ -111,7 +113,7 @@ def test_the_blocks_of_all_ranks_are_the_batch_of_one(
 @pytest.mark.parametrize("kind", sorted(MAKERS))
 def test_the_feed_gives_what_the_maker_makes(kind: str) -> None:
     drawn, make = order_of(6), MAKERS[kind]
-    for fed in steps_of(Feed(drawn, make, first_step=2, last_step=5)):
+    for fed in steps_of(Feed(drawn, make, range(2, 5))):
         windows = drawn.windows(fed.step)
         expected = make(windows, fed.step)
         (batch,) = fed.micro_batches
@@ -125,21 +127,21 @@ def test_the_feed_gives_what_the_maker_makes(kind: str) -> None:
 
 @pytest.mark.parametrize(("prefetch", "expected"), [(0, [TOGETHER, *[0] * (TOGETHER - 1), 2, 0]), (2, [1] * 18)])
 def test_the_feed_tells_how_many_steps_a_wait_prepared(prefetch: int, expected: list[int]) -> None:
-    fed = steps_of(Feed(order_of(6), MAKERS["causal"], first_step=0, last_step=TOGETHER + 2, prefetch=prefetch))
+    fed = steps_of(Feed(order_of(6), MAKERS["causal"], range(TOGETHER + 2), prefetch=prefetch))
     assert [step.num_prepared for step in fed] == expected
 
 
 def test_padding_is_fed_and_batches_without_it_are_known() -> None:
-    seen = {fed.micro_batches[0].all_valid for fed in steps_of(Feed(order_of(2), MAKERS["causal"], **STEPS))}
+    seen = {fed.micro_batches[0].all_valid for fed in steps_of(Feed(order_of(2), MAKERS["causal"], STEPS))}
     assert seen == {True, False}
 
 
-STEPS: dict[str, Any] = {"first_step": 0, "last_step": 40}
+STEPS = range(40)
 
 
 def test_a_step_taken_is_not_overwritten_by_those_prepared_after_it() -> None:
     drawn, make = order_of(8), MAKERS["masked"]
-    with Feed(drawn, make, prefetch=2, **STEPS) as feed:
+    with Feed(drawn, make, STEPS, prefetch=2) as feed:
         kept = [(fed.step, fed.micro_batches[0]) for fed in feed]
     for step, batch in kept:
         assert torch.equal(batch.codes, make(drawn.windows(step), step).codes)
@@ -160,8 +162,8 @@ def test_memory_is_used_again_once_nobody_holds_it() -> None:
 
 
 def test_a_batch_that_cannot_be_split_is_refused() -> None:
-    with pytest.raises(HeartlmError, match=r"^batch_size: 8 found; 3 ranks of 2 micro-batches .* multiple of 6$"):
-        Feed(order_of(8), MAKERS["masked"], world_size=3, accumulation=2, **STEPS)
+    with pytest.raises(HeartlmError, match=r"^batch_size: 8 found, a multiple of 6 expected: 3 ranks with 2 micro"):
+        BatchLayout(8, 2, Ranks(world_size=3))
 
 
 def test_codes_of_all_sixteen_bits_are_gathered_on_the_device() -> None:
@@ -193,7 +195,7 @@ def test_what_breaks_in_the_thread_is_raised_by_the_feed_after_the_steps_before(
     seen = []
     with (
         pytest.raises(KeyError, match="step 3"),
-        Feed(order_of(4), Breaking(CORPUS), prefetch=prefetch, **STEPS) as feed,
+        Feed(order_of(4), Breaking(CORPUS), STEPS, prefetch=prefetch) as feed,
     ):
         for fed in feed:
             seen.append(fed.step)
@@ -203,7 +205,7 @@ def test_what_breaks_in_the_thread_is_raised_by_the_feed_after_the_steps_before(
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_closing_early_ends_the_thread(taken: int) -> None:
-    with Feed(order_of(4), MAKERS["masked"], prefetch=2, **STEPS) as feed:
+    with Feed(order_of(4), MAKERS["masked"], STEPS, prefetch=2) as feed:
         batches = iter(feed)
         for _ in range(taken):
             next(batches)
@@ -220,7 +222,7 @@ def on_disk(folder: Path, num_tokens: int = 4000) -> Corpus:
 def feed_of(corpus: Corpus, prefetch: int | None, order: str = "random") -> Feed:
     rows = corpus.records.select("train")
     drawn = sampler(corpus.records, rows, width=16, batch_size=8, seed=0, order=order)
-    return Feed(drawn, CausalBatches(corpus), first_step=0, last_step=200, prefetch=prefetch)
+    return Feed(drawn, CausalBatches(corpus), range(200), prefetch=prefetch)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -272,7 +274,7 @@ def test_blocks_are_fed_from_disk_with_a_thread_of_their_own(tmp_path: Path) -> 
 
 LEFT_OPEN = """
 from tests.test_training_feed import *
-feed = Feed(order_of(4), MAKERS["masked"], prefetch=2, **STEPS)
+feed = Feed(order_of(4), MAKERS["masked"], STEPS, prefetch=2)
 feed.__enter__()
 next(iter(feed))
 print("done")

@@ -71,7 +71,7 @@ def gathered(corpus: Corpus, width: int, batch_size: int) -> Batches:
 def fed(corpus: Corpus, width: int, batch_size: int, make: MakeBatch) -> Batches:
     """The feed of training, on a CPU and without a thread."""
     order = order_of(corpus, width, batch_size)
-    with Feed(order, make, first_step=0, last_step=1 << 40, prefetch=0) as feed:
+    with Feed(order, make, range(1 << 40), prefetch=0) as feed:
         yield from feed
 
 

@@ -21,7 +21,6 @@ from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import Windows, WindowSampler
 from heartlm.distributed.communicators import local_rank
 from heartlm.distributed.device import device_and_precision
-from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.wrapping import gradient_norm
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
@@ -45,6 +44,7 @@ from heartlm.training.batches import (
 )
 from heartlm.training.config import FinetuneConfig, PretrainConfig
 from heartlm.training.finetune import labelled_rows
+from heartlm.training.layout import BatchLayout
 from heartlm.training.learner import Learner
 from heartlm.training.pretrain import training_windows, validation_windows
 
@@ -135,7 +135,8 @@ class LanguageLearning:
         self._task = patients.task
         device, precision = device_and_precision(config.device, config.precision, local_rank())
         model = self._task.model
-        self._learner = Learner(model, self._task.loss, config, device=device, precision=precision, ranks=Ranks())
+        layout = BatchLayout(patients.study.batch_size)
+        self._learner = Learner(model, self._task.loss, config, device=device, precision=precision, layout=layout)
         self.flat = FlatModel(model)
         self.optimizer: torch.optim.Optimizer = self._learner.optimizer
         self._windows: dict[int, tuple[WindowSampler, MakeBatch]] = {}

@@ -70,14 +70,16 @@ class Batch:
         codes, target, counts, valid = (tensor.to(device) for tensor in self._tensors)
         return Batch(codes, target, counts, valid, self.num_valid, self.num_counting)
 
-    def part(self, index: int, of: int) -> Batch:
-        """Micro-batch `index` of `of` equal ones; views, nothing is copied."""
-        if of == 1:
-            return self
-        size = len(self.codes) // of
-        rows = slice(index * size, (index + 1) * size)
-        codes, target, counts, valid = (tensor[rows] for tensor in self._tensors)
-        return Batch(codes, target, counts, valid, self.num_valid[rows], self.num_counting[rows])
+    def micro_batches(self, num: int) -> list[Batch]:
+        """This batch in `num` equal parts, in order; views, nothing is copied."""
+        if num == 1:
+            return [self]
+        size = len(self.codes) // num
+        parts = []
+        for rows in (slice(begin, begin + size) for begin in range(0, num * size, size)):
+            codes, target, counts, valid = (tensor[rows] for tensor in self._tensors)
+            parts.append(Batch(codes, target, counts, valid, self.num_valid[rows], self.num_counting[rows]))
+        return parts
 
     @property
     def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

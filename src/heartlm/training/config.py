@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.models.config import HEAD_WIDTH
+from heartlm.training.layout import BatchLayout
 
 _AT_LEAST_ONE = (
     "window",
@@ -160,17 +162,8 @@ class TrainingConfig:
 
     def check_split(self, num_ranks: int) -> None:
         """Raise a HeartlmError unless the global batch splits into micro-batches of `num_ranks` ranks."""
-        parts = num_ranks * self.accumulation
-        if self.batch_size is None or self.batch_size % parts == 0:
-            return
-        if num_ranks == 1:
-            raise HeartlmError(
-                f"accumulation: {self.accumulation} found; it must divide batch_size, which is {self.batch_size}"
-            )
-        raise HeartlmError(
-            f"batch_size: {self.batch_size} found, a multiple of {parts} expected: {num_ranks} ranks with "
-            f"{self.accumulation} micro-batches each"
-        )
+        if self.batch_size is not None:
+            BatchLayout(self.batch_size, self.accumulation, Ranks(world_size=num_ranks))
 
     def ignored(self, num_ranks: int) -> list[str]:
         """What of these settings means nothing to `num_ranks` ranks, one line each."""

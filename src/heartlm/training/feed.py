@@ -3,9 +3,8 @@
     order ─► windows of this rank ─► codes gathered, draft ─► (pinned) slot ─► device ─► batch ─► micro-batches
              └──────────────── in a thread, some steps ahead ────────────┘
 
-With n ranks and a micro-batches each, micro-batch j of rank r is block r × a + j of the n × a equal blocks of the
-global batch, so that batch is the same however it is split. Codes travel as the corpus holds them, two bytes each, and
-become int64 on the device; a corpus that fits is kept there and gathered there, and only places travel.
+Codes travel as the corpus holds them, two bytes each, and become int64 on the device; a corpus that fits is kept there
+and gathered there, and only places travel.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from torch import Tensor
 from heartlm.corpus.watch import WatchedFile
 from heartlm.corpus.windows import Windows, WindowSampler
 from heartlm.distributed.device import on_this_device
-from heartlm.errors import HeartlmError
 from heartlm.kernels.gather import gather_codes, gather_windows
 from heartlm.training.batches import Batch, BatchPosition, DeviceBatch, HostBatch, MakeBatch
+from heartlm.training.layout import BatchLayout
 from heartlm.training.staging import DeviceCorpus, Pool, Slot
 
 
@@ -69,58 +68,46 @@ class _Prepared:
 
 
 class Feed:
-    """Steps `first_step` to `last_step` (left out), in order; a context manager, so that its thread ends.
+    """The batches of `steps`, in order; a context manager, so that its thread ends.
 
     Args:
         sampler: windows of every step.
         make_batch: windows to batches.
-        first_step: the first step to feed.
-        last_step: the step after the last one.
-        rank: of this process.
-        world_size: number of ranks.
-        accumulation: micro-batches of a step on each rank.
+        steps: to feed, counted from 0.
+        layout: which part of every global batch is this rank's; by default all of it.
         device: where the batches go.
         prefetch: steps to prepare ahead in a thread; 0 prepares some together when they are asked for. By default 2 for
             a GPU or a corpus larger than memory; on a CPU a thread would only take time from the step before.
         on_device: keep the corpus on the device; by default where the device is a GPU and the corpus fits.
 
     Raises:
-        HeartlmError: the global batch cannot be split that way, or the corpus cannot be read.
+        HeartlmError: the corpus cannot be read.
     """
 
     def __init__(
         self,
         sampler: WindowSampler,
         make_batch: MakeBatch,
+        steps: range,
+        layout: BatchLayout | None = None,
         *,
-        first_step: int,
-        last_step: int,
-        rank: int = 0,
-        world_size: int = 1,
-        accumulation: int = 1,
         device: torch.device | None = None,
         prefetch: int | None = None,
         on_device: bool | None = None,
     ) -> None:
-        if sampler.batch_size % (world_size * accumulation):
-            raise HeartlmError(
-                f"batch_size: {sampler.batch_size} found; {world_size} ranks of {accumulation} micro-batches each "
-                f"must divide it: take a multiple of {world_size * accumulation}"
-            )
-        self.sampler, self.make_batch, self.accumulation = sampler, make_batch, accumulation
-        self.steps = range(first_step, last_step)
-        self.num_windows = sampler.batch_size // world_size
-        self.first_window = rank * self.num_windows
+        self.sampler, self.make_batch, self.steps = sampler, make_batch, steps
+        self.layout = layout or BatchLayout(sampler.batch_size)
+        self._part = self.layout.first_window, self.layout.num_windows
         self.device = device or torch.device("cpu")
         codes = make_batch.corpus.codes
         resident = DeviceCorpus.fits(codes, self.device) if on_device is None else on_device
         self.resident = DeviceCorpus(codes, self.device) if resident else None
-        self._shape = self.num_windows, sampler.width, codes.shape[1]
+        self._shape = self.layout.num_windows, sampler.width, codes.shape[1]
         self._all_valid = torch.ones(self._shape[:2], dtype=torch.bool, device=self.device)
         self._pool = Pool()
         self._watched = WatchedFile(codes)
-        self._announced = sampler.buffer_at(first_step) - 1
-        gpu, from_disk = self.device.type == "cuda", bool(sampler.reads(0, self.first_window, self.num_windows))
+        self._announced = sampler.buffer_at(steps.start) - 1
+        gpu, from_disk = self.device.type == "cuda", bool(sampler.reads(0, *self._part))
         self.prefetch = (2 if gpu or from_disk else 0) if prefetch is None else prefetch
         self._free: queue.Queue[Slot | None] = queue.Queue()
         self._ready: queue.Queue[_Prepared | BaseException] = queue.Queue()
@@ -198,8 +185,8 @@ class Feed:
 
     def _prepare(self, step: int, slot: Slot) -> _Prepared:
         """Do what the host has to do for `step`."""
-        windows = self.sampler.windows(step, self.first_window, self.num_windows)
-        draft = self.make_batch.draft(windows, BatchPosition(step, self.first_window, self.sampler.batch_size))
+        windows = self.sampler.windows(step, *self._part)
+        draft = self.make_batch.draft(windows, BatchPosition(step, self.layout.first_window, self.layout.batch_size))
         tensors = {}
         if draft.hidden is not None:
             tensors["hidden"] = slot.hold("hidden", draft.hidden)
@@ -217,7 +204,7 @@ class Feed:
         self._watched.check()
         while self._announced <= self.sampler.buffer_at(step):
             self._announced += 1
-            for tokens in self.sampler.reads(self._announced, self.first_window, self.num_windows):
+            for tokens in self.sampler.reads(self._announced, *self._part):
                 self._watched.read_ahead(tokens)
         where = windows.first, windows.length, windows.width
         codes = self.make_batch.corpus.codes
@@ -243,5 +230,5 @@ class Feed:
         )
         parts = DeviceBatch(codes, valid, sent.get("hidden"), sent.get("labels"), spare)
         batch = self.make_batch.finish(parts, draft)
-        micro_batches = [batch.part(index, self.accumulation) for index in range(self.accumulation)]
+        micro_batches = batch.micro_batches(self.layout.accumulation)
         return StepBatches(prepared.step, micro_batches, batch.num_counted, batch.num_tokens)

@@ -11,6 +11,7 @@ from heartlm.models.store import ModelInfo
 from heartlm.runs.run_folder import RunFolder
 from heartlm.training.batches import MakeBatch
 from heartlm.training.config import TrainingConfig
+from heartlm.training.layout import BatchLayout
 from heartlm.training.objectives import LossSum
 
 
@@ -39,3 +40,12 @@ class Job:
     loss: LossSum
     validation: Windows | None = None
     ranks: Ranks = field(default_factory=Ranks)
+
+    @property
+    def layout(self) -> BatchLayout:
+        """The part of this rank in every global batch.
+
+        Raises:
+            HeartlmError: the batch cannot be split among these ranks and micro-batches.
+        """
+        return BatchLayout(self.sampler.batch_size, self.config.accumulation, self.ranks)

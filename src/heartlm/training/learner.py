@@ -13,13 +13,13 @@ from torch.optim import AdamW
 
 from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.parallel import HostAllReduce
-from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.shared_memory import shared_sum_of
 from heartlm.distributed.wrapping import fastest_bucket_cap, gradient_norm, reducing, replicated, sharded
 from heartlm.kernels.draws import Stream, draws
 from heartlm.models.heart import HeartModel
 from heartlm.training.batches import Batch
 from heartlm.training.config import TrainingConfig
+from heartlm.training.layout import BatchLayout
 from heartlm.training.objectives import LossModule, LossSum
 
 DROPOUT_STREAM = 3
@@ -34,7 +34,7 @@ class Learner:
         config: settings, resolved.
         device: where to compute.
         precision: of matrix products.
-        ranks: this process among those that train together.
+        layout: the part of this rank in every global batch.
         exchange: called for the sums over ranks, and when this rank's gradients are computed and only they are left.
 
     Attributes:
@@ -50,10 +50,10 @@ class Learner:
         *,
         device: torch.device,
         precision: torch.dtype,
-        ranks: Ranks,
+        layout: BatchLayout,
         exchange: GradientSync | None = None,
     ) -> None:
-        self.model, self.config, self.ranks = model, config, ranks
+        self.model, self.config, self.layout, self.ranks = model, config, layout, layout.ranks
         self.device, self.precision = device, precision
         self.alone = LossModule(self.model, loss).to(device)
         self.model.recompute(config.activation_checkpointing)
@@ -62,25 +62,31 @@ class Learner:
             for block in self.model.trunk.blocks:  # each by itself: alike, they compile once, and FSDP acts between
                 block.compile()
         self.module: nn.Module = self.alone
-        if ranks.world_size > 1 and config.parallel == "fsdp":
+        if self.ranks.world_size > 1 and config.parallel == "fsdp":
             self.module = sharded(self.alone, list(self.model.trunk.blocks), device)
         self.learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = AdamW(_groups(self.learning, config.weight_decay), betas=(0.9, 0.95), fused=True)
         self.exchange = exchange
 
-    def replicate(self, some: Batch, sums: HostAllReduce) -> None:
-        """Let ranks that are to hold the whole model add up their gradients, after measuring how with `some`."""
+    def replicate(self, some: Callable[[], Batch], sums: HostAllReduce) -> None:
+        """Let ranks that are to hold the whole model add up their gradients; bucket_cap_mb "auto" measures how.
+
+        Args:
+            some: makes the micro-batch that the measurement computes.
+            sums: over the ranks.
+        """
         if self.ranks.world_size == 1 or isinstance(self.module, FSDPModule):
             return
         on_cpu = self.device.type == "cpu" and all(parameter.dtype == torch.float32 for parameter in self.learning)
         shared = shared_sum_of(self.ranks, self.config.timeout_s) if on_cpu else None
         cap = self.config.bucket_cap_mb
         if cap == "auto":
+            batch = some().to(self.device)
             num_bytes = sum(parameter.nbytes for parameter in self.learning)
             cap = fastest_bucket_cap(
                 num_bytes,
                 lambda cap: replicated(self.alone, cap, None, shared),
-                lambda module: self._compute(module, some),
+                lambda module: self._compute(module, batch),
                 sums,
             )
         self.module = replicated(self.alone, cap, self.exchange, shared)
@@ -151,7 +157,7 @@ class Learner:
         """Keys of dropout for micro-batch `index`."""
         if not (num_sites := self.model.num_dropout_sites):
             return None
-        first_window = (self.ranks.rank * self.config.accumulation + index) * num_windows
+        first_window = self.layout.first_row(index, num_windows)
         keys = dropout_keys(self.config.seed, step, num_sites, first_window, num_windows)
         if self.device.type == "cuda":
             keys = keys.pin_memory()  # from other memory, sending waits

@@ -25,6 +25,7 @@ from heartlm.errors import HeartlmError
 from heartlm.instrumentation.measured import measure_forward
 from heartlm.models.store import save_tensors, whole_tensors
 from heartlm.training.bad_steps import BadSteps
+from heartlm.training.batches import Batch
 from heartlm.training.checkpoint import Checkpoints, Progress
 from heartlm.training.feed import Feed, StepBatches
 from heartlm.training.full_speed import at_full_speed
@@ -52,28 +53,25 @@ def train(job: Job, resume: bool) -> Progress:
     gc.collect()
     gc.freeze()  # looking through all that was imported, now and then, makes one rank wait for another
     try:
-        return _begun(job).run(resume)
+        try:
+            loop = _Loop(job)
+        except RuntimeError as error:
+            if not is_peer_failure(error):
+                raise
+            raise HeartlmError(
+                f"rank {job.ranks.rank} lost another rank before the first step ({reason_of(error)}): "
+                "what the run has saved is good, give the same command again"
+            ) from error
+        return loop.run(resume)
     finally:
         gc.unfreeze()
-
-
-def _begun(job: Job) -> _Loop:
-    try:
-        return _Loop(job)
-    except RuntimeError as error:
-        if not is_peer_failure(error):
-            raise
-        raise HeartlmError(
-            f"rank {job.ranks.rank} lost another rank before the first step ({reason_of(error)}): "
-            "what the run has saved is good, give the same command again"
-        ) from error
 
 
 class _Loop:
     """State of a running loop: the learner, the progress and the log."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.config, self.ranks = job, job.config, job.ranks
+        self.job, self.config, self.ranks, self.layout = job, job.config, job.ranks, job.layout
         device, precision = device_and_precision(job.config.device, job.config.precision, job.ranks.local_rank)
         self.sums = HostAllReduce(job.ranks, job.config.timeout_s)
         self.log = Log(job, device, precision, self.sums)
@@ -81,7 +79,13 @@ class _Loop:
         measured = job.config.measure or job.config.spans or job.config.profile
         self.exchange = GradientSync(self.log.meters, device, flights, measured)
         self.learner = Learner(
-            job.model, job.loss, job.config, device=device, precision=precision, ranks=job.ranks, exchange=self.exchange
+            job.model,
+            job.loss,
+            job.config,
+            device=device,
+            precision=precision,
+            layout=self.layout,
+            exchange=self.exchange,
         )
         if self.log.tells_forward and device.type == "cpu":
             measure_forward(self.learner.alone, self.log.meters)
@@ -97,7 +101,7 @@ class _Loop:
         try:
             if resume:
                 self._resume()
-            self._replicate()
+            self.learner.replicate(self._first_micro_batch, self.sums)
             with self._signals(), self._feed() as feed:
                 self._all_steps(feed)
             if not self.config.measure:
@@ -113,7 +117,7 @@ class _Loop:
             self.log.close()
         return self.progress
 
-    # --- before the first step --------------------------------------------------------------------------------------
+    # --- before the first step ----------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
         if RankConsensus().first(self.checkpoints.complete):
@@ -124,45 +128,34 @@ class _Loop:
             self.job.run.truncate_metrics(self.progress.step)
         self.log.say(f"resumed after step {self.progress.step}")
 
-    def _replicate(self) -> None:
-        part = self.job.sampler.batch_size // (self.ranks.world_size * self.config.accumulation)
-        first = self.ranks.rank * self.config.accumulation * part
-        windows = self.job.sampler.windows(0, first, part)
-        some = self.job.make_batch(windows, 0, first, self.job.sampler.batch_size)
-        self.learner.replicate(some.to(self.learner.device), self.sums)
+    def _first_micro_batch(self) -> Batch:
+        with Feed(self.job.sampler, self.job.make_batch, range(1), self.layout, prefetch=0) as feed:
+            return next(iter(feed)).micro_batches[0]
 
     def _feed(self) -> Feed:
-        return Feed(
-            self.job.sampler,
-            self.job.make_batch,
-            first_step=self.progress.step,
-            last_step=self.config.steps,
-            rank=self.ranks.rank,
-            world_size=self.ranks.world_size,
-            accumulation=self.config.accumulation,
-            device=self.learner.device,
-            prefetch=self.config.prefetch,
-        )
+        steps, how = range(self.progress.step, self.config.steps), self.config.prefetch
+        device = self.learner.device
+        return Feed(self.job.sampler, self.job.make_batch, steps, self.layout, device=device, prefetch=how)
 
-    # --- a step -----------------------------------------------------------------------------------------------------
+    # --- a step -------------------------------------------------------------------------------------------------------
 
     def _all_steps(self, feed: Feed) -> None:
         batches = iter(feed)
-        while self.progress.step < self.config.steps:
-            with self.log.meters.step(self.progress.step + 1):
+        for step in feed.steps:
+            with self.log.meters.step(step + 1):
                 with self.log.meters.span("data"):
                     of_step = next(batches)
                 self.log.meters.share_data(of_step.num_prepared)
                 entry, stop = self._step(of_step)
             self.log.stepped()
-            step = self.progress.step
-            if entry and (step % self.config.log_every == 0 or step == self.config.steps):
-                self.log.write(self.progress.step, "train", entry)
-            self._now_and_then()
+            done = self.progress.step
+            if entry and (done % self.config.log_every == 0 or done == self.config.steps):
+                self.log.write(done, "train", entry)
+            self._validate_and_save()
             if stop:
                 self._checkpoint()
                 self.checkpoints.wait()
-                raise Stopped(f"stopped after step {step}; continue with --resume {self.job.run.path}")
+                raise Stopped(f"stopped after step {done}; continue with --resume {self.job.run.path}")
 
     def _step(self, batches: StepBatches) -> tuple[dict[str, float], bool]:
         """Take a step; return its metrics, nothing where it was skipped, and whether a rank was asked to stop."""
@@ -182,23 +175,20 @@ class _Loop:
         means = {name: value / max(1.0, num_counted) for name, value in zip(losses, values, strict=True)}
         if self.log.measured is not None:
             self.log.measured.loss(means["loss"])
-        rate = self._rate()
-        taken = self._judged(means["loss"], norm)
-        with self.log.meters.span("optimizer"):
-            self.learner.step(rate, norm) if taken else self.learner.forget()
-        self.progress.step += 1
-        entry = {"loss": means["loss"], "learning_rate": rate, "grad_norm": norm}
-        return entry | {f"loss/{name}": means[name] for name in means if name != "loss"} if taken else {}, stop > 0
-
-    def _rate(self) -> float:
         config = self.config
-        return learning_rate(
-            self.progress.step,
+        rate = learning_rate(
+            batches.step,
             peak=config.learning_rate or 0.0,
             warmup_steps=config.warmup_steps or 0,
             steps=config.steps,
             final_share=config.final_learning_rate,
         )
+        taken = self._judged(means["loss"], norm)
+        with self.log.meters.span("optimizer"):
+            self.learner.step(rate, norm) if taken else self.learner.forget()
+        self.progress.step = batches.step + 1
+        entry = {"loss": means["loss"], "learning_rate": rate, "grad_norm": norm}
+        return entry | {f"loss/{name}": means[name] for name in means if name != "loss"} if taken else {}, stop > 0
 
     def _judged(self, loss: float, norm: float) -> bool:
         """Whether the optimiser is to take the step; the state before one that stops the run is kept."""
@@ -213,9 +203,10 @@ class _Loop:
             self.log.say(f"{verdict.reason}: skipped")
         return verdict.action == "take"
 
-    # --- now and then -----------------------------------------------------------------------------------------------
+    # --- between steps ------------------------------------------------------------------------------------------------
 
-    def _now_and_then(self) -> None:
+    def _validate_and_save(self) -> None:
+        """Validate and save a checkpoint, where it is time to."""
         if self.config.measure:
             return
         step, last = self.progress.step, self.progress.step == self.config.steps
@@ -247,7 +238,7 @@ class _Loop:
             if self.ranks.is_first:
                 save_tensors(self.job.run.model(which), tensors, replace(self.job.info, step=self.progress.step))
 
-    # --- words and signals ------------------------------------------------------------------------------------------
+    # --- words and signals --------------------------------------------------------------------------------------------
 
     def _left_behind(self, error: RuntimeError) -> str:
         complete = self.checkpoints.complete()

@@ -1,0 +1,63 @@
+"""How the global batch of a step is split among ranks and micro-batches. Imports no torch.
+
+    windows of the global batch    | block 0 | block 1 | block 2 | block 3 |
+    2 ranks × 2 micro-batches      |      rank 0       |      rank 1       |
+
+With n ranks and a micro-batches each, micro-batch j of rank r is block r × a + j of n × a equal blocks, so the global
+batch is the same however it is split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from heartlm.distributed.ranks import Ranks
+from heartlm.errors import HeartlmError
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """The part of this rank in every global batch.
+
+    Attributes:
+        batch_size: windows of the global batch.
+        accumulation: micro-batches of each rank.
+        ranks: this process among those that train together.
+
+    Raises:
+        HeartlmError: the global batch has no such equal blocks.
+    """
+
+    batch_size: int
+    accumulation: int = 1
+    ranks: Ranks = field(default_factory=Ranks)
+
+    def __post_init__(self) -> None:
+        num_blocks = self.ranks.world_size * self.accumulation
+        if self.batch_size % num_blocks == 0:
+            return
+        if self.ranks.world_size == 1:
+            raise HeartlmError(
+                f"accumulation: {self.accumulation} found; it must divide batch_size, which is {self.batch_size}"
+            )
+        raise HeartlmError(
+            f"batch_size: {self.batch_size} found, a multiple of {num_blocks} expected: {self.ranks.world_size} ranks "
+            f"with {self.accumulation} micro-batches each"
+        )
+
+    @property
+    def num_windows(self) -> int:
+        """Windows of this rank."""
+        return self.batch_size // self.ranks.world_size
+
+    @property
+    def first_window(self) -> int:
+        """Place of this rank's first window in the global batch."""
+        return self.ranks.rank * self.num_windows
+
+    def first_row(self, micro_batch: int, num_rows: int) -> int:
+        """Place of the first row of a micro-batch in the global batch, where each micro-batch has `num_rows` rows.
+
+        Rows are windows, or the parts of equal width that a step cuts its windows into.
+        """
+        return (self.ranks.rank * self.accumulation + micro_batch) * num_rows
