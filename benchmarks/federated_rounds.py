@@ -36,7 +36,7 @@ from steps import Steps, on_ranks
 
 from heartlm.distributed.communicators import communicator_of
 from heartlm.distributed.mpi import MPICommunicator
-from heartlm.federated.aggregate import Aggregator, PendingMean, WeightedUpdate
+from heartlm.federated.aggregate import Aggregator, PendingMean, PendingReduce, WeightedUpdate
 from heartlm.federated.client import ClientTask, Update, nothing
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import LocalClient
@@ -117,6 +117,7 @@ class Rank:
         handed_over_s = time.perf_counter() - begin_s
         self.meter.take()
         every, calls = test_every(self.study.local_steps), itertools.count(1)
+        assert isinstance(pending, PendingReduce)
         self.steps(lambda: pending.wants_tests and next(calls) % every == 0 and pending.test())
         tested_s, begin_s = self.meter.take().exposed_s, time.perf_counter()
         self._move(pending)

@@ -22,7 +22,7 @@ import numpy as np
 from bench.measure import Table
 from bench.output import write_results
 
-from heartlm.federated.compression import compressor
+from heartlm.federated.compression import encode
 from heartlm.federated.federate import federate
 from heartlm.federated.study_file import FederatedConfig
 
@@ -98,10 +98,9 @@ def what_compression_costs(chosen: argparse.Namespace, num_parameters: int) -> T
         ),
     )
     vector = np.random.default_rng(0).standard_normal(num_parameters).astype(np.float32)
-    exact = compressor("none").encode(vector).num_bytes
+    exact = len(encode("none", vector))
     for strategy, name, settings in COMPRESSION:
-        by = compressor(name, **settings)
-        sent = len(by.encode(vector).to_bytes())
+        sent = len(encode(name, vector, **settings))
         words = " ".join([f"{strategy}, {name}", *(f"{100 * share:g} %" for share in settings.values())])
         results = [
             learnt(chosen, words.replace(" ", ""), seed, strategy=strategy, compression=name, **settings)

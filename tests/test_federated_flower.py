@@ -27,7 +27,7 @@ from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.federate import federate
 from heartlm.federated.federate import patients_of as patients_here
 from heartlm.federated.flower_app import run_with_flower, write_app
-from heartlm.federated.flower_certificates import make_certificates
+from heartlm.federated.flower_certificates import make_certificate
 from heartlm.federated.flower_client import app as client_app
 from heartlm.federated.flower_fleet import Fleet, homes
 from heartlm.federated.flower_messages import (
@@ -228,11 +228,11 @@ def test_too_few_nodes_are_told_of(tiny_database: Path):
 
 
 def test_certificates_are_good_for_this_machine_only(tmp_path: Path):
-    made = make_certificates(tmp_path)
-    assert made.key.stat().st_mode & 0o077 == 0
+    certificate, key = make_certificate(tmp_path)
+    assert key.stat().st_mode & 0o077 == 0
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(made.server, made.key)
-    client = ssl.create_default_context(cafile=str(made.authority))
+    server.load_cert_chain(certificate, key)
+    client = ssl.create_default_context(cafile=str(certificate))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
 

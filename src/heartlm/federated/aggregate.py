@@ -24,7 +24,7 @@ from torch import Tensor
 
 from heartlm.distributed.communicator import Communicator, Pending
 from heartlm.federated.client import Update, sample_clients
-from heartlm.federated.compression import NAMES, REMEMBERS, Encoded, ErrorFeedback, compressor
+from heartlm.federated.compression import REMEMBERS, Vector, decode, encode
 from heartlm.federated.fixed_point import FixedPoint, FixedPointSum, to_fixed_point
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
@@ -67,27 +67,15 @@ class Mean:
     delta: FixedPoint | None
     num_samples: int
 
+    def wait(self) -> Mean:
+        """The mean itself."""
+        return self
+
 
 def mean_of(totals: Tensor, asked_samples: int) -> Mean:
     """The mean from the sums over clients of weighted deltas, and of samples as the last number; int64 `[P + 1]`."""
     num_samples = int(totals[-1])
     return Mean(FixedPoint(totals[:-1], asked_samples / num_samples) if num_samples else None, num_samples)
-
-
-@dataclass(frozen=True)
-class CompletedMean:
-    """A mean that needs no more communication; has the methods of `PendingReduce`."""
-
-    mean: Mean
-    wants_tests: bool = False
-
-    def test(self) -> bool:
-        """Whether it has arrived: always."""
-        return True
-
-    def wait(self) -> Mean:
-        """The mean."""
-        return self.mean
 
 
 class PendingReduce:
@@ -113,12 +101,11 @@ class PendingReduce:
         self.wants_tests = not communicator.has_async_progress
         self._pending, self._meter, self._mean = pending, meter, mean
 
-    def test(self) -> bool:
-        """Whether it has arrived; makes some progress."""
+    def test(self) -> None:
+        """Make some progress."""
         with self._meter.exposed(), self._meter.call():
             arrived = all(each.test() for each in self._pending)
         self.wants_tests = self.wants_tests and not arrived
-        return arrived
 
     def wait(self) -> Mean:
         """Wait until it has arrived."""
@@ -129,7 +116,7 @@ class PendingReduce:
             return self._mean(arrived)
 
 
-PendingMean = CompletedMean | PendingReduce
+PendingMean = Mean | PendingReduce
 
 
 class Aggregator:
@@ -161,7 +148,7 @@ class Aggregator:
     ) -> None:
         self._study, self._communicator, self._meter, self._noise = study, communicator, meter, noise()
         self._sum = FixedPointSum(num_parameters + 1)  # the last number: samples of clients that took part
-        self._memories = dict[int, ErrorFeedback]()
+        self._owed = dict[int, Vector]()  # what messages of each client have left out
         privacy = privacy_of(study)
         self.ledger = None if privacy is None else Ledger(privacy, num_clients)
 
@@ -187,7 +174,7 @@ class Aggregator:
                 return self._gather(round_index, updates, asked_samples)
             if self._study.secure_sum:
                 if not self._fill_masked(round_index, updates):
-                    return CompletedMean(Mean(None, 0))
+                    return Mean(None, 0)
                 parts = None
             else:
                 parts = [(each.update.delta, each.weight) for each in updates]
@@ -200,7 +187,7 @@ class Aggregator:
                 with self._meter.call():
                     self._communicator.sum(totals)
                 self._meter.sent(totals.nbytes, arrived=True)
-                return CompletedMean(mean_of(totals, asked_samples))
+                return mean_of(totals, asked_samples)
             size = max(1, round(self._study.bucket_mib * 2**20) // totals.element_size())
             for begin in range(0, len(totals), size):
                 bucket = totals[begin : begin + size]
@@ -232,8 +219,7 @@ class Aggregator:
         """Compress the updates of this rank and send them to every rank."""
         messages = b""
         for each in updates:
-            memory = self._memories.setdefault(each.client, ErrorFeedback())
-            message = compressed(each.update.delta, self._study, each.client, round_index, memory)
+            message = compressed(each.update.delta, self._study, each.client, round_index, self._owed)
             messages += _HEAD.pack(len(message), each.weight, each.update.num_samples) + message
         with self._meter.call():
             longest = max(self._communicator.gather_objects(len(messages)))
@@ -258,14 +244,13 @@ class Aggregator:
 
     def residual_state(self, client: int) -> dict[str, Tensor]:
         """What compression has not yet sent of the updates of `client`, float32 `[P]`; empty if nothing."""
-        memory = self._memories.get(client)
-        return {} if memory is None or memory.residual is None else {"owed": torch.from_numpy(memory.residual)}
+        return {"owed": torch.from_numpy(self._owed[client])} if client in self._owed else {}
 
     def restore_residual(self, client: int, kept: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take what `residual_state` gave out of `kept`, and return the rest, which is the client's own."""
         own = dict(kept)
         if (owed := own.pop("owed", None)) is not None:
-            self._memories[client] = ErrorFeedback(owed.numpy())
+            self._owed[client] = owed.numpy()
         return own
 
     def replay_accounting(self, members: Sequence[Member], num_rounds: int) -> None:
@@ -310,14 +295,17 @@ def mask_context(study: FederatedConfig, round_index: int) -> bytes:
     return f"seed {study.seed} round {round_index}".encode()
 
 
-def compressed(delta: Tensor, study: FederatedConfig, client: int, round_index: int, memory: ErrorFeedback) -> bytes:
-    """The message of a client: its delta, float64 `[P]`, as `study` says; what is lost goes to `memory`."""
-    by = compressor(study.compression, top_k=study.top_k, seed=(study.seed, client, round_index))
+def compressed(delta: Tensor, study: FederatedConfig, client: int, round_index: int, owed: dict[int, Vector]) -> bytes:
+    """The message of a client: its delta, float64 `[P]`, and what its earlier messages left out, kept in `owed`."""
     vector = delta.numpy().astype(np.float32)
-    return (memory.encode(vector, by) if study.compression in REMEMBERS else by.encode(vector)).to_bytes()
+    if client in owed:
+        vector += owed[client]
+    message = encode(study.compression, vector, top_k=study.top_k, seed=(study.seed, client, round_index))
+    if study.compression in REMEMBERS:
+        owed[client] = vector - decode(message)
+    return message
 
 
 def decompressed(message: bytes) -> Tensor:
     """The delta in a message, float64 `[P]`."""
-    encoded = Encoded.from_bytes(message)
-    return torch.from_numpy(compressor(NAMES[encoded.kind]).decode(encoded)).double()
+    return torch.from_numpy(decode(message)).double()

@@ -5,7 +5,7 @@
                                server app ─► folder of the study
 
 SuperLink, SuperNodes and apps are processes of their own. On this machine they talk over the loopback device, with
-certificates made for the run; Flower sends no usage data and looks for no updates.
+a certificate made for the run; Flower sends no usage data and looks for no updates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from heartlm.distributed.spawn import Processes, free_ports, last_line, processes
 from heartlm.errors import HeartlmError, needs
-from heartlm.federated.flower_certificates import Certificates, make_certificates
+from heartlm.federated.flower_certificates import make_certificate
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.files import read_json
 
@@ -74,10 +74,8 @@ def run_with_flower(study: FederatedConfig) -> Path:
     if study.superlink is not None:
         _submit(study, work, study.superlink, dict(os.environ) | QUIET)
     else:
-        certificates = make_certificates(work / "certificates")
         with processes(work / "logs") as running:
-            environment = _federation(study, work, certificates, running)
-            _submit(study, work, CONNECTION, environment)
+            _submit(study, work, CONNECTION, _federation(study, work, running))
     shutil.rmtree(work)
     return study.out
 
@@ -90,26 +88,25 @@ def write_app(study: FederatedConfig, folder: Path) -> None:
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
 
 
-def _federation(study: FederatedConfig, work: Path, certificates: Certificates, running: Processes) -> dict[str, str]:
+def _federation(study: FederatedConfig, work: Path, running: Processes) -> dict[str, str]:
     """Start a SuperLink and its nodes on this machine; the environment of all that talk to it."""
-    programs = Path(sys.executable).parent
+    programs, (certificate, key) = Path(sys.executable).parent, make_certificate(work / "certificates")
     environment = dict(os.environ) | QUIET
     environment |= {"FLWR_HOME": str(work / "home"), "PATH": f"{programs}{os.pathsep}{environment.get('PATH', '')}"}
     port, *node_ports = free_ports(1 + study.nodes)
     lines = [
         f'[superlink]\ndefault = "{CONNECTION}"',
         f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"',
-        f"root-certificates = {json.dumps(str(certificates.authority))}",
+        f"root-certificates = {json.dumps(str(certificate))}",
     ]
     (work / "home").mkdir(parents=True)
     (work / "home" / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    tls: list[str | Path] = ["--ssl-certfile", certificates.server, "--ssl-keyfile", certificates.key]
-    tls += ["--ssl-ca-certfile", certificates.authority]
+    tls = ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(key), "--ssl-ca-certfile", str(certificate)]
     link = ["--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]
     running.start("superlink", [programs / "flower-superlink", *tls, *link], environment)
     running.wait_for_port(port, START_WITHIN_S)
     for node, node_port in enumerate(node_ports):
-        link = ["--superlink", f"127.0.0.1:{port}", "--root-certificates", str(certificates.authority)]
+        link = ["--superlink", f"127.0.0.1:{port}", "--root-certificates", str(certificate)]
         here = ["--host", "127.0.0.1", "--port", str(node_port), *tls]
         running.start(f"supernode-{node}", [programs / "flower-supernode", *link, *here], environment)
     return environment

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from heartlm.federated.aggregate import compressed
 from heartlm.federated.client import ClientLost
-from heartlm.federated.compression import ErrorFeedback
 from heartlm.federated.federate import patients_of
 from heartlm.federated.flower_masks import announce, masked_sum
 from heartlm.federated.flower_messages import (
@@ -94,11 +93,11 @@ def _sent(delta: Tensor, study: FederatedConfig, number: int, round_index: int, 
     """A delta as it leaves the node: float64 `[P]`, or the bytes of a compressed message."""
     if study.compression == "none":
         return delta
-    owed = kept_in(context, f"owed-{number}").get("owed")
-    memory = ErrorFeedback(None if owed is None else owed.numpy())
-    message_bytes = compressed(delta, study, number, round_index, memory)
-    if memory.residual is not None:
-        keep_in(context, f"owed-{number}", {"owed": torch.from_numpy(memory.residual)})
+    kept = kept_in(context, f"owed-{number}")
+    owed = {number: kept["owed"].numpy()} if kept else {}
+    message_bytes = compressed(delta, study, number, round_index, owed)
+    if number in owed:
+        keep_in(context, f"owed-{number}", {"owed": torch.from_numpy(owed[number])})
     return torch.from_numpy(np.frombuffer(message_bytes, np.uint8).copy())
 
 

@@ -23,7 +23,6 @@ from heartlm.distributed.communicator import LocalCommunicator
 from heartlm.federated.aggregate import (
     LEAST_CLIENTS,
     Aggregator,
-    CompletedMean,
     Mean,
     PendingMean,
     WeightedUpdate,
@@ -88,7 +87,7 @@ class RemoteMaskedMean(Aggregator):
         """Let nodes mask and add up the updates that they keep."""
         if len(updates) < LEAST_CLIENTS:
             print(f"round {round_index + 1}: {len(updates)} clients are left, nothing is sent", file=sys.stderr)
-            return CompletedMean(Mean(None, 0))
+            return Mean(None, 0)
         if self.ledger is not None:
             self.ledger.took_part(each.client for each in updates)
             asked_samples = len(updates)
@@ -96,5 +95,5 @@ class RemoteMaskedMean(Aggregator):
             totals = self._fleet.masked_sum(round_index, {each.client: each.weight for each in updates})
         except RoundAbandoned as error:
             print(f"round {round_index + 1}: {error}", file=sys.stderr)
-            return CompletedMean(Mean(None, 0))
-        return CompletedMean(mean_of(totals, asked_samples))
+            return Mean(None, 0)
+        return mean_of(totals, asked_samples)

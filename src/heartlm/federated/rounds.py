@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
-from heartlm.federated.aggregate import Aggregator, CompletedMean, Mean, PendingMean, WeightedUpdate
+from heartlm.federated.aggregate import Aggregator, Mean, PendingMean, PendingReduce, WeightedUpdate
 from heartlm.federated.client import Between, Client, ClientLost, ClientTask, sample_clients
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
@@ -91,8 +91,7 @@ class Rounds:
 
     def run(self, save: Callable[[], None]) -> None:
         """Run the rounds that are left; call `save` when nothing is pending and the study asks for it."""
-        if self.server.late is not None:
-            self._pending = CompletedMean(self.server.late)
+        self._pending = self.server.late
         for round_index in range(self.server.round_index, self.study.rounds):
             last = round_index + 1 == self.study.rounds
             saves = last or (round_index + 1) % self.study.save_every == 0
@@ -114,8 +113,7 @@ class Rounds:
         if last or not study.staleness:
             self._finish()
         elif saves or not study.overlap:
-            server.late = self._pending.wait()
-            self._pending = CompletedMean(server.late)
+            self._pending = server.late = self._pending.wait()
         server.round_index = round_index + 1
         if last or (study.evaluate_every and (round_index + 1) % study.evaluate_every == 0):
             self._to_evaluate = round_index, server.vector
@@ -167,7 +165,7 @@ class Rounds:
 
     def _poll(self) -> None:
         """Let the pending mean progress, in some of the calls."""
-        if self._pending is not None and self._pending.wants_tests:
+        if isinstance(self._pending, PendingReduce) and self._pending.wants_tests:
             self._num_calls += 1
             if self._num_calls % test_every(self.study.local_steps) == 0:
                 self._pending.test()

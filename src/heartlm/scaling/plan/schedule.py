@@ -1,15 +1,16 @@
 """Placing experiments of chosen widths on the GPUs of some nodes, one after the other as room comes free.
 
 An experiment on at most the GPUs of a node lies within one node; a wider one takes whole nodes. Whenever GPUs come
-free, the first experiment of a list that is ready and fits begins (Graham 1969, list scheduling); among nodes it takes
+free, the first experiment of a list that is ready and fits starts (Graham 1969, list scheduling); among nodes it takes
 the one with the least room left. Times are in hours, or in any unit all experiments share.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 
@@ -20,7 +21,7 @@ class PlannedJob:
     Attributes:
         name: of its own.
         times: how long it takes, by the number of GPUs it may have.
-        needs: names of jobs that end before it begins.
+        needs: names of jobs that end before it starts.
     """
 
     name: str
@@ -68,123 +69,75 @@ class Schedule:
 
     @cached_property
     def node_time(self) -> float:
-        """Time that nodes are held, summed: a node counts, whole, while any of its GPUs is at work."""
-        return sum(_covered(spans) for spans in self._by_node().values())
+        """Time that nodes are held, summed: a node counts, whole, while any of its GPUs is in use."""
+        held, reached = defaultdict[int, float](float), defaultdict[int, float](float)
+        for each in sorted(self.placed, key=lambda one: (one.start, one.end)):
+            for node in {node for node, _ in each.gpus}:
+                held[node] += max(0.0, each.end - max(each.start, reached[node]))
+                reached[node] = max(reached[node], each.end)
+        return sum(held.values())
 
     @cached_property
     def gpu_time(self) -> float:
-        """Time that GPUs are at work, summed."""
+        """Time that GPUs are in use, summed."""
         return sum((each.end - each.start) * len(each.gpus) for each in self.placed)
-
-    def _by_node(self) -> dict[int, list[tuple[float, float]]]:
-        spans: dict[int, list[tuple[float, float]]] = {}
-        for each in self.placed:
-            for node in {node for node, _ in each.gpus}:
-                spans.setdefault(node, []).append((each.start, each.end))
-        return spans
-
-
-def _covered(spans: Sequence[tuple[float, float]]) -> float:
-    covered, reached = 0.0, 0.0
-    for start, end in sorted(spans):
-        covered += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return covered
-
-
-@dataclass
-class _Room:
-    """GPUs that are free now, by node."""
-
-    cluster: Cluster
-    free: list[list[int]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.free = [list(range(self.cluster.gpus_per_node)) for _ in range(self.cluster.nodes)]
-
-    def take(self, gpus: int) -> tuple[tuple[int, int], ...] | None:
-        """Take this number where they fit most tightly; None where they fit nowhere."""
-        per_node = self.cluster.gpus_per_node
-        if gpus > per_node:
-            whole = [node for node, free in enumerate(self.free) if len(free) == per_node][: gpus // per_node]
-            if len(whole) * per_node < gpus:
-                return None
-            taken = tuple((node, gpu) for node in whole for gpu in range(per_node))
-            for node in whole:
-                self.free[node] = []
-            return taken
-        room = [(len(free), node) for node, free in enumerate(self.free) if len(free) >= gpus]
-        if not room:
-            return None
-        node = min(room)[1]
-        taken = tuple((node, gpu) for gpu in self.free[node][:gpus])
-        self.free[node] = self.free[node][gpus:]
-        return taken
-
-    def give_back(self, gpus: Sequence[tuple[int, int]]) -> None:
-        """Make GPUs free again."""
-        for node, gpu in gpus:
-            self.free[node].append(gpu)
-            self.free[node].sort()
 
 
 def list_schedule(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster: Cluster) -> Schedule:
-    """Place `jobs`, earlier ones of the list first where several could begin, each on `widths[name]` GPUs.
+    """Place `jobs`, earlier ones of the list first where several could start, each on `widths[name]` GPUs.
 
     Jobs must not need one another in a circle, and every width must fit the cluster.
     """
-    room, ready, running = _Room(cluster), _Ready(jobs, widths), list[tuple[float, int, Placed]]()
-    placed: list[Placed] = []
-    now = 0.0
+    free = [list(range(cluster.gpus_per_node)) for _ in range(cluster.nodes)]
+    missing = {job.name: len(set(job.needs)) for job in jobs}
+    followers = defaultdict[str, list[int]](list)
+    ready = defaultdict[int, list[int]](list)  # jobs that wait only for GPUs: a heap of their places for each width
+    for place, job in enumerate(jobs):
+        for need in set(job.needs):
+            followers[need].append(place)
+        if not job.needs:
+            heapq.heappush(ready[widths[job.name]], place)
+    running, placed, now = list[tuple[float, int, Placed]](), list[Placed](), 0.0
     while True:
-        while taken := ready.first_that_fits(room):
-            job, gpus = taken
-            each = Placed(job.name, now, now + job.times[widths[job.name]], gpus)
-            placed.append(each)
-            heapq.heappush(running, (each.end, len(placed), each))
-        if not running:
-            break
-        now = running[0][0]
-        while running and running[0][0] <= now:
-            ended = heapq.heappop(running)[2]
-            room.give_back(ended.gpus)
-            ready.is_done(ended.name)
+        waiting = sorted((queue[0], width) for width, queue in ready.items() if queue)
+        for place, width in waiting:
+            if gpus := _take(free, width, cluster.gpus_per_node):
+                heapq.heappop(ready[width])
+                each = Placed(jobs[place].name, now, now + jobs[place].times[width], gpus)
+                placed.append(each)
+                heapq.heappush(running, (each.end, len(placed), each))
+                break
+        else:  # nothing fits: continue when the next experiments end
+            if not running:
+                break
+            now = running[0][0]
+            while running and running[0][0] <= now:
+                ended = heapq.heappop(running)[2]
+                for node, gpu in ended.gpus:
+                    free[node].append(gpu)
+                    free[node].sort()
+                for place in followers[ended.name]:
+                    follower = jobs[place].name
+                    missing[follower] -= 1
+                    if not missing[follower]:
+                        heapq.heappush(ready[widths[follower]], place)
     assert len(placed) == len(jobs), "a width does not fit, or needs go round in a circle"
     return Schedule(placed)
 
 
-class _Ready:
-    """Jobs that wait for nothing but room, by width, each width's in the order of the list."""
-
-    def __init__(self, jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> None:
-        self.jobs, self.widths = jobs, widths
-        self.missing = {job.name: len(set(job.needs)) for job in jobs}
-        self.followers: dict[str, list[int]] = {}
-        self.queues: dict[int, list[int]] = {}
-        for place, job in enumerate(jobs):
-            for need in set(job.needs):
-                self.followers.setdefault(need, []).append(place)
-            if not job.needs:
-                self._add(place)
-
-    def first_that_fits(self, room: _Room) -> tuple[PlannedJob, tuple[tuple[int, int], ...]] | None:
-        """Take the first job of the list that fits, with its GPUs; None where none does."""
-        for place, width in sorted((queue[0], width) for width, queue in self.queues.items() if queue):
-            if gpus := room.take(width):
-                heapq.heappop(self.queues[width])
-                return self.jobs[place], gpus
-        return None
-
-    def is_done(self, name: str) -> None:
-        """A job has ended: those that waited for it alone are ready."""
-        for place in self.followers.get(name, []):
-            follower = self.jobs[place].name
-            self.missing[follower] -= 1
-            if not self.missing[follower]:
-                self._add(place)
-
-    def _add(self, place: int) -> None:
-        heapq.heappush(self.queues.setdefault(self.widths[self.jobs[place].name], []), place)
+def _take(free: list[list[int]], gpus: int, per_node: int) -> tuple[tuple[int, int], ...]:
+    """Take this number of the GPUs that are `free` on each node, where they fit most tightly; empty if they do not."""
+    if gpus > per_node:
+        nodes = [node for node, own in enumerate(free) if len(own) == per_node][: gpus // per_node]
+        if len(nodes) * per_node < gpus:
+            return ()
+    else:
+        room = [(len(own), node) for node, own in enumerate(free) if len(own) >= gpus]
+        nodes = [min(room)[1]] if room else []
+    taken = tuple((node, gpu) for node in nodes for gpu in free[node][:gpus])
+    for node in nodes:
+        free[node] = free[node][gpus:]
+    return taken
 
 
 def by_critical_path(jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> list[PlannedJob]:
@@ -194,9 +147,8 @@ def by_critical_path(jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> l
 
 
 def critical_paths(jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> dict[str, float]:
-    """For each job the time of the longest chain of jobs that begins with it."""
-    paths: dict[str, float] = {}
-    followers: dict[str, list[PlannedJob]] = {job.name: [] for job in jobs}
+    """For each job the time of the longest chain of jobs that starts with it."""
+    paths, followers = dict[str, float](), defaultdict[str, list[PlannedJob]](list)
     for job in jobs:
         for need in job.needs:
             followers[need].append(job)
@@ -206,6 +158,4 @@ def critical_paths(jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> dic
             paths[job.name] = job.times[widths[job.name]] + max(map(path, followers[job.name]), default=0.0)
         return paths[job.name]
 
-    for job in jobs:
-        path(job)
-    return paths
+    return {job.name: path(job) for job in jobs}
