@@ -95,8 +95,8 @@ def _make(make: MakeClient, parent: int) -> None:
 
 @at_full_speed()
 def _train(
-    global_vector: NDArray[np.float32], task: ClientTask, kept: Kept
-) -> tuple[Update, NDArray[np.float64], Kept]:
+    global_vector: Vector, task: ClientTask, kept: dict[str, Vector]
+) -> tuple[Update, Vector, dict[str, Vector]]:
     _client.kept.clear()
     _client.kept.update({key: torch.from_numpy(each) for key, each in kept.items()})
     update = _client.train(torch.from_numpy(global_vector), task)
