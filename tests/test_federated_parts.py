@@ -160,23 +160,21 @@ def test_updates_that_are_no_numbers_or_too_large_end_the_study(value: float):
         to_fixed_point(torch.tensor([0.0, value], dtype=torch.float64))
 
 
-@pytest.mark.parametrize(("there_s", "hidden_s"), [(9.0, 4.0), (6.5, 2.5)])
+@pytest.mark.parametrize(("there_s", "hidden_s"), [(7.0, 4.0), (4.5, 2.5)])
 def test_the_meter_adds_up(there_s: float, hidden_s: float):
     now = iter(float(second) for second in range(100))
     meter = CommunicationMeter(lambda: next(now))
-    with meter.exposed():  # 0 …
-        with meter.call():  # 1, 2
-            pass
-        meter.sent(80)  # a flight from 3
-    # … 4: exposed 4 in all, 1 of it in flight
+    with meter:  # 0 …
+        meter.sent(80)  # a flight from 1
+    # … 2: exposed 2 in all, 1 of it in flight
     for _ in range(3):
-        next(now)  # 5, 6, 7: computing
-    with meter.exposed():  # 8 …
-        meter.landed(there_s)  # less 3, and less what was exposed since: 3 to 4, and from 8
-    # … 9
+        next(now)  # 3, 4, 5: computing
+    with meter:  # 6 …
+        meter.landed(there_s)  # less 1, and less what was exposed since: 1 to 2, and from 6
+    # … 7
     cost = meter.take()
-    assert (cost.exposed_s, cost.calls_s, cost.hidden_s, cost.num_bytes) == (5.0, 1.0, hidden_s, 80)
-    assert cost.hidden_share == pytest.approx(hidden_s / (5 + hidden_s))
+    assert (cost.exposed_s, cost.hidden_s, cost.num_bytes) == (3.0, hidden_s, 80)
+    assert cost.hidden_share == pytest.approx(hidden_s / (3 + hidden_s))
     assert meter.take().hidden_share is None
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.cluster.profile import load_profile
+from heartlm.cluster.profile import load_profile, load_slurm_profile
 from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.study_file import load_study
-from heartlm.federated.sweep_launch import SlurmLauncher
+from heartlm.federated.sweep_file import SweepConfig
+from heartlm.federated.sweep_launch import job_script
 from heartlm.files import read_json
 from tests.slurm import Cluster
 
@@ -48,8 +49,8 @@ def test_a_sweep_on_two_nodes_ends_with_the_models_of_one_process(
 
 @pytest.mark.parametrize(("world_size", "on_each"), [(1, 1), (2, 1), (3, 3), (4, 2)])
 def test_scripts_ask_for_what_the_ranks_need(tmp_path: Path, world_size: int, on_each: int):
-    launcher = SlurmLauncher(load_profile("generic"), 2, cpus_per_rank=4, timeout_s=600, on_gpus=False)
-    script = launcher.script(tmp_path / "study.yaml", world_size, tmp_path)
+    sweep = SweepConfig(study={"device": "cpu"}, nodes=2, cpus_per_rank=4, timeout_s=600)
+    script = job_script(tmp_path / "study.yaml", world_size, tmp_path, sweep, load_profile("generic"))
     nodes = world_size // on_each
     assert f"#SBATCH --nodes={nodes}\n" in script
     assert f"#SBATCH --cpus-per-task={4 * on_each}\n" in script
@@ -63,10 +64,11 @@ def test_scripts_ask_for_what_the_ranks_need(tmp_path: Path, world_size: int, on
 
 
 def test_gpus_are_asked_for_where_ranks_compute_on_them(tmp_path: Path):
-    launcher = SlurmLauncher(load_profile("generic"), 2, cpus_per_rank=4, timeout_s=600, on_gpus=True)
-    assert "#SBATCH --gpus-per-node=2\n" in launcher.script(tmp_path / "study.yaml", 4, tmp_path)
+    sweep = SweepConfig(study={"device": "cuda"}, nodes=2, cpus_per_rank=4, timeout_s=600)
+    script = job_script(tmp_path / "study.yaml", 4, tmp_path, sweep, load_profile("generic"))
+    assert "#SBATCH --gpus-per-node=2\n" in script
 
 
 def test_a_site_without_slurm_is_refused():
     with pytest.raises(HeartlmError, match="slurm: local found, a profile of a site with SLURM expected"):
-        SlurmLauncher(load_profile("local"), 1, 1, 60.0, on_gpus=False)
+        load_slurm_profile("local")

@@ -13,8 +13,8 @@ import pytest
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.federated.sweep import run_sweep
-from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of, why_not
-from heartlm.federated.sweep_launch import MPILauncher, mpiexec
+from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
+from heartlm.federated.sweep_launch import mpiexec, run_here
 from heartlm.files import read_json
 from heartlm.report.federated_charts import exposed_ms, groups_of, local_ms, share, throughput
 
@@ -79,7 +79,7 @@ def test_the_table_has_the_columns_of_the_study_and_a_line_for_every_rank_and_ro
 
 def test_a_second_call_runs_nothing(swept: Path, tiny_database: Path):
     before = {path: path.stat().st_mtime_ns for path in swept.glob("studies/*/metrics.jsonl")}
-    outcome = run_sweep(sweep_of(tiny_database, swept), MPILauncher(1.0))
+    outcome = run_sweep(sweep_of(tiny_database, swept), run_here)
     assert (outcome.num_run, outcome.num_before) == (0, 2)
     assert before == {path: path.stat().st_mtime_ns for path in swept.glob("studies/*/metrics.jsonl")}
 
@@ -104,13 +104,13 @@ def test_figures_are_drawn_and_the_page_asks_nothing_of_any_network(swept: Path)
 
 def test_a_sweep_with_other_settings_wants_another_folder(swept: Path, tiny_database: Path):
     with pytest.raises(HeartlmError, match=r"rounds: 3 found, but .* was started with 2"):
-        run_sweep(sweep_of(tiny_database, swept, rounds=3), MPILauncher(1.0))
+        run_sweep(sweep_of(tiny_database, swept, rounds=3), run_here)
 
 
 def test_a_study_that_fails_is_told_of_and_the_others_go_on(tmp_path: Path):
     sweep = sweep_of(tmp_path / "nowhere", tmp_path / "sweep", world_sizes=[1])
     said = list[str]()
-    outcome = run_sweep(sweep, MPILauncher(60.0), said.append)
+    outcome = run_sweep(sweep, run_here, said.append)
     assert outcome.num_run == 0
     assert [name for name, _ in outcome.failed] == ["G0-ranks-1-batch-16-steps-3-0"]
     assert "nowhere" in outcome.failed[0][1]
@@ -125,14 +125,11 @@ def test_the_grid_has_every_cell_once_and_repeats_last():
     assert len({cell.name for cell in cells}) == len(cells)
 
 
-def test_amp_is_run_on_a_cpu_where_it_is_asked_for():
-    cell = SweepCell("G1", 1, 64, 5, 0)
+def test_amp_is_bf16_and_not_run_on_a_cpu():
     sweep = SweepConfig(study={"databases": ["x"], "device": "cpu"})
-    assert why_not(cell, sweep) is not None
-    assert why_not(replace(cell, config="G0"), sweep) is None
-    assert why_not(cell, replace(sweep, amp_on_cpu=True)) is None
-    assert why_not(cell, replace(sweep, study={"databases": ["x"], "device": "cuda"})) is None
-    assert cell.study(sweep, Path("y")).precision == "bf16"
+    assert sweep.computes_on_cpu()
+    assert not replace(sweep, study={"databases": ["x"], "device": "cuda"}).computes_on_cpu()
+    assert SweepCell("G1", 1, 64, 5, 0).study(sweep, Path("y")).precision == "bf16"
 
 
 def test_a_rank_has_its_own_clients():

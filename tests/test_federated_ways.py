@@ -17,7 +17,8 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.privacy import epsilon_of
 from heartlm.federated.study_file import FederatedConfig
-from heartlm.federated.sweep_launch import MPILauncher, mpiexec
+from heartlm.federated.sweep_file import SweepConfig
+from heartlm.federated.sweep_launch import mpiexec, run_here
 from heartlm.files import read_json
 
 pytestmark = pytest.mark.slow
@@ -68,7 +69,7 @@ def test_ranks_of_mpiexec_end_with_the_model_of_one_process(
     (tmp_path / "study.yaml").write_text(
         yaml.safe_dump(study_of(tiny_database, tmp_path / "ranks", rounds=2, **settings).to_yaml())
     )
-    assert MPILauncher(120.0).run(tmp_path / "study.yaml", 2, tmp_path / "log") is None
+    assert run_here(tmp_path / "study.yaml", 2, tmp_path / "log", SweepConfig(timeout_s=120.0)) is None
     assert model(alone) == model(tmp_path / "ranks")
 
 

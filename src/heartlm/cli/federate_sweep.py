@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from heartlm.cli.options import parse
 from heartlm.federated.sweep_file import SweepConfig
@@ -26,16 +27,15 @@ def run(arguments: Sequence[str]) -> int:
     )
     sweep.check()
 
-    from heartlm.cluster.profile import load_profile
-    from heartlm.federated.sweep import run_sweep
-    from heartlm.federated.sweep_launch import Launcher, MPILauncher, SlurmLauncher
+    from heartlm.federated.sweep import Launch, run_sweep
+    from heartlm.federated.sweep_launch import run_as_job, run_here
 
-    launcher: Launcher = MPILauncher(sweep.timeout_s)
+    launch: Launch = run_here
     if sweep.slurm is not None:
-        on_gpus = not sweep.computes_on_cpu()
-        profile = load_profile(sweep.slurm)
-        launcher = SlurmLauncher(profile, sweep.nodes, sweep.cpus_per_rank, sweep.timeout_s, on_gpus)
-    outcome = run_sweep(sweep, launcher)
+        from heartlm.cluster.profile import load_slurm_profile
+
+        launch = partial(run_as_job, profile=load_slurm_profile(sweep.slurm))
+    outcome = run_sweep(sweep, launch)
     summary = [f"{outcome.num_run} studies run", f"{outcome.num_before} were there already"]
     summary += [f"{len(outcome.skipped)} not run: {outcome.skipped[0][1]}"] if outcome.skipped else []
     summary += [f"{len(outcome.failed)} FAILED"] if outcome.failed else []

@@ -68,7 +68,7 @@ def _trainer(config: ScalingStudyConfig) -> CellTrainer:
     if config.slurm is not None:
         from heartlm.scaling.slurm import SlurmTrainer
 
-        return SlurmTrainer.of(config.slurm, config.device, config.timeout_s)
+        return SlurmTrainer(config.slurm, config.device, config.timeout_s)
     from heartlm.scaling.local import LocalTrainer
 
     return LocalTrainer(config.device, config.timeout_s)

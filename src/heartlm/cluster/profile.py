@@ -105,6 +105,19 @@ def load_profile(name_or_path: str) -> SiteProfile:
     return profile_of(content or {}, Path(name_or_path).stem)
 
 
+def load_slurm_profile(name_or_path: str) -> SiteProfile:
+    """The complete profile of a site with SLURM.
+
+    Raises:
+        HeartlmError: there is none, it is incomplete, or of a site without SLURM.
+    """
+    profile = load_profile(name_or_path)
+    profile.check()
+    if profile.scheduler != "slurm":
+        raise HeartlmError(f"slurm: {profile.name} found, a profile of a site with SLURM expected")
+    return profile
+
+
 def profile_of(content: Any, name: str) -> SiteProfile:
     """The profile with the fields that `content` has.
 

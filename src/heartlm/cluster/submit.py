@@ -106,6 +106,18 @@ def state_of(job: str) -> JobState:
     )
 
 
+def run_job(script: Path, text: str) -> tuple[str | None, float]:
+    """Write a script, submit it and wait for its end; why the job failed, if it did, and how many seconds it ran.
+
+    Raises:
+        HeartlmError: SLURM is not here, or refuses the script.
+    """
+    script.write_text(text, encoding="utf-8")
+    state = follow(submit(script), lambda line: None)
+    good = state.state == "COMPLETED"
+    return None if good else f"{state.words} with status {state.status}: {state.last_line()}", state.run_s
+
+
 def follow(job: str, say: Callable[[str], object]) -> JobState:
     """Wait until a job has ended, through every requeue; `say` each change.
 

@@ -103,15 +103,14 @@ class PendingReduce:
 
     def test(self) -> None:
         """Make some progress."""
-        with self._meter.exposed(), self._meter.call():
+        with self._meter:
             arrived = all(each.test() for each in self._pending)
         self.wants_tests = self.wants_tests and not arrived
 
     def wait(self) -> Mean:
         """Wait until it has arrived."""
-        with self._meter.exposed():
-            with self._meter.call():
-                arrived = [each.wait() for each in self._pending]
+        with self._meter:
+            arrived = [each.wait() for each in self._pending]
             self._meter.landed(max(each.there_s for each in self._pending))
             return self._mean(arrived)
 
@@ -169,7 +168,7 @@ class Aggregator:
             self.ledger.took_part(sorted(clients))
             asked_samples = len(clients)
             updates = [with_privacy(each, self._study, len(clients), self._noise) for each in updates]
-        with self._meter.exposed():
+        with self._meter:
             if self._study.compression != "none":
                 return self._gather(round_index, updates, asked_samples)
             if self._study.secure_sum:
@@ -184,8 +183,7 @@ class Aggregator:
             if at_once:
                 if parts is not None:
                     self._sum.fill(0, num_parameters, parts)
-                with self._meter.call():
-                    self._communicator.sum(totals)
+                self._communicator.sum(totals)
                 self._meter.sent(totals.nbytes, arrived=True)
                 return mean_of(totals, asked_samples)
             size = max(1, round(self._study.bucket_mib * 2**20) // totals.element_size())
@@ -193,8 +191,7 @@ class Aggregator:
                 bucket = totals[begin : begin + size]
                 if parts is not None:
                     self._sum.fill(begin, min(begin + size, num_parameters), parts)
-                with self._meter.call():
-                    pending.append(self._communicator.start_sum(bucket))
+                pending.append(self._communicator.start_sum(bucket))
                 self._meter.sent(bucket.nbytes)
         return PendingReduce(self._communicator, pending, self._meter, lambda _: mean_of(totals, asked_samples))
 
@@ -202,8 +199,7 @@ class Aggregator:
         """Agree on keys and fill the sums with masked numbers; False if too few clients are left to hide one."""
         clients = {each.client: MaskingClient(str(each.client)) for each in updates}
         own_keys = {client.name: client.public_key for client in clients.values()}
-        with self._meter.call():
-            keys = {name: key for each in self._communicator.gather_objects(own_keys) for name, key in each.items()}
+        keys = {name: key for each in self._communicator.gather_objects(own_keys) for name, key in each.items()}
         self._meter.sent(sum(map(len, own_keys.values())))
         if len(keys) < LEAST_CLIENTS:
             if clients:
@@ -221,12 +217,10 @@ class Aggregator:
         for each in updates:
             message = compressed(each.update.delta, self._study, each.client, round_index, self._owed)
             messages += _HEAD.pack(len(message), each.weight, each.update.num_samples) + message
-        with self._meter.call():
-            longest = max(self._communicator.gather_objects(len(messages)))
+        longest = max(self._communicator.gather_objects(len(messages)))
         payload = torch.zeros(longest, dtype=torch.uint8)
         payload[: len(messages)] = torch.from_numpy(np.frombuffer(messages, np.uint8).copy())
-        with self._meter.call():
-            pending = self._communicator.start_gather(payload)
+        pending = self._communicator.start_gather(payload)
         self._meter.sent(longest)
 
         def mean(arrived: Sequence[Tensor]) -> Mean:

@@ -63,7 +63,16 @@ def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcom
         HeartlmError: an impossible setting, unusable recordings, a folder that cannot be written, ranks that do not
             meet, or training that diverged.
     """
-    study, folder = _settings(study, changed)
+    if study.resume is None:
+        study.check()
+        if study.out is None:
+            raise HeartlmError("out: nothing found, a folder for the study expected: give --out FOLDER")
+        folder = StudyFolder(study.out)
+    else:
+        folder = StudyFolder(study.resume)
+        values = {name: getattr(study, name) for name in changed}
+        study = replace(folder.resumable(), resume=study.resume, **values)
+        study.check()
     communicator = communicator_of(study.communicator, study.device, study.threads, study.timeout_s)
     try:
         rounds, evaluation = agreed(communicator, lambda: ready(study, folder, communicator))
@@ -71,34 +80,17 @@ def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcom
     except (CollectiveError, ReportedByPeer):
         raise
     except Exception as error:
-        raise _explained(error, folder, communicator) from error
+        rank = communicator.rank
+        if isinstance(error, RuntimeError) and is_peer_failure(error):
+            raise HeartlmError(
+                f"rank {rank} lost another rank ({reason_of(error)}): continue with --resume {folder.path}"
+            ) from error
+        if communicator.size > 1:  # the other ranks would wait for this one
+            print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            communicator.abort()
+        raise
     communicator.close()
     return StudyOutcome(folder.path, scores, communicator.rank == 0)
-
-
-def _explained(error: Exception, folder: StudyFolder, communicator: Communicator) -> Exception:
-    """What to raise for `error`; other ranks, which would wait for this one, are aborted."""
-    if isinstance(error, RuntimeError) and is_peer_failure(error):
-        return HeartlmError(
-            f"rank {communicator.rank} lost another rank ({reason_of(error)}): continue with --resume {folder.path}"
-        )
-    if communicator.size > 1:
-        print(f"rank {communicator.rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        communicator.abort()
-    return error
-
-
-def _settings(study: FederatedConfig, changed: Sequence[str]) -> tuple[FederatedConfig, StudyFolder]:
-    if study.resume is None:
-        study.check()
-        if study.out is None:
-            raise HeartlmError("out: nothing found, a folder for the study expected: give --out FOLDER")
-        return study, StudyFolder(study.out)
-    folder = StudyFolder(study.resume)
-    values = {name: getattr(study, name) for name in changed}
-    resumed = replace(folder.resumable(), resume=study.resume, **values)
-    resumed.check()
-    return resumed, folder
 
 
 def strategy_of(study: FederatedConfig) -> Strategy:
@@ -143,7 +135,7 @@ def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicato
     meter = CommunicationMeter()
     aggregator = Aggregator(study, communicator, len(learning.flat), len(members), meter)
     if study.resume is None and rank == 0:
-        folder.start(study, {"clients": [vars(member) for member in members], "left_out": patients.left_out})
+        folder.start_study(study, {"clients": [vars(member) for member in members], "left_out": patients.left_out})
     if study.resume is not None and (first := folder.last_round()):
         folder.load_server(server, first)
         aggregator.replay_accounting(members, first)
@@ -158,14 +150,14 @@ def run_rounds(
 ) -> dict[str, Any]:
     """Run the rounds that are left, score and save; scores in short, on the first rank."""
     if communicator.rank == 0:
-        folder.truncate_metrics(rounds.server.round_index)
+        folder.truncate_rounds(rounds.server.round_index)
     rounds.run(lambda: _save(rounds, folder, communicator))
     scores = evaluation(rounds.server.vector, final=True)
     if communicator.rank != 0:
         return {}
-    evaluation.learning.save(folder.model)
+    evaluation.learning.save(folder.model("last"))
     rounds.aggregator.write_privacy(folder.path)
-    folder.finish(scores)
+    folder.finish_study(scores)
     return summary(scores)
 
 

@@ -57,7 +57,7 @@ def run_study(study: FederatedConfig, fleet: Fleet) -> None:
     assert study.out is not None
     folder, communicator, meter = StudyFolder(study.out), LocalCommunicator(), CommunicationMeter()
     patients = patients_of(study)
-    folder.start(study, {"clients": [vars(member) for member in fleet.members], "left_out": patients.left_out})
+    folder.start_study(study, {"clients": [vars(member) for member in fleet.members], "left_out": patients.left_out})
     learning = patients.learning(fleet.members, [], 0, 1)
     server = Server(learning.flat.on_host(), strategy_of(study))
     # Nodes compress and mask: the rest of privacy, and plain sums, are left to the server.

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 
@@ -25,13 +24,11 @@ class Cost:
     Attributes:
         exposed_s: spent on communication alone.
         hidden_s: of flights, next to computing.
-        calls_s: the part of `exposed_s` inside the library: handing over, testing, waiting.
         num_bytes: handed over by this rank.
     """
 
     exposed_s: float = 0.0
     hidden_s: float = 0.0
-    calls_s: float = 0.0
     num_bytes: int = 0
 
     @property
@@ -41,21 +38,8 @@ class Cost:
         return self.hidden_s / both if both > 0 else None
 
 
-class _Around:
-    """Calls a function before and one after; made once, because a generator for each use costs 3 µs more."""
-
-    def __init__(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        self._before, self._after = before, after
-
-    def __enter__(self) -> None:
-        self._before()
-
-    def __exit__(self, *raised: object) -> None:
-        self._after()
-
-
 class CommunicationMeter:
-    """Sums up what communication costs this rank.
+    """Sums up what communication costs this rank; a context around what is done for communication alone.
 
     Args:
         now_s: the clock.
@@ -63,39 +47,21 @@ class CommunicationMeter:
 
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
         self._now_s = now_s
-        self._exposed_s = self._calls_s = self._hidden_s = 0.0
+        self._exposed_s = self._hidden_s = self._within_s = 0.0
         self._num_bytes = 0
         self._flight_s: float | None = None
-        self._within_s = 0.0
         self._begin_s: float | None = None
-        self._call_s = 0.0
-        self._around = _Around(self._enter, self._leave)
-        self._around_call = _Around(self._enter_call, self._leave_call)
 
-    def exposed(self) -> AbstractContextManager[None]:
-        """Around what is done for communication alone."""
-        return self._around
-
-    def call(self) -> AbstractContextManager[None]:
-        """Around a call of the library, inside `exposed`."""
-        return self._around_call
-
-    def _enter(self) -> None:
+    def __enter__(self) -> None:
         self._begin_s = self._now_s()
 
-    def _leave(self) -> None:
+    def __exit__(self, *raised: object) -> None:
         now_s, begin_s = self._now_s(), self._begin_s
         assert begin_s is not None
         self._exposed_s += now_s - begin_s
         if self._flight_s is not None:
             self._within_s += now_s - max(begin_s, self._flight_s)
         self._begin_s = None
-
-    def _enter_call(self) -> None:
-        self._call_s = self._now_s()
-
-    def _leave_call(self) -> None:
-        self._calls_s += self._now_s() - self._call_s
 
     def sent(self, num_bytes: int, arrived: bool = False) -> None:
         """Bytes were handed over; unless they have arrived, the first of a round begin a flight."""
@@ -119,7 +85,7 @@ class CommunicationMeter:
 
     def take(self) -> Cost:
         """What it was since the last time; a flight that is under way is counted when it has landed."""
-        cost = Cost(self._exposed_s, self._hidden_s, self._calls_s, self._num_bytes)
-        self._exposed_s = self._calls_s = self._hidden_s = 0.0
+        cost = Cost(self._exposed_s, self._hidden_s, self._num_bytes)
+        self._exposed_s = self._hidden_s = 0.0
         self._num_bytes = 0
         return cost

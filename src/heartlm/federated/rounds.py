@@ -135,7 +135,6 @@ class Rounds:
                 "other_s": round_s - compute_s - self._evaluation_s - cost.exposed_s,
                 "hidden_s": cost.hidden_s,
                 "hidden_share": cost.hidden_share,
-                "library_s": cost.calls_s,
                 "bytes": cost.num_bytes,
             }
         )

@@ -18,16 +18,12 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
-import sys
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
-import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -38,43 +34,12 @@ from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.rounds import Server
 from heartlm.federated.study_file import FederatedConfig, load_study
 from heartlm.files import append_line, atomic_file, keep_lines, read_json, write_json
-from heartlm.runs.run_folder import environment
-
-SCHEMA_VERSION = 1
-
-
-class StudyAbout(TypedDict, total=False):
-    """What is read of a study's `run.json`; it holds more for people."""
-
-    schema: int
-    kind: str
-    finished: str | None
+from heartlm.runs.run_folder import SCHEMA_VERSION, RunFolder, now
+from heartlm.runs.schema import RunAbout
 
 
-class StudyFolder:
-    """The files of one federated study.
-
-    Attributes:
-        path: the folder.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
-
-    @property
-    def metrics(self) -> Path:
-        """JSON lines."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def scores(self) -> Path:
-        """Scores of the final model."""
-        return self.path / "scores.json"
-
-    @property
-    def model(self) -> Path:
-        """Folder of the final model."""
-        return self.path / "models" / "last"
+class StudyFolder(RunFolder):
+    """The files of one federated study."""
 
     def state(self, round_index: int) -> Path:
         """Folder of the state before round `round_index`."""
@@ -82,25 +47,15 @@ class StudyFolder:
 
     # --- begin and end ----------------------------------------------------------------------------------------------
 
-    def start(self, study: FederatedConfig, clients: Mapping[str, Any]) -> None:
+    def start_study(self, study: FederatedConfig, clients: Mapping[str, Any]) -> None:
         """Write what is known before the first round.
 
         Raises:
             HeartlmError: the folder holds something already, or cannot be written.
         """
-        if (self.path / "run.json").exists():
-            finished = read_json(self.path / "run.json", StudyAbout).get("finished")
-            hint = "choose another --out" if finished else f"continue it with --resume {self.path}, or remove it"
-            raise HeartlmError(f"{self.path} holds a study already: {hint}")
-        config = self.path / "config.yaml"
-        if self.path.exists() and not config.exists() and (self.path.is_file() or any(self.path.iterdir())):
-            raise HeartlmError(f"{self.path} exists and is no federated study: choose another --out")
-        with atomic_file(config) as stream:
-            yaml.safe_dump(study.to_yaml(), stream, sort_keys=False)
-        write_json(self.path / "environment.json", environment(study.device))
+        self._claim(study.to_yaml(), "federated study")
         write_json(self.path / "clients.json", clients)
-        about = {"schema": SCHEMA_VERSION, "kind": "federated", "created": _now(), "finished": None}
-        write_json(self.path / "run.json", about | {"command": shlex.join(["heartlm", *sys.argv[1:]])})
+        self._describe({"kind": "federated"})
 
     def resumable(self) -> FederatedConfig:
         """The settings of an interrupted study.
@@ -110,7 +65,7 @@ class StudyFolder:
         """
         if not (self.path / "run.json").is_file():
             raise HeartlmError(f"{self.path}: no run.json, so not a federated study: make one with  heartlm federate")
-        about = read_json(self.path / "run.json", StudyAbout)
+        about = read_json(self.path / "run.json", RunAbout)
         if about.get("kind") != "federated" or about.get("schema") != SCHEMA_VERSION:
             raise HeartlmError(f"{self.path}: {about.get('kind')} of schema {about.get('schema')} found, federated of "
                                f"{SCHEMA_VERSION} expected")  # fmt: skip
@@ -120,10 +75,10 @@ class StudyFolder:
             )
         return load_study(self.path / "config.yaml")
 
-    def finish(self, scores: Mapping[str, Any]) -> None:
+    def finish_study(self, scores: Mapping[str, Any]) -> None:
         """Note the scores of the final model, and that the last round was run."""
-        write_json(self.scores, scores)
-        write_json(self.path / "run.json", {**read_json(self.path / "run.json", StudyAbout), "finished": _now()})
+        write_json(self.path / "scores.json", scores)
+        write_json(self.path / "run.json", {**read_json(self.path / "run.json", RunAbout), "finished": now()})
 
     # --- metrics ----------------------------------------------------------------------------------------------------
 
@@ -132,7 +87,7 @@ class StudyFolder:
         for line in lines:
             append_line(self.metrics, json.dumps({key: _rounded(value) for key, value in line.items()}))
 
-    def truncate_metrics(self, round_index: int) -> None:
+    def truncate_rounds(self, round_index: int) -> None:
         """Drop the lines from round `round_index` on, and a torn last one: these rounds are run again."""
         keep_lines(self.metrics, "round", round_index - 1)
 
@@ -199,7 +154,3 @@ def _load(path: Path) -> dict[str, Tensor]:
 
 def _rounded(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) and value == value else None if value != value else value
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

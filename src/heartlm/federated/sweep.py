@@ -25,11 +25,14 @@ from typing import Any
 import yaml
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of, why_not
-from heartlm.federated.sweep_launch import Launcher
+from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
 from heartlm.files import atomic_file, read_json, read_json_lines, write_json
+from heartlm.scaling.study import started_with
 
 Row = dict[str, Any]
+
+Launch = Callable[[Path, int, Path, SweepConfig], str | None]
+"""Runs the study of a file on a number of ranks, its output to a log; returns the reason if it failed."""
 
 DECIDES = ("study", "clients_per_rank", "rounds", "slurm", "nodes", "cpus_per_rank")
 """Settings that must not change during a sweep: its numbers would not be comparable."""
@@ -52,7 +55,7 @@ class SweepOutcome:
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
-def run_sweep(sweep: SweepConfig, launcher: Launcher, say: Callable[[str], object] | None = None) -> SweepOutcome:
+def run_sweep(sweep: SweepConfig, launch: Launch, say: Callable[[str], object] | None = None) -> SweepOutcome:
     """Run every study of a sweep that is not finished, and write the table.
 
     Raises:
@@ -61,24 +64,17 @@ def run_sweep(sweep: SweepConfig, launcher: Launcher, say: Callable[[str], objec
     sweep.check()
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     folder, outcome, rows, cells = sweep.folder(), SweepOutcome(), list[Row](), list(cells_of(sweep))
-    # What decides the numbers must stay the same when a sweep is continued.
-    settings: dict[str, Any] = asdict(sweep)
-    about = {name: settings[name] for name in DECIDES}
-    before = read_json(folder / "sweep.json", dict[str, Any]) if (folder / "sweep.json").exists() else about
-    for name, value in about.items():
-        if before.get(name) != value:
-            raise HeartlmError(
-                f"{name}: {value} found, but {folder} was started with {before.get(name)}: choose another --out"
-            )
-    write_json(folder / "sweep.json", about)
+    write_json(
+        folder / "sweep.json", started_with(folder / "sweep.json", {name: asdict(sweep)[name] for name in DECIDES})
+    )
     for number, cell in enumerate(cells):
-        if (reason := why_not(cell, sweep)) is not None:
-            outcome.skipped.append((cell.name, reason))
+        if cell.config == "G1" and sweep.computes_on_cpu():
+            outcome.skipped.append((cell.name, "not run: bf16 gains nothing on a CPU"))
             continue
         study = folder / "studies" / cell.name
         if _is_finished(study):
             outcome.num_before += 1
-        elif (reason := _run(cell, sweep, study, launcher)) is not None:
+        elif (reason := _run(cell, sweep, study, launch)) is not None:
             outcome.failed.append((cell.name, reason))
             say(f"{number + 1}/{len(cells)}  {cell.name}  FAILED: {reason}")
             continue
@@ -96,13 +92,13 @@ def _is_finished(study: Path) -> bool:
     return path.exists() and bool(read_json(path, dict[str, Any]).get("finished"))
 
 
-def _run(cell: SweepCell, sweep: SweepConfig, study: Path, launcher: Launcher) -> str | None:
+def _run(cell: SweepCell, sweep: SweepConfig, study: Path, launch: Launch) -> str | None:
     """Run a cell from its beginning; the reason if it failed."""
     shutil.rmtree(study, ignore_errors=True)
     config = sweep.folder() / "logs" / f"{cell.name}.yaml"
     with atomic_file(config) as stream:
         yaml.safe_dump(cell.study(sweep, study.parent).to_yaml(), stream, sort_keys=False)
-    reason = launcher.run(config, cell.world_size, config.with_suffix(".log"))
+    reason = launch(config, cell.world_size, config.with_suffix(".log"), sweep)
     return reason if reason or _is_finished(study) else "ended with status 0, but wrote no scores"
 
 

@@ -24,14 +24,13 @@ class SweepConfig:
     Attributes:
         out: the folder of the sweep; an interrupted one is continued.
         study: settings that all studies share, the fields of heartlm federate, for example {databases: [data/mitdb]}.
-        configs: G0 computes in fp32, G1 in bf16 (AMP).
+        configs: G0 computes in fp32, G1 in bf16 (AMP), which is not run on CPUs.
         world_sizes: ranks.
         batch_sizes: samples of a local step.
         local_steps: of a client in a round.
         clients_per_rank: clients that every rank simulates, dealt at random; 0 keeps the study's own partition.
         rounds: of every study; the first warms up and is left out of figures where there are more.
         repeats: of every cell.
-        amp_on_cpu: measure G1 on CPUs, too, where bf16 gains nothing.
         slurm: profile of a site (a name or a file) to run every study there as a job; on this machine if not given.
         nodes: of a job, where the ranks divide among them.
         cpus_per_rank: of a job.
@@ -47,7 +46,6 @@ class SweepConfig:
     clients_per_rank: int = 1
     rounds: int = 5
     repeats: int = 5
-    amp_on_cpu: bool = False
     slurm: str | None = None
     nodes: int = 1
     cpus_per_rank: int = 1
@@ -142,10 +140,3 @@ def cells_of(sweep: SweepConfig) -> Iterator[SweepCell]:
     )
     for repeat, config, batch_size, local_steps, world_size in grid:
         yield SweepCell(config, world_size, batch_size, local_steps, repeat)
-
-
-def why_not(cell: SweepCell, sweep: SweepConfig) -> str | None:
-    """The reason why a cell is not run; None if it is."""
-    if cell.config == "G1" and not sweep.amp_on_cpu and sweep.computes_on_cpu():
-        return "not run: bf16 gains nothing on a CPU; --amp-on-cpu measures it all the same"
-    return None

@@ -159,29 +159,27 @@ class RunFolder:
         Raises:
             HeartlmError: the folder holds a run or something else already, or cannot be written.
         """
+        self._claim(settings, "run")
+        write_json(self.path / "data.json", [{"path": str(corpus.folder.resolve()), "manifest": corpus.manifest}])
+        corpus.tokenizer().save(self.tokenizer)
+        self._describe({"name": self.path.name, "manifest_hash": corpus.manifest_hash, **about})
+
+    def _claim(self, settings: Mapping[str, Any], what: str) -> None:
+        """Write the settings and the environment of a run, or of `what` else, where there is no other."""
         if (self.path / "run.json").exists():
             finished = read_json(self.path / "run.json", RunAbout).get("finished")
             hint = "choose another --out" if finished else f"continue it with --resume {self.path}, or remove it"
-            raise HeartlmError(f"{self.path} holds a run already: {hint}")
+            raise HeartlmError(f"{self.path} holds a {what} already: {hint}")
         if self.path.exists() and not self.config.exists() and (self.path.is_file() or any(self.path.iterdir())):
-            raise HeartlmError(f"{self.path} exists and is no run: choose another --out")
+            raise HeartlmError(f"{self.path} exists and is no {what}: choose another --out")
         with atomic_file(self.config) as stream:
             yaml.safe_dump(_plain(settings), stream, sort_keys=False)
         write_json(self.path / "environment.json", environment(settings["device"]))
-        write_json(self.path / "data.json", [{"path": str(corpus.folder.resolve()), "manifest": corpus.manifest}])
-        corpus.tokenizer().save(self.tokenizer)
-        write_json(
-            self.path / "run.json",
-            {
-                "schema": SCHEMA_VERSION,
-                "name": self.path.name,
-                "created": _now(),
-                "finished": None,
-                "command": shlex.join(["heartlm", *sys.argv[1:]]),
-                "manifest_hash": corpus.manifest_hash,
-                **about,
-            },
-        )
+
+    def _describe(self, about: Mapping[str, Any]) -> None:
+        """Write `run.json`, which makes the folder one of a run."""
+        started = {"schema": SCHEMA_VERSION, "created": now(), "finished": None}
+        write_json(self.path / "run.json", {**started, "command": shlex.join(["heartlm", *sys.argv[1:]]), **about})
 
     def check_resumable(self, corpus: Corpus) -> None:
         """See that there is something left to do, with the tokens it was started with.
@@ -200,7 +198,7 @@ class RunFolder:
 
     def finish(self) -> None:
         """Note that the last step was done."""
-        write_json(self.path / "run.json", {**self.about, "finished": _now()})
+        write_json(self.path / "run.json", {**self.about, "finished": now()})
 
     def truncate_metrics(self, step: int) -> None:
         """Drop the lines after `step`, and a torn last line: the steps after a checkpoint are done again."""
@@ -252,5 +250,6 @@ def _plain(value: Any) -> Any:
     return str(value.resolve()) if isinstance(value, Path) else value
 
 
-def _now() -> str:
+def now() -> str:
+    """The time in UTC, as files state it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -9,9 +9,10 @@ work/               the training that is running; what failed leaves its logs he
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
@@ -144,14 +145,25 @@ def describe(config: ScalingStudyConfig, folder: Path) -> None:
     from heartlm.corpus.corpus import open_corpus  # slow to import
 
     hashes = {name: open_corpus(Path(path)).manifest_hash for name, path in config.databases.items()}
+    path = folder / "study.json"
     about = {"schema": SCHEMA_VERSION, **{name: getattr(config, name) for name in DECIDES}}
-    before = read_json(folder / "study.json") if (folder / "study.json").exists() else {**about, "databases": {}}
-    for name, value in about.items():
-        if before.get(name) != value:
-            raise HeartlmError(
-                f"{name}: {value} found, but {folder} was started with {before.get(name)}: choose another --out"
-            )
+    before = {"databases": {}, **started_with(path, about)}
     for name, value in hashes.items():
         if before["databases"].setdefault(name, value) != value:
             raise HeartlmError(f"databases: {name} is another corpus than that of {folder}: choose another name")
-    write_json(folder / "study.json", before)
+    write_json(path, before)
+
+
+def started_with(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file at `path` says of the settings that a folder was started with; `about` where there is no file.
+
+    Raises:
+        HeartlmError: a value of `about` differs from it.
+    """
+    before = read_json(path, dict[str, Any]) if path.exists() else dict(about)
+    for name, value in about.items():
+        if before.get(name) != value:
+            raise HeartlmError(
+                f"{name}: {value} found, but {path.parent} was started with {before.get(name)}: choose another --out"
+            )
+    return before
