@@ -16,8 +16,7 @@ from heartlm.cli.main import main
 from heartlm.cluster.campaign.campaign import load_campaign
 from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell
-from heartlm.scaling.plan.allot import least_end, plan
-from heartlm.scaling.plan.exact import soonest
+from heartlm.scaling.plan.allot import least_end, plan, soonest
 from heartlm.scaling.plan.plan_file import load_plan
 from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule, by_critical_path, list_schedule
 

@@ -17,12 +17,18 @@ from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.scaling.grid import Resources, grid_of
-from heartlm.scaling.hardware import known_hardware, load_hardware, measured_hardware
-from heartlm.scaling.network import Link, Network, bucket_bytes, link_of
-from heartlm.scaling.predict import Prediction, Predictor, scaled
+from heartlm.scaling.hardware import (
+    Link,
+    Network,
+    bucket_bytes,
+    known_hardware,
+    link_of,
+    load_hardware,
+    measured_hardware,
+)
+from heartlm.scaling.predict import Prediction, Predictor, scaled, validate
 from heartlm.scaling.simulate import RankWork, Surroundings, simulate, typical_s
 from heartlm.scaling.study import ScalingStudyConfig
-from heartlm.scaling.validate import validate
 
 seconds = st.floats(1e-4, 1.0)
 jitters = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=6).map(lambda each: list(np.array(each) / np.mean(each)))

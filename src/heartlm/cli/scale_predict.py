@@ -148,7 +148,7 @@ def run_validate(arguments: Sequence[str]) -> int:
     )
     from heartlm.cli.scale_table import validation_table
     from heartlm.scaling.cell import load_measurements
-    from heartlm.scaling.validate import validate
+    from heartlm.scaling.predict import validate
 
     predictor = _predictor(options, options.study, True)
     validation = validate(load_measurements(options.study), predictor)

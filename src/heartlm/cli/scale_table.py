@@ -9,8 +9,7 @@ from heartlm.cli.score_table import aligned
 
 if TYPE_CHECKING:
     from heartlm.scaling.hardware import Hardware
-    from heartlm.scaling.predict import Prediction
-    from heartlm.scaling.validate import Validation
+    from heartlm.scaling.predict import Prediction, Validation
 
 
 def prediction_table(predictions: Sequence[Prediction], tokens: float | None = None) -> list[str]:

@@ -169,8 +169,8 @@ class Measurement:
         return {name: cast(float, getattr(self, f"{name}_s")) for name in PARTS}
 
     def path(self, study: Path) -> Path:
-        """Where it lies in the folder of a study."""
-        return measurement_path(study, self.cell, self.repeat)
+        """Its file in the folder of a study."""
+        return study / "measurements" / f"{self.cell.name}.{self.repeat}.json"
 
     def save(self, study: Path) -> None:
         """Write it into the folder of a study, atomically."""
@@ -196,11 +196,6 @@ class _Probes(TypedDict, total=False):
 
     probe_before: float | None
     probe_after: float | None
-
-
-def measurement_path(study: Path, cell: StudyCell, repeat: int) -> Path:
-    """Where the measurement of a cell lies in the folder of a study."""
-    return study / "measurements" / f"{cell.name}.{repeat}.json"
 
 
 def load_measurements(study: Path) -> list[Measurement]:

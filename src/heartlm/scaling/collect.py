@@ -60,8 +60,15 @@ def measured(
     parts = [_parts(ranks, warm_up) for ranks in trainings]
     means = {name: mean_known([part[name] for part in parts]) for name in parts[0]}
     steps_s = np.mean([_of_ranks(ranks, "step_s")[:, warm_up:].mean(axis=0) for ranks in trainings], axis=0)
-    every = [rank for ranks in trainings for rank in ranks]
-    rates = [sum(step["num_tokens"] for step in ranks[0]["steps"][warm_up:]) for ranks in trainings]
+    every, firsts = [rank for ranks in trainings for rank in ranks], [ranks[0] for ranks in trainings]
+    rates = [sum(step["num_tokens"] for step in first["steps"][warm_up:]) for first in firsts]
+    # The losses of the copy that is farthest from the first one, so that its check fails.
+    losses = _of_ranks(firsts, "loss")
+    farthest = int(np.nan_to_num(np.abs(losses - losses[0]), nan=np.inf).max(axis=1).argmax())
+    energy_j = None
+    if all(rank["energy_j"] is not None for rank in firsts):  # meters count all steps after their own warm-up
+        counted = len(firsts[0]["steps"]) - Meters.WARM_UP_STEPS
+        energy_j = sum(float(rank["energy_j"]) for rank in firsts) / counted * len(steps_s)
     return Measurement(
         cell=cell,
         repeat=repeat,
@@ -74,8 +81,8 @@ def measured(
         flops_per_token=every[0]["flops_per_token"],
         peak_memory_bytes=max(rank["peak_memory_bytes"] for rank in every),
         peak_device_memory_bytes=max(rank["peak_device_memory_bytes"] or 0 for rank in every) or None,
-        energy_j=_energy_j([ranks[0] for ranks in trainings], len(steps_s)),
-        losses=_losses(trainings),
+        energy_j=energy_j,
+        losses=losses[farthest].tolist(),
         wall_s=wall_s,
         environment=dict(environment),
         **means,  # type: ignore[arg-type]
@@ -84,13 +91,19 @@ def measured(
 
 def _parts(ranks: Sequence[Rank], warm_up: int) -> dict[str, float | None]:
     """Mean seconds of every part of a step of one training, over ranks and steps that count."""
+    # What each rank works before the ranks meet in a step, `[num_ranks, num_steps]`. The optimiser's part of a step
+    # comes after the ranks met, so the optimiser's part of the step before counts.
+    optimizer_s = _of_ranks(ranks, "optimizer_s")
+    before_s = np.concatenate([np.zeros((len(ranks), 1)), optimizer_s[:, :-1]], axis=1)
+    work_s = _busy(ranks) - optimizer_s + before_s
+    lead_s = work_s.max(axis=0, keepdims=True) - work_s  # how much earlier each rank is done than the slowest
     waited_s = _of_ranks(ranks, "communication_s")[:, warm_up:]
-    behind_s = np.minimum(waited_s, lead_s(_own_work(ranks))[:, warm_up:])
+    behind_s = np.minimum(waited_s, lead_s[:, warm_up:])
 
     def mean(name: str) -> float:
         return float(_of_ranks(ranks, name)[:, warm_up:].mean())
 
-    told = all("forward_s" in step for rank in ranks for step in rank["steps"])
+    timed = all("forward_s" in step for rank in ranks for step in rank["steps"])
     hidden = all(step["hidden_communication_s"] is not None for rank in ranks for step in rank["steps"][warm_up:])
     return {
         "data_s": mean("data_s"),
@@ -99,27 +112,10 @@ def _parts(ranks: Sequence[Rank], warm_up: int) -> dict[str, float | None]:
         "straggler_s": float(behind_s.mean()),
         "optimizer_s": mean("optimizer_s"),
         "other_s": mean("other_s"),
-        "forward_s": mean("forward_s") if told else None,
-        "backward_s": mean("forward_backward_s") - mean("forward_s") if told else None,
+        "forward_s": mean("forward_s") if timed else None,
+        "backward_s": mean("forward_backward_s") - mean("forward_s") if timed else None,
         "hidden_communication_s": mean("hidden_communication_s") if hidden else None,
     }
-
-
-def _own_work(ranks: Sequence[Rank]) -> NDArray[np.float64]:
-    """Seconds that each rank works for itself before the ranks meet in a step, float `[num_ranks, num_steps]`.
-
-    The optimiser's part of a step comes after the ranks met, so it is that of the step before.
-    """
-    optimizer_s = _of_ranks(ranks, "optimizer_s")
-    before_s = np.concatenate([np.zeros((len(ranks), 1)), optimizer_s[:, :-1]], axis=1)
-    work_s: NDArray[np.float64] = _busy(ranks) - optimizer_s + before_s
-    return work_s
-
-
-def lead_s(work_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How much earlier each rank is done than the slowest, from `[num_ranks, num_steps]` seconds of work."""
-    lead: NDArray[np.float64] = work_s.max(axis=0, keepdims=True) - work_s
-    return lead
 
 
 def _busy(ranks: Sequence[Rank]) -> NDArray[np.float64]:
@@ -129,21 +125,6 @@ def _busy(ranks: Sequence[Rank]) -> NDArray[np.float64]:
 
 def _of_ranks(ranks: Sequence[Rank], name: str) -> NDArray[np.float64]:
     return np.array([[step[name] for step in rank["steps"]] for rank in ranks], dtype=np.float64)
-
-
-def _energy_j(firsts: Sequence[Rank], steps: int) -> float | None:
-    """Joules of these steps; the meters count all steps after their own warm-up."""
-    if any(rank["energy_j"] is None for rank in firsts):
-        return None
-    counted = len(firsts[0]["steps"]) - Meters.WARM_UP_STEPS
-    return sum(float(rank["energy_j"]) for rank in firsts) / counted * steps
-
-
-def _losses(trainings: Sequence[Sequence[Rank]]) -> list[float]:
-    """Losses of every step; those of the copy that is farthest from the first one, so that its check fails."""
-    each = _of_ranks([ranks[0] for ranks in trainings], "loss")
-    farthest = int(np.nan_to_num(np.abs(each - each[0]), nan=np.inf).max(axis=1).argmax())
-    return [float(loss) for loss in each[farthest]]
 
 
 def checked(measurement: Measurement, reference: Sequence[float], tolerance: float) -> Measurement:

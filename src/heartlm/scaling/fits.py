@@ -5,19 +5,16 @@ Gunther 1993, USL:  S(N) = N / (1 + σ (N − 1) + κ N (N − 1))        σ: co
 
 Both are fitted to the logarithm of the speedup by least squares, so every point counts by its relative error, with all
 parameters at least 0. A law with as many parameters as there are points beyond one rank goes through them and proves
-nothing: it says so by having no degree of freedom left.
+nothing: it has no degree of freedom left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
-Law = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,7 @@ class Fit:
 
     def __call__(self, num_ranks: float) -> float:
         """The speedup of this number of ranks."""
-        parameters = np.array(list(self.parameters.values()))
-        return float(_LAWS[self.law][1](np.array([num_ranks], dtype=np.float64), parameters)[0])
+        return float(_LAWS[self.law][2](num_ranks, *self.parameters.values()))
 
 
 def fit_amdahl(speedups: Mapping[int, float]) -> Fit | None:
@@ -54,42 +50,37 @@ def fit_usl(speedups: Mapping[int, float]) -> Fit | None:
     fit = _fit("USL", speedups)
     if fit is None or fit.parameters["kappa"] < 1e-9 or fit.parameters["sigma"] >= 1:
         return fit
-    best = float(np.sqrt((1 - fit.parameters["sigma"]) / fit.parameters["kappa"]))
-    return Fit(fit.law, fit.parameters, fit.residuals, fit.degrees_of_freedom, best)
+    return replace(fit, best_ranks=float(np.sqrt((1 - fit.parameters["sigma"]) / fit.parameters["kappa"])))
 
 
-def _amdahl(ranks: NDArray[np.float64], parameters: NDArray[np.float64]) -> NDArray[np.float64]:
-    (serial,) = parameters
-    return np.asarray(1 / (serial + (1 - serial) / ranks), dtype=np.float64)
-
-
-def _usl(ranks: NDArray[np.float64], parameters: NDArray[np.float64]) -> NDArray[np.float64]:
-    sigma, kappa = parameters
-    return np.asarray(ranks / (1 + sigma * (ranks - 1) + kappa * ranks * (ranks - 1)), dtype=np.float64)
-
-
-_LAWS: dict[str, tuple[tuple[str, ...], Law, float]] = {
-    "Amdahl": (("serial",), _amdahl, 1.0),
-    "USL": (("sigma", "kappa"), _usl, np.inf),
+_LAWS: dict[str, tuple[tuple[str, ...], float, Callable[..., Any]]] = {
+    "Amdahl": (("serial",), 1.0, lambda ranks, serial: 1 / (serial + (1 - serial) / ranks)),
+    "USL": (
+        ("sigma", "kappa"),
+        np.inf,
+        lambda ranks, sigma, kappa: ranks / (1 + sigma * (ranks - 1) + kappa * ranks * (ranks - 1)),
+    ),
 }
-"""Names of the parameters, the law, and the most a parameter can be."""
+"""Names of the parameters, the most a parameter can be, and the law."""
 
 
 def _fit(law: str, speedups: Mapping[int, float]) -> Fit | None:
     from scipy.optimize import least_squares  # slow to import
 
-    names, function, most = _LAWS[law]
+    names, most, function = _LAWS[law]
     ranks = np.array(sorted(number for number in speedups if number > 1), dtype=np.float64)
     if len(ranks) < len(names):
         return None
     measured = np.array([speedups[int(number)] for number in ranks])
-
-    def errors(parameters: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(np.log(function(ranks, parameters) / measured), dtype=np.float64)
-
-    start = np.full(len(names), 0.01)
-    found: Any = least_squares(errors, start, bounds=(0.0, most), xtol=1e-14, ftol=1e-14, gtol=1e-14)
-    residuals = function(ranks, found.x) / measured - 1
+    found: Any = least_squares(
+        lambda parameters: np.log(function(ranks, *parameters) / measured),
+        np.full(len(names), 0.01),
+        bounds=(0.0, most),
+        xtol=1e-14,
+        ftol=1e-14,
+        gtol=1e-14,
+    )
+    residuals = function(ranks, *found.x) / measured - 1
     return Fit(
         law,
         dict(zip(names, map(float, found.x), strict=True)),

@@ -1,18 +1,22 @@
-"""Machines as small JSON files: what is publicly known of each, every fact with its source.
+"""The links between ranks: what adding up gradients costs, and what is known of them on some machines.
 
-What is not known is absent, and whoever needs it reports that; a latency, for one, is in no data sheet. Vendors state
-peaks, so that times which follow from them are lower bounds. The file of the machine at hand is measured, never
-shipped: `heartlm scale hardware`.
+    one measured fit, or vendor rates ─► latency of a hop and rate of a link, within and between nodes ─► seconds
+
+A ring sends 2 (n − 1) / n of a message over every link in 2 (n − 1) hops; a tree sends all of it up and down in few
+hops (Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005). The slowest link on the way decides the rate; the
+cheaper of the two counts, since libraries choose by the size of the message.
+
+Machines are small JSON files: what is publicly known of each, every fact with its source. What is not known is absent;
+a latency, for one, is in no data sheet. Vendors state peaks, so that times which follow from them are lower bounds. The
+file of the machine at hand is measured, never shipped: `heartlm scale hardware`.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -20,8 +24,77 @@ from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 from heartlm.scaling.cell import Measurement
-from heartlm.scaling.network import Link, Network, link_of
 from heartlm.typed import typed
+
+_KNOWN = Path(__file__).with_name("hardware_known")
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a connection.
+
+    Attributes:
+        bytes_per_s: of one rank within a node, of a whole node between nodes.
+        latency_s: of one hop.
+    """
+
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """How ranks reach each other; None where it is not known."""
+
+    within: Link | None = None
+    between: Link | None = None
+
+    def all_reduce_s(self, num_bytes: float, ranks: int, nodes: int = 1) -> float:
+        """Seconds that `ranks` on `nodes` need to add up a message of `num_bytes`.
+
+        Raises:
+            HeartlmError: it would cross a link that nothing is known about.
+        """
+        if ranks == 1:
+            return 0.0
+        links = self._crossed(ranks, nodes)
+        rate, hop_s = min(link.bytes_per_s for link in links), max(link.latency_s for link in links)
+        ring_s = 2 * (ranks - 1) * (hop_s + num_bytes / ranks / rate)
+        in_node_s = (ranks // nodes - 1) * self.within.latency_s if self.within and ranks > nodes else 0.0
+        across_s = math.ceil(math.log2(nodes)) * self.between.latency_s if self.between and nodes > 1 else 0.0
+        return min(ring_s, 2 * (in_node_s + across_s + num_bytes / rate))
+
+    def _crossed(self, ranks: int, nodes: int) -> list[Link]:
+        wanted = [(self.within, "within a node")] if ranks > nodes else []
+        wanted += [(self.between, "between nodes")] if nodes > 1 else []
+        if missing := [where for link, where in wanted if link is None]:
+            raise HeartlmError(
+                f"nothing is known about the connection {missing[0]}: give --hardware, or an all-reduce fit measured "
+                "there (--all-reduce, --all-reduce-between)"
+            )
+        return [link for link, _ in wanted if link is not None]
+
+    def slowed(self, factor: float) -> Network:
+        """This network with every message taking `factor` times as long."""
+
+        def slower(link: Link | None) -> Link | None:
+            return link and replace(link, bytes_per_s=link.bytes_per_s / factor, latency_s=link.latency_s * factor)
+
+        return Network(slower(self.within), slower(self.between))
+
+
+def link_of(fit: AllReduceFit) -> Link:
+    """The link whose ring takes what was measured."""
+    hops = 2 * (fit.world_size - 1)
+    return Link(fit.bytes_per_s * hops / fit.world_size, fit.latency_s / hops)
+
+
+def bucket_bytes(gradient_bytes: float, cap_mb: float) -> list[float]:
+    """Bytes of DDP's buckets in the order in which they are ready; tensors are taken to fill them evenly."""
+    cap = cap_mb * 2**20
+    num_full = int(gradient_bytes // cap)
+    rest = gradient_bytes - num_full * cap
+    return [cap] * num_full + ([rest] if rest > 0 or not num_full else [])
 
 
 class Facts(TypedDict, total=False):
@@ -70,7 +143,10 @@ class Hardware:
     @property
     def network(self) -> Network:
         """Its links; a latency that is not known counts as none, see `notes`."""
-        return Network(self._link("within_node"), self._link("between_nodes"))
+        rates = [self.facts.get(f"{where}_bytes_per_s") for where in ("within_node", "between_nodes")]
+        latencies = [self.facts.get(f"{where}_latency_s", 0.0) for where in ("within_node", "between_nodes")]
+        links = [rate and Link(float(rate), float(hop_s)) for rate, hop_s in zip(rates, latencies, strict=True)]
+        return Network(*links)
 
     def notes(self, measurements: Iterable[Measurement] = ()) -> list[str]:
         """What must be said of predictions for it from `measurements`, which may be those of another machine."""
@@ -85,10 +161,6 @@ class Hardware:
             found.append(f"computing is as fast as measured on {', '.join(others)}, not as on {device}")
         return found
 
-    def _link(self, where: str) -> Link | None:
-        rate = self.facts.get(f"{where}_bytes_per_s")
-        return None if rate is None else Link(float(rate), float(self.facts.get(f"{where}_latency_s", 0.0)))
-
     def save(self, path: Path) -> None:
         """Write it to `path`."""
         facts = {name: {"value": value, "source": self.sources[name]} for name, value in self.facts.items()}
@@ -97,7 +169,7 @@ class Hardware:
 
 def known_hardware() -> list[str]:
     """Names of the machines that come with heartlm."""
-    return sorted(path.name.removesuffix(".json") for path in _folder().iterdir() if path.name.endswith(".json"))
+    return sorted(path.stem for path in _KNOWN.glob("*.json"))
 
 
 def load_hardware(name: str) -> Hardware:
@@ -106,24 +178,14 @@ def load_hardware(name: str) -> Hardware:
     Raises:
         HeartlmError: there is none of that name, or the file is no description of a machine.
     """
-    if name in known_hardware():
-        with resources.as_file(_folder() / f"{name}.json") as path:
-            return _checked(path)
-    if not Path(name).is_file():
-        known = ", ".join(known_hardware())
-        raise HeartlmError(f"--hardware {name}: no such machine; it is one of {known}, or a JSON file")
-    return _checked(Path(name))
-
-
-def _folder() -> Any:
-    return resources.files("heartlm.scaling") / "hardware_known"
-
-
-def _checked(path: Path) -> Hardware:
+    known = known_hardware()
+    path = _KNOWN / f"{name}.json" if name in known else Path(name)
+    if not path.is_file():
+        raise HeartlmError(f"--hardware {name}: no such machine; it is one of {', '.join(known)}, or a JSON file")
     content = read_json(path, _File)
     values = {name: fact["value"] for name, fact in content["facts"].items()}
-    facts: dict[str, Any] = dict(typed(Facts, values, f"{path}: facts"))
-    for name, value in values.items():
+    facts = dict[str, Any](typed(Facts, values, f"{path}: facts"))
+    for name, value in facts.items():
         if name not in Facts.__annotations__:
             raise HeartlmError(f"{path}: unknown fact {name!r}; it is one of {', '.join(Facts.__annotations__)}")
         if isinstance(value, int | float) and (value < 0 or (not value and "_lat" not in name)):
@@ -135,15 +197,9 @@ def _checked(path: Path) -> Hardware:
 def measured_hardware(fit: AllReduceFit) -> Hardware:
     """This machine, its link as `fit` found it."""
     link = link_of(fit)
+    facts = {"within_node_bytes_per_s": link.bytes_per_s, "within_node_latency_s": link.latency_s}
     source = f"measured here: {fit.backend} all-reduce among {fit.world_size} ranks"
-    facts: dict[str, Any] = {
-        "cpu_threads_per_node": len(os.sched_getaffinity(0)),
-        "memory_bytes_per_node": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        "within_node_bytes_per_s": link.bytes_per_s,
-        "within_node_latency_s": link.latency_s,
-    }
-    sources = dict.fromkeys(facts, "the operating system") | {name: source for name in facts if "within" in name}
-    return Hardware("this-machine", f"{platform.machine()}, measured", facts, sources)
+    return Hardware("this-machine", f"{platform.machine()}, measured", facts, dict.fromkeys(facts, source))
 
 
 def network_of(
@@ -157,7 +213,7 @@ def network_of(
         hardware: a machine, if one was named.
 
     Returns:
-        The network; the share by which a fit misses its points; the most ranks that were measured together.
+        The network; the relative error of the fit; the most ranks that were measured together.
     """
     network = hardware.network if hardware else Network()
     measured = {"within": within, "between": between}

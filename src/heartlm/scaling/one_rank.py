@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heartlm.scaling.cell import Measurement, StudyCell
-from heartlm.scaling.network import bucket_bytes
+from heartlm.scaling.hardware import bucket_bytes
 from heartlm.scaling.probe import UNUSUAL, probes_of, unusual
 from heartlm.scaling.simulate import RankWork, typical_s
 

@@ -114,9 +114,9 @@ class _Conductor:
         kept = [Measurement.load(path) for path in sorted((folder / "measurements").glob("*.json"))]
         self.cost = sum((cost_of(each.cell, each.wall_s) for each in kept), StudyCost())
         self.done = [each for each in kept if each.failed is None]
-        self.losses: dict[tuple[object, ...], list[float]] = {}
+        self.losses: dict[tuple[object, ...], list[float]] = {}  # of one rank, which all others are compared with
         for each in self.done:
-            self._learn(each)
+            self._keep_losses(each)
         self.outcome = ScalingOutcome(skipped=grid.skipped)
 
     def run(self) -> ScalingOutcome:
@@ -139,8 +139,8 @@ class _Conductor:
             measurement.save(self.folder)
             if measurement.failed is None:
                 self.done.append(measurement)
-            self._learn(measurement)
-            self._tell(measurement, index + 1, wanted)
+            self._keep_losses(measurement)
+            self._report(measurement, index + 1, wanted)
         return self.outcome
 
     def _measured(self, cell: StudyCell, repeat: int) -> Measurement:
@@ -174,8 +174,7 @@ class _Conductor:
         reference = self.losses.get(cell.work, found.losses if alone else [])
         return checked(found, reference, self.config.tolerance_of(cell))
 
-    def _learn(self, measurement: Measurement) -> None:
-        """Keep the losses of one rank, which all others are compared with."""
+    def _keep_losses(self, measurement: Measurement) -> None:
         cell = measurement.cell
         if measurement.failed is None and cell.ranks == cell.copies == 1:
             self.losses.setdefault(cell.work, measurement.losses)
@@ -195,7 +194,7 @@ class _Conductor:
         making.rename(path)
         return path
 
-    def _tell(self, measurement: Measurement, number: int, wanted: Sequence[tuple[StudyCell, int]]) -> None:
+    def _report(self, measurement: Measurement, number: int, wanted: Sequence[tuple[StudyCell, int]]) -> None:
         self.outcome.num_measured += 1
         left_s = sum(expected_wall_s(cell, self.done) for cell, _ in wanted[number:])
         head = (

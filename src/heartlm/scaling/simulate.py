@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.scaling.network import Network
+from heartlm.scaling.hardware import Network
 
 Seconds = NDArray[np.float64]
 
