@@ -4,10 +4,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs test test-slow test-gpu lint kernels benchmarks benchmarks-long models clean
+.PHONY: demo monitor-demo docs test test-slow test-gpu lint kernels benchmarks benchmarks-long models clean
 
 demo: $(VENV)/kernels
 	$(BIN)/heartlm demo --out demo
+
+# A ward of 50 simulated patients, some of whom fibrillate, on a page of this machine until interrupted.
+monitor-demo: $(VENV)/kernels
+	test -d build/ward || $(BIN)/heartlm data simulate build/ward --patients 50 --minutes 10 --seed 5
+	$(BIN)/heartlm monitor --replay build/ward --streams 50 --open
 
 # The documentation as a site: build/site/index.html.
 docs: $(VENV)/kernels

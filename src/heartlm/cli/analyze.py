@@ -18,6 +18,7 @@ EXAMPLES = (
     "heartlm analyze holter.edf --out patient-7",
     "heartlm analyze ptb-xl --out ptb-xl-analysis",
     "heartlm analyze mitdb --beats runs/beats",
+    "heartlm analyze mitdb/207 --causal",
 )
 
 
@@ -33,6 +34,8 @@ class AnalyzeOptions:
         waveform: the model of ventricular fibrillation, asystole and noise.
         page: write the page too.
         processes: recordings analysed side by side; by default one a core.
+        causal: find the alarms that `heartlm monitor` raises of the recording's stream instead, with its models.
+        rules: of these alarms, a YAML file.
     """
 
     path: Path
@@ -42,6 +45,8 @@ class AnalyzeOptions:
     waveform: Path = Path("waveform")
     page: bool = True
     processes: int | None = None
+    causal: bool = False
+    rules: Path | None = None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -63,6 +68,8 @@ def run(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         raise needs("train", error.name or "torch") from None
     torch.set_num_threads(1)
+    if options.causal:
+        return _causal(options)
     if not options.path.is_dir():
         return _one(options)
     return _folder(options, options.processes or len(usable_cores()))
@@ -85,6 +92,44 @@ def _one(options: AnalyzeOptions) -> int:
         if count:
             print(f"  {kind}: {count:,} ({summary['seconds'][kind]:,.0f} s): {KINDS[kind]}")
     print(options.out / f"{record_id}.html" if options.page else options.out / f"{record_id}.json")
+    return 0
+
+
+def _causal(options: AnalyzeOptions) -> int:
+    """Alarms of recordings as their streams would give them, one table for each."""
+    from heartlm.analysis.write import write_rows
+    from heartlm.ecg.database import open_database
+    from heartlm.ecg.locate import locate
+    from heartlm.monitor.alarms import read_rules
+    from heartlm.monitor.models import LiveModels
+    from heartlm.monitor.stream import alarms_of
+    from heartlm.progress import track
+
+    common, of_patients = read_rules(options.rules)
+    if options.path.is_dir():
+        database = open_database(options.path)
+        record_ids = list(database.record_ids)
+    else:
+        database, record_id = locate(options.path)
+        record_ids = [record_id]
+    # The causal models, unless others are named.
+    models = LiveModels.load(Path("beats-causal") if options.beats == Path("beats") else options.beats, options.af)
+    left_out = list[str]()
+    for record_id in track(record_ids, len(record_ids), "analyze"):
+        try:
+            found = alarms_of(database.recording(record_id), models, of_patients.get(record_id, common))
+        except HeartlmError as error:
+            if len(record_ids) == 1:
+                raise
+            left_out.append(f"{record_id}: {error}")
+            continue
+        rows = [alarm.to_json() for alarm in found]
+        table = options.out / f"{record_id}.alarms.csv"
+        write_rows(table, rows, ["key", "stream", "kind", "severity", "start_s", "raised_s", "stop_s", "confidence"])
+        lethal = sum(row["severity"] == "lethal" for row in rows)
+        print(f"{table}: {len(rows):,} alarms, {lethal:,} of them lethal")
+    for line in left_out:
+        print(f"left out: {line}")
     return 0
 
 

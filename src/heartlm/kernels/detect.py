@@ -148,6 +148,12 @@ class Detector(Protocol):
         With `ends` there are no more samples, and all beats come out; then nothing can be pushed any more.
         """
 
+    def state(self) -> NDArray[np.uint8]:
+        """What it remembers, for `restore` of a detector of the same plan and the same build."""
+
+    def restore(self, state: NDArray[np.uint8]) -> None:
+        """Continue from what `state` gave."""
+
 
 @lru_cache(maxsize=64)
 def plan_detector(rate_hz: float, settings: Settings) -> tuple[DetectorPlan, Filters]:
@@ -256,3 +262,17 @@ class CompiledDetector:
         arguments = ctypes.addressof(self._plan), address(self._state, np.uint8), address(self._taps, np.float32)
         found = self._push(*arguments, address(samples, np.float32), len(samples), ends, address(beats, np.int64))
         return beats[:found].copy()
+
+    def state(self) -> NDArray[np.uint8]:
+        """As `Detector` says."""
+        return self._state.copy()
+
+    def restore(self, state: NDArray[np.uint8]) -> None:
+        """As `Detector` says.
+
+        Raises:
+            ValueError: another plan or build made the state.
+        """
+        if state.shape != self._state.shape:
+            raise ValueError(f"state of {state.size} bytes found, {self._state.size} expected")
+        self._state[:] = state

@@ -47,6 +47,9 @@ STEADY, SUDDEN = 9, 0.18
 """The rate changes suddenly where the medians of the logarithms of this number of RR intervals before and after differ
 by more than the second number; a change that takes half a minute, as of exercise, is none."""
 
+CHANGE_KNOWN_AFTER = STEADY - 1 + STEADY // 2
+"""Beats after a sudden change at which the causal form knows of it."""
+
 NEAR, AROUND = 5, 15
 """Beats on either side in means nearby, and in the measures of irregularity; the causal form takes them all before."""
 
@@ -153,14 +156,19 @@ def _slow(log_rr: Doubles, causal: bool) -> Doubles:
     slow = np.full(len(log_rr), np.nan)
     for begin in range(0, len(log_rr), EVERY):
         stop = begin + 1 if causal else begin + EVERY + LONG
-        around = log_rr[max(begin - LONG, 0) : stop]
-        around = around[~np.isnan(around)]
-        if len(around):  # as np.nanquantile has it, which takes four times as long
-            place = 0.9 * (len(around) - 1)
-            low, high = int(place), min(int(place) + 1, len(around) - 1)
-            parted = np.partition(around, (low, high))
-            slow[begin : begin + EVERY] = parted[low] + (place - low) * (parted[high] - parted[low])
+        slow[begin : begin + EVERY] = long_interval(log_rr[max(begin - LONG, 0) : stop])
     return slow
+
+
+def long_interval(log_rr: Doubles) -> float:
+    """The ninth decile of the known values, NaN without any; `np.nanquantile` takes four times as long."""
+    known = log_rr[~np.isnan(log_rr)]
+    if not len(known):
+        return float("nan")
+    place = 0.9 * (len(known) - 1)
+    low, high = int(place), min(int(place) + 1, len(known) - 1)
+    parted = np.partition(known, (low, high))
+    return float(parted[low] + (place - low) * (parted[high] - parted[low]))
 
 
 def _sudden_changes(log_rr: Doubles, causal: bool) -> tuple[Doubles, Doubles]:
@@ -170,8 +178,23 @@ def _sudden_changes(log_rr: Doubles, causal: bool) -> tuple[Doubles, Doubles]:
     form knows of a change when the intervals after it, and those that would show a greater one, have been seen.
     """
     last, following = np.zeros(len(log_rr)), np.zeros(len(log_rr))
-    if len(log_rr) <= 2 * STEADY or np.isnan(log_rr).all():
-        return last, following
+    begin, change = sudden_changes(log_rr)
+    if len(begin) and len(log_rr) > 2 * STEADY:
+        beat, known = np.arange(len(log_rr)), begin + (CHANGE_KNOWN_AFTER if causal else 0)
+        place = np.searchsorted(known, beat, side="right")
+        last = np.where(place > 0, change[place - 1], 0.0)
+        following = np.where(place < len(begin), change[np.minimum(place, len(begin) - 1)], 0.0)
+    return last, following
+
+
+def sudden_changes(log_rr: Doubles) -> tuple[NDArray[np.int64], Doubles]:
+    """Beats with which the rate changes suddenly, and by how much, `[num_changes]`.
+
+    Args:
+        log_rr: logarithm of the interval before each beat, NaN where unknown, `[num_beats]`.
+    """
+    if len(log_rr) < STEADY + 2 or np.isnan(log_rr).all():
+        return np.empty(0, np.int64), np.empty(0)
     median, near = trailing_median(log_rr, STEADY), STEADY // 2
     change = np.zeros(len(log_rr))
     change[2 : 1 - STEADY] = np.nan_to_num(median[STEADY + 1 :] - median[1:-STEADY])
@@ -179,12 +202,7 @@ def _sudden_changes(log_rr: Doubles, causal: bool) -> tuple[Doubles, Doubles]:
     around = np.lib.stride_tricks.sliding_window_view(np.pad(size, near), 2 * near + 1)
     first_of_greatest = around.argmax(axis=1) == near
     begin = np.flatnonzero(first_of_greatest & (size > SUDDEN))
-    if len(begin):
-        beat, known = np.arange(len(log_rr)), begin + (STEADY - 1 + near if causal else 0)
-        place = np.searchsorted(known, beat, side="right")
-        last = np.where(place > 0, change[begin[place - 1]], 0.0)
-        following = np.where(place < len(begin), change[begin[np.minimum(place, len(begin) - 1)]], 0.0)
-    return last, following
+    return begin, change[begin]
 
 
 def morphology_values(
@@ -203,15 +221,13 @@ def morphology_values(
     Returns:
         For each of the other names of `SCALES` the values, `[num_beats - first_beat]`.
     """
-    parts, stop = _Parts.of(shape, times_s), len(shape)
+    parts, stop = Parts.of(shape, times_s), len(shape)
     if not causal:
-        return parts.compared(slice(0, stop), slice(0, stop), rr_s, causal)
-    groups = [
-        parts.compared(
-            slice(begin, min(begin + EVERY, stop)), slice(max(begin + 1 - LOOK_BACK, 0), begin + 1), rr_s, causal
-        )
-        for begin in range(first_beat, stop, EVERY)
-    ]
+        return parts.compared(slice(0, stop), parts.usual(slice(0, stop), rr_s), causal)
+    groups = []
+    for begin in range(first_beat, stop, EVERY):
+        usual = parts.usual(slice(max(begin + 1 - LOOK_BACK, 0), begin + 1), rr_s)
+        groups.append(parts.compared(slice(begin, min(begin + EVERY, stop)), usual, causal))
     return {name: np.concatenate([group[name] for group in groups]) for name in groups[0]}
 
 
@@ -235,7 +251,20 @@ def codes_of(values: dict[str, NDArray[np.floating]], names: tuple[str, ...]) ->
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Usual:
+    """Medians over beats that others are compared with: parts of the waveform, and two numbers."""
+
+    qrs: Floats
+    slow_qrs: Floats
+    t: Floats
+    p: Floats
+    slow_p: Floats
+    log_width: np.float32
+    consistency: np.float32
+
+
+@dataclass(frozen=True)
+class Parts:
     """Parts of beats, each `[num_beats, points of the part]`; P waves without the line between their ends."""
 
     qrs: Floats
@@ -245,7 +274,8 @@ class _Parts:
     size: Floats
 
     @classmethod
-    def of(cls, shape: Floats, times_s: Doubles) -> _Parts:
+    def of(cls, shape: Floats, times_s: Doubles) -> Parts:
+        """Take waveforms `[num_beats, num_points]` apart; the points lie `times_s` from the R peak."""
         qrs, t, p, active = (
             shape[:, (times_s >= first - 1e-9) & (times_s <= last + 1e-9)]
             for first, last in (QRS_S, T_S, P_S, ACTIVE_S)
@@ -257,34 +287,46 @@ class _Parts:
         width = np.sum(away > 0.35 * away.max(axis=1, keepdims=True), axis=1, dtype=np.float32) * np.float32(step_s)
         return cls(qrs, t, p, np.log(width + 0.01), np.ptp(qrs, axis=1))
 
-    def compared(self, these: slice, others: slice, rr_s: Doubles, causal: bool) -> dict[str, Floats]:
-        """Compare `these` beats with `others`."""
-        qrs, usual = self.qrs[others], np.ones(others.stop - others.start, bool)
+    def usual(self, others: slice, rr_s: Doubles) -> Usual:
+        """What is usual among `others`, whose intervals are `rr_s[others]`."""
+        qrs, alike = self.qrs[others], np.ones(others.stop - others.start, bool)
         for _ in range(2):
-            median = np.median(qrs[usual], axis=0)
-            alike = correlation(qrs, median[None]) > USUAL
-            usual = alike if alike.sum() >= FEWEST else np.ones_like(usual)
-        size = np.float32(np.ptp(median) + 1e-6)
+            median = np.median(qrs[alike], axis=0)
+            near = correlation(qrs, median[None]) > USUAL
+            alike = near if near.sum() >= FEWEST else np.ones_like(near)
         interval_s = np.nan_to_num(rr_s[others])
-        slow = usual & (interval_s >= np.quantile(interval_s[usual], 0.75))
-        slow_qrs = np.median(qrs[interval_s >= np.quantile(interval_s, 0.75)], axis=0)
+        slow = alike & (interval_s >= np.quantile(interval_s[alike], 0.75))
         slow_p = np.median(self.p[others][slow], axis=0)
+        return Usual(
+            qrs=median,
+            slow_qrs=np.median(qrs[interval_s >= np.quantile(interval_s, 0.75)], axis=0),
+            t=np.median(self.t[others][alike], axis=0),
+            p=np.median(self.p[others][alike], axis=0),
+            slow_p=slow_p,
+            log_width=np.median(self.log_width[others]),
+            consistency=np.float32(np.median(correlation(self.p[others][slow], slow_p[None]))),
+        )
+
+    def compared(self, these: slice, usual: Usual, causal: bool) -> dict[str, Floats]:
+        """Compare `these` beats with what is usual."""
+        size = np.float32(np.ptp(usual.qrs) + 1e-6)
         earlier = min(2 * NEAR, these.start) if causal else 0
-        to_slow = correlation(self.p[these.start - earlier : these.stop], slow_p[None])
+        to_slow = correlation(self.p[these.start - earlier : these.stop], usual.slow_p[None])
         near = mean_around(to_slow.astype(np.float64), *((2 * NEAR, 0) if causal else (NEAR, NEAR)))
-        difference = np.sqrt(np.mean((self.p[these] - slow_p) ** 2, axis=1)) / (np.ptp(slow_p) + np.float32(0.02))
-        consistency = np.float32(np.median(correlation(self.p[others][slow], slow_p[None])))
+        difference = np.sqrt(np.mean((self.p[these] - usual.slow_p) ** 2, axis=1)) / (
+            np.ptp(usual.slow_p) + np.float32(0.02)
+        )
         return {
-            "qrs_correlation": correlation(self.qrs[these], median[None]),
-            "qrs_correlation_slow": correlation(self.qrs[these], slow_qrs[None]),
-            "qrs_difference": np.sqrt(np.mean((self.qrs[these] - median) ** 2, axis=1)) / size,
+            "qrs_correlation": correlation(self.qrs[these], usual.qrs[None]),
+            "qrs_correlation_slow": correlation(self.qrs[these], usual.slow_qrs[None]),
+            "qrs_difference": np.sqrt(np.mean((self.qrs[these] - usual.qrs) ** 2, axis=1)) / size,
             "qrs_width": self.log_width[these],
-            "qrs_width_over_usual": self.log_width[these] - np.median(self.log_width[others]),
+            "qrs_width_over_usual": self.log_width[these] - usual.log_width,
             "qrs_size_over_usual": np.log(self.size[these] / size + np.float32(1e-3)),
-            "t_correlation": correlation(self.t[these], np.median(self.t[others][usual], axis=0, keepdims=True)),
+            "t_correlation": correlation(self.t[these], usual.t[None]),
             "p_correlation": to_slow[earlier:],
             "p_difference": np.log(difference + np.float32(1e-3)),
             "p_correlation_near": near[earlier:].astype(np.float32),
-            "p_consistency": np.full(these.stop - these.start, consistency),
-            "p_correlation_usual": correlation(self.p[these], np.median(self.p[others][usual], axis=0, keepdims=True)),
+            "p_consistency": np.full(these.stop - these.start, usual.consistency),
+            "p_correlation_usual": correlation(self.p[these], usual.p[None]),
         }

@@ -1,0 +1,243 @@
+"""`heartlm monitor`: streams in; a page, alarms and their strips out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from heartlm.cli.options import existing, parse
+from heartlm.errors import HeartlmError, needs
+
+EXAMPLES = (
+    "heartlm monitor --replay mitdb --streams 20",
+    "heartlm monitor --mqtt broker.ward:1883 --out ward",
+    "sensor | heartlm monitor --lines --webhook https://alarms.example/ecg",
+)
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class MonitorOptions:
+    """Where streams come from, and where alarms go.
+
+    Attributes:
+        replay: a folder of recordings to replay as streams.
+        streams: how many; the recordings take turns. By default one for each recording.
+        speed: seconds of each stream sent a second.
+        lines: read one message a line from standard input, and end with it.
+        mqtt: a broker, as host or host:port; streams publish to heartlm/ecg/NAME, alarms go to heartlm/alarms/NAME.
+        out: folder for the journal, the log of alarms and a strip of each; started again with it, the monitor continues
+            where it stopped.
+        rules: a YAML file of alarm rules.
+        webhook: an address to which each alarm is posted as JSON.
+        fhir: post alarms as FHIR Observations.
+        page: serve the page.
+        open: open it in a browser.
+        host: address of the page; any but the loopback needs a certificate and a token.
+        port: of the page; 0 takes a free one.
+        tls_certificate: of the page, PEM.
+        tls_key: its key, PEM.
+        token: file with the token that visitors of the page must know.
+        pseudonyms: show hashes in place of the names of streams.
+        duration: end after this number of seconds; 0 never.
+        beats: the causal model of beats: a shipped one or a run folder.
+        af: the model of atrial fibrillation.
+        waveform: the model of ventricular fibrillation.
+        print_alarms: print each alarm: as text, as JSON lines, or not.
+    """
+
+    replay: Path | None = None
+    streams: int | None = None
+    speed: float = 1.0
+    lines: bool = False
+    mqtt: str | None = None
+    out: Path | None = None
+    rules: Path | None = None
+    webhook: str | None = None
+    fhir: bool = False
+    page: bool = True
+    open: bool = False
+    host: str = "127.0.0.1"
+    port: int = 8765
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    token: Path | None = None
+    pseudonyms: bool = False
+    duration: float = 0.0
+    beats: Path = Path("beats-causal")
+    af: Path = Path("af")
+    waveform: Path = Path("waveform")
+    print_alarms: Literal["text", "json", "none"] = "text"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Watch until interrupted, until the input ends, or until the time is over."""
+    options = parse(
+        MonitorOptions,
+        arguments,
+        command="monitor",
+        summary="Watch live ECG streams: alarms within seconds, on a page, as files, by MQTT and webhooks.",
+        examples=EXAMPLES,
+    )
+    token = _check(options)
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise needs("train", error.name or "torch") from None
+    from heartlm.monitor.alarms import read_rules
+    from heartlm.monitor.engine import Monitor
+    from heartlm.monitor.models import LiveModels
+    from heartlm.monitor.stream import Ward
+
+    torch.set_num_threads(1)
+    common, of_patients = read_rules(options.rules)
+    models = LiveModels.load(options.beats, options.af, options.waveform)
+    monitor = Monitor(Ward(models, common, of_patients), options.out, _log)
+    if options.print_alarms != "none":
+        monitor.listeners.append(_print_text if options.print_alarms == "text" else _print_json)
+    try:
+        return asyncio.run(_watch(options, monitor, token))
+    finally:
+        monitor.close()
+
+
+def _check(options: MonitorOptions) -> str | None:
+    """The token of the page.
+
+    Raises:
+        HeartlmError: options that contradict each other, or a page that would be open to others.
+    """
+    if not (options.replay or options.lines or options.mqtt):
+        raise HeartlmError("nothing to watch: give --replay FOLDER, --lines or --mqtt HOST")
+    if options.streams is not None and options.streams < 1:
+        raise HeartlmError(f"streams: {options.streams} found, at least 1 expected")
+    if not 0 < options.speed <= 1000:
+        raise HeartlmError(f"speed: {options.speed:g} found, above 0 and at most 1000 expected")
+    if options.fhir and not options.webhook:
+        raise HeartlmError("fhir: says how alarms are posted, but there is no --webhook")
+    if options.webhook and not options.webhook.startswith(("http://", "https://")):
+        raise HeartlmError(f"webhook: {options.webhook!r} found, an http or https address expected")
+    if options.replay is not None:
+        existing(options.replay, "replay")
+    if not options.page:
+        return None
+    try:
+        loopback = ipaddress.ip_address(options.host).is_loopback
+    except ValueError:
+        loopback = options.host == "localhost"
+    if not loopback and not (options.tls_certificate and options.tls_key and options.token):
+        raise HeartlmError(
+            f"host: {options.host} found: others can reach it, so --tls-certificate, --tls-key and --token are needed"
+        )
+    if options.token is None:
+        return None
+    token = existing(options.token, "token").read_text(encoding="utf-8").strip()
+    if len(token) < 16:
+        raise HeartlmError(f"{options.token}: {len(token)} characters found, a token of at least 16 expected")
+    return token
+
+
+async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> int:
+    from heartlm.ecg.database import open_database
+    from heartlm.monitor import sources
+    from heartlm.monitor.webhook import Webhook, observation
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    tasks, server, broker = list[asyncio.Task[None]](), None, None
+    if options.page:
+        server = await _serve(options, monitor, token)
+        tasks.append(asyncio.create_task(server.main_loop()))
+    if options.webhook:
+        hook = Webhook(options.webhook, monitor, observation if options.fhir else dict)
+        tasks.append(asyncio.create_task(hook.run()))
+    if options.mqtt:
+        broker = sources.Mqtt(options.mqtt, monitor, loop)
+    if options.replay is not None:
+        num_streams = options.streams or len(open_database(options.replay).record_ids)
+        source = sources.Replay(options.replay, num_streams)
+        tasks.append(asyncio.create_task(sources.replay(monitor, source, options.speed)))
+    ends = asyncio.create_task(sources.read_lines(monitor)) if options.lines else None
+    end_at = loop.time() + (options.duration or float("inf"))
+    while not stop.is_set() and loop.time() < end_at and not (ends and ends.done()):
+        for task in tasks:
+            if task.done():
+                task.result()
+        monitor.run()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(stop.wait(), _POLL_S)
+    monitor.run()
+    if broker is not None:
+        broker.close()
+    for task in tasks:
+        task.cancel()
+    if server is not None:
+        await server.shutdown()
+    return 0
+
+
+async def _serve(options: MonitorOptions, monitor: Any, token: str | None) -> Any:
+    """Begin to serve the page.
+
+    Raises:
+        HeartlmError: the address cannot be used, or a package is missing.
+    """
+    import socket
+
+    try:
+        import uvicorn
+
+        from heartlm.monitor.server import Page
+    except ModuleNotFoundError as error:
+        raise needs("monitor", error.name or "uvicorn") from None
+    listening = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((options.host, options.port))
+    except OSError as error:
+        raise HeartlmError(f"port: {options.host}:{options.port} cannot be used ({error.strerror})") from None
+    config = uvicorn.Config(
+        Page(monitor, token, options.pseudonyms).app,
+        log_level="warning",
+        lifespan="off",
+        ssl_certfile=options.tls_certificate,
+        ssl_keyfile=options.tls_key,
+        ws_max_size=1 << 16,
+    )
+    server = uvicorn.Server(config)
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup(sockets=[listening])
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    address = f"{'https' if options.tls_certificate else 'http'}://{host}:{listening.getsockname()[1]}/"
+    _log(f"page: {address}")
+    if options.open:
+        import webbrowser
+
+        webbrowser.open(address if token is None else f"{address}?token={token}")
+    return server
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print_text(entry: dict[str, Any]) -> None:
+    if entry["strip"] is None and entry["acknowledged"] is None:
+        what = "raised" if entry["stop_s"] is None else "ended"
+        at = entry["raised_s"] if entry["stop_s"] is None else entry["stop_s"]
+        print(f"{entry['stream']}  {at:,.0f} s  {entry['severity']}  {entry['kind']} {what}", flush=True)
+
+
+def _print_json(entry: dict[str, Any]) -> None:
+    import json
+
+    print(json.dumps(entry), flush=True)

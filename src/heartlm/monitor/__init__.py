@@ -1,0 +1,1 @@
+"""Live streams in, alarms out."""

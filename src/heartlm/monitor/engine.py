@@ -1,0 +1,308 @@
+"""`Monitor`: messages in, alarms out, and nothing forgotten when it is killed.
+
+    message ─► journal ─► Link (order, gaps) ─► Ward (seconds, models, rules) ─► alarms ─► log, files, listeners
+
+Time here is the streams' own. The clock on the wall decides one thing alone: that a stream from which nothing comes is
+silent.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json_lines
+from heartlm.monitor.alarms import LETHAL, Alarm
+from heartlm.monitor.journal import Journal
+from heartlm.monitor.link import Frame, Link, read_frame
+from heartlm.monitor.stream import Stream, Ward
+
+Floats = NDArray[np.float32]
+Listener = Callable[[dict[str, Any]], None]
+"""Gets each alarm when it is raised and when it ends, as JSON has it."""
+
+SILENT_S = 5.0
+"""A stream from which nothing has come for so long is silent."""
+STRIP_S = 10
+"""Seconds before and after an alarm that are kept."""
+_HISTORY_S = 2 * STRIP_S + 12
+_SNAPSHOT_S = 300.0
+_FAULTS_LOGGED = 5
+"""Faulty messages of one source that are logged one by one."""
+
+
+@dataclass
+class Patient:
+    """One stream as the monitor knows it.
+
+    Attributes:
+        link: puts its frames in order.
+        stream: judges it.
+        history: its last samples, for strips; the last is the last that came.
+        strips: alarms whose ten seconds after are not complete.
+        heard: when its last message came, in seconds of the monitor's clock.
+        silent: whether nothing comes.
+        rate_bpm: mean of the last eight beats.
+    """
+
+    link: Link
+    stream: Stream
+    history: Floats = field(default_factory=lambda: np.empty(0, np.float32))
+    num_samples: int = 0
+    strips: list[Alarm] = field(default_factory=list)
+    heard: float = 0.0
+    silent: bool = False
+    beats: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=9))
+
+    @property
+    def rate_bpm(self) -> float | None:
+        """Mean heart rate over the last eight intervals; None with fewer."""
+        if len(self.beats) < 9 or self.beats[-1][0] <= self.beats[0][0]:
+            return None
+        return 60 * 8 / (self.beats[-1][0] - self.beats[0][0])
+
+
+class Monitor:
+    """Watches streams.
+
+    Args:
+        ward: the models and rules.
+        folder: for the journal, the log of alarms and their strips; None keeps nothing.
+        log: gets one line for each fault of a link.
+
+    Raises:
+        HeartlmError: the folder cannot be written.
+    """
+
+    def __init__(self, ward: Ward, folder: Path | None = None, log: Callable[[str], None] = print) -> None:
+        self.ward, self.folder, self.log = ward, folder, log
+        self.patients = dict[str, Patient]()
+        self.alarms = dict[str, dict[str, Any]]()
+        """All alarms by key, as JSON has them, with `acknowledged`: by whom, or None."""
+        self.faults = Counter[str]()
+        self.listeners = list[Listener]()
+        self._alarm_log: IO[str] | None = None
+        self.journal: Journal | None = None
+        self._snapshot_at = time.monotonic() + _SNAPSHOT_S
+        if folder is not None:
+            self.journal = Journal(folder / "journal")
+            (folder / "strips").mkdir(exist_ok=True)
+            known = folder / "alarms.jsonl"
+            if known.exists():
+                for entry in read_json_lines(known)[0]:
+                    self.alarms[entry["key"]] = self.alarms.get(entry["key"], {}) | entry
+            self._alarm_log = known.open("a", encoding="utf-8")
+            self._recover()
+
+    def receive(self, message: bytes, source: str = "", stream: str | None = None) -> None:
+        """Take in a message; what is wrong with it is counted and logged, and never raised."""
+        try:
+            frame = read_frame(message, stream)
+        except HeartlmError as error:
+            self.faults[source] += 1
+            if self.faults[source] <= _FAULTS_LOGGED:
+                self.log(f"{source or 'message'}: refused: {error}")
+            return
+        if self.journal is not None:
+            own = message if stream is None else json.dumps(json.loads(message) | {"stream": stream}).encode()
+            self.journal.append(own)
+        self._take(frame)
+
+    def _take(self, frame: Frame) -> None:
+        patient = self.patients.get(frame.stream)
+        if patient is not None and patient.silent:
+            patient.silent = False
+            self._silence(frame.stream, patient, "end")
+        try:
+            if patient is None:
+                patient = Patient(Link(frame.rate_hz), self.ward.add(frame.stream, frame.rate_hz))
+                self.patients[frame.stream] = patient
+            elif frame.rate_hz != patient.link.rate_hz:
+                self.log(f"{frame.stream}: rate {patient.link.rate_hz:g} Hz changed to {frame.rate_hz:g}")
+                for alarm in patient.stream.rules.active.values():
+                    self._announce(replace(alarm, stop=patient.num_samples))
+                begin_s = patient.stream.rules.begin_s + patient.num_samples / patient.link.rate_hz
+                stream = self.ward.add(frame.stream, frame.rate_hz, begin_s)
+                patient = Patient(Link(frame.rate_hz), stream)
+                self.patients[frame.stream] = patient
+        except HeartlmError as error:
+            self.faults[frame.stream] += 1
+            self.log(f"refused: {error}")
+            return
+        patient.heard = time.monotonic()
+        before = Counter(patient.link.counts)
+        most = round(_HISTORY_S * frame.rate_hz)
+        for samples in patient.link.take(frame):
+            self.ward.push(frame.stream, samples)
+            patient.history = np.concatenate([patient.history, samples[-most:]])[-most:]
+            patient.num_samples += len(samples)
+        for fault in patient.link.counts - before:
+            if not before[fault] and fault != "lost samples":
+                self.log(f"{frame.stream}: {fault}: counted from now on")
+
+    def step(self) -> bool:
+        """Judge one second of each stream that has one; whether there was any."""
+        before = {name: patient.stream.num_seconds for name, patient in self.patients.items()}
+        changes = self.ward.step()
+        moved = [each for name, each in self.patients.items() if each.stream.num_seconds > before[name]]
+        for patient in moved:
+            for beat in patient.stream.beats:
+                patient.beats.append((beat.sample / patient.link.rate_hz, beat.symbol))
+        for alarm in changes:
+            self._announce(alarm)
+        for patient in moved:
+            self._save_strips(patient)
+        return bool(moved)
+
+    def run(self) -> None:
+        """Judge all whole seconds that came; then see who is silent, and whether it is time for a snapshot."""
+        while self.step():
+            pass
+        now = time.monotonic()
+        for name, patient in self.patients.items():
+            if not patient.silent and now - patient.heard > SILENT_S:
+                patient.silent = True
+                self._silence(name, patient, "begin")
+        if self.journal is not None:
+            self.journal.flush()
+            if now > self._snapshot_at:
+                self.save()
+
+    def _silence(self, name: str, patient: Patient, what: str) -> None:
+        """An alarm of the clock on the wall: nothing comes."""
+        rate_hz, begin_s = patient.link.rate_hz, patient.stream.rules.begin_s
+        last = patient.num_samples
+        alarm = Alarm(name, "signal lost", last, last, None if what == "begin" else last, 1.0, rate_hz, begin_s)
+        self._announce(alarm, {"key": f"{alarm.key}/silent"})
+
+    def _announce(self, alarm: Alarm, more: dict[str, Any] | None = None) -> None:
+        entry = alarm.to_json() | (more or {})
+        known = self.alarms.get(entry["key"])
+        if alarm.stop is None and more is None:
+            self.patients[alarm.stream].strips.append(alarm)
+        if known is not None and (known["stop_s"] is not None or entry["stop_s"] is None):
+            return  # said before: a monitor that was killed goes through its last messages a second time
+        entry = {"acknowledged": None, "strip": None} | (known or {}) | entry
+        if known is None:
+            entry["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self._note(entry)
+
+    def _note(self, entry: dict[str, Any]) -> None:
+        self.alarms[entry["key"]] = entry
+        if self._alarm_log is not None:
+            self._alarm_log.write(json.dumps(entry) + "\n")
+            self._alarm_log.flush()
+        for listener in self.listeners:
+            listener(entry)
+
+    def acknowledge(self, key: str, by: str) -> bool:
+        """Note that a person has seen an alarm; whether there is such an alarm."""
+        entry = self.alarms.get(key)
+        if entry is None:
+            return False
+        if entry["acknowledged"] is None:
+            seen = {"by": by[:64], "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+            self._note(entry | {"acknowledged": seen})
+        return True
+
+    def open_alarms(self) -> list[dict[str, Any]]:
+        """Alarms that last, and lethal ones that are not acknowledged."""
+        return [
+            entry
+            for entry in self.alarms.values()
+            if entry["stop_s"] is None or (entry["severity"] == LETHAL and entry["acknowledged"] is None)
+        ]
+
+    def _save_strips(self, patient: Patient) -> None:
+        """Write the strips of alarms of which the ten seconds after have come."""
+        left = list[Alarm]()
+        for alarm in patient.strips:
+            if alarm.raised + STRIP_S * alarm.rate_hz > patient.num_samples:
+                left.append(alarm)
+            elif self.folder is not None:
+                self._save_strip(patient, alarm, self.folder / "strips")
+        patient.strips = left
+
+    def _save_strip(self, patient: Patient, alarm: Alarm, folder: Path) -> None:
+        """A WFDB record of one alarm, which a note marks."""
+        import wfdb
+
+        entry, start = self.alarms[alarm.key], patient.num_samples - len(patient.history)
+        first = max(start, alarm.raised - round(STRIP_S * alarm.rate_hz))
+        strip = patient.history[first - start :][: round(2 * STRIP_S * alarm.rate_hz)]
+        if entry["strip"] is not None or not np.isfinite(strip).any():
+            return
+        name = f"strip_{sum(each['strip'] is not None for each in self.alarms.values()) + 1:06d}"
+        wfdb.wrsamp(
+            name,
+            fs=alarm.rate_hz,
+            units=["mV"],
+            sig_name=["ECG"],
+            p_signal=strip[:, None].astype(np.float64),
+            fmt=["16"],
+            adc_gain=[2000.0],
+            baseline=[0],
+            comments=[f"{alarm.key}: {alarm.severity}, raised {entry['time']}"],
+            write_dir=str(folder),
+        )
+        place = np.array([alarm.raised - first])
+        wfdb.wrann(name, "alarm", place, symbol=['"'], aux_note=[alarm.kind], fs=alarm.rate_hz, write_dir=str(folder))
+        self._note(entry | {"strip": name})
+
+    def state(self) -> dict[str, Any]:
+        """Everything that it remembers but the alarms, which have a log of their own."""
+        return {
+            name: {
+                "rate_hz": patient.link.rate_hz,
+                "begin_s": patient.stream.rules.begin_s,
+                "link": patient.link.state(),
+                "stream": patient.stream.state(),
+                "history": patient.history,
+                "num_samples": patient.num_samples,
+            }
+            for name, patient in self.patients.items()
+        }
+
+    def save(self) -> None:
+        """Write a snapshot."""
+        if self.journal is not None:
+            self.journal.snapshot(self.state())
+            self._snapshot_at = time.monotonic() + _SNAPSHOT_S
+
+    def _recover(self) -> None:
+        assert self.journal is not None, "only a journal can be recovered from"
+        state, messages = self.journal.recover()
+        for name, own in (state or {}).items():
+            stream = self.ward.add(name, own["rate_hz"], own["begin_s"])
+            stream.restore(own["stream"])
+            link = Link(own["rate_hz"])
+            link.restore(own["link"])
+            patient = Patient(link, stream, own["history"], own["num_samples"], heard=time.monotonic())
+            patient.strips = [
+                alarm for alarm in stream.rules.active.values() if self.alarms[alarm.key]["strip"] is None
+            ]
+            self.patients[name] = patient
+        for message in messages:
+            self._take(read_frame(message))
+            self.step()
+        while self.step():
+            pass
+        if self.patients:
+            self.save()
+
+    def close(self) -> None:
+        """Write what is left to disk."""
+        if self.journal is not None:
+            self.save()
+            self.journal.close()
+        if self._alarm_log is not None:
+            self._alarm_log.close()

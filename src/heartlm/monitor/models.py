@@ -1,0 +1,208 @@
+"""The models of a monitor, each judging many streams at once.
+
+Batches have one size, filled up with zeros, because a matrix product may round differently for another number of rows.
+With one size a stream gets the same answers to the last bit whatever streams share its batch (tested).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from heartlm.errors import HeartlmError
+from heartlm.evaluation.finetuned import FineTuned, load_finetuned
+from heartlm.models.fused import EPSILON
+from heartlm.models.heart import HeartModel
+from heartlm.models.pretrained import find_run
+from heartlm.models.transformer import Block
+from heartlm.tokenizers.beat import BeatTokenizer
+from heartlm.tokenizers.rhythm import RhythmTokenizer
+from heartlm.training.waveform import WINDOW
+
+Codes = NDArray[np.uint16]
+Floats = NDArray[np.float32]
+
+BEATS_AT_ONCE, WINDOWS_AT_ONCE, RHYTHMS_AT_ONCE = 16, 16, 4
+"""Rows of a batch of each model."""
+KEPT_BEATS = 64
+"""Beats whose keys and values are kept for attention. Trained on 128, the model loses nothing that could be measured on
+the recordings it was chosen by: V F1 0.955 against 0.957, S F1 0.897 both (LOG.md)."""
+AF_BEATS = (32, 64, 128)
+"""Beats that AF is judged from: the most that there are."""
+
+
+class LiveTrunk(nn.Module):
+    """A causal transformer that reads one token of each stream and keeps what it must of those before.
+
+    Keys and values stay in a ring of `KEPT_BEATS` places, turned by their position in the stream; only differences of
+    positions matter to attention.
+
+    Args:
+        model: causal, with a head for tokens.
+    """
+
+    def __init__(self, model: HeartModel) -> None:
+        super().__init__()
+        assert model.class_head is not None and model.config.heads, "a fine-tuned model with its config resolved"
+        self.trunk, self.head = model.trunk, model.class_head
+        self.depth, self.heads, self.head_width = model.config.depth, model.config.heads, model.trunk.head_width
+        with torch.no_grad():
+            self.register_buffer("table", model.embedding.table())
+        self.register_buffer("offset", model.embedding.offset)
+
+    table: Tensor
+    offset: Tensor
+
+    def empty(self, num_streams: int) -> Tensor:
+        """Cache of streams without a token, float32 `[num_streams, depth, 2, heads, KEPT_BEATS, head_width]`."""
+        return torch.zeros(num_streams, self.depth, 2, self.heads, KEPT_BEATS, self.head_width)
+
+    def forward(self, codes: Tensor, cache: Tensor, turn: Tensor, place: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """Judge one token of each stream.
+
+        Args:
+            codes: int64 `[B, num_facets]`.
+            cache: see `empty`.
+            turn: cosine and sine of each position's angles, float32 `[2, B, head_width / 2]`.
+            place: where in the ring the token goes, as a mask, bool `[B, KEPT_BEATS]`.
+            seen: places in use, this one included, bool `[B, KEPT_BEATS]`.
+
+        Returns:
+            logits `[B, num_classes]` and what the cache becomes.
+        """
+        x = F.embedding(codes + self.offset, self.table).sum(dim=1)
+        kept = []
+        for layer, block in enumerate(self.trunk.blocks):
+            assert isinstance(block, Block), "a trunk is made of blocks"
+            qkv = block.qkv(_norm(x, block.norm_attention.weight)).view(len(x), 3, self.heads, self.head_width)
+            query, key, value = _turned(qkv[:, 0], turn), _turned(qkv[:, 1], turn), qkv[:, 2]
+            new = torch.stack([key, value], dim=1)[:, :, :, None]
+            ring = torch.where(place[:, None, None, :, None], new, cache[:, layer])
+            kept.append(ring)
+            score = (ring[:, 0] * query[:, :, None]).sum(dim=-1) * self.head_width**-0.5
+            share = score.masked_fill(~seen[:, None], -torch.inf).softmax(dim=-1)
+            x = x + block.attention_out((share[..., None] * ring[:, 1]).sum(dim=2).flatten(1))
+            gate, up = block.gate_up(_norm(x, block.norm_feed.weight)).chunk(2, dim=-1)
+            x = x + block.feed_out(F.silu(gate) * up)
+        logits: Tensor = self.head(_norm(x, self.trunk.norm.weight))
+        return logits, torch.stack(kept, dim=1)
+
+
+def _norm(x: Tensor, weight: Tensor) -> Tensor:
+    """As `rms_norm`, which has a kernel of its own that ONNX does not know."""
+    return F.rms_norm(x, weight.shape, weight, EPSILON)
+
+
+def _turned(x: Tensor, turn: Tensor) -> Tensor:
+    """`x` `[B, heads, head_width]` turned by its position."""
+    first, second = x.chunk(2, dim=-1)
+    cosine, sine = turn[0][:, None], turn[1][:, None]
+    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+
+
+@dataclass(frozen=True)
+class LiveModels:
+    """Beats, AF and waveform for live streams.
+
+    Attributes:
+        beats: the causal model of beats.
+        af: the model of atrial fibrillation.
+        waveform: the network of the task waveform.
+    """
+
+    beats: FineTuned
+    af: FineTuned
+    waveform: FineTuned
+    trunk: LiveTrunk
+    beat_tokenizer: BeatTokenizer
+    rhythm_tokenizer: RhythmTokenizer
+
+    @classmethod
+    def load(
+        cls, beats: Path = Path("beats-causal"), af: Path = Path("af"), waveform: Path = Path("waveform")
+    ) -> LiveModels:
+        """Load three models, each shipped, by its name, or of a run folder.
+
+        Raises:
+            HeartlmError: one cannot be read, is of another task, or needs later beats.
+        """
+        models = [load_finetuned(find_run(run), "last") for run in (beats, af, waveform)]
+        for model, task in zip(models, ("beats", "rhythm", "waveform"), strict=True):
+            if model.info.task != task:
+                raise HeartlmError(f"{model.folder.path}: task {model.info.task} found, {task} expected")
+        tokenizer, rhythm = models[0].tokenizer(), models[1].tokenizer()
+        if not isinstance(tokenizer, BeatTokenizer) or not tokenizer.causal or not models[0].info.config.causal:
+            raise HeartlmError(
+                f"{models[0].folder.path}: needs later beats, so it cannot read a live stream: train a causal model"
+            )
+        if not isinstance(rhythm, RhythmTokenizer) or rhythm.waveforms:
+            raise HeartlmError(f"{models[1].folder.path}: rhythm tokens of intervals alone expected")
+        trunk = LiveTrunk(models[0].model).eval()
+        return cls(models[0], models[1], models[2], trunk, tokenizer, rhythm)
+
+    @torch.inference_mode()
+    def judge_beats(
+        self, codes: list[Codes], caches: list[Tensor], positions: list[int]
+    ) -> tuple[Floats, list[Tensor]]:
+        """Class probabilities of one beat of each stream.
+
+        Args:
+            codes: of each, uint16 `[num_facets]`.
+            caches: of each, see `LiveTrunk.empty`, without the first dimension.
+            positions: how many beats came before each.
+
+        Returns:
+            float32 `[num_streams, num_classes]`, and the caches after them.
+        """
+        answers, after = [], list[Tensor]()
+        half = self.trunk.head_width // 2
+        frequency = 10000.0 ** (-np.arange(half) / half)
+        for begin in range(0, len(codes), BEATS_AT_ONCE):
+            part = slice(begin, begin + BEATS_AT_ONCE)
+            num = len(codes[part])
+            spare = BEATS_AT_ONCE - num
+            own = np.pad(np.stack(codes[part]).astype(np.int64), ((0, spare), (0, 0)))
+            position = np.pad(np.array(positions[part]), (0, spare))
+            angle = position[:, None] * frequency
+            turn = torch.from_numpy(np.stack([np.cos(angle), np.sin(angle)]).astype(np.float32))
+            ring = np.arange(KEPT_BEATS)
+            place = torch.from_numpy(position[:, None] % KEPT_BEATS == ring)
+            seen = torch.from_numpy(ring <= position[:, None])
+            empty = [torch.zeros_like(caches[begin])] * spare
+            cache = torch.stack(caches[part] + empty)
+            logits, cache = self.trunk(torch.from_numpy(own), cache, turn, place, seen)
+            answers.append(logits[:num].softmax(dim=-1).numpy())
+            after += [each.clone() for each in cache[:num]]
+        return np.concatenate(answers), after
+
+    @torch.inference_mode()
+    def judge_windows(self, windows: list[Codes]) -> Floats:
+        """Probabilities of each waveform class in windows of codes `[WINDOW, 1]`; float32 `[num_windows, 5]`."""
+        return _in_batches(self.waveform.model, windows, WINDOWS_AT_ONCE, WINDOW)
+
+    @torch.inference_mode()
+    def judge_rhythms(self, codes: list[Codes]) -> Floats:
+        """Probability of AF in rhythm tokens `[one of AF_BEATS, num_facets]` of each stream; `[num_streams]`."""
+        answer = np.zeros(len(codes), np.float32)
+        for length in AF_BEATS:
+            own = [place for place, each in enumerate(codes) if len(each) == length]
+            if own:
+                answer[own] = _in_batches(self.af.model, [codes[place] for place in own], RHYTHMS_AT_ONCE, length)[:, 1]
+        return answer
+
+
+def _in_batches(model: HeartModel, windows: list[Codes], at_once: int, length: int) -> Floats:
+    answers = []
+    for begin in range(0, len(windows), at_once):
+        own = np.stack(windows[begin : begin + at_once]).astype(np.int64)
+        assert own.shape[1] == length, "windows of one length"
+        filled = np.pad(own, ((0, at_once - len(own)), (0, 0), (0, 0)))
+        logits = model.class_logits(torch.from_numpy(filled)).float()
+        answers.append(logits[: len(own)].softmax(dim=-1).numpy())
+    return np.concatenate(answers)

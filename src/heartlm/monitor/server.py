@@ -1,0 +1,160 @@
+"""The page of a monitor: a wall of streams, one stream in full, alarms and their acknowledgement.
+
+The page is one file and draws on plain canvases. It is told by a WebSocket: four times a second how all streams are,
+and the new samples of those that it shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import math
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from heartlm.files import parse_json
+from heartlm.monitor.alarms import SEVERITIES
+from heartlm.monitor.engine import Monitor, Patient
+
+TICK_S = 0.25
+MOST_SHOWN = 64
+_MOST_ALARMS = 200
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class Page:
+    """Serves the page of one monitor.
+
+    Args:
+        monitor: what to show.
+        token: that a visitor must know, None on the loopback address.
+        pseudonyms: show a hash in place of each name.
+    """
+
+    def __init__(self, monitor: Monitor, token: str | None = None, pseudonyms: bool = False) -> None:
+        self.monitor, self.token, self.pseudonyms = monitor, token, pseudonyms
+        self._html = (files("heartlm.monitor") / "page.html").read_text(encoding="utf-8")
+        self.app = Starlette(routes=[Route("/", self._page), WebSocketRoute("/live", self._live)])
+
+    def shown(self, name: str) -> str:
+        """What the page calls a stream."""
+        return f"P-{hashlib.sha256(name.encode()).hexdigest()[:8]}" if self.pseudonyms else name
+
+    def _allowed(self, connection: HTTPConnection) -> bool:
+        given = connection.query_params.get("token", "")
+        return self.token is None or hmac.compare_digest(given.encode(), self.token.encode())
+
+    async def _page(self, request: Request) -> Response:
+        if not self._allowed(request):
+            return PlainTextResponse("token: add ?token=... to the address\n", 403)
+        return HTMLResponse(self._html, headers=_HEADERS)
+
+    async def _live(self, socket: WebSocket) -> None:
+        origin = urlsplit(socket.headers.get("origin", ""))
+        if not self._allowed(socket) or origin.netloc != socket.headers.get("host"):
+            await socket.close(1008)
+            return
+        await socket.accept()
+        shown = dict[str, int]()
+        listener = asyncio.create_task(self._listen(socket, shown))
+        try:
+            while not listener.done():
+                await socket.send_text(json.dumps(self._tick(shown)))
+                await asyncio.sleep(TICK_S)
+        except WebSocketDisconnect:
+            pass
+        finally:
+            listener.cancel()
+
+    async def _listen(self, socket: WebSocket, shown: dict[str, int]) -> None:
+        """Do what the page asks: show streams, from their last sample on; acknowledge an alarm."""
+        names = {self.shown(name): name for name in self.monitor.patients}
+        try:
+            while True:
+                try:
+                    wish = parse_json(await socket.receive_text())
+                except ValueError:
+                    continue
+                if not isinstance(wish, dict):
+                    continue
+                if isinstance(show := wish.get("show"), list):
+                    names = {self.shown(name): name for name in self.monitor.patients}
+                    wanted = [names[each] for each in show[:MOST_SHOWN] if isinstance(each, str) and each in names]
+                    kept = {name: shown.get(name, self._begin(name)) for name in wanted}
+                    shown.clear()
+                    shown.update(kept)
+                if isinstance(key := wish.get("acknowledge"), str):
+                    self.monitor.acknowledge(self._key(key), str(wish.get("by") or "unknown"))
+        except WebSocketDisconnect:
+            pass
+
+    def _begin(self, name: str) -> int:
+        """Two seconds back: a sweep that begins with something to draw."""
+        patient = self.monitor.patients[name]
+        return max(0, patient.num_samples - round(2 * patient.link.rate_hz))
+
+    def _key(self, shown: str) -> str:
+        if not self.pseudonyms:
+            return shown
+        return next((key for key, alarm in self.monitor.alarms.items() if self._alarm(alarm)["key"] == shown), "")
+
+    def _alarm(self, alarm: dict[str, Any]) -> dict[str, Any]:
+        name = self.shown(alarm["stream"])
+        return alarm | {"stream": name, "key": name + alarm["key"].removeprefix(alarm["stream"])}
+
+    def _tick(self, shown: dict[str, int]) -> dict[str, Any]:
+        monitor, rank = self.monitor, {kind: place for place, kind in enumerate(SEVERITIES)}
+        alarms = sorted(monitor.open_alarms(), key=lambda each: (rank[each["kind"]], -each["raised_s"]))
+        worst = dict[str, dict[str, Any]]()
+        for alarm in reversed(alarms):
+            worst[alarm["stream"]] = alarm
+        streams = [self._status(name, patient, worst.get(name)) for name, patient in monitor.patients.items()]
+        past = list(monitor.alarms.values())[-_MOST_ALARMS:]
+        signals = {self.shown(name): signal for name in shown if (signal := self._signal(name, shown))}
+        return {
+            "streams": streams,
+            "open": [self._alarm(each) for each in alarms[:_MOST_ALARMS]],
+            "past": [self._alarm(each) for each in reversed(past)],
+            "signals": signals,
+            "faults": sum(monitor.faults.values()),
+        }
+
+    def _status(self, name: str, patient: Patient, worst: dict[str, Any] | None) -> dict[str, Any]:
+        rate = patient.rate_bpm
+        return {
+            "name": self.shown(name),
+            "bpm": None if rate is None or patient.silent else round(rate),
+            "silent": patient.silent or patient.stream.rules.lost,
+            "alarm": worst and worst["kind"],
+            "severity": worst and worst["severity"],
+            "counts": dict(patient.link.counts),
+            "beats": [[round(time_s, 2), symbol] for time_s, symbol in patient.beats],
+        }
+
+    def _signal(self, name: str, shown: dict[str, int]) -> dict[str, Any] | None:
+        patient = self.monitor.patients[name]
+        new = min(patient.num_samples - shown[name], len(patient.history))
+        if new <= 0:
+            return None
+        step = max(1, round(patient.link.rate_hz / 125))
+        first = patient.num_samples - new
+        offset = -first % step  # always the same samples, however they are cut
+        own = patient.history[len(patient.history) - new + offset :: step]
+        shown[name] = patient.num_samples
+        values = [None if math.isnan(value) else round(value, 3) for value in own.tolist()]
+        return {"hz": patient.link.rate_hz / step, "mv": values}

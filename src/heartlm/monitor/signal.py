@@ -1,0 +1,178 @@
+"""One lead of a live stream, second by second: its beats, their tokens, and the window that the waveform network reads.
+
+    samples of one second ─► detector ─► beats ─► waveform of each ─► codes
+                       └───► 100 Hz, without the slow average ─► the last four seconds as voltage codes
+
+Everything is a function of the seconds before, and a second is cut off by counting samples, so nothing depends on the
+chunks in which a stream comes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.detect import StreamingDetector
+from heartlm.ecg.spans import runs
+from heartlm.kernels.waveform import interpolate, smooth
+from heartlm.tokenizers.beat import BeatTokenizer
+from heartlm.tokenizers.live import LiveBeats
+from heartlm.tokenizers.millivolts import NO_SIGNAL, quantize
+from heartlm.tokenizers.sample import BASELINE_S, GRID_HZ
+from heartlm.tokenizers.waveform import fill_gaps, hann_weights
+from heartlm.training.waveform import WINDOW
+
+Floats = NDArray[np.float32]
+
+KEPT_S = 8
+"""Seconds of samples that are kept: a beat is known at most about 4 s late, and its waveform begins before it."""
+FLAT_S = 1.5
+"""A lead that does not change for so long is off, or saturated: an electrode and an amplifier always have noise."""
+_GRID = int(GRID_HZ)
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A beat that can be judged: its position in the stream, and the codes of its token."""
+
+    sample: int
+    codes: NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class Second:
+    """What one second of a lead gives.
+
+    Attributes:
+        beats: in order; mostly of this second, now and then of the four before.
+        window: codes of the last four seconds, uint16 `[WINDOW, 1]`; None until there are four.
+        valid: share of the second's samples that are numbers and not flat, 0 to 1.
+    """
+
+    beats: tuple[Beat, ...]
+    window: NDArray[np.uint16] | None
+    valid: float
+
+
+class LiveLead:
+    """What is remembered of one lead.
+
+    Args:
+        tokenizer: of the model of beats.
+        rate_hz: samples a second.
+
+    Raises:
+        ValueError: the rate is too low for the detector.
+    """
+
+    def __init__(self, tokenizer: BeatTokenizer, rate_hz: float) -> None:
+        self.rate_hz = rate_hz
+        self.detector = StreamingDetector(rate_hz)
+        self.tokens = LiveBeats(tokenizer, rate_hz)
+        self._offsets = tokenizer.window.times_s * rate_hz
+        self._weights = hann_weights(rate_hz, tokenizer.window.rate_hz)
+        self._grid_weights = hann_weights(rate_hz, GRID_HZ)
+        self._ahead = math.ceil(self._offsets[-1]) + len(self._weights) // 2 + 1
+        self.num_seconds = self.num_samples = 0
+        self.recent = np.empty(0, np.float32)
+        """The last samples, gaps filled; the last of them is sample `num_samples - 1` of the stream."""
+        self.last_valid = np.float32(0)
+        self.same = 0
+        """Samples at the end that equal the one before each."""
+        self.waiting = np.empty(0, np.int64)
+        self.average: float | None = None
+        self.grid = np.empty(0, np.uint16)
+
+    def second(self, samples_mv: Floats) -> Second:
+        """Take in the next second.
+
+        Args:
+            samples_mv: all its samples, float32, NaN where invalid.
+        """
+        known = np.isfinite(samples_mv)
+        if not known.any():
+            return self._nothing(samples_mv)
+        valid = known & ~self._flat(samples_mv)
+        filled = fill_gaps(np.append(self.last_valid, samples_mv))[1:]
+        self.recent = np.concatenate([self.recent, filled])[-round(KEPT_S * self.rate_hz) :]
+        self.last_valid = filled[-1]
+        self.num_samples += len(samples_mv)
+        found = self.detector.push(samples_mv)
+        self.waiting = np.concatenate([self.waiting, found])
+        ready = self.waiting + self._ahead < self.num_samples
+        beats = tuple(self._beat(int(sample)) for sample in self.waiting[ready])
+        self.waiting = self.waiting[~ready]
+        self._extend_grid(samples_mv)
+        self.num_seconds += 1
+        window = self.grid[:, None] if len(self.grid) == WINDOW else None
+        return Second(beats, window, float(valid.mean()))
+
+    def _nothing(self, samples_mv: Floats) -> Second:
+        """A second without a signal; there may be hours of them."""
+        self.num_samples += len(samples_mv)
+        self.num_seconds += 1
+        self.recent = np.concatenate([self.recent, np.full(len(samples_mv), self.last_valid, np.float32)])
+        self.recent = self.recent[-round(KEPT_S * self.rate_hz) :]
+        self.waiting = np.concatenate([self.waiting, self.detector.push(samples_mv)])
+        beats = tuple(self._beat(int(sample)) for sample in self.waiting)
+        self.waiting, self.average, self.same = self.waiting[:0], None, 0
+        self.grid = np.concatenate([self.grid, np.full(_GRID, NO_SIGNAL, np.uint16)])[-WINDOW:]
+        return Second(beats, None, 0.0)
+
+    def _flat(self, samples_mv: Floats) -> NDArray[np.bool_]:
+        """Samples in runs of equal ones, which may start before this second."""
+        shortest = round(FLAT_S * self.rate_hz)
+        before = self.recent[-1:] if self.num_samples else np.full(1, np.nan, np.float32)
+        same = np.diff(samples_mv, prepend=before) == 0
+        flat = np.zeros(len(same), np.bool_)
+        for begin, end in runs(same).tolist():
+            if end - begin + (self.same if begin == 0 else 0) >= shortest:
+                flat[begin:end] = True
+        changes = np.flatnonzero(~same)
+        self.same = len(same) - 1 - int(changes[-1]) if len(changes) else self.same + len(same)
+        return flat
+
+    def _beat(self, sample: int) -> Beat:
+        start = self.num_samples - len(self.recent)
+        first = max(sample + math.floor(self._offsets[0]) - len(self._weights) // 2 - 1, start)
+        piece = smooth(self.recent[first - start : sample + self._ahead + 1 - start], self._weights)
+        return Beat(sample, self.tokens.push(sample, interpolate(piece, sample - first + self._offsets)))
+
+    def _extend_grid(self, samples_mv: Floats) -> None:
+        """Voltage codes of this second; at its end the low-pass takes the last sample for those that follow."""
+        start = self.num_samples - len(samples_mv)
+        halo = min(len(self._grid_weights), len(self.recent) - len(samples_mv))
+        piece = smooth(self.recent[len(self.recent) - len(samples_mv) - halo :], self._grid_weights)
+        place = (self.num_seconds * _GRID + np.arange(_GRID, dtype=np.float64)) * (self.rate_hz / GRID_HZ) - start
+        voltage = interpolate(piece, place + halo).astype(np.float64)
+        keep = math.exp(-1 / (BASELINE_S * GRID_HZ))
+        if self.average is None:
+            self.average = float(voltage[0])
+        power = keep ** np.arange(
+            1, _GRID + 1
+        )  # what lfilter does, without the seconds that scipy.signal takes to import
+        slow = power * (self.average + (1 - keep) * np.cumsum(voltage / power))
+        self.average = float(slow[-1])
+        codes = quantize((voltage - slow).astype(np.float32))
+        nearest = np.clip(np.round(place).astype(np.int64), 0, len(samples_mv) - 1)
+        codes[np.isnan(samples_mv[nearest])] = NO_SIGNAL
+        self.grid = np.concatenate([self.grid, codes])[-WINDOW:]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `restore` needs: numbers, arrays, and dictionaries of them."""
+        own = {name: getattr(self, name) for name in _REMEMBERED}
+        return own | {"detector": self.detector.state(), "tokens": self.tokens.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state`, which a lead of the same rate and tokenizer gave."""
+        for name in _REMEMBERED:
+            setattr(self, name, state[name])
+        self.detector.restore(state["detector"])
+        self.tokens.restore(state["tokens"])
+
+
+_REMEMBERED = ("num_seconds", "num_samples", "recent", "last_valid", "same", "waiting", "average", "grid")

@@ -1,0 +1,175 @@
+"""Where messages come from: recordings replayed as a ward, lines on standard input, an MQTT broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.database import open_database
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError, needs
+from heartlm.monitor.engine import Monitor
+from heartlm.monitor.link import MOST_BYTES
+from heartlm.monitor.stream import ecg_lead
+
+FRAME_S = 1.0
+"""Length of the frames of a replay."""
+_BLOCK_S = 600
+"""So much of a recording is read at once."""
+
+
+class Replay:
+    """A folder of recordings as streams, each recording repeated without an end.
+
+    Args:
+        folder: of recordings.
+        num_streams: with more streams than recordings, further ones begin later in a recording.
+
+    Raises:
+        HeartlmError: no recording of the folder has an ECG lead.
+    """
+
+    def __init__(self, folder: Path, num_streams: int) -> None:
+        database = open_database(folder)
+        found = list[tuple[Recording, int]]()
+        for record_id in database.record_ids:
+            recording = database.recording(record_id)
+            lead = ecg_lead(recording)
+            if lead is not None and recording.rate_hz >= 62:
+                found.append((recording, lead))
+        if not found:
+            raise HeartlmError(f"{folder}: no recording with an ECG lead (one measured in mV), so nothing to replay")
+        self._beds = [
+            _Bed(
+                f"{place + 1:04d}-{found[place % len(found)][0].record_id}",
+                *found[place % len(found)],
+                place // len(found),
+            )
+            for place in range(num_streams)
+        ]
+
+    def messages(self) -> Iterator[bytes]:
+        """The next second of each stream."""
+        for bed in self._beds:
+            yield bed.next_message()
+
+
+class _Bed:
+    """One stream of a replay."""
+
+    def __init__(self, name: str, recording: Recording, lead: int, turn: int) -> None:
+        self.name, self.recording, self.lead = name, recording, lead
+        self.first = round(turn * 97 * recording.rate_hz) % max(1, recording.num_samples)
+        self.num_sent = 0
+        self._block: NDArray[np.float32] = np.empty(0, np.float32)
+        self._block_first = -1
+
+    def next_message(self) -> bytes:
+        rate_hz = self.recording.rate_hz
+        stop = round((self.num_sent / rate_hz + FRAME_S) * rate_hz)
+        mv = self._samples(self.num_sent, stop)
+        values = [None if np.isnan(value) else round(float(value), 4) for value in mv]
+        message = {"stream": self.name, "rate_hz": rate_hz, "start": self.num_sent, "mv": values}
+        self.num_sent = stop
+        return json.dumps(message).encode()
+
+    def _samples(self, start: int, stop: int) -> NDArray[np.float32]:
+        total, length = self.recording.num_samples, round(_BLOCK_S * self.recording.rate_hz)
+        parts, place = list[NDArray[np.float32]](), start
+        while place < stop:
+            at = (self.first + place) % total
+            block = at // length
+            if block != self._block_first:
+                end = min(total, (block + 1) * length)
+                self._block = self.recording.signal(block * length, end, (self.lead,))[0]
+                self._block_first = block
+            piece = self._block[at - block * length :][: stop - place]
+            parts.append(piece)
+            place += len(piece)
+        return np.concatenate(parts)
+
+
+async def replay(monitor: Monitor, source: Replay, speed: float) -> None:
+    """Send the frames of a replay, `speed` seconds of each stream every second."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        for message in source.messages():
+            monitor.receive(message, "replay")
+        due += FRAME_S / speed
+        await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+async def read_lines(monitor: Monitor) -> None:
+    """Read one message a line from standard input until it ends."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MOST_BYTES + 1, loop=loop)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while True:
+        try:
+            line = await reader.readline()
+        except ValueError:  # longer than the limit; the reader has dropped what it held of the line
+            monitor.faults["standard input"] += 1
+            monitor.log(f"standard input: refused: a line of more than {MOST_BYTES:,} bytes")
+            continue
+        if not line:
+            return
+        if line.strip():
+            monitor.receive(line.strip(), "standard input")
+
+
+class Mqtt:
+    """Messages of an MQTT broker, and alarms back to it.
+
+    Streams publish to `heartlm/ecg/NAME`; alarms go to `heartlm/alarms/NAME`.
+
+    Args:
+        address: host, or host:port.
+        monitor: gets the messages in its own thread of control.
+
+    Raises:
+        HeartlmError: no such broker, or paho-mqtt is not installed.
+    """
+
+    def __init__(self, address: str, monitor: Monitor, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            from paho.mqtt import client, enums
+        except ModuleNotFoundError:
+            raise needs("monitor", "paho-mqtt") from None
+        host, _, port = address.partition(":")
+        if port and not (port.isdigit() and 0 < int(port) < 65536):
+            raise HeartlmError(f"mqtt: {address!r} found, host or host:port expected")
+        self._client = client.Client(enums.CallbackAPIVersion.VERSION2)
+        self._client.max_queued_messages_set(0)
+        self._client.on_connect = lambda mqtt, *_: mqtt.subscribe(f"{_TOPIC}/#", qos=1)
+
+        def received(_client: Any, _data: Any, message: Any) -> None:
+            name = message.topic.removeprefix(f"{_TOPIC}/")
+            loop.call_soon_threadsafe(monitor.receive, bytes(message.payload), f"MQTT {name[:64]}", name)
+
+        self._client.on_message = received
+        try:
+            self._client.connect(host, int(port or 1883))
+        except OSError as error:
+            raise HeartlmError(f"mqtt: {address}: no broker there ({error})") from None
+        monitor.listeners.append(self._publish)
+        self._client.loop_start()
+
+    def _publish(self, entry: dict[str, Any]) -> None:
+        name = entry["stream"].translate({ord(sign): "_" for sign in "/+#"})
+        self._client.publish(f"heartlm/alarms/{name}", json.dumps(entry), qos=1)
+
+    def close(self) -> None:
+        """Send what waits, and part from the broker."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+_TOPIC = "heartlm/ecg"

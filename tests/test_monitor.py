@@ -1,0 +1,515 @@
+"""Live streams: the same alarms whatever the chunks, the workers and the link, and after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from heartlm.cli.main import main
+from heartlm.ecg.database import open_database
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.synthesis import simulate_recording
+from heartlm.ecg.simulator.write import write_record
+from heartlm.errors import HeartlmError
+from heartlm.monitor.alarms import Alarm, AlarmRules, read_rules
+from heartlm.monitor.engine import Monitor
+from heartlm.monitor.link import Frame, Link, read_frame
+from heartlm.monitor.models import LiveModels
+from heartlm.monitor.stream import Ward, alarms_of
+from heartlm.monitor.webhook import Webhook, observation
+from heartlm.tokenizers.base import Lead
+from heartlm.tokenizers.live import LiveBeats
+from heartlm.tokenizers.waveform import hann_weights
+from tests.conftest import shared_data
+
+Floats = NDArray[np.float32]
+
+RATE_HZ = 250.0
+PATIENTS = {"fibrillation": 22, "tachycardia": 25, "sinus": 5}
+CONFIG = SimulationConfig(minutes=1.5, seed=5)
+"""Simulated patients: VT and VF from second 43 on, VT from second 14 on, and nothing."""
+
+
+@pytest.fixture(scope="module")
+def models() -> LiveModels:
+    import torch
+
+    torch.set_num_threads(1)
+    return LiveModels.load()
+
+
+@pytest.fixture(scope="module")
+def signals() -> dict[str, Floats]:
+    return {name: simulate_recording(CONFIG, index)[0][0][:16_500] for name, index in PATIENTS.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(models: LiveModels, signals: dict[str, Floats]) -> dict[str, list[Alarm]]:
+    """The alarms of each signal, watched alone and pushed as a whole."""
+    return {name: _alarms(models, {name: [signal]})[name] for name, signal in signals.items()}
+
+
+def _alarms(models: LiveModels, pieces: dict[str, list[Floats]]) -> dict[str, list[Alarm]]:
+    """All changes of each stream, whose pieces come in turns."""
+    ward = Ward(models)
+    for name in pieces:
+        ward.add(name, RATE_HZ)
+    found: dict[str, list[Alarm]] = {name: [] for name in pieces}
+    for turn in range(max(map(len, pieces.values()))):
+        for name, own in pieces.items():
+            if turn < len(own):
+                ward.push(name, own[turn])
+        for alarm in ward.run():
+            found[alarm.stream].append(alarm)
+    return found
+
+
+def test_dangerous_rhythms_are_found_in_time(whole: dict[str, list[Alarm]]) -> None:
+    raised = {
+        name: {alarm.kind: alarm.seconds(alarm.raised) for alarm in alarms if alarm.stop is None}
+        for name, alarms in whole.items()
+    }
+    assert 45 < raised["fibrillation"]["VF"] <= 55
+    assert 14 < raised["tachycardia"]["VT"] <= 24
+    assert not {"VF", "VT", "asystole"} & set(raised["sinus"])
+
+
+@settings(max_examples=2)
+@given(st.randoms(use_true_random=False))
+def test_chunks_and_company_change_nothing(
+    models: LiveModels, signals: dict[str, Floats], whole: dict[str, list[Alarm]], random: random.Random
+) -> None:
+    pieces = {}
+    for name, signal in signals.items():
+        cuts = sorted(random.randrange(len(signal)) for _ in range(random.choice([0, 3, 60])))
+        pieces[name] = np.split(signal, cuts)
+    if random.random() < 0.5:  # a ward of others: other batches
+        pieces |= {f"other {place}": [signals["sinus"][place * 250 :][:5000]] for place in range(6)}
+    found = _alarms(models, pieces)
+    assert {name: found[name] for name in signals} == whole
+
+
+def test_a_file_has_the_alarms_of_its_stream(
+    tmp_path: Path, models: LiveModels, signals: dict[str, Floats], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "db").mkdir()
+    annotations = simulate_recording(CONFIG, PATIENTS["tachycardia"])[1]
+    write_record(tmp_path / "db", "t", signals["tachycardia"][None], ["MLII"], RATE_HZ, annotations, [])
+    recording = open_database(tmp_path / "db").recording("t")
+    expected = alarms_of(recording, models)
+    assert main(["analyze", str(tmp_path / "db" / "t"), "--causal", "--out", str(tmp_path / "out")]) == 0
+    rows = (tmp_path / "out" / "t.alarms.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == [alarm.key for alarm in expected]
+    assert any(alarm.kind == "VT" for alarm in expected)
+    assert f"{len(expected)} alarms" in capsys.readouterr().out
+    streamed = _alarms(models, {"t": [recording.signal(0, recording.num_samples, (0,))[0]]})["t"]
+    assert {alarm.key: alarm for alarm in streamed} == {alarm.key: alarm for alarm in expected}
+
+
+def test_live_tokens_are_those_of_the_file(models: LiveModels) -> None:
+    database = open_database(shared_data("mitdb"))
+    recording = database.recording("208")
+    from heartlm.kernels.waveform import interpolate, smooth
+
+    tokenizer, signal = models.beat_tokenizer, recording.signal(0, 300_000, (0,))[0]
+    beats = recording.annotations.sample
+    beats = beats[beats < 299_000]
+    expected = tokenizer.encode(Lead(recording.annotations, signal)).codes[: len(beats)]
+    live = LiveBeats(tokenizer, recording.rate_hz)
+    smoothed = smooth(signal, hann_weights(recording.rate_hz, tokenizer.window.rate_hz))
+    offsets = tokenizer.window.times_s * recording.rate_hz
+    found = np.array([live.push(beat, interpolate(smoothed, beat + offsets)) for beat in beats.tolist()])
+    assert (found != expected).mean() < 1e-3  # sums of many beats may differ in their last bit, next to a level's edge
+    assert len(beats) > 1000
+
+
+def _frames(name: str, signal: Floats, seconds: float = 1.0) -> list[bytes]:
+    length = round(seconds * RATE_HZ)
+    return [
+        json.dumps(
+            {
+                "stream": name,
+                "rate_hz": RATE_HZ,
+                "start": start,
+                "mv": [round(float(value), 4) for value in signal[start : start + length]],
+            }
+        ).encode()
+        for start in range(0, len(signal), length)
+    ]
+
+
+def _keys(monitor: Monitor) -> set[tuple[str, float | None]]:
+    return {(key, entry["stop_s"]) for key, entry in monitor.alarms.items()}
+
+
+@pytest.mark.parametrize("saved_after", [None, 30])
+def test_a_restart_forgets_nothing(
+    tmp_path: Path, models: LiveModels, signals: dict[str, Floats], saved_after: int | None
+) -> None:
+    turns = list(zip(*(_frames(name, signals[name]) for name in ("fibrillation", "tachycardia")), strict=True))
+    unbroken = Monitor(Ward(models))
+    for turn in turns:
+        for message in turn:
+            unbroken.receive(message)
+        unbroken.run()
+    first = Monitor(Ward(models), tmp_path / "ward")
+    for number, turn in enumerate(turns[:48]):
+        for message in turn:
+            first.receive(message)
+        first.run()
+        if number == saved_after:
+            first.save()
+    assert first.journal is not None
+    first.journal.flush()  # and then it is killed: nothing is closed
+    with (tmp_path / "ward" / "journal" / f"messages-{1 if saved_after else 0:06d}.log").open("ab") as log:
+        log.write(b"\x20\x00\x00\x00torn")
+    second = Monitor(Ward(models), tmp_path / "ward")
+    for turn in turns[47:]:  # the last one twice
+        for message in turn:
+            second.receive(message)
+        second.run()
+    assert _keys(second) == _keys(unbroken)
+    for name in ("fibrillation", "tachycardia"):
+        assert np.array_equal(second.patients[name].stream.cache, unbroken.patients[name].stream.cache)
+    second.close()
+    strips = {entry["key"] for entry in second.alarms.values() if entry["strip"]}
+    assert any(key.startswith("fibrillation/VF") for key in strips)
+    import wfdb
+
+    entry = next(entry for entry in second.alarms.values() if entry["strip"] and entry["kind"] == "VF")
+    record = wfdb.rdrecord(str(tmp_path / "ward" / "strips" / entry["strip"]))
+    at = round(entry["raised_s"] * RATE_HZ)
+    expected = np.round(signals["fibrillation"][at - 2500 : at + 2500], 4)
+    assert np.allclose(record.p_signal[:, 0], expected, atol=3e-4)
+    note = wfdb.rdann(str(tmp_path / "ward" / "strips" / entry["strip"]), "alarm")
+    assert (note.sample[0], note.aux_note[0].rstrip("\0")) == (2500, "VF")
+
+
+@given(st.randoms(use_true_random=False), st.booleans())
+@settings(max_examples=60)
+def test_a_link_gives_every_sample_once_and_in_order(random: random.Random, counted: bool) -> None:
+    length, num = 250, 40
+    lost = {place for place in range(1, num - 8) if random.random() < 0.1}
+    order = [place for place in range(num) if place not in lost]
+    if counted:  # a frame comes at most one place late, and some twice
+        for place in range(1, len(order) - 1, 2):
+            if random.random() < 0.3:
+                order[place], order[place + 1] = order[place + 1], order[place]
+        order = [place for each in order for place in [each] * random.choice([1, 1, 1, 2])]
+    link, clock = Link(RATE_HZ), 1.0 if counted else random.choice([0.99, 1.0, 1.01])
+    out = []
+    for place in order:
+        mv = np.arange(place * length, (place + 1) * length, dtype=np.float32) % 499
+        frame = Frame("a", RATE_HZ, place * length if counted else None, None if counted else 7 + place * clock, mv)
+        out += link.take(frame)
+    found = np.concatenate(out)
+    expected = np.arange(num * length, dtype=np.float32) % 499
+    if clock == 1.0:
+        for place in lost:
+            expected[place * length : (place + 1) * length] = np.nan
+        assert np.array_equal(found, expected[: len(found)], equal_nan=True)
+        assert len(found) >= len(expected) - 3 * length
+    else:  # 1 % off: nothing is lost or doubled, and gaps are about as long as they were
+        known = found[np.isfinite(found)]
+        assert np.array_equal(
+            known, np.delete(expected, [np.arange(p * 250, p * 250 + 250) for p in lost])[: len(known)]
+        )
+        assert abs(np.isnan(found).sum() - length * len(lost)) <= 0.03 * length * num
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (b"{", "no JSON"),
+        (b"[]", "object expected"),
+        (b"\xff\xfe", "no JSON"),
+        (b'{"rate_hz": 250, "start": 0, "mv": [0]}', "stream"),
+        (b'{"stream": "a\\n", "rate_hz": 250, "start": 0, "mv": [0]}', "stream"),
+        (b'{"stream": "a", "rate_hz": 2, "start": 0, "mv": [0]}', "rate_hz"),
+        (b'{"stream": "a", "rate_hz": true, "start": 0, "mv": [0]}', "rate_hz"),
+        (b'{"stream": "a", "rate_hz": 250, "start": 0, "mv": []}', "mv"),
+        (b'{"stream": "a", "rate_hz": 250, "start": 0, "mv": ["x"]}', "mv"),
+        (b'{"stream": "a", "rate_hz": 250, "start": 0, "mv": [[1], [2]]}', "mv"),
+        (b'{"stream": "a", "rate_hz": 250, "start": -1, "mv": [0]}', "start"),
+        (b'{"stream": "a", "rate_hz": 250, "start": 0.5, "mv": [0]}', "start"),
+        (b'{"stream": "a", "rate_hz": 250, "mv": [0]}', "start"),
+        (b" " * (1 << 21), "bytes"),
+    ],
+)
+def test_wrong_messages_are_refused_by_name(message: bytes, text: str) -> None:
+    with pytest.raises(HeartlmError, match=text):
+        read_frame(message)
+
+
+def test_wrong_voltages_are_no_samples() -> None:
+    frame = read_frame('{"stream": "a", "rate_hz": 250, "start": 0, "mv": [0.5, null, 1e30, -600, NaN, Infinity]}')
+    assert np.array_equal(frame.mv, np.array([0.5] + 5 * [np.nan], np.float32), equal_nan=True)
+
+
+def test_a_hostile_link_raises_no_false_lethal_alarm(models: LiveModels, signals: dict[str, Floats]) -> None:
+    choose = random.Random(3)
+    monitor, log = Monitor(Ward(models), log=lambda line: lines.append(line)), list[str]()
+    lines = log
+    for number in range(6):  # six links, each with its own faults
+        for message in _frames(f"bed {number}", signals["sinus"]):
+            fault = choose.randrange(12)
+            if fault == 0:
+                continue
+            if fault == 1:
+                message = message[: choose.randrange(len(message))]
+            if fault == 2:
+                monitor.receive(message)
+            if fault == 3:
+                monitor.receive(b'{"stream": "bed 0", "rate_hz": 250, "start": 99999999999, "mv": [1, 2]}')
+            if fault == 4:
+                content = json.loads(message)
+                content["mv"][50:200] = [None] * 150
+                message = json.dumps(content).encode()
+            if fault == 5:
+                content = json.loads(message)
+                content["mv"] = [5.0] * len(content["mv"])
+                message = json.dumps(content).encode()
+            monitor.receive(message)
+        monitor.run()
+    lethal = [entry for entry in monitor.alarms.values() if entry["severity"] == "lethal"]
+    clean = _alarms(models, {"bed": [signals["sinus"]]})["bed"]
+    assert {entry["kind"] for entry in lethal} <= {alarm.kind for alarm in clean}
+    assert monitor.faults and any("refused" in line for line in log)
+    assert any(patient.link.counts["gaps"] for patient in monitor.patients.values())
+
+
+def test_a_lost_signal_is_lost_and_no_asystole(models: LiveModels, signals: dict[str, Floats]) -> None:
+    signal = signals["sinus"].copy()
+    signal[5000:9000] = np.nan
+    flat = signals["sinus"].copy()
+    flat[5000:9000] = 4.9951
+    for own in (signal, flat):
+        found = _alarms(models, {"a": [own]})["a"]
+        raised = [(alarm.kind, alarm.seconds(alarm.raised)) for alarm in found if alarm.stop is None]
+        assert any(kind == "signal lost" and 25 <= at <= 30 for kind, at in raised)
+        assert not {"asystole", "VF"} & {kind for kind, _ in raised}
+        assert any(alarm.kind == "signal lost" and alarm.stop for alarm in found)
+
+
+def test_silence_and_a_changed_rate(models: LiveModels, signals: dict[str, Floats], monkeypatch: Any) -> None:
+    now = [100.0]
+    monkeypatch.setattr("heartlm.monitor.engine.time.monotonic", lambda: now[0])
+    log = list[str]()
+    monitor = Monitor(Ward(models), log=log.append)
+    for message in _frames("a", signals["sinus"][:2500]):
+        monitor.receive(message)
+    monitor.run()
+    now[0] += 6
+    monitor.run()
+    assert [entry["kind"] for entry in monitor.open_alarms()] == ["signal lost"]
+    monitor.receive(b'{"stream": "a", "rate_hz": 300, "start": 0, "mv": [0, 0.1]}')
+    monitor.run()
+    assert not monitor.open_alarms()
+    assert any("250 Hz changed to 300" in line for line in log)
+    assert monitor.patients["a"].stream.rules.begin_s == 10.0
+
+
+def test_a_lethal_alarm_stays_until_it_is_acknowledged(models: LiveModels, signals: dict[str, Floats]) -> None:
+    monitor = Monitor(Ward(models))
+    for message in _frames("a", signals["tachycardia"]):
+        monitor.receive(message)
+    monitor.run()
+    vt = [entry for entry in monitor.open_alarms() if entry["kind"] == "VT"]
+    assert vt and vt[0]["stop_s"] is not None
+    assert monitor.acknowledge(vt[0]["key"], "nurse")
+    assert not monitor.acknowledge("nothing", "nurse")
+    assert vt[0]["key"] not in {entry["key"] for entry in monitor.open_alarms()}
+    assert monitor.alarms[vt[0]["key"]]["acknowledged"]["by"] == "nurse"
+
+
+def test_rules_of_single_patients(tmp_path: Path, models: LiveModels, signals: dict[str, Floats]) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("pause_s: 3\npatients:\n  calm:\n    'off': [VT, run, VF]\n  slow: {bradycardia_bpm: 30}\n")
+    common, of_patients = read_rules(path)
+    assert (common.pause_s, of_patients["slow"].bradycardia_bpm, of_patients["slow"].pause_s) == (3, 30, 3)
+    ward = Ward(models, common, of_patients)
+    for name in ("calm", "other"):
+        ward.add(name, RATE_HZ)
+        ward.push(name, signals["tachycardia"])
+    kinds = {(alarm.stream, alarm.kind) for alarm in ward.run()}
+    assert ("other", "VT") in kinds and ("calm", "VT") not in kinds
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("vt_bmp: 3", "vt_bmp"),
+        ("vt_beats: 1", "vt_beats"),
+        ("vt_beats: 4.5", "vt_beats"),
+        ("pause_s: -1", "pause_s"),
+        ("vf_share: 2", "vf_share"),
+        ("'off': [VTT]", "VTT"),
+        ("patients: [a]", "patients"),
+        ("patients: {a: 3}", "rules"),
+        ("- a", "rules"),
+    ],
+)
+def test_wrong_rules_are_refused(tmp_path: Path, text: str, field: str) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(text)
+    with pytest.raises(HeartlmError, match=field):
+        read_rules(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "nothing to watch"),
+        (["--lines", "--host", "0.0.0.0"], "tls-certificate"),
+        (["--lines", "--speed", "0"], "speed"),
+        (["--replay", "/nowhere"], "/nowhere"),
+        (["--lines", "--fhir"], "webhook"),
+        (["--lines", "--webhook", "ftp://a"], "webhook"),
+        (["--lines", "--beats", "beats"], "causal"),
+    ],
+)
+def test_wrong_options_end_with_status_2(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["monitor", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert text in error and error.count("\n") == 1
+
+
+def test_lines_on_standard_input(signals: dict[str, Floats]) -> None:
+    messages = _frames("bed-1", signals["tachycardia"][:6000])
+    command = [sys.executable, "-m", "heartlm", "monitor", "--lines", "--no-page", "--print-alarms", "json"]
+    given = b"\n".join([*messages[:3], b"nonsense", b"x" * (1 << 21), *messages[3:]]) + b"\n"
+    done = subprocess.run(command, input=given, capture_output=True, timeout=120, check=True)
+    entries = [json.loads(line) for line in done.stdout.splitlines()]
+    assert ("bed-1", "VT") in {(entry["stream"], entry["kind"]) for entry in entries}
+    assert b"no JSON" in done.stderr and b"more than" in done.stderr
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """Fails twice, then takes what comes."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        seen = self.server.seen  # type: ignore[attr-defined]
+        seen.append(json.loads(body))
+        self.send_response(503 if len(seen) <= 2 else 204)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_webhook_tries_until_it_is_heard(models: LiveModels) -> None:
+    server = HTTPServer(("127.0.0.1", 0), _Refusing)
+    server.seen = []  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    entry = Alarm("bed", "VF", 100, 2500, None, 0.9, RATE_HZ).to_json() | {"time": "2026-01-01T00:00:00Z"}
+
+    async def send() -> None:
+        monitor = Monitor(Ward(models), log=lambda _: None)
+        hook = Webhook(f"http://127.0.0.1:{server.server_port}/", monitor, observation)
+        task = asyncio.create_task(hook.run())
+        for number in range(2):
+            monitor.listeners[0](entry | {"key": f"bed/VF/{number}"})
+        while hook.waiting:
+            await asyncio.sleep(0.05)
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(send(), 60))
+    server.shutdown()
+    keys = [each["identifier"][0]["value"] for each in server.seen]  # type: ignore[attr-defined]
+    assert keys == ["bed/VF/0"] * 3 + ["bed/VF/1"]
+    assert server.seen[0]["resourceType"] == "Observation"  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[int]:
+    program = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
+    if program is None:
+        pytest.skip("no MQTT broker found: install mosquitto")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (tmp_path / "mosquitto.conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+    process = subprocess.Popen([program, "-c", str(tmp_path / "mosquitto.conf")], stderr=subprocess.DEVNULL)
+    for _ in range(200):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.05)
+    yield port
+    process.terminate()
+    process.wait(10)
+
+
+def test_streams_and_alarms_by_mqtt(broker: int, models: LiveModels, signals: dict[str, Floats]) -> None:
+    from paho.mqtt import client, enums
+
+    from heartlm.monitor.sources import Mqtt
+
+    alarms = list[dict[str, Any]]()
+    ward = client.Client(enums.CallbackAPIVersion.VERSION2)
+    ward.on_message = lambda _client, _data, message: alarms.append(json.loads(message.payload))
+    ward.connect("127.0.0.1", broker)
+    ward.subscribe("heartlm/alarms/#", qos=1)
+    ward.loop_start()
+
+    async def watch() -> None:
+        monitor = Monitor(Ward(models), log=lambda _: None)
+        mqtt = Mqtt(f"127.0.0.1:{broker}", monitor, asyncio.get_running_loop())
+        await asyncio.sleep(0.5)
+        for message in _frames("unused", signals["tachycardia"][:6000]):
+            own = json.loads(message)
+            del own["stream"]
+            ward.publish("heartlm/ecg/bed/7", json.dumps(own), qos=1)
+        while not any(alarm["kind"] == "VT" for alarm in alarms):
+            monitor.run()
+            await asyncio.sleep(0.05)
+        mqtt.close()
+
+    asyncio.run(asyncio.wait_for(watch(), 60))
+    ward.loop_stop()
+    assert {alarm["stream"] for alarm in alarms} == {"bed/7"}
+
+
+def test_the_page_is_for_its_own_origin_and_who_knows_the_token(models: LiveModels) -> None:
+    testclient = pytest.importorskip("starlette.testclient")
+    from starlette.websockets import WebSocketDisconnect
+
+    from heartlm.monitor.server import Page
+
+    monitor = Monitor(Ward(models))
+    monitor.receive(b'{"stream": "<b>bed</b>", "rate_hz": 250, "start": 0, "mv": [0, 1]}')
+    page = testclient.TestClient(Page(monitor, token="0123456789abcdef", pseudonyms=True).app)
+    assert page.get("/").status_code == 403
+    answer = page.get("/?token=0123456789abcdef")
+    assert answer.status_code == 200 and "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+    address = "/live?token=0123456789abcdef"
+    for headers in ({}, {"origin": "http://elsewhere.example"}):
+        with pytest.raises(WebSocketDisconnect), page.websocket_connect(address, headers=headers) as live:
+            live.receive_text()
+    with page.websocket_connect(address, headers={"origin": "http://testserver"}) as live:
+        tick = json.loads(live.receive_text())
+        assert tick["streams"][0]["name"].startswith("P-") and "bed" not in json.dumps(tick)
+
+
+def test_the_defaults_are_those_of_the_challenge() -> None:
+    rules = AlarmRules()
+    assert (rules.asystole_s, rules.bradycardia_bpm, rules.bradycardia_beats) == (4, 40, 5)
+    assert (rules.tachycardia_bpm, rules.tachycardia_beats, rules.vt_bpm, rules.vt_beats) == (140, 17, 100, 5)

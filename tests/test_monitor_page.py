@@ -1,0 +1,117 @@
+"""The page of a monitor in a real Chromium: streams drawn, an alarm shown and acknowledged."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser import FLAGS, find_chromium
+
+pytestmark = pytest.mark.slow
+TIMEOUT_S = 120
+
+
+class Browser:
+    """A page in a headless Chromium, driven by the DevTools protocol."""
+
+    def __init__(self, address: str, profile: Path, width: int, height: int) -> None:
+        flags = [flag for flag in FLAGS if not flag.startswith("--virtual-time")]
+        size = f"--window-size={width},{height}"
+        command = [find_chromium(), *flags, size, "--remote-debugging-port=0", f"--user-data-dir={profile}", address]
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        port = wait_for(lambda: (profile / "DevToolsActivePort").exists() and _port(profile))
+        import requests
+        from websockets.sync.client import connect
+
+        pages = wait_for(
+            lambda: [page for page in requests.get(f"http://127.0.0.1:{port}/json").json() if page["type"] == "page"]
+        )
+        self.socket = connect(pages[0]["webSocketDebuggerUrl"], max_size=None, legacy=True)
+        self.numbers = itertools.count(1)
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        number = next(self.numbers)
+        self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        while (answer := json.loads(self.socket.recv(TIMEOUT_S))).get("id") != number:
+            pass
+        return answer["result"]
+
+    def value(self, script: str) -> Any:
+        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+
+    def picture(self, path: Path) -> None:
+        path.write_bytes(b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def close(self) -> None:
+        self.socket.close()
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def _port(profile: Path) -> str | None:
+    lines = (profile / "DevToolsActivePort").read_text().splitlines()
+    return lines[0] if lines else None
+
+
+def wait_for(condition: Any) -> Any:
+    end = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"not within {TIMEOUT_S} s")
+
+
+@pytest.fixture
+def ward(tmp_path: Path) -> Iterator[str]:
+    """The address of a page that shows 64 streams, of which some fibrillate."""
+    find_chromium()
+    folder = tmp_path / "ward"
+    simulate = ["data", "simulate", str(folder), "--patients", "26", "--minutes", "1.5", "--seed", "5"]
+    subprocess.run([sys.executable, "-m", "heartlm", *simulate], check=True, stdout=subprocess.DEVNULL)
+    options = ["--replay", str(folder), "--streams", "64", "--speed", "2", "--port", "0", "--print-alarms", "none"]
+    command = [sys.executable, "-m", "heartlm", "monitor", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    yield line.removeprefix("page: ").strip()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+
+
+def test_the_wall_is_drawn_and_alarms_are_acknowledged(ward: str, tmp_path: Path) -> None:
+    browser = Browser(ward, tmp_path / "profile", 1600, 1000)
+    try:
+        wait_for(lambda: browser.value("document.documentElement.dataset.streams") == "64")
+        wait_for(lambda: int(browser.value("document.documentElement.dataset.drawn") or 0) == 64)
+        assert browser.value("document.querySelectorAll('.tile canvas').length") == 64
+        coloured = """[...document.querySelectorAll('.tile canvas')].filter(c =>
+            c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0)).length"""
+        wait_for(lambda: browser.value(coloured) == 64)
+        wait_for(lambda: browser.value("document.querySelectorAll('#open .lethal').length > 0"))
+        kind = browser.value("document.querySelector('#open .lethal .state').textContent")
+        assert kind in ("VF", "VT", "asystole", "extreme bradycardia", "extreme tachycardia")
+        first = "[...document.querySelectorAll('.tile')].sort((a, b) => a.style.order - b.style.order)[0].className"
+        assert "lethal" in browser.value(first)  # the most urgent stream comes first
+        browser.value("document.querySelector('#open .lethal button').click()")
+        wait_for(lambda: int(browser.value("document.documentElement.dataset.acknowledged")) >= 1)
+        assert "acknowledged by page" in browser.value("document.getElementById('past').textContent")
+        browser.value("document.querySelector('.tile').click()")
+        wait_for(
+            lambda: browser.value("document.querySelector('.tile.full .beats').textContent.includes('last beats')")
+        )
+        browser.picture(tmp_path / "wall.png")
+        assert (tmp_path / "wall.png").stat().st_size > 50_000
+        print("frames a second:", browser.value("document.documentElement.dataset.fps"))
+    finally:
+        browser.close()
