@@ -25,7 +25,6 @@ from safetensors.torch import load_file
 from heartlm.errors import HeartlmError
 from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.federate import federate
-from heartlm.federated.federate import patients_of as patients_here
 from heartlm.federated.flower_app import run_with_flower, write_app
 from heartlm.federated.flower_certificates import make_certificate
 from heartlm.federated.flower_client import app as client_app
@@ -42,6 +41,7 @@ from heartlm.federated.flower_messages import (
     update_told,
 )
 from heartlm.federated.flower_server import run_study
+from heartlm.federated.local import patients_of as patients_here
 from heartlm.federated.partition import Member, PatientCounts
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.files import read_json, write_json

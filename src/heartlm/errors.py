@@ -7,6 +7,9 @@ exits with status 2; anything else that escapes is a defect of heartlm and shows
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 
 class HeartlmError(Exception):
     """A mistake in the input, the settings or the surroundings that the user can mend."""
@@ -15,3 +18,16 @@ class HeartlmError(Exception):
 def needs(extra: str, module: str) -> HeartlmError:
     """Return the error for a feature whose optional dependency `module` is not installed."""
     return HeartlmError(f"this needs the package {module!r}: install it with  pip install 'heartlm[{extra}]'")
+
+
+def require(settings: object, holds: Callable[[Any], bool], expected: str, *names: str) -> None:
+    """Check fields of `settings`; None, an absent value, is not checked, and of a list every entry is.
+
+    Raises:
+        HeartlmError: `holds` is false of a value; the text names the field and says what was `expected`.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None and not holds(each):
+                raise HeartlmError(f"{name}: {value} found, {expected} expected")

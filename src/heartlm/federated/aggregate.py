@@ -177,7 +177,7 @@ class Aggregator:
                 parts = None
             else:
                 parts = [(each.update.delta, each.weight) for each in updates]
-                self._sum[-1] = sum(each.update.num_samples for each in updates)
+                self._sum.whole[-1] = sum(each.update.num_samples for each in updates)
             totals, pending = self._sum.whole, list[Pending]()
             num_parameters = len(totals) - 1
             if at_once:

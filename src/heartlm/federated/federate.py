@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from heartlm.distributed.ranks import ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.client import Between, Client, nothing
-from heartlm.federated.isolated import IsolatedClient
-from heartlm.federated.language import CorpusPatients
-from heartlm.federated.local import Learning, LocalClient, MakeClient
+from heartlm.federated.isolated import IsolatedClient, read_client
+from heartlm.federated.local import Learning, LocalClient, patients_of
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
 from heartlm.federated.rounds import Line, Rounds, Server
@@ -27,7 +27,6 @@ from heartlm.federated.scores import summary
 from heartlm.federated.strategy import Adaptive, OuterSGD, Strategy
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
-from heartlm.federated.tiny import TinyPatients
 from heartlm.training.full_speed import at_full_speed
 
 
@@ -101,15 +100,6 @@ def strategy_of(study: FederatedConfig) -> Strategy:
     return OuterSGD(study.server_rate, study.server_beta, nesterov=study.strategy == "diloco")
 
 
-def patients_of(study: FederatedConfig) -> TinyPatients | CorpusPatients:
-    """The patients that can be read here.
-
-    Raises:
-        HeartlmError: there are none, or their recordings or corpus are unusable.
-    """
-    return TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
-
-
 def clients_of_rank(num_clients: int, rank: int, size: int) -> range:
     """Numbers of the clients that rank `rank` of `size` simulates."""
     return range(rank, num_clients, size)
@@ -121,15 +111,13 @@ def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicato
     patients = patients_of(study)
     members = partition(patients.patients(), study)
     mine = clients_of_rank(len(members), rank, size)
-    learning: Learning = patients.learning(members, () if study.isolated else mine, rank, size)
+    learning = patients.learning(members, () if study.isolated else mine, rank, size)
     server = Server(learning.flat.on_host(), strategy_of(study))
     clients: dict[int, Client] = {}
     for number in mine:
         name, num_samples = members[number].name, members[number].num_samples
         if study.isolated:
-            clients[number] = IsolatedClient(
-                name, num_samples, MakeClient(study, number, members, patients.of_client(members[number]))
-            )
+            clients[number] = IsolatedClient(name, num_samples, partial(read_client, study, number, members))
         else:
             clients[number] = LocalClient(number, name, num_samples, learning, study, {})
     meter = CommunicationMeter()

@@ -52,7 +52,7 @@ class FixedPoint:
 
 
 class FixedPointSum:
-    """Sums in fixed point, made where they lie, again and again.
+    """Sums in fixed point, computed in the same place in every round.
 
     Args:
         num: how many.
@@ -90,14 +90,6 @@ class FixedPointSum:
             if num_bad:
                 raise _diverged(numbers[begin:end] * factor)
             more = True
-
-    def __getitem__(self, place: int) -> int:
-        """A sum, as a whole number."""
-        return int(self._array[place])
-
-    def __setitem__(self, place: int, number: int) -> None:
-        """Put a whole number in the place of a sum."""
-        self._array[place] = number
 
 
 def to_fixed_point(numbers: Tensor) -> Tensor:

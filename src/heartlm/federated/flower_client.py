@@ -18,10 +18,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from heartlm.federated.aggregate import compressed
-from heartlm.federated.client import ClientLost
-from heartlm.federated.federate import patients_of
-from heartlm.federated.flower_masks import announce, masked_sum
+from heartlm.federated.aggregate import WeightedUpdate, compressed, mask_context, numbers_of, with_privacy
+from heartlm.federated.client import ClientLost, Update
 from heartlm.federated.flower_messages import (
     Told,
     keep_in,
@@ -33,7 +31,9 @@ from heartlm.federated.flower_messages import (
     tasks_of,
     update_told,
 )
-from heartlm.federated.local import LocalClient
+from heartlm.federated.local import LocalClient, patients_of
+from heartlm.federated.privacy import secret_generator
+from heartlm.federated.secure_sum import MaskingClient
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyPatients
 from heartlm.training.full_speed import at_full_speed
@@ -74,7 +74,11 @@ def train(asked: Message, context: Context) -> Message:
         keep_in(context, f"client-{number}", client.kept)
         answers[str(number)] = update_told(update)
         if study.secure_sum:
-            answers[str(number)] |= {"public_key": announce(number, update.delta, context)}
+            # The delta and a new private key stay on the node until all public keys are known.
+            masking = MaskingClient(str(number))
+            key = torch.from_numpy(np.frombuffer(masking.private_bytes(), np.uint8).copy())
+            keep_in(context, f"masks-{number}", {"delta": update.delta, "key": key})
+            answers[str(number)] |= {"public_key": masking.public_key.hex()}
         else:
             deltas[str(number)] = _sent(update.delta, study, number, task.round_index, context)
     return Message(message({"updates": answers}, deltas), reply_to=asked)
@@ -84,8 +88,18 @@ def train(asked: Message, context: Context) -> Message:
 def mask(asked: Message, context: Context) -> Message:
     """Add up what this node's clients changed, under their masks, and forget the keys."""
     told, _ = read(asked.content)
-    samples = {int(number): num_samples for number, num_samples in told["num_samples"].items()}
-    total = masked_sum(_study(told, context), told, samples, context)
+    study, noise = _study(told, context), secret_generator()
+    keys = {name: bytes.fromhex(key) for name, key in told["public_keys"].items()}
+    total: Tensor | None = None
+    for name, weight in told["weights"].items():
+        kept = kept_in(context, f"masks-{name}")
+        del context.state[f"masks-{name}"]
+        update = Update(kept["delta"], told["num_samples"][name], 0, 0.0, 0.0)
+        weighted = with_privacy(WeightedUpdate(int(name), weight, update), study, len(keys), noise)
+        masking = MaskingClient(name, kept["key"].numpy().tobytes())
+        masked = torch.from_numpy(masking.masked(numbers_of(weighted), keys, mask_context(study, told["round"])))
+        total = masked if total is None else total + masked
+    assert total is not None, "nodes are asked for clients of theirs"
     return Message(message({}, {"masked": total}), reply_to=asked)
 
 

@@ -3,11 +3,22 @@
 Aggregation, strategies, metrics and the study's folder are those of every other engine; Flower carries messages, starts
 apps and knows which nodes there are. The server has no recordings of clients; it scores the global weights on the test
 patients of the databases that it can read itself.
+
+With masked sums the server sees sums of nodes under masks, and the sum of all without:
+
+    train ─► node keeps deltas and private keys, sends public keys ─► server
+    mask  ─► all public keys ─► node: deltas × weights, in fixed point, under masks, added up ─► server: the sum
+
+Clients that died while they trained have sent no key and are in no mask. A node that stops between the two messages
+costs the round: it is abandoned, and nothing is sent again. With privacy, clients bound their updates and add their
+part of the noise before the masks, so the server sees only the noise of the sum.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +28,13 @@ from flwr.serverapp import Grid, ServerApp
 
 from heartlm.distributed.communicator import LocalCommunicator
 from heartlm.errors import HeartlmError
-from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.federate import Evaluation, patients_of, run_rounds, strategy_of
+from heartlm.federated.aggregate import LEAST_CLIENTS, Aggregator, Mean, WeightedUpdate, mean_of
+from heartlm.federated.federate import Evaluation, run_rounds, strategy_of
 from heartlm.federated.flower_fleet import Fleet
-from heartlm.federated.flower_masks import RemoteMaskedMean
+from heartlm.federated.local import patients_of
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.rounds import Rounds, Server
+from heartlm.federated.secure_sum import RoundAbandoned
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
 from heartlm.files import write_json
@@ -70,3 +82,35 @@ def run_study(study: FederatedConfig, fleet: Fleet) -> None:
     evaluation = Evaluation(learning, communicator)
     rounds = Rounds(study, fleet.members, fleet.clients(), server, aggregator, meter, evaluation)
     run_rounds(rounds, evaluation, folder, communicator)
+
+
+class RemoteMaskedMean(Aggregator):
+    """The mean of a round from sums that nodes masked.
+
+    Args:
+        fleet: the clients.
+        study: settings.
+        num_parameters: P.
+        meter: unused, because nodes communicate.
+    """
+
+    def __init__(self, fleet: Fleet, study: FederatedConfig, num_parameters: int, meter: CommunicationMeter) -> None:
+        super().__init__(study, LocalCommunicator(), num_parameters, len(fleet.members), meter)
+        self._fleet = fleet
+
+    def start(
+        self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int, at_once: bool = False
+    ) -> Mean:
+        """Let nodes mask and add up the updates that they keep."""
+        if len(updates) < LEAST_CLIENTS:
+            print(f"round {round_index + 1}: {len(updates)} clients are left, nothing is sent", file=sys.stderr)
+            return Mean(None, 0)
+        if self.ledger is not None:
+            self.ledger.took_part(each.client for each in updates)
+            asked_samples = len(updates)
+        try:
+            totals = self._fleet.masked_sum(round_index, {each.client: each.weight for each in updates})
+        except RoundAbandoned as error:
+            print(f"round {round_index + 1}: {error}", file=sys.stderr)
+            return Mean(None, 0)
+        return mean_of(totals, asked_samples)

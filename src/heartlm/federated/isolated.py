@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing
-from heartlm.federated.local import LocalClient
+from heartlm.federated.local import LocalClient, patients_of
+from heartlm.federated.partition import Member
+from heartlm.federated.study_file import FederatedConfig
+from heartlm.federated.tiny import TinyPatients
 from heartlm.parent import end_with_parent
 from heartlm.training.full_speed import at_full_speed
 
@@ -85,6 +88,15 @@ class IsolatedClient:
         if self._process is not None:
             self._process.shutdown(cancel_futures=True)
         self._process = self.process_id = None
+
+
+def read_client(study: FederatedConfig, number: int, members: Sequence[Member]) -> LocalClient:
+    """Client `number` of `members`, whose recordings are read here, in its process."""
+    torch.set_num_threads(study.threads)
+    patients, member = patients_of(study), members[number]
+    if isinstance(patients, TinyPatients):
+        patients.test = []  # the ranks score
+    return LocalClient(number, member.name, member.num_samples, patients.learning(members, [number], 0, 1), study, {})
 
 
 def _make(make: MakeClient, parent: int) -> None:

@@ -100,13 +100,6 @@ class CorpusPatients:
         """Rows that a client learns from."""
         return self.task.rows[np.isin(self.corpus.records.patient_id[self.task.rows], member.patients)]
 
-    def of_client(self, member: Member) -> CorpusPatients:
-        """These patients: a client opens the same corpus."""
-        return self
-
-    def __reduce__(self) -> tuple[type[CorpusPatients], tuple[FederatedConfig]]:
-        return CorpusPatients, (self.study,)
-
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> LanguageLearning:
         """What the clients `mine` of this rank learn from, and part `part` of `of` of what is scored."""
         return LanguageLearning(self, {client: self.rows_of(members[client]) for client in mine}, part, of)

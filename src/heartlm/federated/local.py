@@ -3,89 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing
-from heartlm.federated.flat import FlatModel
-from heartlm.federated.partition import Member, PatientCounts
-from heartlm.federated.scores import Scores
+from heartlm.federated.language import CorpusPatients, LanguageLearning
 from heartlm.federated.study_file import FederatedConfig
+from heartlm.federated.tiny import TinyLearning, TinyPatients
 from heartlm.training.schedule import learning_rate
 
+Learning = TinyLearning | LanguageLearning
+"""A model, its optimiser and the samples of the clients of a rank."""
 
-class Learning(Protocol):
-    """A model, its optimiser and the samples of the clients of a rank.
 
-    Attributes:
-        flat: the model.
-        optimizer: of its learning parameters.
+def patients_of(study: FederatedConfig) -> TinyPatients | CorpusPatients:
+    """The patients that can be read here.
+
+    Raises:
+        HeartlmError: there are none, or their recordings or corpus are unusable.
     """
-
-    flat: FlatModel
-    optimizer: torch.optim.Optimizer
-
-    def gradients(self, client: int, step: int) -> Tensor:
-        """Compute the gradients of local step `step` of client number `client`; return the mean loss, a scalar."""
-
-    def step(self, rate: float) -> None:
-        """Move the weights along the gradients, at `rate`, and drop the gradients."""
-
-    def evaluate(self, part: int, of: int, between: Between) -> Any:
-        """Look at part `part` of `of` of the test patients; what comes out can be sent to other ranks."""
-
-    def scores(self, parts: list[Any], final: bool) -> Scores:
-        """Scores from what `evaluate` gave on all ranks."""
-
-    def save(self, folder: Path) -> None:
-        """Write the model with its present weights."""
-
-
-class StudyPatients(Protocol):
-    """The patients that a study can read here.
-
-    Attributes:
-        left_out: recordings that are not used, one line each.
-    """
-
-    left_out: list[str]
-
-    def patients(self) -> list[PatientCounts]:
-        """Those to train on, by name."""
-
-    def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> Learning:
-        """What the clients `mine` of this rank learn from, and part `part` of `of` of what is scored."""
-
-    def of_client(self, member: Member) -> StudyPatients:
-        """Those that a client needs in a process of its own; survives pickling."""
-
-
-@dataclass(frozen=True)
-class MakeClient:
-    """Makes a client in a process of its own, where its recordings are read.
-
-    Attributes:
-        study: settings.
-        number: of the client.
-        members: all clients.
-        patients: of the client.
-    """
-
-    study: FederatedConfig
-    number: int
-    members: Sequence[Member]
-    patients: StudyPatients
-
-    def __call__(self) -> LocalClient:
-        """Read what the client learns from."""
-        torch.set_num_threads(self.study.threads)
-        learning, member = self.patients.learning(self.members, [self.number], 0, 1), self.members[self.number]
-        return LocalClient(self.number, member.name, member.num_samples, learning, self.study, {})
+    return TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
 
 
 @dataclass(frozen=True)

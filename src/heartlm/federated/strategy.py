@@ -9,33 +9,10 @@ its proximal term is the client's.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from heartlm.federated.fixed_point import FixedPoint
-
-
-class Strategy(Protocol):
-    """An optimiser of the server."""
-
-    def step(self, vector: Tensor, mean: FixedPoint) -> Tensor:
-        """The next global weights.
-
-        Args:
-            vector: global weights, float32 `[P]`; they stay as they are.
-            mean: weighted mean of the clients' deltas, `[P]`.
-
-        Returns:
-            float32 `[P]`.
-        """
-
-    def state(self) -> dict[str, Tensor]:
-        """What it keeps between rounds, float64 `[P]` each."""
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take up what `state` gave."""
 
 
 class OuterSGD:
@@ -52,7 +29,7 @@ class OuterSGD:
         self._velocity: Tensor | None = None
 
     def step(self, vector: Tensor, mean: FixedPoint) -> Tensor:
-        """The next global weights."""
+        """The next global weights from `vector`, float32 `[P]`, which stays as it is, and the mean delta, `[P]`."""
         if self.learning_rate == 1 and not self.momentum:
             return mean.added_to(vector)
         movement = delta = mean.double()
@@ -67,7 +44,7 @@ class OuterSGD:
         return {} if self._velocity is None else {"velocity": self._velocity}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take up what `state` gave."""
+        """Restore what `state` gave."""
         self._velocity = state.get("velocity")
 
 
@@ -90,7 +67,7 @@ class Adaptive:
         self._second: Tensor | None = None
 
     def step(self, vector: Tensor, mean: FixedPoint) -> Tensor:
-        """The next global weights."""
+        """The next global weights from `vector`, float32 `[P]`, which stays as it is, and the mean delta, `[P]`."""
         delta = mean.double()
         first = torch.zeros_like(delta) if self._first is None else self._first
         second = torch.full_like(delta, self.tau**2) if self._second is None else self._second
@@ -109,5 +86,9 @@ class Adaptive:
         return {"first": self._first, "second": self._second}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take up what `state` gave."""
+        """Restore what `state` gave."""
         self._first, self._second = state.get("first"), state.get("second")
+
+
+Strategy = OuterSGD | Adaptive
+"""An optimiser of the server."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 from heartlm.files import read_yaml
 from heartlm.typed import typed
 
@@ -142,22 +141,28 @@ class FederatedConfig:
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
         for name in ("clients", "rounds", "local_steps", "batch_size", "save_every", "threads"):
-            self._require(lambda value: value >= 1, "at least 1", name)
+            require(self, lambda value: value >= 1, "at least 1", name)
         positive = ("alpha", "server_learning_rate", "tau", "learning_rate", "deadline_s", "bucket_mib", "timeout_s")
-        self._require(lambda value: 0 < value < math.inf, "more than 0", *positive)
-        self._require(lambda value: 0 <= value < math.inf, "at least 0", "proximal", "weight_decay", "evaluate_every")
-        self._require(lambda value: 0 <= value < 1, "0 to below 1", "server_momentum", "momentum", "beta2", "failures")
-        self._require(lambda value: 0 <= value <= 1, "0 to 1", "final_learning_rate", "class_balance", "stragglers")
-        self._require(lambda value: 0 < value <= 1, "more than 0, at most 1", "participation")
-        self._require(lambda value: value in (0, 1), "0 or 1", "staleness")
-        self._require(lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
-        self._require(lambda value: 0 < value <= 1, "more than 0, at most 1", "top_k")
-        self._require(lambda value: value >= 1, "at least 1", "nodes")
-        self._check_sources()
-        self._check_ways()
-
-    def _check_ways(self) -> None:
-        """Refuse ways of adding up that do not go together, and promises that are half made."""
+        require(self, lambda value: 0 < value < math.inf, "more than 0", *positive)
+        require(self, lambda value: 0 <= value < math.inf, "at least 0", "proximal", "weight_decay", "evaluate_every")
+        require(self, lambda value: 0 <= value < 1, "0 to below 1", "server_momentum", "momentum", "beta2", "failures")
+        require(self, lambda value: 0 <= value <= 1, "0 to 1", "final_learning_rate", "class_balance", "stragglers")
+        require(self, lambda value: 0 < value <= 1, "more than 0, at most 1", "participation")
+        require(self, lambda value: value in (0, 1), "0 or 1", "staleness")
+        require(self, lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
+        require(self, lambda value: 0 < value <= 1, "more than 0, at most 1", "top_k")
+        require(self, lambda value: value >= 1, "at least 1", "nodes")
+        tiny = self.model == "tiny_ecg"
+        if tiny and not self.databases:
+            raise HeartlmError("databases: nothing found, folders with recordings expected by model tiny_ecg")
+        if not tiny and self.corpus is None:
+            raise HeartlmError(f"corpus: nothing found, a corpus folder expected by model {self.model}")
+        if self.model == "finetune" and self.foundation is None:
+            raise HeartlmError("foundation: nothing found, the run folder of a pretrained model expected")
+        useless = {"corpus": tiny, "foundation": self.model != "finetune", "training": tiny, "databases": not tiny}
+        for name, is_useless in useless.items():
+            if is_useless and getattr(self, name):
+                raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by model {self.model}")
         privacy = {name: getattr(self, name) for name in ("clip_norm", "noise_multiplier", "privacy_delta")}
         missing = [name for name, value in privacy.items() if value is None]
         if missing and len(missing) < len(privacy):
@@ -172,25 +177,6 @@ class FederatedConfig:
         }
         for name in (name for name, found in unfit.items() if found):
             raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by engine {self.engine}")
-
-    def _check_sources(self) -> None:
-        tiny = self.model == "tiny_ecg"
-        if tiny and not self.databases:
-            raise HeartlmError("databases: nothing found, folders with recordings expected by model tiny_ecg")
-        if not tiny and self.corpus is None:
-            raise HeartlmError(f"corpus: nothing found, a corpus folder expected by model {self.model}")
-        if self.model == "finetune" and self.foundation is None:
-            raise HeartlmError("foundation: nothing found, the run folder of a pretrained model expected")
-        useless = {"corpus": tiny, "foundation": self.model != "finetune", "training": tiny, "databases": not tiny}
-        for name, is_useless in useless.items():
-            if is_useless and getattr(self, name):
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by model {self.model}")
-
-    def _require(self, holds: Callable[[float], bool], expected: str, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and not holds(value):
-                raise HeartlmError(f"{name}: {value} found, {expected} expected")
 
     @property
     def server_rate(self) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.typed import typed
 
@@ -59,13 +59,10 @@ class SweepConfig:
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise HeartlmError(f"{name}: {values} found, different values expected")
-            if any(isinstance(value, int) and value < 1 for value in values):
-                raise HeartlmError(f"{name}: {values} found, at least 1 expected")
-        for name in ("rounds", "repeats", "nodes", "cpus_per_rank"):
-            if getattr(self, name) < 1:
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, at least 1 expected")
-        if self.clients_per_rank < 0 or self.timeout_s <= 0:
-            raise HeartlmError("clients_per_rank: at least 0 expected, and timeout_s: more than 0")
+        counts = ("world_sizes", "batch_sizes", "local_steps", "rounds", "repeats", "nodes", "cpus_per_rank")
+        require(self, lambda value: value >= 1, "at least 1", *counts)
+        require(self, lambda value: value >= 0, "at least 0", "clients_per_rank")
+        require(self, lambda value: value > 0, "more than 0", "timeout_s")
         for name in SWEPT:
             if name in self.study:
                 raise HeartlmError(f"study: {name} found, which the sweep sets itself")

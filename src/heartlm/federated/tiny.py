@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,12 +84,6 @@ class TinyPatients:
         labels = np.repeat(np.arange(NUM_CLASSES), self.class_counts)
         weight = class_weights(labels, NUM_CLASSES, self.study.class_balance)
         return TinyLearning(self.study, samples, scored(beat_set(self.test[part::of])), weight)
-
-    def of_client(self, member: Member) -> TinyPatients:
-        """The recordings of a client, none to test on; the counts of classes stay those of all."""
-        own = copy.copy(self)
-        own.train, own.test = [each for each in self.train if each.patient_id in member.patients], []
-        return own
 
 
 def scored(beats: BeatSet) -> BeatSet:

@@ -8,10 +8,9 @@ patients to training, or from the future into the past.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,14 +50,6 @@ class Labelled:
     def num_beats(self) -> int:
         """Labelled beats."""
         return int(self.counts.sum())
-
-    def __reduce__(self) -> tuple[Callable[..., Labelled], tuple[Any, ...]]:
-        """Pickled without the database, which is opened again."""
-        return _reopened, (self.database.folder, self.record_id, self.patient_id, self.split, self.counts)
-
-
-def _reopened(folder: Path, *described: Any) -> Labelled:
-    return Labelled(open_database(folder), *described)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ Between measured batches seconds are interpolated. Below the smallest they follo
 and where only one was measured they are taken as proportional, which is a lower bound: small batches are less
 efficient. `Range` carries both bounds.
 
-Machines are shared: what counts of a measurement are its typical steps (the middle half), its parts scaled to them, and
-measurements during which the machine did not have its usual speed count only where there is no other of the cell.
+Machines are shared, so the typical steps of a measurement count (the middle half), and its parts scaled to them.
+Measurements during which the machine did not have its usual speed count only where there is no other of the cell.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from heartlm.scaling.probe import UNUSUAL, probes_of, unusual
 from heartlm.scaling.simulate import RankWork, typical_s
 
 MOST_JITTER = 64
-"""More single steps than this are stood for by as many quantiles."""
 
 NORMAL = 1.4826
 """The standard deviation of a normal distribution over the median of its absolute deviations."""
@@ -84,22 +83,30 @@ class OneRank:
         micro_batches = cell.accumulation
         tokens = tokens_of(cell)
         compute_s = pick(self._seconds(tokens, lambda each: _scaled(each, each.compute_s) / each.cell.accumulation))
-        backward_s = compute_s * self._backward_share()
+        # Two thirds, from counting operations, where the backward pass was not timed.
+        fractions = [each.backward_s / each.compute_s for each in self.alone if each.backward_s and each.compute_s]
+        backward_s = compute_s * (statistics.median(fractions) if fractions else 2 / 3)
         return RankWork(
             forward_s=compute_s - backward_s,
             backward_s=backward_s,
-            optimizer_s=self._median(lambda each: _scaled(each, each.optimizer_s)),
+            optimizer_s=statistics.median(_scaled(each, each.optimizer_s) for each in self.alone),
             data_s=micro_batches
             * pick(self._seconds(tokens, lambda each: _scaled(each, each.data_s) / each.cell.accumulation)),
-            other_s=self._median(lambda each: _scaled(each, each.other_s)),
+            other_s=statistics.median(_scaled(each, each.other_s) for each in self.alone),
             micro_batches=micro_batches,
             bucket_bytes=bucket_bytes(self.gradient_bytes, cell.bucket_cap_mb),
         )
 
     def jitter(self) -> list[float]:
-        """Relative seconds of single steps, around 1; of ranks next to others, where those were measured."""
+        """Relative seconds of single steps, their typical one 1; of ranks next to others, where those were measured.
+
+        More steps than `MOST_JITTER` are represented by as many quantiles.
+        """
         counting = self.beside or self.alone
-        return quantiles([step_s / typical_s(each.step_s) for each in counting for step_s in each.step_s])
+        values = np.array([step_s / typical_s(each.step_s) for each in counting for step_s in each.step_s])
+        if len(values) > MOST_JITTER:
+            values = np.quantile(values, (np.arange(MOST_JITTER) + 0.5) / MOST_JITTER)
+        return [float(each) for each in values / typical_s(values)]
 
     def slowdown(self, ranks_on_node: int, tokens: float) -> Range | None:
         """How many times as long computing on `tokens` takes next to `ranks_on_node` - 1 others; None if nothing tells.
@@ -110,18 +117,17 @@ class OneRank:
             return Range(1.0, 1.0, 1.0)
         beside = [each for each in self.beside if each.cell.copies <= ranks_on_node]
         alike = [each for each in beside if tokens_of(each.cell) == tokens]
-        ratios = [ratio for each in alike or beside for ratio in self._ratio(each)]
+        ratios = list[float]()
+        for each in alike or beside:  # next to computing alone, in the same repeat where that was measured
+            lone = [one for one in self.alone if tokens_of(one.cell) == tokens_of(each.cell)]
+            lone = [one for one in lone if one.repeat == each.repeat] or lone
+            if lone:
+                alone_s = statistics.median(_scaled(one, one.compute_s) for one in lone)
+                ratios.append(_scaled(each, each.compute_s) / alone_s)
         if not ratios:
             return None
         value = max(1.0, statistics.median(ratios))
         return Range(value, value if alike else 1.0, value)
-
-    def _ratio(self, beside: Measurement) -> list[float]:
-        """Of computing next to others to computing alone, in the same repeat where that was measured."""
-        alike = [each for each in self.alone if tokens_of(each.cell) == tokens_of(beside.cell)]
-        alike = [each for each in alike if each.repeat == beside.repeat] or alike
-        alone_s = [_scaled(each, each.compute_s) for each in alike]
-        return [_scaled(beside, beside.compute_s) / statistics.median(alone_s)] if alone_s else []
 
     def _seconds(self, tokens: float, of: Callable[[Measurement], float]) -> Range:
         points: dict[float, list[float]] = {}
@@ -129,14 +135,6 @@ class OneRank:
             points.setdefault(tokens_of(each.cell), []).append(of(each))
         sizes = sorted(points)
         return at(tokens, [(size, statistics.median(points[size])) for size in sizes])
-
-    def _median(self, of: Callable[[Measurement], float]) -> float:
-        return statistics.median(map(of, self.alone))
-
-    def _backward_share(self) -> float:
-        """Of computing; two thirds, from counting operations, where it was not timed."""
-        shares = [each.backward_s / each.compute_s for each in self.alone if each.backward_s and each.compute_s]
-        return statistics.median(shares) if shares else 2 / 3
 
 
 def by_kind(measurements: Iterable[Measurement]) -> dict[Kind, OneRank]:
@@ -166,14 +164,6 @@ def at(tokens: float, points: Sequence[tuple[float, float]]) -> Range:
     line = first_s + (second_s - first_s) / (second - first) * (tokens - first)
     value = float(np.clip(line, *bounds))
     return Range(value, *sorted((proportional, value)))
-
-
-def quantiles(relative: Sequence[float]) -> list[float]:
-    """At most `MOST_JITTER` numbers that are distributed as `relative`, their typical one 1."""
-    values = np.asarray(relative, dtype=float)
-    if len(values) > MOST_JITTER:
-        values = np.quantile(values, (np.arange(MOST_JITTER) + 0.5) / MOST_JITTER)
-    return [float(each) for each in values / typical_s(values)]
 
 
 def steady(measurements: Iterable[Measurement]) -> list[Measurement]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 from heartlm.files import read_json, write_json
 from heartlm.instrumentation.meters import Meters
 from heartlm.scaling.cell import SCHEMA_VERSION, StudyCell
@@ -93,20 +93,26 @@ class ScalingStudyConfig:
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
-        for name in ("databases", "stages", "windows", "ranks", "nodes", "cpus_per_task", "precisions", "scalings"):
+        for name in (
+            "databases",
+            "stages",
+            "windows",
+            "ranks",
+            "nodes",
+            "cpus_per_task",
+            "precisions",
+            "scalings",
+            "buckets_mb",
+        ):
             if not getattr(self, name):
                 raise HeartlmError(f"{name}: nothing found, at least one expected")
-        for name in ("windows", "ranks", "nodes", "cpus_per_task", "copies"):
-            self._at_least(1, name, *getattr(self, name))
-        for name in ("batch_tokens", "accumulation", "steps", "repeats", "depth", "width"):
-            self._at_least(1, name, getattr(self, name))
-        self._at_least(Meters.WARM_UP_STEPS, "warm_up", self.warm_up)
-        self._at_least(0, "again", self.again)
-        for name in ("tolerance", "timeout_s", "max_core_hours", "max_node_hours"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise HeartlmError(f"{name}: {value} found, more than 0 expected")
-        if any(not cap > 0 for cap in self.buckets_mb) or not self.buckets_mb:
-            raise HeartlmError(f"buckets_mb: {self.buckets_mb} found, sizes of more than 0 MiB expected")
+        counts = ["windows", "ranks", "nodes", "cpus_per_task", "copies"]
+        counts += ["batch_tokens", "accumulation", "steps", "repeats", "depth", "width"]
+        require(self, lambda value: value >= 1, "at least 1", *counts)
+        require(self, lambda value: value >= Meters.WARM_UP_STEPS, f"at least {Meters.WARM_UP_STEPS}", "warm_up")
+        require(self, lambda value: value >= 0, "at least 0", "again")
+        limits = ("tolerance", "timeout_s", "max_core_hours", "max_node_hours", "buckets_mb")
+        require(self, lambda value: value > 0, "more than 0", *limits)
         for name in self.databases:
             if not name.replace("_", "").isalnum():
                 raise HeartlmError(f"databases: {name!r} found, a name of letters, digits and _ expected")
@@ -124,12 +130,6 @@ class ScalingStudyConfig:
     def tolerance_of(self, cell: StudyCell) -> float:
         """How far the losses of a cell may be from those of one rank, relatively."""
         return self.tolerance or (1e-4 if cell.precision == "fp32" else 2e-2)
-
-    @staticmethod
-    def _at_least(least: int, name: str, *values: int | None) -> None:
-        for value in values:
-            if value is not None and value < least:
-                raise HeartlmError(f"{name}: {value} found, at least {least} expected")
 
 
 DECIDES = ("accumulation", "batch_tokens", "compile", "depth", "device", "seed", "steps", "task", "warm_up", "width")

@@ -34,7 +34,7 @@ from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of,
 from heartlm.cluster.topology import Topology, time_limit
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, read_yaml
-from heartlm.scaling.plan.schedule import Cluster, Placed, PlannedJob, Schedule
+from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule
 from heartlm.typed import typed
 
 SOURCES = {"hours", "hours_on_one_gpu", "work", "predicted", "measured"}
@@ -110,9 +110,16 @@ def _plan_of(value: Any, path: Path) -> PlanFile:
     content = typed(_Content, value)
     settings = {name: own.given() for name, own in {"times": content.times, **content.of}.items()}
     _check_positive({**vars(content), "campaign": None, **settings}, "")
-    campaign = _campaign(content.campaign, path)
-    cluster = Cluster(content.nodes, content.gpus_per_node)
-    folder = path.resolve().parent
+    folder, cluster = path.resolve().parent, Cluster(content.nodes, content.gpus_per_node)
+    if isinstance(content.campaign, str):
+        campaign = load_campaign(folder / content.campaign)
+    elif content.campaign is None:
+        raise HeartlmError("campaign: nothing found; a campaign's file, or the campaign itself, expected")
+    else:
+        try:
+            campaign = campaign_of(content.campaign, default_name=path.stem, folder=folder)
+        except HeartlmError as error:
+            raise HeartlmError(f"campaign: {error}") from error
     jobs, kinds = [], set()
     for experiment in campaign.experiments:
         own = _settings_of(experiment, content)
@@ -124,7 +131,10 @@ def _plan_of(value: Any, path: Path) -> PlanFile:
             known = ", ".join(map(str, times))
             raise HeartlmError(f"{experiment.name}: times for {known} GPUs found, for what the nodes have expected")
         kinds.add(SOURCES & own.keys() != {"work"})
-        jobs.append(PlannedJob(experiment.name, _shared(times, content.beside, cluster), experiment.needs))
+        for gpus in times:  # on nodes that are full of experiments of the same width
+            if shared := [number for number in content.beside if number <= cluster.gpus_per_node // gpus]:
+                times[gpus] *= content.beside[max(shared)]
+        jobs.append(PlannedJob(experiment.name, times, experiment.needs))
     if len(kinds) > 1:
         raise HeartlmError("times: some experiments are given in hours, others as work: give all of them the same way")
     if False in kinds and (content.node_hours or content.deadline_h):
@@ -149,28 +159,6 @@ def _check_positive(value: Any, path: str) -> None:
             _check_positive(entry, f"{path}.{key}".lstrip("."))
     elif isinstance(value, int | float) and not value > 0:
         raise HeartlmError(f"{path}: {value} found, more than 0 expected")
-
-
-def _shared(times: Mapping[int, float], beside: Mapping[int, float], cluster: Cluster) -> dict[int, float]:
-    """Times on nodes that are full of experiments of the same width."""
-
-    def factor(gpus: int) -> float:
-        known = [number for number in beside if number <= cluster.gpus_per_node // gpus]
-        return beside[max(known)] if known else 1.0
-
-    return {gpus: time * factor(gpus) for gpus, time in times.items()}
-
-
-def _campaign(value: Any, path: Path) -> Campaign:
-    folder = path.resolve().parent
-    if isinstance(value, str):
-        return load_campaign(folder / value)
-    if value is None:
-        raise HeartlmError("campaign: nothing found; a campaign's file, or the campaign itself, expected")
-    try:
-        return campaign_of(value, default_name=path.stem, folder=folder)
-    except HeartlmError as error:
-        raise HeartlmError(f"campaign: {error}") from error
 
 
 def _settings_of(experiment: Experiment, content: _Content) -> dict[str, Any]:
@@ -201,42 +189,31 @@ def _times(experiment: Experiment, settings: Mapping[str, Any], folder: Path) ->
 
 def _rates(experiment: Experiment, settings: Mapping[str, Any], folder: Path) -> dict[int, float]:
     """Tokens a second by number of GPUs, of cells of the experiment's stage and width."""
-    window = experiment.run.fields.get("window")
-    known = _predicted(folder / settings["predicted"]) if "predicted" in settings else _measured(folder, settings)
-    fitting = [
-        (cell, rate)
-        for cell, rate in known
-        if cell["stage"] == experiment.run.command and (window is None or cell["window"] == window)
-    ]
-    databases = {cell["database"] for cell, _ in fitting}
-    if len(databases) > 1:
-        own = Path(str(experiment.run.fields.get("corpus", ""))).name
-        fitting = [(cell, rate) for cell, rate in fitting if cell["database"] == own]
-    if not fitting:
-        where = settings.get("predicted") or settings["measured"]
-        raise HeartlmError(f"{experiment.name}: {where} knows nothing of {experiment.run.command} at width {window}")
-    rates: dict[int, list[float]] = {}
-    for cell, rate in fitting:
-        rates.setdefault(cell["ranks"], []).append(rate)
-    return {ranks: max(each) for ranks, each in sorted(rates.items())}
-
-
-def _predicted(path: Path) -> list[tuple[dict[str, Any], float]]:
-    try:
-        return [(each["cell"], float(each["tokens_per_s"])) for each in read_json(path)["predictions"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise HeartlmError(f"{path}: no predictions; a file of  heartlm scale predict --out  expected") from error
-
-
-def _measured(folder: Path, settings: Mapping[str, Any]) -> list[tuple[dict[str, Any], float]]:
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.one_rank import steady
     from heartlm.scaling.simulate import typical_s
 
-    found = steady(load_measurements(folder / settings["measured"]))
-    return [
-        (vars(each.cell), each.cell.tokens_per_step / typical_s(each.step_s)) for each in found if each.cell.copies == 1
-    ]
+    where = settings.get("predicted") or settings["measured"]
+    if "predicted" in settings:
+        path = folder / where
+        try:
+            known = [(each["cell"], float(each["tokens_per_s"])) for each in read_json(path)["predictions"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise HeartlmError(f"{path}: no predictions; a file of  heartlm scale predict --out  expected") from error
+    else:
+        found = [each for each in steady(load_measurements(folder / where)) if each.cell.copies == 1]
+        known = [(vars(each.cell), each.cell.tokens_per_step / typical_s(each.step_s)) for each in found]
+    command, window = experiment.run.command, experiment.run.fields.get("window")
+    fitting = [(cell, rate) for cell, rate in known if cell["stage"] == command and window in (None, cell["window"])]
+    if len({cell["database"] for cell, _ in fitting}) > 1:
+        own = Path(str(experiment.run.fields.get("corpus", ""))).name
+        fitting = [(cell, rate) for cell, rate in fitting if cell["database"] == own]
+    if not fitting:
+        raise HeartlmError(f"{experiment.name}: {where} knows nothing of {command} at width {window}")
+    rates: dict[int, float] = {}
+    for cell, rate in sorted(fitting, key=lambda each: each[0]["ranks"]):
+        rates[cell["ranks"]] = max(rate, rates.get(cell["ranks"], 0.0))
+    return rates
 
 
 def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: Cluster, unit_s: float) -> None:
@@ -257,31 +234,27 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: 
             f"--out {path}: the paths of a campaign are relative to its folder: write to {campaign.folder}"
         )
     placed = {each.name: each for each in schedule.placed}
-    experiments = [_entry(each, placed[each.name], cluster, unit_s) for each in campaign.experiments]
-    content = {"name": campaign.name, "experiments": sorted(experiments, key=lambda entry: float(entry["start_s"]))}
+    entries = list[dict[str, Any]]()
+    for experiment in campaign.experiments:
+        own, run = placed[experiment.name], experiment.run
+        plain = {name: str(value) if isinstance(value, Path) else value for name, value in run.fields.items()}
+        topology = planned_topology(experiment.topology, len(own.gpus), cluster)
+        entry = {"name": experiment.name, "stage": experiment.stage, "run": {"command": run.command, **plain}}
+        entry |= {"needs": list(experiment.needs)} if experiment.needs else {}
+        entry["topology"] = {
+            "nodes": topology.nodes,
+            "gpus_per_node": topology.gpus_per_node,
+            "ranks_per_node": topology.ranks_per_node,
+            "cpus_per_task": topology.cpus_per_task,
+            "time": time_limit(topology.time_s),
+        }
+        entries.append({**entry, "start_s": round(own.start * unit_s, 3)})
+    content = {"name": campaign.name, "experiments": sorted(entries, key=lambda entry: float(entry["start_s"]))}
     with atomic_file(path) as stream:
         stream.write(
             "# Made by heartlm plan: GPUs and order of every experiment; start_s is an order, not a time to wait.\n"
         )
         yaml.safe_dump(content, stream, sort_keys=False, allow_unicode=True, width=120)
-
-
-def _entry(experiment: Experiment, placed: Placed, cluster: Cluster, unit_s: float) -> dict[str, Any]:
-    fields = {name: str(value) if isinstance(value, Path) else value for name, value in experiment.run.fields.items()}
-    run = {"command": experiment.run.command, **fields}
-    entry: dict[str, Any] = {"name": experiment.name, "stage": experiment.stage, "run": run}
-    if experiment.needs:
-        entry["needs"] = list(experiment.needs)
-    topology = planned_topology(experiment.topology, len(placed.gpus), cluster)
-    entry["topology"] = {
-        "nodes": topology.nodes,
-        "gpus_per_node": topology.gpus_per_node,
-        "ranks_per_node": topology.ranks_per_node,
-        "cpus_per_task": topology.cpus_per_task,
-        "time": time_limit(topology.time_s),
-    }
-    entry["start_s"] = round(placed.start * unit_s, 3)
-    return entry
 
 
 def planned_topology(topology: Topology, num_gpus: int, cluster: Cluster) -> Topology:
