@@ -79,7 +79,7 @@ for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
 """
 
 
-@pytest.mark.parametrize("room", ["kernels", "ecg", "tokenizers", "corpus", "report", "cluster"])
+@pytest.mark.parametrize("room", ["kernels", "ecg", "tokenizers", "corpus", "runs", "report", "cluster"])
 def test_the_rooms_without_a_model_work_without_torch(room: str):
     run(IMPORT_ALL_WITHOUT_TORCH, f"heartlm.{room}")
 

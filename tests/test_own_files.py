@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import pytest
 import yaml
 
 from heartlm.cli.pretrain import resumed
-from heartlm.cluster.campaign.done import _last_step
 from heartlm.cluster.watch.frame import frame
 from heartlm.cluster.watch.watch import WatchedRun
 from heartlm.errors import HeartlmError
@@ -105,18 +105,17 @@ def test_the_data_of_a_run(tuned: Path) -> None:
     found: FineTuned = load_finetuned(tuned)
 
     def use() -> None:
-        majority_beat(found)
-        found.seen_notes(["p1"])
+        read_again = replace(found, folder=RunFolder(tuned))
+        majority_beat(read_again)
+        read_again.seen_notes(["p1"])
 
     assert try_json(tuned / "data.json", use) > 10
 
 
 def test_the_settings_of_a_run(tuned: Path) -> None:
-    found = load_finetuned(tuned)
-
     def use() -> None:
         resumed(FinetuneConfig(resume=tuned), ["--resume", str(tuned)]).check()
-        assert isinstance(found.num_steps, int)
+        assert isinstance(RunFolder(tuned).num_steps, int)
 
     assert try_yaml(tuned / "config.yaml", use) > 10
 
@@ -129,7 +128,7 @@ def test_the_metrics_of_a_run(tuned: Path) -> None:
         run = WatchedRun(tuned)
         run.refresh()
         frame(run, [])
-        _last_step(path)
+        assert RunFolder(tuned).last_step >= 0
         kept = path.read_text()
         RunFolder(tuned).truncate_metrics(2)
         path.write_text(kept)

@@ -12,7 +12,7 @@ import pytest
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
 from heartlm.report.page import write_report
-from heartlm.runs.reading import read_run_folder
+from heartlm.runs.run_folder import RunFolder
 from tests import synthetic_run
 from tests.browser import find_chromium, open_page
 
@@ -82,16 +82,16 @@ def test_pretraining_curves_of_the_parent_are_shown(runs: tuple[Path, Path]):
 
 def test_a_parent_that_moved_along_is_found_beside_the_run(runs: tuple[Path, Path], tmp_path: Path):
     (tmp_path / "runs").rename(tmp_path / "moved")
-    parent = read_run_folder(tmp_path / "moved" / "beats").parent
+    parent = RunFolder(tmp_path / "moved" / "beats").parent
     assert parent is not None
-    assert parent.run["kind"] == "pretrain"
+    assert parent.run_json["kind"] == "pretrain"
 
 
 def test_runs_that_name_each_other_as_parent_end(runs: tuple[Path, Path]):
     for path, parent in (runs, runs[::-1]):
         run = json.loads((path / "run.json").read_text())
         (path / "run.json").write_text(json.dumps(run | {"parent": str(parent)}))
-    assert 2 <= len(list(read_run_folder(runs[0]).lineage())) <= 10
+    assert 2 <= len(RunFolder(runs[0]).lineage()) <= 10
 
 
 def test_commands_to_reproduce_are_in_order_and_once(runs: tuple[Path, Path]):
@@ -163,7 +163,7 @@ def test_names_from_files_are_escaped(runs: tuple[Path, Path]):
 def test_a_torn_last_line_of_metrics_is_counted(runs: tuple[Path, Path]):
     with (runs[1] / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 201, "spl')
-    assert read_run_folder(runs[1]).num_torn_lines == 1
+    assert RunFolder(runs[1]).num_torn_lines == 1
     assert "unreadable lines in metrics.jsonl" in text_of(write_report(runs[1]))
 
 
@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_understood_is_named(runs: tuple[Path, Path], file
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["report", str(tmp_path)]) == 2
-    assert "is not a run folder" in capsys.readouterr().err
+    assert "no run.json, so not a run folder" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "nowhere")]) == 2
     assert "no such run folder" in capsys.readouterr().err
 

@@ -74,7 +74,7 @@ def test_metrics_that_a_resumed_run_cut_are_read_anew(folder: Path):
 
 
 def test_time_left_is_that_of_the_session_that_runs(folder: Path):
-    run = WatchedRun(folder, config={"steps": 100})
+    run = WatchedRun(folder, steps=100)
     assert math.isnan(run.remaining_s())
     run.train = [{"step": 10, "step_s": 3.0, "elapsed_s": 30.0}]
     assert run.remaining_s() == 270.0

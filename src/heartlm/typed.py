@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Literal, TypeGuard, TypeVar, Union
 
 from heartlm.errors import HeartlmError
 
@@ -64,11 +64,11 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
         }
     if origin is Literal and any(type(value) is type(each) and value == each for each in arguments):
         return value
-    if hint is float and _is_number(value):
+    if hint is float and is_number(value):
         return float(value)
     if hint is Path and isinstance(value, str | Path) and "\0" not in str(value):
         return Path(value)
-    if hint is int and _is_number(value) and isinstance(value, int):
+    if hint is int and is_number(value) and isinstance(value, int):
         return value
     if hint in (str, bool, list, dict, type(None)) and isinstance(value, hint):
         return value
@@ -122,7 +122,7 @@ def _one_of(hint: Any, arguments: tuple[Any, ...], value: Any, path: str) -> Any
     raise _unfit(hint, value, path)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether this is a finite number, of 64 bits where it is whole, and no truth value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False

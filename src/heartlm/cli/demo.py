@@ -196,9 +196,10 @@ def steps(options: DemoOptions) -> Iterator[Step]:
 
 def _training(title: str, words: list[str], folder: Path) -> Step:
     """A training run in `folder`: resumed where it has a checkpoint, started again where it stopped before one."""
+    from heartlm.runs.run_folder import RunFolder
 
     def is_finished() -> bool:
-        return (folder / "run.json").is_file() and bool(read_json(folder / "run.json")["finished"])
+        return RunFolder(folder).is_finished
 
     if folder.exists() and not is_finished():
         if any(folder.glob("checkpoints/step-*/progress.json")):
@@ -237,8 +238,8 @@ def _typed(words: list[str]) -> Iterator[None]:
 def key_scores(run: Path) -> Iterator[str]:
     """The scores at the head of the report, a line each, with the best other method."""
     from heartlm.report.story import score_cards
-    from heartlm.runs.reading import read_run_folder
+    from heartlm.runs.run_folder import RunFolder
 
-    for score_set in read_run_folder(run).score_sets:
+    for score_set in RunFolder(run).score_sets:
         for card in score_cards(score_set):
             yield f"{card.label:<10} {card.value:>6}  {card.interval:<16} {card.note}".rstrip()

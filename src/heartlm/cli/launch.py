@@ -15,7 +15,7 @@ from heartlm.cluster.profile import SiteProfile, load_profile
 from heartlm.cluster.run_file import POSITIONAL, RunFile
 from heartlm.cluster.topology import Topology, counted, seconds_of
 from heartlm.errors import HeartlmError
-from heartlm.files import read_yaml
+from heartlm.runs.run_folder import RunFolder
 from heartlm.typed import typed
 
 EXAMPLES = (
@@ -241,6 +241,5 @@ def _depth(run: Path | None) -> int | None:
     if run is None:
         return None
     with suppress(HeartlmError):
-        settings = typed(dict[str, Any], read_yaml(run / "config.yaml", "the settings of a run"))
-        return typed(int, settings.get("depth"))
+        return typed(int, RunFolder(run).settings.get("depth"))
     return None

@@ -12,7 +12,7 @@ from typing import TypeVar
 from heartlm.cli.options import existing, parse
 from heartlm.distributed.ranks import Ranks, ReportedByPeer
 from heartlm.errors import HeartlmError
-from heartlm.files import read_yaml
+from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import LAYOUT, PretrainConfig, TrainingConfig
 from heartlm.typed import typed
 
@@ -118,9 +118,9 @@ def resumed(config: Config, arguments: Sequence[str]) -> Config:
         raise HeartlmError(
             f"{beside[0]}: cannot change when a run is resumed: give --resume alone, or with {', '.join(LAYOUT)}"
         )
-    saved = read_yaml(folder / "config.yaml", "the settings of a run")
+    saved = RunFolder(folder).settings
     known = {field.name for field in fields(config)}
-    if not isinstance(saved, dict) or set(saved) != known:
+    if set(saved) != known:
         raise HeartlmError(f"{folder}: not a run of this command, or of another version of heartlm: start it again")
     changed = {name: getattr(config, name) for name in layout.values() if name in LAYOUT}
     return typed(type(config), {**saved, **changed, "resume": folder}, folder / "config.yaml")

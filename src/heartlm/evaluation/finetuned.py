@@ -19,7 +19,6 @@ from heartlm.models.store import ModelInfo, load_model
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
 from heartlm.tokenizers.registry import tokenizer_class
-from heartlm.typed import typed
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,6 @@ class FineTuned:
         records = corpus.records
         last = {(records.database[row], records.record_id[row]): int(row) for row in records.select("train")}
         return [lead_of_row(corpus, row) for row in last.values()]
-
-    @property
-    def num_steps(self) -> int:
-        """How many steps it was fine-tuned for."""
-        return typed(int, self.folder.settings.get("steps"), f"{self.folder.config}: steps")
 
     def seen_notes(self, patients: Collection[str]) -> list[str]:
         """What a reader has to know where `patients` were trained on, or where that is unknown; else nothing."""
@@ -148,6 +142,7 @@ def load_random_init(path: Path, beside: FineTuned, checkpoint: str, device: tor
 
 def steps_notes(rival: FineTuned, beside: FineTuned) -> list[str]:
     """What a reader has to know where the two were trained for different numbers of steps; else nothing."""
-    if rival.num_steps == beside.num_steps:
+    steps, expected = rival.folder.num_steps, beside.folder.num_steps
+    if steps == expected:
         return []
-    return [f"random initialisation was trained for {rival.num_steps} steps, the model for {beside.num_steps}"]
+    return [f"random initialisation was trained for {steps} steps, the model for {expected}"]

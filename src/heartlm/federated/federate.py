@@ -27,6 +27,7 @@ from heartlm.federated.scores import summary
 from heartlm.federated.strategy import Adaptive, OuterSGD, Strategy
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.study_folder import StudyFolder
+from heartlm.files import write_json
 from heartlm.training.full_speed import at_full_speed
 
 
@@ -138,14 +139,15 @@ def run_rounds(
 ) -> dict[str, Any]:
     """Run the rounds that are left, score and save; scores in short, on the first rank."""
     if communicator.rank == 0:
-        folder.truncate_rounds(rounds.server.round_index)
+        folder.truncate_metrics(rounds.server.round_index - 1, "round")
     rounds.run(lambda: _save(rounds, folder, communicator))
     scores = evaluation(rounds.server.vector, final=True)
     if communicator.rank != 0:
         return {}
-    evaluation.learning.save(folder.model("last"))
+    evaluation.learning.save(folder.model)
     rounds.aggregator.write_privacy(folder.path)
-    folder.finish_study(scores)
+    write_json(folder.scores, scores)
+    folder.finish()
     return summary(scores)
 
 

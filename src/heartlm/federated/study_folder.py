@@ -16,7 +16,6 @@ the first rank writes last and renames into place.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -33,13 +32,24 @@ from heartlm.federated.aggregate import Mean
 from heartlm.federated.fixed_point import FixedPoint
 from heartlm.federated.rounds import Server
 from heartlm.federated.study_file import FederatedConfig, load_study
-from heartlm.files import append_line, atomic_file, keep_lines, read_json, write_json
-from heartlm.runs.run_folder import SCHEMA_VERSION, RunFolder, now
-from heartlm.runs.schema import RunAbout
+from heartlm.files import atomic_file, write_json
+from heartlm.runs.run_folder import ResultFolder
 
 
-class StudyFolder(RunFolder):
+class StudyFolder(ResultFolder):
     """The files of one federated study."""
+
+    kind_of_folder, made_by = "federated study", "federate"
+
+    @property
+    def scores(self) -> Path:
+        """Scores of the final model."""
+        return self.path / "scores.json"
+
+    @property
+    def model(self) -> Path:
+        """Folder of the final model."""
+        return self.path / "models" / "last"
 
     def state(self, round_index: int) -> Path:
         """Folder of the state before round `round_index`."""
@@ -53,9 +63,9 @@ class StudyFolder(RunFolder):
         Raises:
             HeartlmError: the folder holds something already, or cannot be written.
         """
-        self._claim(study.to_yaml(), "federated study")
+        self.write_settings(study.to_yaml())
         write_json(self.path / "clients.json", clients)
-        self._describe({"kind": "federated"})
+        self.write_about({"kind": "federated"})
 
     def resumable(self) -> FederatedConfig:
         """The settings of an interrupted study.
@@ -63,33 +73,17 @@ class StudyFolder(RunFolder):
         Raises:
             HeartlmError: there is none here, or it is finished.
         """
-        if not (self.path / "run.json").is_file():
-            raise HeartlmError(f"{self.path}: no run.json, so not a federated study: make one with  heartlm federate")
-        about = read_json(self.path / "run.json", RunAbout)
-        if about.get("kind") != "federated" or about.get("schema") != SCHEMA_VERSION:
-            raise HeartlmError(f"{self.path}: {about.get('kind')} of schema {about.get('schema')} found, federated of "
-                               f"{SCHEMA_VERSION} expected")  # fmt: skip
-        if about.get("finished"):
-            raise HeartlmError(
-                f"{self.path}: finished on {about.get('finished')}, nothing to resume: start another study"
-            )
-        return load_study(self.path / "config.yaml")
-
-    def finish_study(self, scores: Mapping[str, Any]) -> None:
-        """Note the scores of the final model, and that the last round was run."""
-        write_json(self.path / "scores.json", scores)
-        write_json(self.path / "run.json", {**read_json(self.path / "run.json", RunAbout), "finished": now()})
+        if (kind := self.run_json.get("kind")) != "federated":
+            raise HeartlmError(f"{self.path}: a {kind} run found, a federated study expected")
+        self.check_unfinished()
+        return load_study(self.config_file)
 
     # --- metrics ----------------------------------------------------------------------------------------------------
 
     def add_lines(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Append lines of metrics."""
+        """Append lines of metrics; what is no number becomes null."""
         for line in lines:
-            append_line(self.metrics, json.dumps({key: _rounded(value) for key, value in line.items()}))
-
-    def truncate_rounds(self, round_index: int) -> None:
-        """Drop the lines from round `round_index` on, and a torn last one: these rounds are run again."""
-        keep_lines(self.metrics, "round", round_index - 1)
+            self.add_metrics({key: None if value != value else value for key, value in line.items()})
 
     # --- state ------------------------------------------------------------------------------------------------------
 
@@ -150,7 +144,3 @@ def _load(path: Path) -> dict[str, Tensor]:
             f"{path} cannot be read ({error}): remove its folder, and resume from the one before"
         ) from error
     return tensors
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.7g}") if isinstance(value, float) and value == value else None if value != value else value

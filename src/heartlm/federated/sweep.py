@@ -26,7 +26,8 @@ import yaml
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
-from heartlm.files import atomic_file, read_json, read_json_lines, write_json
+from heartlm.files import atomic_file, read_json, write_json
+from heartlm.runs.run_folder import ResultFolder
 from heartlm.scaling.study import started_with
 
 Row = dict[str, Any]
@@ -72,7 +73,7 @@ def run_sweep(sweep: SweepConfig, launch: Launch, say: Callable[[str], object] |
             outcome.skipped.append((cell.name, "not run: bf16 gains nothing on a CPU"))
             continue
         study = folder / "studies" / cell.name
-        if _is_finished(study):
+        if ResultFolder(study).is_finished:
             outcome.num_before += 1
         elif (reason := _run(cell, sweep, study, launch)) is not None:
             outcome.failed.append((cell.name, reason))
@@ -87,11 +88,6 @@ def run_sweep(sweep: SweepConfig, launch: Launch, say: Callable[[str], object] |
     return outcome
 
 
-def _is_finished(study: Path) -> bool:
-    path = study / "run.json"
-    return path.exists() and bool(read_json(path, dict[str, Any]).get("finished"))
-
-
 def _run(cell: SweepCell, sweep: SweepConfig, study: Path, launch: Launch) -> str | None:
     """Run a cell from its beginning; the reason if it failed."""
     shutil.rmtree(study, ignore_errors=True)
@@ -99,24 +95,22 @@ def _run(cell: SweepCell, sweep: SweepConfig, study: Path, launch: Launch) -> st
     with atomic_file(config) as stream:
         yaml.safe_dump(cell.study(sweep, study.parent).to_yaml(), stream, sort_keys=False)
     reason = launch(config, cell.world_size, config.with_suffix(".log"), sweep)
-    return reason if reason or _is_finished(study) else "ended with status 0, but wrote no scores"
+    return reason if reason or ResultFolder(study).is_finished else "ended with status 0, but wrote no scores"
 
 
 def rows_of(cell: SweepCell, folder: Path) -> list[Row]:
     """The lines of one finished study."""
-    lines, num_torn = read_json_lines(folder / "metrics.jsonl")
-    if num_torn:
-        raise HeartlmError(
-            f"{folder}/metrics.jsonl: {num_torn} lines are no JSON: remove {folder}, run the sweep again"
-        )
+    study = ResultFolder(folder)
+    if num_torn := study.num_torn_lines:
+        raise HeartlmError(f"{study.metrics_file}: {num_torn} lines are no JSON: remove {folder}, run the sweep again")
     clients = defaultdict[tuple[int, int], list[Row]](list)
-    for line in lines:
+    for line in study.metrics:
         if line["kind"] == "client" and line.get("num_steps"):
             clients[line["round"], line["rank"]].append(line)
     accuracy: Any = read_json(folder / "scores.json", dict[str, Any]).get("accuracy")  # none if nothing was labelled
     accuracy = accuracy.get("value") if isinstance(accuracy, dict) else accuracy
     rows = list[Row]()
-    for line in lines:
+    for line in study.metrics:
         if line["kind"] != "round":
             continue
         own = clients[line["round"], line["rank"]]

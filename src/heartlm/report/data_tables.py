@@ -9,12 +9,13 @@ from typing import Any
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.report.numbers import count, decimal
 from heartlm.report.training_charts import facet_losses
-from heartlm.runs.reading import RunResults, is_number
+from heartlm.runs.run_folder import RunFolder
+from heartlm.typed import is_number
 
 SPLITS = ("train", "validation", "test", "excluded")
 
 
-def corpora_of(folder: RunResults) -> list[dict[str, Any]]:
+def corpora_of(folder: RunFolder) -> list[dict[str, Any]]:
     """Describe every corpus of the run and its parents once, by its path and tokenizer."""
     described: dict[tuple[str, str], dict[str, Any]] = {}
     for run in folder.lineage():
@@ -22,7 +23,7 @@ def corpora_of(folder: RunResults) -> list[dict[str, Any]]:
             manifest = corpus.get("manifest") or {}
             key = (str(corpus.get("path")), str((manifest.get("tokenizer") or {}).get("hash")))
             entry = described.setdefault(key, _describe(str(corpus.get("path", "")), manifest))
-            entry["used_by"].append("pretraining" if run.run.get("kind") == "pretrain" else "fine-tuning")
+            entry["used_by"].append("pretraining" if run.run_json.get("kind") == "pretrain" else "fine-tuning")
     return list(described.values())
 
 
@@ -115,7 +116,7 @@ def _dropped_rows(dropped: list[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def tokenizer_of(folder: RunResults) -> dict[str, Any] | None:
+def tokenizer_of(folder: RunFolder) -> dict[str, Any] | None:
     """Describe the tokenizer and, for each facet, how much of it the model learnt to predict."""
     tokenizers = [(corpus.get("manifest") or {}).get("tokenizer") for corpus in folder.corpora]
     tokenizer = next((each for each in tokenizers if isinstance(each, dict)), None)

@@ -17,7 +17,8 @@ from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
 from heartlm.report.numbers import Score, count, decimal
 from heartlm.report.scores import BY_WINDOW, MODEL, block_of, method_scores, missing_baselines, score_rows
-from heartlm.runs.reading import RunResults, WrittenScores, is_number, read_run_folder
+from heartlm.runs.run_folder import RunFolder, WrittenScores
+from heartlm.typed import is_number
 
 REPORT_NAME = "report.html"
 
@@ -30,7 +31,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
             be written; an earlier page is then untouched.
     """
     out = Path(out) if out else Path(run) / REPORT_NAME
-    folder = read_run_folder(run)
+    folder = RunFolder(run)
     try:
         page = render("page.html", context(folder))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -65,14 +66,14 @@ def _environment() -> Any:
     )
 
 
-def context(folder: RunResults) -> dict[str, Any]:
+def context(folder: RunFolder) -> dict[str, Any]:
     """Return all that the template shows, arranged and written out."""
     newest = folder.score_sets[0] if folder.score_sets else None
     return {
-        "kind": str(folder.run.get("kind") or "pretrain"),
-        "date": str(folder.run.get("finished") or folder.run.get("created") or "")[:10],
+        "kind": str(folder.run_json.get("kind") or "pretrain"),
+        "date": str(folder.run_json.get("finished") or folder.run_json.get("created") or "")[:10],
         "path": str(folder.path),
-        "name": str(folder.run.get("name") or folder.path.name),
+        "name": str(folder.run_json.get("name") or folder.path.name),
         "title": story.title(folder),
         "lead": list(story.sentences(folder)),
         "banner": _banner(folder),
@@ -86,20 +87,20 @@ def context(folder: RunResults) -> dict[str, Any]:
         "continuations": [_continuation(each) for each in folder.generation],
         "environment": [(key, _plain(value)) for key, value in folder.environment.items()],
         "commands": commands(folder),
-        "config": folder.config,
-        "manifest_hash": folder.run.get("manifest_hash"),
+        "config": folder.config_file.read_text(errors="replace") if folder.config_file.is_file() else "",
+        "manifest_hash": folder.run_json.get("manifest_hash"),
     }
 
 
-def commands(folder: RunResults) -> list[str]:
+def commands(folder: RunFolder) -> list[str]:
     """Return the commands that lead from recordings to this page, each once, in order."""
     lines = [corpus["command"] for corpus in data_tables.corpora_of(folder)]
-    lines += [run.run.get("command") for run in folder.lineage()]
+    lines += [run.run_json.get("command") for run in folder.lineage()]
     lines += [each.scores.get("command") for each in reversed(folder.score_sets)]
     return list(dict.fromkeys([str(line) for line in lines if line] + [f"heartlm report {folder.path}"]))
 
 
-def _banner(folder: RunResults) -> str | None:
+def _banner(folder: RunFolder) -> str | None:
     strips = [strip for each in folder.score_sets for strip in each.strips]
     return svg_strip.banner(strips[0].get("signal_mv") or [], strips[0].get("rate_hz") or 0) if strips else None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from heartlm.report.numbers import Score, count, percent
 from heartlm.report.svg import Markup, Scale, drawing, group, line, rectangle, tag, text, tick_label
-from heartlm.runs.reading import is_number
+from heartlm.typed import is_number
 
 WIDTH = 400
 MAX_PATIENTS = 60

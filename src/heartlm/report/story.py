@@ -8,7 +8,8 @@ from typing import Any
 
 from heartlm.report.numbers import Score, count, decimal, duration, short
 from heartlm.report.scores import BY_WINDOW, MEASURES, MODEL, block_of, class_score, score_rows
-from heartlm.runs.reading import RunResults, WrittenScores, is_number
+from heartlm.runs.run_folder import RunFolder, WrittenScores
+from heartlm.typed import is_number
 
 TITLES = {
     ("pretrain", None): "A heart language model, pretrained",
@@ -30,25 +31,25 @@ class Card:
     score: Score | None = None
 
 
-def title(folder: RunResults) -> str:
+def title(folder: RunFolder) -> str:
     """Return the page's heading."""
-    return TITLES.get((str(folder.run.get("kind")), folder.run.get("task")), "A heart language model")
+    return TITLES.get((str(folder.run_json.get("kind")), folder.run_json.get("task")), "A heart language model")
 
 
-def sentences(folder: RunResults) -> Iterator[str]:
+def sentences(folder: RunFolder) -> Iterator[str]:
     """Yield the sentences of the lead: size, pretraining, fine-tuning, scoring."""
-    size = folder.run.get("num_parameters")
+    size = folder.run_json.get("num_parameters")
     yield f"A transformer with {short(size)} parameters." if is_number(size) else "A transformer."
     for run in folder.lineage():
         yield _training_sentence(run)
-    if folder.run.get("from_scratch"):
+    if folder.run_json.get("from_scratch"):
         yield "Its weights started at random: it is a baseline for pretraining."
     if folder.score_sets:
         yield _scoring_sentence(folder.score_sets[0].scores)
 
 
-def _training_sentence(folder: RunResults) -> str:
-    run, source = folder.run, _databases(folder.corpora)
+def _training_sentence(folder: RunFolder) -> str:
+    run, source = folder.run_json, _databases(folder.corpora)
     how = OBJECTIVES.get(str(run.get("objective")), "")
     aim = f"to label {run.get('task') or 'tokens'}"
     verb = f"Pretrained {how}".strip() if run.get("kind") == "pretrain" else f"Fine-tuned {aim}"
@@ -114,7 +115,7 @@ def _score_card(name: str, row: Mapping[str, Score]) -> Card:
     return Card(name, own.text, own.interval, note, own)
 
 
-def training_cards(folder: RunResults) -> list[Card]:
+def training_cards(folder: RunFolder) -> list[Card]:
     """Return key numbers of a run without scores: what the metrics say."""
     steps, losses = folder.curve("validation", "loss")
     _, macro_f1 = folder.curve("validation", "macro_f1")
@@ -126,20 +127,20 @@ def training_cards(folder: RunResults) -> list[Card]:
         cards.append(Card("lowest validation loss", decimal(losses[lowest], 3), note=f"at step {count(steps[lowest])}"))
     if macro_f1:
         cards.append(Card("best validation macro F1", decimal(max(macro_f1), 3), note="not a score of the test split"))
-    if is_number(folder.run.get("num_parameters")):
-        cards.append(Card("parameters", short(folder.run["num_parameters"])))
+    if is_number(folder.run_json.get("num_parameters")):
+        cards.append(Card("parameters", short(folder.run_json["num_parameters"])))
     if speeds:
         cards.append(Card("tokens a second", count(sorted(speeds)[len(speeds) // 2]), note="median of the run"))
     if elapsed:
-        cards.append(Card("time", duration(elapsed[-1]), note=f"{count(folder.run.get('steps'))} steps"))
+        cards.append(Card("time", duration(elapsed[-1]), note=f"{count(folder.run_json.get('steps'))} steps"))
     return cards
 
 
-def next_step(folder: RunResults) -> str | None:
+def next_step(folder: RunFolder) -> str | None:
     """Return the command that makes what the head of this page still lacks, or None."""
     if folder.score_sets:
         return None
-    if folder.run.get("kind") == "pretrain":
+    if folder.run_json.get("kind") == "pretrain":
         return f"heartlm finetune {folder.path} --task beats"
     return f"heartlm evaluate {folder.path} --on CORPUS"
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from heartlm.report.numbers import MISSING, clock, decimal, percent
 from heartlm.report.strip import LEAD_IN_S, PULSE_MV, PULSE_S, Strip, lanes
 from heartlm.report.svg import Markup, drawing, group, line, path_of, rectangle, tag, text
-from heartlm.runs.reading import is_number
+from heartlm.typed import is_number
 
 MM = 4.0
 """Units of the drawing for one millimetre of paper."""

@@ -9,22 +9,23 @@ from typing import Any
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.report.line_chart import Series, line_chart
 from heartlm.report.numbers import count, decimal, duration, significant
-from heartlm.runs.reading import RunResults, is_number
+from heartlm.runs.run_folder import RunFolder
+from heartlm.typed import is_number
 
 KINDS = {"pretrain": "Pretraining", "finetune": "Fine-tuning"}
 
 
-def training_figures(folder: RunResults) -> list[dict[str, Any]]:
+def training_figures(folder: RunFolder) -> list[dict[str, Any]]:
     """Return drawings with captions for the run and its parents, the eldest first, without empty ones."""
     figures = []
     for run in folder.lineage():
-        kind = KINDS.get(str(run.run.get("kind")), "Training")
+        kind = KINDS.get(str(run.run_json.get("kind")), "Training")
         figures += [_loss_figure(run, kind), _f1_figure(run, kind)]
     figures += [_rate_figure(folder), _speed_figure(folder)]
     return [figure for figure in figures if figure["drawing"] is not None]
 
 
-def _loss_figure(folder: RunResults, kind: str) -> dict[str, Any]:
+def _loss_figure(folder: RunFolder, kind: str) -> dict[str, Any]:
     series = [
         Series("training", *folder.curve("train", "loss"), "grey-3"),
         Series("validation", *folder.curve("validation", "loss"), "accent", dots=True),
@@ -44,7 +45,7 @@ def _loss_figure(folder: RunResults, kind: str) -> dict[str, Any]:
     }
 
 
-def _f1_figure(folder: RunResults, kind: str) -> dict[str, Any]:
+def _f1_figure(folder: RunFolder, kind: str) -> dict[str, Any]:
     series = [
         Series(name, *folder.curve("validation", f"f1_{name}"), f"class-{name}", dots=True) for name in BEAT_CLASSES
     ]
@@ -56,7 +57,7 @@ def _f1_figure(folder: RunResults, kind: str) -> dict[str, Any]:
     }
 
 
-def _rate_figure(folder: RunResults) -> dict[str, Any]:
+def _rate_figure(folder: RunFolder) -> dict[str, Any]:
     series = [Series("", *folder.curve("train", "learning_rate"), "accent")]
     peak = max(series[0].values, default=None)
     return {
@@ -66,7 +67,7 @@ def _rate_figure(folder: RunResults) -> dict[str, Any]:
     }
 
 
-def _speed_figure(folder: RunResults) -> dict[str, Any]:
+def _speed_figure(folder: RunFolder) -> dict[str, Any]:
     series = [Series("", *folder.curve("train", "tokens_per_s"), "accent")]
     speeds = sorted(series[0].values)
     median = speeds[len(speeds) // 2] if speeds else None
@@ -78,9 +79,9 @@ def _speed_figure(folder: RunResults) -> dict[str, Any]:
     }
 
 
-def training_facts(folder: RunResults) -> list[tuple[str, str]]:
+def training_facts(folder: RunFolder) -> list[tuple[str, str]]:
     """Return what there is to say about the run in pairs of name and value."""
-    run = folder.run
+    run = folder.run_json
     _, elapsed = folder.curve("train", "elapsed_s")
     facts = [
         ("parameters", count(run.get("num_parameters"))),
@@ -96,18 +97,19 @@ def training_facts(folder: RunResults) -> list[tuple[str, str]]:
     return facts
 
 
-def _parent_name(folder: RunResults) -> str:
-    if folder.run.get("from_scratch"):
+def _parent_name(folder: RunFolder) -> str:
+    if folder.run_json.get("from_scratch"):
         return "random weights"
-    return str(folder.run.get("parent")) + ("" if folder.parent else " (not found here, so its curves are missing)")
+    missing = "" if folder.parent else " (not found here, so its curves are missing)"
+    return f"{folder.run_json.get('parent')}{missing}"
 
 
-def facet_losses(folder: RunResults, facets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def facet_losses(folder: RunFolder, facets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row a facet: its last validation loss in pretraining next to `ln(size)`, the loss of a blind guess.
 
     `gain` is the share of that guess's loss which the model has removed, 0 to 1, or None without a loss.
     """
-    pretraining = next((run for run in folder.lineage() if run.run.get("kind") == "pretrain"), folder)
+    pretraining = next((run for run in folder.lineage() if run.run_json.get("kind") == "pretrain"), folder)
     rows = []
     for facet in facets:
         name, size = str(facet.get("name", "–")), facet.get("size")

@@ -1,10 +1,10 @@
-"""A run is a folder; everything about it lives there.
+"""A run is a folder; everything about it lives there, and is written and read here. Imports no torch.
 
-run.json            what it is: kind, command, parent, when it began and ended
+run.json            what it is: kind, command, parent, when it started and ended
 config.yaml         resolved settings
 environment.json    machine, versions, git revision
 data.json           manifests of the corpora it was trained on
-metrics.jsonl       one line of numbers now and then
+metrics.jsonl       one line of numbers every few steps
 spans/              where the time of each step went, one file a rank, where that was asked for
 profile/            a close look at a few steps, where that was asked for
 tensorboard/, wandb/  the metrics again, for those who listen, where that was asked for
@@ -12,22 +12,28 @@ measured/           what each step took on each rank, of a run that a study meas
 checkpoints/        for resuming exactly
 models/best, last   for using
 tokenizer/          the artefact whose codes the model reads
+scores/NAME/        the scores of an evaluation
+generation.json     continuations that the model wrote
+
+The folder of a federated study has the first three and metrics.jsonl in common with it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 import numpy as np
-import torch
 import yaml
 
 from heartlm import __version__
@@ -35,12 +41,39 @@ from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.schema import Manifest
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file, keep_lines, read_json, read_yaml, write_json
+from heartlm.files import (
+    append_line,
+    atomic_file,
+    keep_lines,
+    parse_json,
+    read_json,
+    read_json_lines,
+    read_yaml,
+    write_json,
+)
 from heartlm.models.pretrained import is_shipped
-from heartlm.runs.schema import RunAbout
-from heartlm.typed import typed
+from heartlm.typed import is_number, typed
 
 SCHEMA_VERSION = 1
+"""The version of `run.json` and `scores.json`."""
+
+MAX_ANCESTORS = 8
+"""A chain of parent runs longer than this is cut: the folders point at each other in a circle."""
+
+
+class RunAbout(TypedDict, total=False):
+    """What is read of a `run.json`; it holds more for people."""
+
+    schema: int
+    name: str
+    kind: str
+    objective: str | None
+    task: str | None
+    parent: str | None
+    from_scratch: bool
+    steps: int
+    manifest_hash: str
+    finished: str | None
 
 
 class TrainedOn(TypedDict):
@@ -51,25 +84,140 @@ class TrainedOn(TypedDict):
     patients: NotRequired[list[str]]
 
 
-class RunFolder:
-    """The files of one run.
+@dataclass(frozen=True)
+class WrittenScores:
+    """One folder of `scores/`: the scores and, perhaps, strips that show right and wrong beats."""
+
+    name: str
+    scores: dict[str, Any]
+    strips: list[dict[str, Any]] = field(default_factory=list)
+
+
+class ResultFolder:
+    """What the folders of training runs and of federated studies have in common.
+
+    A file is read when it is first asked for, and once: make another object to read it again.
 
     Attributes:
         path: the folder.
     """
 
+    kind_of_folder: ClassVar[str] = "run"
+    made_by: ClassVar[str] = "pretrain"
+
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
 
     @property
-    def config(self) -> Path:
+    def config_file(self) -> Path:
         """Resolved settings."""
         return self.path / "config.yaml"
 
     @property
-    def metrics(self) -> Path:
+    def metrics_file(self) -> Path:
         """JSON lines."""
         return self.path / "metrics.jsonl"
+
+    # --- read -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def run_json(self) -> dict[str, Any]:
+        """Content of `run.json`, which may lack what an older heartlm did not write.
+
+        Raises:
+            HeartlmError: there is none, or one of another schema version.
+        """
+        file = self.path / "run.json"
+        if not file.is_file():
+            kind, command = self.kind_of_folder, self.made_by
+            raise HeartlmError(f"{self.path}: no run.json, so not a {kind} folder: make one with  heartlm {command}")
+        about = dict[str, Any](read_json(file, RunAbout))
+        _check_schema(file, about)
+        return about
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last step was done; false where there is no run yet."""
+        return (self.path / "run.json").is_file() and bool(self.run_json.get("finished"))
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Content of `config.yaml`.
+
+        Raises:
+            HeartlmError: it cannot be read.
+        """
+        return typed(dict[str, Any], read_yaml(self.config_file, "the settings of a run"), self.config_file)
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """Content of `environment.json`; empty where there is none."""
+        file = self.path / "environment.json"
+        return read_json(file, dict[str, Any]) if file.is_file() else {}
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl`, in order."""
+        return self._lines[0]
+
+    @property
+    def num_torn_lines(self) -> int:
+        """Lines of `metrics.jsonl` that could not be read, as a killed run leaves one."""
+        return self._lines[1]
+
+    @cached_property
+    def _lines(self) -> tuple[list[dict[str, Any]], int]:
+        return read_json_lines(self.metrics_file)
+
+    def check_unfinished(self) -> None:
+        """Raise a HeartlmError where nothing is left to do."""
+        if finished := self.run_json.get("finished"):
+            raise HeartlmError(
+                f"{self.path}: finished on {finished}, nothing to resume: start another {self.kind_of_folder}"
+            )
+
+    # --- write ------------------------------------------------------------------------------------------------------
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Write settings and environment of what starts here.
+
+        Raises:
+            HeartlmError: the folder holds something already, or cannot be written.
+        """
+        kind = self.kind_of_folder
+        if (self.path / "run.json").exists():
+            resume = f"continue it with --resume {self.path}, or remove it"
+            hint = "choose another --out" if self.is_finished else resume
+            raise HeartlmError(f"{self.path} holds a {kind} already: {hint}")
+        if self.path.exists() and not self.config_file.exists() and (self.path.is_file() or any(self.path.iterdir())):
+            raise HeartlmError(f"{self.path} exists and is no {kind}: choose another --out")
+        with atomic_file(self.config_file) as stream:
+            yaml.safe_dump(_plain(settings), stream, sort_keys=False)
+        write_json(self.path / "environment.json", environment(settings["device"]))
+
+    def write_about(self, about: Mapping[str, Any]) -> None:
+        """Write `run.json`, last of what is known before the first step: from then on the folder can be resumed."""
+        command = shlex.join(["heartlm", *sys.argv[1:]])
+        known = {"schema": SCHEMA_VERSION, "name": self.path.name, "created": _now(), "finished": None}
+        write_json(self.path / "run.json", {**known, "command": command, **about})
+
+    def finish(self) -> None:
+        """Note that the last step was done."""
+        write_json(self.path / "run.json", {**self.run_json, "finished": _now()})
+        del self.run_json
+
+    def add_metrics(self, line: Mapping[str, Any]) -> None:
+        """Append a line of metrics, its numbers rounded to seven digits."""
+        rounded = {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in line.items()}
+        append_line(self.metrics_file, json.dumps(rounded))
+
+    def truncate_metrics(self, last: int, name: str = "step") -> None:
+        """Drop lines whose `name` is after `last`, and a torn last line: what follows a checkpoint is done again."""
+        keep_lines(self.metrics_file, name, last)
+
+
+class RunFolder(ResultFolder):
+    """The files of one training run."""
 
     def spans(self, rank: int) -> Path:
         """Where the time of each step of a rank went, JSON lines."""
@@ -103,44 +251,37 @@ class RunFolder:
         """Folder of the score sets; of a shipped model it is in the current directory."""
         return Path("scores") / self.path.name if is_shipped(self.path) else self.path / "scores"
 
-    def corpus(self) -> Corpus:
-        """Open the corpus it was trained on.
-
-        Raises:
-            HeartlmError: it is gone, or it was never here, since the model is a shipped one.
-        """
-        path = self.trained_on[0]["path"]
-        if path is None:
-            raise HeartlmError(f"{self.path.name}: a shipped model comes without its training corpus")
-        return open_corpus(Path(path))
+    # --- read -------------------------------------------------------------------------------------------------------
 
     @property
     def about(self) -> dict[str, Any]:
-        """Content of `run.json`.
+        """Content of `run.json`, with all that using the run needs.
 
         Raises:
-            HeartlmError: this is no run folder, or one of another schema version.
+            HeartlmError: this is no run folder, one of another schema version, or something is missing.
         """
-        if not (self.path / "run.json").is_file():
-            raise HeartlmError(f"{self.path}: no run.json, so not a run folder: make one with  heartlm pretrain")
-        about = dict[str, Any](read_json(self.path / "run.json", RunAbout))
-        if about.get("schema") != SCHEMA_VERSION:
-            raise HeartlmError(f"{self.path}: run of schema {about.get('schema')}, this heartlm reads {SCHEMA_VERSION}")
-        for name in ("name", "kind", "from_scratch", "manifest_hash", "finished"):
-            if name not in about:
+        for name in ("schema", "name", "kind", "from_scratch", "manifest_hash", "finished"):
+            if name not in self.run_json:
                 raise HeartlmError(f"{self.path}/run.json: {name}: nothing found: it was changed, train again")
-        return about
+        return self.run_json
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Content of `config.yaml`.
-
-        Raises:
-            HeartlmError: it cannot be read.
-        """
-        return typed(dict[str, Any], read_yaml(self.config, "the settings of a run"), self.config)
+    def num_steps(self) -> int:
+        """Steps that the run takes, by its settings."""
+        return typed(int, self.settings.get("steps"), f"{self.config_file}: steps")
 
     @property
+    def last_step(self) -> int:
+        """The step of the last whole line of metrics, of which only the end is read; 0 where there is none."""
+        try:
+            with self.metrics_file.open("rb") as stream:
+                stream.seek(max(0, self.metrics_file.stat().st_size - 4096))
+                lines = stream.read().rpartition(b"\n")[0].splitlines()
+            return typed(int, parse_json(lines[-1], finite=False)["step"])
+        except (HeartlmError, OSError, ValueError, TypeError, LookupError):
+            return 0
+
+    @cached_property
     def trained_on(self) -> list[TrainedOn]:
         """Content of `data.json`: at least one corpus.
 
@@ -153,33 +294,74 @@ class RunFolder:
             raise HeartlmError(f"{path}: nothing found, the corpus of the run expected")
         return corpora
 
+    def corpus(self) -> Corpus:
+        """Open the corpus it was trained on.
+
+        Raises:
+            HeartlmError: it is gone, or it was never here, since the model is a shipped one.
+        """
+        path = self.trained_on[0]["path"]
+        if path is None:
+            raise HeartlmError(f"{self.path.name}: a shipped model comes without its training corpus")
+        return open_corpus(Path(path))
+
+    @cached_property
+    def corpora(self) -> list[dict[str, Any]]:
+        """Content of `data.json` as it is, empty where there is none."""
+        return _mappings(self.path / "data.json")
+
+    @property
+    def generation(self) -> list[dict[str, Any]]:
+        """Continuations that the model wrote, from `generation.json`."""
+        return _mappings(self.path / "generation.json")
+
+    @cached_property
+    def score_sets(self) -> list[WrittenScores]:
+        """One entry for each folder in `scores/`, the newest first."""
+        sets = []
+        for file in sorted(self.scores.glob("*/scores.json")):
+            scores = read_json(file, dict[str, Any])
+            _check_schema(file, scores)
+            sets.append(WrittenScores(file.parent.name, scores, _mappings(file.with_name("strips.json"))))
+        return sorted(sets, key=lambda each: str(each.scores.get("created", "")), reverse=True)
+
+    @cached_property
+    def parent(self) -> RunFolder | None:
+        """The run that this one was fine-tuned from: where `run.json` says, or next to this run if both were moved."""
+        parent = self.run_json.get("parent")
+        if not parent:
+            return None
+        places = (Path(parent), self.path / parent, self.path.resolve().parent / Path(parent).name)
+        return next((RunFolder(place) for place in places if (place / "run.json").is_file()), None)
+
+    def lineage(self) -> list[RunFolder]:
+        """This run and its parents, the eldest first."""
+        runs = [self]
+        while len(runs) <= MAX_ANCESTORS and (parent := runs[0].parent) is not None:
+            runs.insert(0, parent)
+        return runs
+
+    def curve(self, split: str, key: str) -> tuple[list[float], list[float]]:
+        """Return steps and finite values of `key` in the metrics of `split`, both `[num_points]`."""
+        points = [
+            (float(line["step"]), float(line[key]))
+            for line in self.metrics
+            if line.get("split") == split and is_number(line.get("step")) and is_number(line.get(key))
+        ]
+        return [step for step, _ in points], [value for _, value in points]
+
+    # --- write ------------------------------------------------------------------------------------------------------
+
     def start(self, settings: Mapping[str, Any], about: Mapping[str, Any], corpus: Corpus) -> None:
         """Write what is known before the first step: all settings, what `about` the run goes to `run.json`, the corpus.
 
         Raises:
             HeartlmError: the folder holds a run or something else already, or cannot be written.
         """
-        self._claim(settings, "run")
+        self.write_settings(settings)
         write_json(self.path / "data.json", [{"path": str(corpus.folder.resolve()), "manifest": corpus.manifest}])
         corpus.tokenizer().save(self.tokenizer)
-        self._describe({"name": self.path.name, "manifest_hash": corpus.manifest_hash, **about})
-
-    def _claim(self, settings: Mapping[str, Any], what: str) -> None:
-        """Write the settings and the environment of a run, or of `what` else, where there is no other."""
-        if (self.path / "run.json").exists():
-            finished = read_json(self.path / "run.json", RunAbout).get("finished")
-            hint = "choose another --out" if finished else f"continue it with --resume {self.path}, or remove it"
-            raise HeartlmError(f"{self.path} holds a {what} already: {hint}")
-        if self.path.exists() and not self.config.exists() and (self.path.is_file() or any(self.path.iterdir())):
-            raise HeartlmError(f"{self.path} exists and is no {what}: choose another --out")
-        with atomic_file(self.config) as stream:
-            yaml.safe_dump(_plain(settings), stream, sort_keys=False)
-        write_json(self.path / "environment.json", environment(settings["device"]))
-
-    def _describe(self, about: Mapping[str, Any]) -> None:
-        """Write `run.json`, which makes the folder one of a run."""
-        started = {"schema": SCHEMA_VERSION, "created": now(), "finished": None}
-        write_json(self.path / "run.json", {**started, "command": shlex.join(["heartlm", *sys.argv[1:]]), **about})
+        self.write_about({"manifest_hash": corpus.manifest_hash, **about})
 
     def check_resumable(self, corpus: Corpus) -> None:
         """See that there is something left to do, with the tokens it was started with.
@@ -187,26 +369,19 @@ class RunFolder:
         Raises:
             HeartlmError: the run is finished, or its corpus was made again meanwhile.
         """
-        about = self.about
-        if about["finished"]:
-            raise HeartlmError(f"{self.path}: finished on {about['finished']}, nothing to resume: start another run")
-        if about["manifest_hash"] != corpus.manifest_hash:
+        found = self.about["manifest_hash"]
+        self.check_unfinished()
+        if found != corpus.manifest_hash:
             raise HeartlmError(
                 f"{corpus.folder}: manifest {corpus.manifest_hash[:12]}, but {self.path} was started on "
-                f"{about['manifest_hash'][:12]}: bring that corpus back, or start another run"
+                f"{found[:12]}: bring that corpus back, or start another run"
             )
-
-    def finish(self) -> None:
-        """Note that the last step was done."""
-        write_json(self.path / "run.json", {**self.about, "finished": now()})
-
-    def truncate_metrics(self, step: int) -> None:
-        """Drop the lines after `step`, and a torn last line: the steps after a checkpoint are done again."""
-        keep_lines(self.metrics, "step", step)
 
 
 def environment(device: str) -> dict[str, Any]:
     """The machine and the versions of a run on `device`: auto, cpu or cuda."""
+    import torch
+
     return {
         "heartlm": __version__,
         "python": platform.python_version(),
@@ -244,12 +419,23 @@ def _git_revision() -> str | None:
     return result.stdout.strip() or None
 
 
+def _check_schema(file: Path, value: Mapping[str, Any]) -> None:
+    if value.get("schema", SCHEMA_VERSION) != SCHEMA_VERSION:
+        raise HeartlmError(
+            f"{file}: schema is {value['schema']!r}, this heartlm reads {SCHEMA_VERSION}: use the version that wrote it"
+        )
+
+
+def _mappings(file: Path) -> list[dict[str, Any]]:
+    return read_json(file, list[dict[str, Any]]) if file.is_file() else []
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items()}
     return str(value.resolve()) if isinstance(value, Path) else value
 
 
-def now() -> str:
+def _now() -> str:
     """The time in UTC, as files state it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

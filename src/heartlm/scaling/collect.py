@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.instrumentation.meters import Meters
+from heartlm.runs.run_folder import RunFolder
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.scaling.equations import mean_known
 
@@ -31,7 +32,7 @@ def read_ranks(run: Path, num_ranks: int) -> list[Rank]:
     Raises:
         HeartlmError: a rank is missing, or kept another number of steps than the others.
     """
-    ranks = [read_json(run / "measured" / f"rank-{rank}.json") for rank in range(num_ranks)]
+    ranks = [read_json(RunFolder(run).measured(rank)) for rank in range(num_ranks)]
     counts = {len(rank["steps"]) for rank in ranks}
     if len(counts) != 1 or any(rank["world_size"] != num_ranks for rank in ranks):
         raise HeartlmError(f"{run}: {num_ranks} ranks that went the same way expected: measure it again")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, sole_holder, write_json
+from heartlm.files import sole_holder, write_json
+from heartlm.runs.run_folder import RunFolder
 from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.scaling.collect import checked, failure, measured, read_ranks
 from heartlm.scaling.grid import Grid, Resources, grid_of
@@ -165,7 +166,7 @@ class _Conductor:
         environment["probe_after"] = self.trainer.probe(cell)
         if reason is not None:
             return failure(cell, repeat, reason, wall_s, environment)
-        environment |= read_json(runs[0] / "environment.json")
+        environment |= RunFolder(runs[0]).environment
         trainings = [read_ranks(run, cell.ranks) for run in runs]
         warm_up = self.config.warm_up
         found = measured(cell, repeat, trainings, warm_up=warm_up, wall_s=wall_s, environment=environment)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 
 from heartlm.distributed.parallel import HostAllReduce
-from heartlm.files import append_line
 from heartlm.instrumentation.energy import energy_counter
 from heartlm.instrumentation.flights import InFlight
 from heartlm.instrumentation.measured import MeasuredSteps
@@ -50,7 +48,7 @@ class Log:
         numbers = {**entry, **rates, "elapsed_s": self.meters.elapsed_s()}
         line = {"step": step, "split": split, **numbers}
         if self.job.ranks.is_first:
-            append_line(self.job.run.metrics, json.dumps({key: _rounded(value) for key, value in line.items()}))
+            self.job.run.add_metrics(line)
             self.say(_story(line, self.job.config.steps, self.meters))
             with self.meters.paused("listeners") if self.listeners.are_awaited else nullcontext():
                 self.listeners.hear(step, split, numbers)
@@ -118,10 +116,6 @@ def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAl
         spans=spans,
         synchronize=(lambda: torch.cuda.synchronize(device)) if gpu and spans is not None else None,
     )
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def _story(line: dict[str, Any], steps: int, meters: Meters) -> str:

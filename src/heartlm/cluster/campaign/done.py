@@ -16,11 +16,10 @@ from typing import Any, Literal
 from heartlm.cluster.campaign.campaign import Experiment
 from heartlm.cluster.run_file import RunFile
 from heartlm.errors import HeartlmError
-from heartlm.files import parse_json, read_json, read_yaml
-from heartlm.runs.schema import RunAbout
+from heartlm.files import read_json
+from heartlm.runs.run_folder import RunFolder
 from heartlm.safe_yaml import parse_yaml
 from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig, TrainingConfig
-from heartlm.typed import typed
 
 TRAININGS: dict[str, type[TrainingConfig]] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
 _PATHS = ("corpus", "run")
@@ -68,33 +67,17 @@ def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:
     """Steps done and all steps of a training run; None where it has not started."""
     if experiment.run.command not in TRAININGS or not (note := result_file(experiment, folder)).is_file():
         return None
-    about = read_json(note, RunAbout)
-    steps = about.get("steps", 0)
-    return (steps if about.get("finished") else _last_step(note.parent / "metrics.jsonl")), steps
-
-
-def _last_step(metrics: Path) -> int:
-    """The step of the last whole line; only the end of the file is read."""
-    try:
-        with metrics.open("rb") as stream:
-            stream.seek(max(0, metrics.stat().st_size - 4096))
-            lines = stream.read().rpartition(b"\n")[0].splitlines()
-    except OSError:
-        return 0
-    try:
-        return typed(int, parse_json(lines[-1], finite=False)["step"])
-    except (HeartlmError, ValueError, TypeError, LookupError):
-        return 0
+    run = RunFolder(note.parent)
+    steps = run.run_json.get("steps", 0)
+    return (steps if run.is_finished else run.last_step), steps
 
 
 def _training_progress(experiment: Experiment, folder: Path) -> Progress:
     note = result_file(experiment, folder)
     if not note.is_file():
         return "absent"
-    about = read_json(note, RunAbout)
-    config = note.parent / "config.yaml"
-    saved = typed(dict[str, Any], read_yaml(config, "the settings of a run"), config)
-    expected = _settings(experiment)
+    run = RunFolder(note.parent)
+    about, saved, expected = run.run_json, run.settings, _settings(experiment)
     if about.get("kind") != experiment.run.command:
         raise _other(experiment, note.parent, "kind", about.get("kind"), experiment.run.command)
     for name, value in expected.items():
@@ -102,7 +85,7 @@ def _training_progress(experiment: Experiment, folder: Path) -> Progress:
             value = str((folder / str(value)).resolve())
         if value is not None and not _same(saved.get(name), value):
             raise _other(experiment, note.parent, name, saved.get(name), value)
-    return "done" if about.get("finished") else "begun"
+    return "done" if run.is_finished else "begun"
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from heartlm.cluster.doctor.storage import reading_advice, small_corpus
 from heartlm.distributed.allreduce import RANK_VARIABLES
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError, needs
-from heartlm.files import read_json, read_json_lines
+from heartlm.runs.run_folder import RunFolder
 
 STEPS, QUICK_STEPS = 14, 8
 LIMIT_S = 180
@@ -157,10 +157,9 @@ def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, 
             lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode} and no output"]
             telling = (line for line in lines if line.startswith("heartlm ") or "Error: " in line)
             raise HeartlmError(next(telling, lines[-1]))  # torchrun prints many more lines
-        metrics, _ = read_json_lines(out / "metrics.jsonl")
-        train = next(line for line in reversed(metrics) if line["split"] == "train")
-        threads = read_json(out / "environment.json")["num_threads"]
-        return {"step_s": float(train["step_median_s"]), "num_threads": int(threads)}
+        run = RunFolder(out)
+        train = next(line for line in reversed(run.metrics) if line["split"] == "train")
+        return {"step_s": float(train["step_median_s"]), "num_threads": int(run.environment["num_threads"])}
     except subprocess.TimeoutExpired:
         raise HeartlmError(f"not done within {LIMIT_S} s") from None
     finally:

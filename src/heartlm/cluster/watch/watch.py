@@ -11,19 +11,12 @@ import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
-from heartlm.errors import HeartlmError
-from heartlm.files import read_json, read_json_lines, read_yaml
-from heartlm.runs.schema import RunAbout
-from heartlm.typed import typed
+from heartlm.runs.run_folder import RunFolder
 
 NUM_RECENT = 10
 """Lines that a rate is taken from: the latest."""
-
-
-class _Settings(TypedDict, total=False):
-    steps: int
 
 
 @dataclass
@@ -33,14 +26,14 @@ class WatchedRun:
     Attributes:
         folder: of the run.
         about: what run.json says.
-        config: its settings.
+        steps: that the run is to take.
         train: lines of training steps, oldest first.
         validation: lines of validations, oldest first.
     """
 
     folder: Path
     about: dict[str, Any] = field(default_factory=dict)
-    config: dict[str, Any] = field(default_factory=dict)
+    steps: int = 0
     train: list[dict[str, Any]] = field(default_factory=list)
     validation: list[dict[str, Any]] = field(default_factory=list)
 
@@ -50,14 +43,11 @@ class WatchedRun:
         Raises:
             HeartlmError: this is no run folder, or its settings cannot be read.
         """
-        if not (self.folder / "run.json").is_file():
-            raise HeartlmError(f"{self.folder}: no run.json, so not a run folder: make one with  heartlm pretrain")
-        self.about = dict[str, Any](read_json(self.folder / "run.json", RunAbout))
-        if not self.config:
-            path = self.folder / "config.yaml"
-            self.config = dict[str, Any](typed(_Settings, read_yaml(path, "the settings of a run"), path))
-        lines, _ = read_json_lines(self.folder / "metrics.jsonl")
-        whole = [line for line in lines if isinstance(line.get("step"), int) and "loss" in line and "split" in line]
+        run = RunFolder(self.folder)
+        self.about, self.steps = run.run_json, self.steps or run.num_steps
+        whole = [
+            line for line in run.metrics if isinstance(line.get("step"), int) and "loss" in line and "split" in line
+        ]
         numbers = [
             line
             for line in whole
@@ -65,11 +55,6 @@ class WatchedRun:
         ]
         self.train = [line for line in numbers if line["split"] == "train"]
         self.validation = [line for line in numbers if line["split"] != "train"]
-
-    @property
-    def steps(self) -> int:
-        """Steps that the run is to take."""
-        return int(self.config.get("steps") or 0)
 
     @property
     def step(self) -> int:
