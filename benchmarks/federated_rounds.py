@@ -119,7 +119,7 @@ class Rank:
         every, calls = test_every(self.study.local_steps), itertools.count(1)
         assert isinstance(pending, PendingReduce)
         self.steps(lambda: pending.wants_tests and next(calls) % every == 0 and pending.test())
-        tested_s, begin_s = self.meter.take().exposed_s, time.perf_counter()
+        tested_s, begin_s = self.meter.take()["exposed_s"], time.perf_counter()
         self._move(pending)
         return handed_over_s + tested_s + time.perf_counter() - begin_s
 

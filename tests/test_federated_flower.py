@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,26 +22,15 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from heartlm.errors import HeartlmError
-from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.federate import federate
 from heartlm.federated.flower_app import run_with_flower, write_app
 from heartlm.federated.flower_certificates import make_certificate
 from heartlm.federated.flower_client import app as client_app
 from heartlm.federated.flower_fleet import Fleet, homes
-from heartlm.federated.flower_messages import (
-    members_of,
-    message,
-    patients_of,
-    patients_told,
-    read,
-    tasks_of,
-    tasks_told,
-    update_of,
-    update_told,
-)
+from heartlm.federated.flower_messages import message, read
 from heartlm.federated.flower_server import run_study
 from heartlm.federated.local import patients_of as patients_here
-from heartlm.federated.partition import Member, PatientCounts
+from heartlm.federated.partition import Member
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.files import read_json, write_json
 from heartlm.typed import typed
@@ -258,23 +246,14 @@ def test_certificates_are_good_for_this_machine_only(tmp_path: Path):
 
 
 def test_messages_come_out_as_they_went_in():
-    tasks = {3: ClientTask(2, 5, 1.5, None), 7: ClientTask(2, 4, None, 1)}
-    members = [Member("a", ("p", "q"), 12), Member("b", ("r",), 3)]
     vector = torch.randn(11)
-    told, vectors = read(message(tasks_told(tasks, members), {"global": vector}))
-    assert tasks_of(told) == tasks
-    assert members_of(told) == members
+    sent = {"losses": [0.1 + 0.2, 1e-300], "name": "p", "none": None}
+    told, vectors = read(message(sent, {"global": vector, "double": vector.double()}))
+    assert told == sent
     assert torch.equal(vectors["global"], vector)
-
-    update = Update(torch.randn(11, dtype=torch.float64), 12, 5, 0.1 + 0.2, 1.5)
-    told, vectors = read(message(update_told(update), {"delta": update.delta}))
-    again = update_of(told, vectors["delta"])
-    assert torch.equal(again.delta, update.delta)
-    assert (again.num_samples, again.loss, again.seconds) == (12, 0.1 + 0.2, 1.5)
-
-    patient = PatientCounts("p", "tinydb", 5, np.array([3, 2, 0, 0]))
-    told, _ = read(message(patients_told([patient])))
-    assert str(patients_of(told)) == str([patient])
+    assert vectors["double"].dtype == torch.float64
+    with pytest.raises(HeartlmError, match="another version of heartlm"):
+        read(RecordDict())
 
 
 def test_clients_live_where_all_their_patients_are():

@@ -69,7 +69,6 @@ def test_epsilon_of_one_round_is_near_the_exact_value_of_the_gaussian_mechanism(
 def test_more_rounds_cost_more_and_more_noise_costs_less():
     pytest.importorskip("opacus")
     assert epsilon_of(1.0, 1, 1e-5) < epsilon_of(1.0, 10, 1e-5) < epsilon_of(0.8, 10, 1e-5)
-    assert epsilon_of(1.0, 10, 1e-5, sampling_rate=0.1) < epsilon_of(1.0, 10, 1e-5)
 
 
 def test_a_client_pays_for_its_own_rounds_only():

@@ -19,19 +19,10 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from heartlm.federated.aggregate import WeightedUpdate, compressed, mask_context, numbers_of, with_privacy
-from heartlm.federated.client import ClientLost, Update
-from heartlm.federated.flower_messages import (
-    Told,
-    keep_in,
-    kept_in,
-    members_of,
-    message,
-    patients_told,
-    read,
-    tasks_of,
-    update_told,
-)
+from heartlm.federated.client import ClientLost, ClientTask, Update
+from heartlm.federated.flower_messages import Told, keep_in, kept_in, message, read
 from heartlm.federated.local import LocalClient, patients_of
+from heartlm.federated.partition import Member
 from heartlm.federated.privacy import secret_generator
 from heartlm.federated.secure_sum import MaskingClient
 from heartlm.federated.study_file import FederatedConfig
@@ -47,8 +38,9 @@ app = ClientApp()
 def who(asked: Message, context: Context) -> Message:
     """Send the patients of this node."""
     told, _ = read(asked.content)
-    patients = patients_of(_study(told, context))
-    return Message(message(patients_told(patients.patients())), reply_to=asked)
+    patients = patients_of(_study(told, context)).patients()
+    every = [{**vars(patient), "class_counts": patient.class_counts.tolist()} for patient in patients]
+    return Message(message({"patients": every}), reply_to=asked)
 
 
 @app.train()
@@ -56,7 +48,8 @@ def who(asked: Message, context: Context) -> Message:
 def train(asked: Message, context: Context) -> Message:
     """Let the clients of this node take their local steps."""
     told, vectors = read(asked.content)
-    study, members, tasks = _study(told, context), members_of(told), tasks_of(told)
+    study, members = _study(told, context), typed(list[Member], told["members"])
+    tasks = {int(number): task for number, task in typed(dict[str, ClientTask], told["tasks"]).items()}
     torch.set_num_threads(study.threads)
     patients = patients_of(study)
     if isinstance(patients, TinyPatients):  # its beats weigh as they do in all nodes together; the server scores
@@ -72,7 +65,7 @@ def train(asked: Message, context: Context) -> Message:
             answers[str(number)] = {"lost": str(error)}
             continue
         keep_in(context, f"client-{number}", client.kept)
-        answers[str(number)] = update_told(update)
+        answers[str(number)] = {name: value for name, value in vars(update).items() if name != "delta"}
         if study.secure_sum:
             # The delta and a new private key stay on the node until all public keys are known.
             masking = MaskingClient(str(number))

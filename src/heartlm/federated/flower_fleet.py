@@ -23,14 +23,7 @@ from torch import Tensor
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import decompressed
 from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing, sample_clients
-from heartlm.federated.flower_messages import (
-    Told,
-    message,
-    patients_of,
-    read,
-    tasks_told,
-    update_of,
-)
+from heartlm.federated.flower_messages import Told, message, read
 from heartlm.federated.partition import Member, PatientCounts, partition
 from heartlm.federated.secure_sum import unmasked_sum
 from heartlm.federated.study_file import FederatedConfig
@@ -63,7 +56,10 @@ class Fleet:
         silent = [node for node in nodes if node not in answers]
         if silent:
             raise HeartlmError(f"node {silent[0]}: no answer to who its patients are; see the log of its SuperNode")
-        patients = {node: {each.name: each for each in patients_of(told)} for node, (told, _) in answers.items()}
+        patients = dict[int, dict[str, PatientCounts]]()
+        for node, (told, _) in answers.items():
+            counted = [{**each, "class_counts": np.array(each["class_counts"], np.int64)} for each in told["patients"]]
+            patients[node] = {each["name"]: PatientCounts(**each) for each in counted}
         every = {name: patient for node in nodes for name, patient in patients[node].items()}
         self.patients: list[PatientCounts] = [every[name] for name in sorted(every)]
         self.members = partition(self.patients, study)
@@ -92,10 +88,10 @@ class Fleet:
 
     def _train(self, global_vector: Tensor, asked: Mapping[int, ClientTask]) -> dict[int, Update | str]:
         counts = np.sum([patient.class_counts for patient in self.patients], axis=0).tolist()
-        contents = dict[int, RecordDict]()
+        contents, members = dict[int, RecordDict](), [vars(member) for member in self.members]
         for node in sorted({self.home[number] for number in asked}):
-            there = {number: task for number, task in asked.items() if self.home[number] == node}
-            told = {"study": self._settings, "class_counts": counts, **tasks_told(there, self.members)}
+            tasks = {str(number): vars(task) for number, task in asked.items() if self.home[number] == node}
+            told = {"study": self._settings, "class_counts": counts, "members": members, "tasks": tasks}
             contents[node] = message(told, {"global": global_vector})
         round_index = next(iter(asked.values())).round_index
         found = dict[int, Update | str]()
@@ -103,13 +99,14 @@ class Fleet:
             for number, answer in told["updates"].items():
                 if "public_key" in answer:
                     self._public_keys[int(number)] = answer.pop("public_key")
-                found[int(number)] = answer["lost"] if "lost" in answer else self._update(answer, deltas.get(number))
+                if "lost" in answer:
+                    found[int(number)] = answer["lost"]
+                    continue
+                delta = deltas.get(number, torch.zeros(0, dtype=torch.float64))  # masked ones stay on their nodes
+                if self._study.compression != "none":
+                    delta = decompressed(delta.numpy().tobytes())
+                found[int(number)] = Update(**answer, delta=delta)
         return found
-
-    def _update(self, told: Told, sent: Tensor | None) -> Update:
-        if sent is None:  # it stays on its node until there are masks
-            return update_of(told, torch.zeros(0, dtype=torch.float64))
-        return update_of(told, sent if self._study.compression == "none" else decompressed(sent.numpy().tobytes()))
 
     def masked_sum(self, round_index: int, weights: Mapping[int, float]) -> Tensor:
         """The sum over clients of weighted delta and samples, int64 `[P + 1]`, none of which is seen here.

@@ -14,28 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Communication since the last `take`.
-
-    Attributes:
-        exposed_s: spent on communication alone.
-        hidden_s: of flights, next to computing.
-        num_bytes: handed over by this rank.
-    """
-
-    exposed_s: float = 0.0
-    hidden_s: float = 0.0
-    num_bytes: int = 0
-
-    @property
-    def hidden_share(self) -> float | None:
-        """Hidden seconds over all; None where there were none."""
-        both = self.exposed_s + self.hidden_s
-        return self.hidden_s / both if both > 0 else None
+from typing import Any
 
 
 class CommunicationMeter:
@@ -83,9 +62,14 @@ class CommunicationMeter:
         """Exposed seconds since the last `take`."""
         return self._exposed_s
 
-    def take(self) -> Cost:
-        """What it was since the last time; a flight that is under way is counted when it has landed."""
-        cost = Cost(self._exposed_s, self._hidden_s, self._num_bytes)
-        self._exposed_s = self._hidden_s = 0.0
-        self._num_bytes = 0
-        return cost
+    def take(self) -> dict[str, Any]:
+        """What it was since the last time; a flight that is under way is counted when it has landed.
+
+        Returns:
+            As a line of metrics has it: `exposed_s`, spent on communication alone; `hidden_s` of flights, while
+            something was computed; `hidden_share` of both, None where there were none; `bytes` sent by this rank.
+        """
+        exposed_s, hidden_s, num_bytes = self._exposed_s, self._hidden_s, self._num_bytes
+        self._exposed_s, self._hidden_s, self._num_bytes = 0.0, 0.0, 0
+        share = hidden_s / (exposed_s + hidden_s) if exposed_s + hidden_s > 0 else None
+        return {"exposed_s": exposed_s, "hidden_s": hidden_s, "hidden_share": share, "bytes": num_bytes}

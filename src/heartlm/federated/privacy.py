@@ -98,16 +98,13 @@ def secret_generator() -> torch.Generator:
     return generator
 
 
-def epsilon_of(noise_multiplier: float, num_rounds: int, delta: float, sampling_rate: float = 1.0) -> float:
+def epsilon_of(noise_multiplier: float, num_rounds: int, delta: float) -> float:
     """What `num_rounds` rounds of the same noise promise.
 
     Args:
         noise_multiplier: sigma of the noise in the sum, over the longest update.
         num_rounds: in which a client may take part.
         delta: chance that the promise does not hold.
-        sampling_rate: chance of a client to take part in a round. Below 1 the promise is to those only who never learn
-            who took part, and only where each client tossed a coin of its own; otherwise leave it at 1 and count the
-            rounds that the client took part in.
 
     Raises:
         HeartlmError: Opacus is not installed.
@@ -119,7 +116,9 @@ def epsilon_of(noise_multiplier: float, num_rounds: int, delta: float, sampling_
     except ModuleNotFoundError as error:
         raise needs("privacy", error.name or "opacus") from None
     accountant = RDPAccountant()
-    accountant.history = [(noise_multiplier, sampling_rate, num_rounds)]
+    accountant.history = [  # the 1.0: no gain is claimed from sampling clients
+        (noise_multiplier, 1.0, num_rounds)
+    ]
     return float(accountant.get_epsilon(delta))
 
 

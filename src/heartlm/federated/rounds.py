@@ -131,11 +131,8 @@ class Rounds:
                 "round_s": round_s,
                 "compute_s": compute_s,
                 "evaluation_s": self._evaluation_s,
-                "exposed_s": cost.exposed_s,
-                "other_s": round_s - compute_s - self._evaluation_s - cost.exposed_s,
-                "hidden_s": cost.hidden_s,
-                "hidden_share": cost.hidden_share,
-                "bytes": cost.num_bytes,
+                "other_s": round_s - compute_s - self._evaluation_s - cost["exposed_s"],
+                **cost,
             }
         )
         self._evaluation_s = 0.0

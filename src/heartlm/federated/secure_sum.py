@@ -68,24 +68,26 @@ class MaskingClient:
             raise HeartlmError(f"{self.name}: its own public key is not among those of the sum: the key was exchanged")
         if len(public_keys) < 2:
             raise HeartlmError(f"{self.name}: alone in a masked sum, which would show its update: two clients expected")
-        masked = numbers.astype(np.uint64)
-        for other, key in public_keys.items():
-            if other != self.name:
-                mask = _mask(self._common_key(other, key, context), len(numbers))
-                masked = masked + mask if self.name < other else masked - mask
-        return masked.astype(np.int64)
-
-    def _common_key(self, other: str, public_key: bytes, context: bytes) -> bytes:
-        """The key of the mask that two clients share; both names and both public keys decide it."""
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        common = self._private_key.exchange(_x25519().X25519PublicKey.from_public_bytes(public_key))
-        both = sorted([(self.name.encode(), self.public_key), (other.encode(), public_key)])
-        words = [b"heartlm masked sum", context, *(word for pair in both for word in pair)]
-        info = b"".join(len(word).to_bytes(4, "big") + word for word in words)
-        key: bytes = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(common)
-        return key
+        masked = numbers.astype(np.uint64)
+        for other, public_key in public_keys.items():
+            if other == self.name:
+                continue
+            # Both names and both public keys decide the key of the mask that two clients share.
+            both = sorted([(self.name.encode(), self.public_key), (other.encode(), public_key)])
+            words = [b"heartlm masked sum", context, *(word for pair in both for word in pair)]
+            info = b"".join(len(word).to_bytes(4, "big") + word for word in words)
+            common = self._private_key.exchange(_x25519().X25519PublicKey.from_public_bytes(public_key))
+            key: bytes = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(common)
+            # A key is used once, so its nonce may be zero.
+            stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * len(numbers)))
+            mask = np.frombuffer(stream, "<u8").astype(np.uint64)
+            masked = masked + mask if self.name < other else masked - mask
+        return masked.astype(np.int64)
 
 
 def unmasked_sum(masked: Mapping[str, Ring], announced: Collection[str]) -> Ring:
@@ -104,14 +106,6 @@ def unmasked_sum(masked: Mapping[str, Ring], announced: Collection[str]) -> Ring
         raise RoundAbandoned(f"masks do not cancel: {why}; the round is abandoned and must be trained again")
     total = sum((each.astype(np.uint64) for each in masked.values()), start=np.uint64(0))
     return np.asarray(total, np.uint64).astype(np.int64)
-
-
-def _mask(key: bytes, size: int) -> NDArray[np.uint64]:
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-
-    stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()  # a key is used once, so its nonce may be zero
-    return np.frombuffer(stream.update(bytes(8 * size)), "<u8").astype(np.uint64)
 
 
 def _x25519() -> Any:

@@ -20,13 +20,16 @@ class OuterSGD:
 
     Args:
         learning_rate: of the server; 1 moves by the whole mean.
-        momentum: share of the earlier movement that is kept; 0 for none.
+        momentum: fraction of the earlier movement that is kept; 0 for none.
         nesterov: look ahead along the momentum.
+
+    Attributes:
+        kept: the velocity between rounds, float64 `[P]`, where there is momentum.
     """
 
     def __init__(self, learning_rate: float = 1.0, momentum: float = 0.0, nesterov: bool = False) -> None:
         self.learning_rate, self.momentum, self.nesterov = learning_rate, momentum, nesterov
-        self._velocity: Tensor | None = None
+        self.kept = dict[str, Tensor]()
 
     def step(self, vector: Tensor, mean: FixedPoint) -> Tensor:
         """The next global weights from `vector`, float32 `[P]`, which stays as it is, and the mean delta, `[P]`."""
@@ -34,18 +37,11 @@ class OuterSGD:
             return mean.added_to(vector)
         movement = delta = mean.double()
         if self.momentum:
-            before = torch.zeros_like(delta) if self._velocity is None else self._velocity
-            self._velocity = self.momentum * before + delta
-            movement = delta + self.momentum * self._velocity if self.nesterov else self._velocity
+            before = self.kept["velocity"] if self.kept else torch.zeros_like(delta)
+            velocity = self.momentum * before + delta
+            movement = delta + self.momentum * velocity if self.nesterov else velocity
+            self.kept["velocity"] = velocity
         return (vector + self.learning_rate * movement).float()
-
-    def state(self) -> dict[str, Tensor]:
-        """The velocity, where there is one."""
-        return {} if self._velocity is None else {"velocity": self._velocity}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state` gave."""
-        self._velocity = state.get("velocity")
 
 
 class Adaptive:
@@ -57,37 +53,29 @@ class Adaptive:
         beta2: what the second moment keeps of itself.
         tau: how adaptive: added to the root of the second moment, which starts at its square.
         yogi: let the second moment change by at most its own size, so that it does not forget all at once.
+
+    Attributes:
+        kept: both moments between rounds, float64 `[P]` each.
     """
 
     def __init__(
         self, learning_rate: float, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3, yogi: bool = False
     ) -> None:
         self.learning_rate, self.beta1, self.beta2, self.tau, self.yogi = learning_rate, beta1, beta2, tau, yogi
-        self._first: Tensor | None = None
-        self._second: Tensor | None = None
+        self.kept = dict[str, Tensor]()
 
     def step(self, vector: Tensor, mean: FixedPoint) -> Tensor:
         """The next global weights from `vector`, float32 `[P]`, which stays as it is, and the mean delta, `[P]`."""
         delta = mean.double()
-        first = torch.zeros_like(delta) if self._first is None else self._first
-        second = torch.full_like(delta, self.tau**2) if self._second is None else self._second
-        square = delta * delta
-        self._first = self.beta1 * first + (1 - self.beta1) * delta
+        kept = self.kept or {"first": torch.zeros_like(delta), "second": torch.full_like(delta, self.tau**2)}
+        before, square = kept["second"], delta * delta
+        first = self.beta1 * kept["first"] + (1 - self.beta1) * delta
         if self.yogi:
-            self._second = second - (1 - self.beta2) * square * torch.sign(second - square)
+            second = before - (1 - self.beta2) * square * torch.sign(before - square)
         else:
-            self._second = self.beta2 * second + (1 - self.beta2) * square
-        return (vector.double() + self.learning_rate * self._first / (self._second.sqrt() + self.tau)).float()
-
-    def state(self) -> dict[str, Tensor]:
-        """Both moments, after the first step."""
-        if self._first is None or self._second is None:
-            return {}
-        return {"first": self._first, "second": self._second}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state` gave."""
-        self._first, self._second = state.get("first"), state.get("second")
+            second = self.beta2 * before + (1 - self.beta2) * square
+        self.kept = {"first": first, "second": second}
+        return (vector.double() + self.learning_rate * first / (second.sqrt() + self.tau)).float()
 
 
 Strategy = OuterSGD | Adaptive

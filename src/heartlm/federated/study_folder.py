@@ -96,7 +96,7 @@ class StudyFolder(ResultFolder):
         """Write what the server keeps, which makes the state complete; earlier ones are removed."""
         tensors = {
             "vector": server.vector,
-            **{f"strategy.{key}": value for key, value in server.strategy.state().items()},
+            **{f"strategy.{key}": value for key, value in server.strategy.kept.items()},
         }
         if server.late is not None:
             tensors["late.num_samples"] = torch.tensor(server.late.num_samples)
@@ -117,9 +117,8 @@ class StudyFolder(ResultFolder):
         """Bring `server` to where it was before round `round_index`."""
         tensors = _load(self.state(round_index) / "server.safetensors")
         server.vector, server.round_index = tensors["vector"], round_index
-        prefix = "strategy."
-        kept = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        server.strategy.load_state(kept)
+        kept = {key[9:]: value for key, value in tensors.items() if key.startswith("strategy.")}
+        server.strategy.kept = kept
         if "late.num_samples" in tensors:
             whole = tensors.get("late.whole")
             delta = None if whole is None else FixedPoint(whole, float(tensors["late.factor"]))

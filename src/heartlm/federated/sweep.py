@@ -13,11 +13,10 @@ behind computing, bytes, the repeat, and the accuracy of the study's final model
 
 from __future__ import annotations
 
-import csv
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
 from heartlm.files import atomic_file, read_json, write_json
 from heartlm.runs.run_folder import ResultFolder
 from heartlm.scaling.study import started_with
+from heartlm.scaling.table import write_csv
 
 Row = dict[str, Any]
 
@@ -83,7 +83,7 @@ def run_sweep(sweep: SweepConfig, launch: Launch, say: Callable[[str], object] |
             outcome.num_run += 1
             say(f"{number + 1}/{len(cells)}  {cell.name}")
         rows += rows_of(cell, study)
-        write_rows(rows, folder / "table.csv")
+        write_csv(rows, folder / "table.csv")
     write_json(folder / "skipped.json", [*outcome.skipped, *outcome.failed])
     return outcome
 
@@ -116,35 +116,23 @@ def rows_of(cell: SweepCell, folder: Path) -> list[Row]:
         own = clients[line["round"], line["rank"]]
         steps, train_s = (sum(client[name] for client in own) for name in ("num_steps", "train_s"))
         busy_s = train_s + line["exposed_s"]
-        rows.append(
-            {
-                "config": cell.config,
-                "world_size": cell.world_size,
-                "rank": line["rank"],
-                "round_idx": line["round"],
-                "batch_size": cell.batch_size,
-                "local_steps": cell.local_steps,
-                "local_train_ms": 1000 * train_s,
-                "comm_ms": 1000 * line["exposed_s"],
-                "samples_per_s": steps * cell.batch_size / busy_s if busy_s else None,
-                "avg_loss": sum(client["loss"] * client["num_steps"] for client in own) / steps if steps else None,
-                "repeat": cell.repeat,
-                "hidden_comm_ms": 1000 * line["hidden_s"],
-                "comm_bytes": line["bytes"],
-                "num_clients": len(own),
-                "round_ms": 1000 * line["round_s"],
-                "accuracy": accuracy,
-            }
-        )
+        row = {
+            "config": cell.config,
+            "world_size": cell.world_size,
+            "rank": line["rank"],
+            "round_idx": line["round"],
+            "batch_size": cell.batch_size,
+            "local_steps": cell.local_steps,
+            "local_train_ms": 1000 * train_s,
+            "comm_ms": 1000 * line["exposed_s"],
+            "samples_per_s": steps * cell.batch_size / busy_s if busy_s else None,
+            "avg_loss": sum(client["loss"] * client["num_steps"] for client in own) / steps if steps else None,
+            "repeat": cell.repeat,
+            "hidden_comm_ms": 1000 * line["hidden_s"],
+            "comm_bytes": line["bytes"],
+            "num_clients": len(own),
+            "round_ms": 1000 * line["round_s"],
+            "accuracy": accuracy,
+        }
+        rows.append({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
     return rows
-
-
-def write_rows(rows: Sequence[Row], path: Path) -> None:
-    """Write lines as CSV; unknown values are empty."""
-    with atomic_file(path) as stream:
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow(
-                {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
-            )

@@ -19,7 +19,7 @@ from heartlm.scaling.cell import PARTS, load_measurements
 from heartlm.scaling.equations import Interval, karp_flatt
 from heartlm.scaling.fits import Fit, fit_amdahl, fit_usl
 from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
-from heartlm.scaling.table import Beside, CellRow, Table, flat, flat_beside, groups, table_of, write_csv, write_parquet
+from heartlm.scaling.table import Beside, CellRow, Table, flat, groups, table_of, write_csv, write_parquet
 
 FIGURE_NAMES = {
     3: "figure-3-time-cpus",
@@ -49,7 +49,7 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
     lines = [flat(row) for row in table.rows]
     files = [page, write_csv(lines, folder / "table.csv"), write_parquet(lines, folder / "table.parquet")]
     if table.beside:
-        files.append(write_csv([flat_beside(each) for each in table.beside], folder / "side-by-side.csv"))
+        files.append(write_csv([flat(each) for each in table.beside], folder / "side-by-side.csv"))
     panels = panels_of(table)
     figures = {
         name: [(panel.title, chart) for panel in panels for chart in panel.figures.get(number, ())]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from heartlm.scaling.cell import StudyCell
@@ -72,42 +72,41 @@ def grid_of(config: ScalingStudyConfig, place: Resources) -> Grid:
             group |= dict.fromkeys((cell.base, cell))
             if config.ceiling and config.slurm is None and cell.ranks > 1 and cell.nodes == 1:
                 group[cell.ceiling] = None
-            group |= dict.fromkeys(_copies(cell, config, place, skipped))
+            for number in config.copies if cell.ranks == 1 and config.slurm is None else []:
+                copies = replace(cell, copies=number)
+                if copies.num_cores > place.num_cores:
+                    reason = f"{number} trainings of {cell.cpus_per_task} CPUs on a node of {place.num_cores}"
+                    skipped.append((copies, reason))
+                elif number > 1:
+                    group[copies] = None
             if config.prediction:
                 part = replace(cell.base, global_batch=cell.global_batch // cell.ranks)
                 group |= dict.fromkeys((part, replace(part, copies=cell.ranks if cell.nodes == 1 else 1)))
         if group:
             groups.append(list(group))
     cells = [cell for group in groups for cell in group]
-    return Grid(groups, _references(cells), skipped)
+    alone = {cell.work for cell in cells if cell.ranks == cell.copies == 1}
+    references = {
+        replace(cell.base, global_batch=cell.global_batch, accumulation=cell.ranks * cell.accumulation): None
+        for cell in cells
+        if cell.work not in alone
+    }
+    return Grid(groups, list(references), skipped)
 
 
-def _layouts(config: ScalingStudyConfig, one: StudyCell) -> Iterator[StudyCell]:
+def _layouts(config: ScalingStudyConfig, one: StudyCell) -> Iterable[StudyCell]:
     """Cells of a group, each once; buckets mean nothing to one rank."""
     together = math.lcm(*config.ranks) * config.accumulation if one.scaling == "strong" else config.accumulation
     windows = max(1, round(config.batch_tokens / one.window / together)) * together
-    seen = set()
+    cells: dict[StudyCell, None] = {}
     for cpus, nodes, ranks, cap in itertools.product(
         config.cpus_per_task, config.nodes, config.ranks, config.buckets_mb
     ):
         batch = windows if one.scaling == "strong" else windows * ranks
         cap = cap if ranks > 1 else StudyCell.bucket_cap_mb
         cell = replace(one, cpus_per_task=cpus, nodes=nodes, ranks=ranks, bucket_cap_mb=cap, global_batch=batch)
-        if cell not in seen:
-            seen.add(cell)
-            yield cell
-
-
-def _copies(
-    cell: StudyCell, config: ScalingStudyConfig, place: Resources, skipped: list[tuple[StudyCell, str]]
-) -> Iterator[StudyCell]:
-    """Copies of a cell of one rank that were asked for and fit; the others are noted."""
-    for number in config.copies if cell.ranks == 1 and config.slurm is None else []:
-        copies = replace(cell, copies=number)
-        if copies.num_cores > place.num_cores:
-            skipped.append((copies, f"{number} trainings of {cell.cpus_per_task} CPUs on a node of {place.num_cores}"))
-        elif number > 1:
-            yield copies
+        cells[cell] = None
+    return cells
 
 
 def _unfit(cell: StudyCell, place: Resources) -> str | None:
@@ -122,14 +121,3 @@ def _unfit(cell: StudyCell, place: Resources) -> str | None:
     if place.num_devices is not None and per_node > place.num_devices:
         return f"{per_node} ranks on a node of {place.num_devices} GPUs"
     return None
-
-
-def _references(cells: list[StudyCell]) -> list[StudyCell]:
-    alone = {cell.work for cell in cells if cell.ranks == cell.copies == 1}
-    missing: dict[StudyCell, None] = {}
-    for cell in cells:
-        if cell.work not in alone:
-            missing[replace(cell.base, global_batch=cell.global_batch, accumulation=cell.ranks * cell.accumulation)] = (
-                None
-            )
-    return list(missing)

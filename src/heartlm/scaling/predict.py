@@ -250,16 +250,6 @@ class Checked:
         """Share of the measured time by which it lies outside the interval; 0 inside."""
         return max(0.0, self.step_s - self.predicted.high_s, self.predicted.low_s - self.step_s) / self.step_s
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        measured = {"step_s": self.step_s, "repeats_s": self.repeats_s, "part_s": self.part_s}
-        return {
-            "predicted": self.predicted.to_json(),
-            "measured": measured,
-            "error": self.error,
-            "outside": self.outside,
-        }
-
 
 @dataclass(frozen=True)
 class Validation:
@@ -285,12 +275,18 @@ class Validation:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        return {
-            "median_error": self.median_error,
-            "num_outside": len(self.outside),
-            "cells": [each.to_json() for each in self.cells],
-            "not_checked": [each.name for each in self.not_checked],
-        }
+        cells = [
+            {
+                "predicted": each.predicted.to_json(),
+                "measured": {"step_s": each.step_s, "repeats_s": each.repeats_s, "part_s": each.part_s},
+                "error": each.error,
+                "outside": each.outside,
+            }
+            for each in self.cells
+        ]
+        not_checked = [each.name for each in self.not_checked]
+        summary = {"median_error": self.median_error, "num_outside": len(self.outside)}
+        return {**summary, "cells": cells, "not_checked": not_checked}
 
 
 def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Validation:

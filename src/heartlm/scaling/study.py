@@ -17,7 +17,7 @@ from typing import Any, Literal
 from heartlm.errors import HeartlmError, require
 from heartlm.files import read_json, write_json
 from heartlm.instrumentation.meters import Meters
-from heartlm.scaling.cell import SCHEMA_VERSION, StudyCell
+from heartlm.scaling.cell import SCHEMA_VERSION
 
 
 @dataclass
@@ -126,10 +126,6 @@ class ScalingStudyConfig:
         if self.out is None:
             raise HeartlmError("out: nothing found, a folder for the study expected: give --out FOLDER")
         return Path(self.out)
-
-    def tolerance_of(self, cell: StudyCell) -> float:
-        """How far the losses of a cell may be from those of one rank, relatively."""
-        return self.tolerance or (1e-4 if cell.precision == "fp32" else 2e-2)
 
 
 DECIDES = ("accumulation", "batch_tokens", "compile", "depth", "device", "seed", "steps", "task", "warm_up", "width")

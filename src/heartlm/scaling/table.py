@@ -31,18 +31,24 @@ from heartlm.scaling.equations import (
     overhead_interval,
     speedup,
 )
-from heartlm.scaling.probe import moved
+from heartlm.scaling.probe import moved, probes_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CellRow:
-    """What the repeats of a cell say together.
+    """What the repeats of a cell say together; columns of the table in this order.
 
     Attributes:
         cell: what was trained.
         repeats: how many measurements count.
         num_moved: during how many of them the machine changed its speed.
         time_s: training time, T, the geometric mean of the repeats.
+        speedup: over the base; None where the base was not measured.
+        efficiency: of the ranks.
+        overhead_s: beyond the ideal time.
+        ceiling: what independent trainings of the base, side by side on as many cores, reach together over one alone.
+        efficiency_of_ceiling: speedup over that.
+        karp_flatt: serial fraction.
         step_median_s: of all steps.
         step_p95_s: of all steps.
         tokens_per_s: mean over repeats.
@@ -50,18 +56,18 @@ class CellRow:
         detail_s: seconds a step of what lies in parts, or next to them: forward, backward, hidden communication.
         peak_memory_bytes: of a rank.
         energy_j_per_mtoken: None without a counter.
-        speedup: over the base; None where the base was not measured.
-        efficiency: of the ranks.
-        overhead_s: beyond the ideal time.
-        karp_flatt: serial fraction.
-        ceiling: what independent trainings of the base, side by side on as many cores, reach together over one alone.
-        efficiency_of_ceiling: speedup over that.
     """
 
     cell: StudyCell
     repeats: int
     num_moved: int
     time_s: Interval
+    speedup: Interval | None = None
+    efficiency: Interval | None = None
+    overhead_s: Interval | None = None
+    ceiling: Interval | None = None
+    efficiency_of_ceiling: Interval | None = None
+    karp_flatt: float | None = None
     step_median_s: float
     step_p95_s: float
     tokens_per_s: float
@@ -69,12 +75,6 @@ class CellRow:
     detail_s: dict[str, float | None]
     peak_memory_bytes: int
     energy_j_per_mtoken: float | None = None
-    speedup: Interval | None = None
-    efficiency: Interval | None = None
-    overhead_s: Interval | None = None
-    karp_flatt: float | None = None
-    ceiling: Interval | None = None
-    efficiency_of_ceiling: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Beside:
         cell: what was trained, `copies` times.
         repeats: how many measurements count.
         together: how many times the work of one alone they do in the same time.
-        share: of its lone speed that each of them keeps.
+        share: the fraction of its lone speed that each of them keeps.
         tokens_per_s: of all together, mean over repeats.
         energy_j_per_mtoken: None without a counter.
     """
@@ -158,7 +158,7 @@ def _row(cell: StudyCell, passed: dict[StudyCell, Repeats]) -> CellRow:
     return CellRow(
         cell=cell,
         repeats=len(every),
-        num_moved=sum(_has_moved(each) for each in every),
+        num_moved=sum(len(probes) == 2 and moved(*probes) for probes in map(probes_of, every)),
         time_s=geometric_interval([each.training_s for each in every]),
         step_median_s=statistics.median(steps_s),
         step_p95_s=float(np.quantile(steps_s, 0.95)),
@@ -211,23 +211,15 @@ def _against(cell: StudyCell, repeats: Repeats, passed: dict[StudyCell, Repeats]
     }
     at_once = sorted(bases.keys() & copies.keys())
     if cell.ranks > 1 and at_once:
-        found["ceiling"] = geometric_interval([_together(cell, bases[each], copies[each]) for each in at_once])
+        # How many times the work of one alone its copies do together in the same time.
+        together = [cell.ranks * bases[each].training_s / copies[each].training_s for each in at_once]
+        found["ceiling"] = geometric_interval(together)
         both = sorted(copies.keys() & repeats.keys())
         side_s = [(copies[each].training_s, repeats[each].training_s) for each in both]
         found["efficiency_of_ceiling"] = geometric_interval(
             [ideal_s(side, cell.ranks, cell.scaling) / test for side, test in side_s]
         )
     return found
-
-
-def _together(cell: StudyCell, base: Measurement, copies: Measurement) -> float:
-    """How many times the work of one alone its copies do together in the same time."""
-    return cell.ranks * base.training_s / copies.training_s
-
-
-def _has_moved(measurement: Measurement) -> bool:
-    before, after = (measurement.environment.get(name) for name in ("probe_before", "probe_after"))
-    return before is not None and after is not None and moved(before, after)
 
 
 def groups(rows: Iterable[CellRow], key: Callable[[StudyCell], Any]) -> dict[Any, list[CellRow]]:
@@ -238,29 +230,22 @@ def groups(rows: Iterable[CellRow], key: Callable[[StudyCell], Any]) -> dict[Any
     return found
 
 
-def flat(row: CellRow) -> dict[str, Any]:
-    """A row as plain columns; intervals are three of them."""
-    columns: dict[str, Any] = {**asdict(row.cell), "repeats": row.repeats, "num_moved": row.num_moved}
-    for name in ("time_s", "speedup", "efficiency", "overhead_s", "ceiling", "efficiency_of_ceiling"):
-        columns |= _three(name, getattr(row, name))
-    for name in ("karp_flatt", "step_median_s", "step_p95_s", "tokens_per_s"):
-        columns[name] = getattr(row, name)
-    columns |= {f"{name}_s": value for name, value in row.part_s.items()}
-    columns |= {f"{name}_s": value for name, value in row.detail_s.items()}
-    return columns | {"peak_memory_bytes": row.peak_memory_bytes, "energy_j_per_mtoken": row.energy_j_per_mtoken}
+def flat(row: CellRow | Beside) -> dict[str, Any]:
+    """A row as plain columns; intervals are three of them, and every part of a step is one."""
+    columns = asdict(row.cell)
+    for name, value in vars(row).items():
+        if isinstance(value, Interval) or name in _INTERVALS:
+            low, high = (None, None) if value is None else (value.low, value.high)
+            columns |= {name: value and value.value, f"{name}_low": low, f"{name}_high": high}
+        elif isinstance(value, dict):
+            columns |= {f"{part}_s": seconds for part, seconds in value.items()}
+        elif name != "cell":
+            columns[name] = value
+    return columns
 
 
-def flat_beside(beside: Beside) -> dict[str, Any]:
-    """Trainings side by side as plain columns."""
-    columns = {**asdict(beside.cell), "repeats": beside.repeats}
-    columns |= _three("together", beside.together) | _three("share", beside.share)
-    return columns | {"tokens_per_s": beside.tokens_per_s, "energy_j_per_mtoken": beside.energy_j_per_mtoken}
-
-
-def _three(name: str, interval: Interval | None) -> dict[str, float | None]:
-    if interval is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+_INTERVALS = ("speedup", "efficiency", "overhead_s", "ceiling", "efficiency_of_ceiling")
+"""Fields that may be None and still are three columns."""
 
 
 def write_csv(lines: Sequence[Mapping[str, Any]], path: Path) -> Path:

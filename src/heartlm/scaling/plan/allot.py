@@ -129,14 +129,11 @@ def _two_phase(jobs: Sequence[PlannedJob]) -> Iterator[dict[str, int]]:
     limits = sorted({time for job in jobs for time in job.times.values()})
     step = max(1, -(-len(limits) // MOST_LIMITS))
     for limit in {*limits[::step], limits[-1]}:
-        yield {job.name: _width(job, limit) for job in jobs}
-
-
-def _width(job: PlannedJob, limit: float) -> int:
-    soon = [gpus for gpus, time in job.times.items() if time <= limit]
-    if not soon:
-        return min(job.times, key=lambda gpus: job.times[gpus])
-    return min(soon, key=lambda gpus: (gpus * job.times[gpus], gpus))
+        widths = {}
+        for job in jobs:
+            soon = {gpus: (gpus * time, gpus) for gpus, time in job.times.items() if time <= limit}
+            widths[job.name] = min(soon, key=soon.__getitem__) if soon else min(job.times, key=job.times.__getitem__)
+        yield widths
 
 
 def _tried(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster: Cluster) -> list[Schedule]:
