@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heartlm.corpus.corpus import Corpus, open_corpus
+from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.windows import Windows, WindowSampler
 from heartlm.distributed.communicators import local_rank
 from heartlm.distributed.device import device_and_precision
@@ -27,28 +27,67 @@ from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
-from heartlm.federated.language_task import task_of, training_config
 from heartlm.federated.partition import Member, PatientCounts
 from heartlm.federated.scores import Scores, summary
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.kernels.draws import Stream, draws
-from heartlm.models.heart import HeartModel
 from heartlm.models.store import save_model
 from heartlm.training.batches import (
     BEAT_TASK_CLASSES,
-    CausalBatches,
-    LabelBatches,
     MakeBatch,
-    MaskedBatches,
     beat_labels,
 )
 from heartlm.training.config import FinetuneConfig, PretrainConfig
-from heartlm.training.finetune import labelled_rows
+from heartlm.training.finetune import finetuning, labelled_rows
 from heartlm.training.layout import BatchLayout
 from heartlm.training.learner import Learner
-from heartlm.training.pretrain import training_windows, validation_windows
+from heartlm.training.pretrain import pretraining, training_windows, validation_windows
+from heartlm.typed import typed
 
 CLIENT_STREAM = 16
+
+
+OF_STUDY = (
+    *("corpus", "run", "out", "resume", "batch_size", "accumulation", "steps", "learning_rate", "final_learning_rate"),
+    *("warmup_steps", "weight_decay", "seed", "device", "precision", "threads", "class_balance", "weights", "order"),
+)
+"""Settings of training that a study says itself, or that mean nothing to its clients."""
+
+
+def training_config(study: FederatedConfig) -> PretrainConfig | FinetuneConfig:
+    """The settings of training that a study gives its clients.
+
+    Raises:
+        HeartlmError: one of `training` is unknown, impossible, or not for clients to say.
+    """
+    for name in study.training:
+        if name in OF_STUDY:
+            raise HeartlmError(f"training: {name} found, which is not for training to say: see heartlm federate --help")
+    shared: dict[str, Any] = {
+        "batch_size": study.batch_size,
+        "steps": study.rounds * study.local_steps,
+        "learning_rate": study.learning_rate,
+        "weight_decay": study.weight_decay,
+        "warmup_steps": 0,
+        "seed": study.seed,
+        "device": study.device,
+        "precision": study.precision,
+        "threads": study.threads,
+        "corpus": study.corpus,
+    }
+    config: PretrainConfig | FinetuneConfig
+    try:
+        if study.model == "finetune":
+            shared |= {"run": study.foundation, "class_balance": study.class_balance}
+            config = typed(FinetuneConfig, {"waveform_dropout": 0.0} | study.training | shared)
+        else:
+            config = typed(PretrainConfig, study.training | shared)
+        config.check()
+    except HeartlmError as error:
+        raise HeartlmError(f"training: {error}") from error
+    if isinstance(config, FinetuneConfig) and (config.task, config.head) != ("beats", "token"):
+        raise HeartlmError(f"training: task {config.task}, head {config.head} found, beats and token expected")
+    return config
 
 
 class CorpusPatients:
@@ -67,7 +106,10 @@ class CorpusPatients:
     def __init__(self, study: FederatedConfig) -> None:
         assert study.corpus is not None, "the study was checked"
         self.study, self.corpus, self.config = study, open_corpus(study.corpus), training_config(study)
-        self.task = task_of(self.config, self.corpus)
+        if isinstance(self.config, FinetuneConfig):  # its labels of the validation split are no client's
+            self.task = finetuning(self.config, self.corpus, validates=False)
+        else:
+            self.task = pretraining(self.config, self.corpus)
         kinds = {"validation", "test"} if study.model == "pretrain" else {"validation"}
         records, unused = self.corpus.records, kinds - {self.scored_split}
         self.left_out = [
@@ -136,11 +178,11 @@ class LanguageLearning:
         for client, own in rows.items():
             seed = client_seed(config.seed, client)
             of_client = replace(config, seed=seed)
-            batches = _batches(of_client, self._corpus, model, self._task.labels)
-            self._windows[client] = training_windows(self._corpus, own, of_client), batches
+            self._windows[client] = training_windows(self._corpus, own, of_client), self._task.make_batch(seed)
         scored = self._corpus.records.select(patients.scored_split)
-        if self._task.labels is not None:
-            scored = labelled_rows(self._corpus, self._task.labels, patients.scored_split)
+        self._labels_beats = isinstance(config, FinetuneConfig)
+        if self._labels_beats:
+            scored = labelled_rows(self._corpus, beat_labels(self._corpus.beat_class), patients.scored_split)
         if len(scored) == 0:
             raise HeartlmError(f"{self._corpus.folder}: no patient of the {patients.scored_split} split to score")
         self._rows = scored[part::of]
@@ -161,12 +203,12 @@ class LanguageLearning:
     def evaluate(self, part: int, of: int, between: Between) -> Any:
         """Sums of losses over this rank's rows, or the classes of their beats, found and annotated."""
         self.flat.module.eval()
-        return self._losses(between) if self._task.labels is None else self._classes(between)
+        return self._classes(between) if self._labels_beats else self._losses(between)
 
     def _losses(self, between: Between) -> dict[str, float]:
         totals = {"counted": 0.0, "loss": 0.0}
         windows = validation_windows(self._corpus, self._rows, self._patients.config.window)
-        make_batch = _batches(self._patients.config, self._corpus, self._task.model, None)
+        make_batch = self._task.make_batch(self._patients.config.seed)
         size = self._patients.study.batch_size
         for begin in range(0, 0 if windows is None else len(windows), size):
             assert isinstance(windows, Windows)
@@ -189,7 +231,7 @@ class LanguageLearning:
 
     def scores(self, parts: list[Any], final: bool) -> Scores:
         """The mean loss, or beat scores, over the parts of all ranks."""
-        if self._task.labels is None:
+        if not self._labels_beats:
             return {"loss": sum(part["loss"] for part in parts) / max(1.0, sum(part["counted"] for part in parts))}
         every = sorted((each for part in parts for each in part), key=lambda each: each[0])
         record = np.repeat([name for name, *_ in every], [len(labels) for *_, labels in every])
@@ -209,15 +251,3 @@ class LanguageLearning:
 def client_seed(seed: int, client: int) -> int:
     """A seed of its own for every client, so that no two draw the same places and masks."""
     return int(draws(Stream(seed, client, CLIENT_STREAM), 0, 1)[0] >> np.uint64(1))
-
-
-def _batches(
-    config: PretrainConfig | FinetuneConfig, corpus: Corpus, model: HeartModel, labels: NDArray[np.int64] | None
-) -> MakeBatch:
-    masks = model.mask_codes().numpy()
-    if isinstance(config, FinetuneConfig):
-        assert labels is not None
-        return LabelBatches(corpus, labels, masks, False, config.facet_dropout, config.seed)
-    if config.objective == "causal":
-        return CausalBatches(corpus)
-    return MaskedBatches(corpus, masks, config.mask_share, config.mask_span, config.seed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,17 +16,16 @@ from heartlm.distributed.parallel import joined, together
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.models.config import ModelConfig
-from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model, load_foundation
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.millivolts import MillivoltTokenizer
 from heartlm.tokenizers.rhythm import RHYTHM_FACETS
 from heartlm.training import waveform
-from heartlm.training.batches import BEAT_TASK_CLASSES, IGNORE, LabelBatches, beat_labels, rhythm_labels
+from heartlm.training.batches import BEAT_TASK_CLASSES, IGNORE, LabelBatches, MakeBatch, beat_labels, rhythm_labels
 from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_THRESHOLD, WAVEFORM_WINDOW, FinetuneConfig
-from heartlm.training.job import Job
+from heartlm.training.job import Job, Task
 from heartlm.training.objectives import LabelLoss, label_weights
-from heartlm.training.pretrain import begin, finished, training_windows, validation_windows
+from heartlm.training.pretrain import finished, job_of
 
 
 def finetune(config: FinetuneConfig) -> Path:
@@ -44,8 +42,37 @@ def finetune(config: FinetuneConfig) -> Path:
 def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
     corpus = open_corpus(config.checked_corpus())
     if config.task == "waveform":
-        return _waveform_job(config, corpus, ranks)
-    parent, classes = RunFolder(config.foundation), class_names(config)
+        if ranks.world_size * config.accumulation > 1:
+            raise HeartlmError(
+                f"task: waveform found with {ranks.world_size} ranks and accumulation {config.accumulation}, 1 of each "
+                "expected: its small network normalises over whole batches"
+            )
+        task, name = _waveform_task(config, corpus), f"waveform-s{config.seed}"
+    else:
+        task = finetuning(config, corpus)
+        start = "scratch" if config.from_scratch else config.foundation.name
+        name = f"{config.task}-{start}-w{config.window}-s{config.seed}"
+    about = {
+        "kind": "finetune",
+        "task": config.task,
+        "parent": None if config.run is None else str(config.run.resolve()),
+        "from_scratch": config.from_scratch or config.run is None,
+    }
+    return job_of(task, config, corpus, ranks, name, about)
+
+
+def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> Task:
+    """A pretrained model that learns labels of `corpus`; settings that follow from its size are filled in.
+
+    Args:
+        config: settings.
+        corpus: with labels.
+        validates: hold out the validation split, whose labels then count for the weights of the classes, too.
+
+    Raises:
+        HeartlmError: there is no such model, it reads another tokenizer, or nothing has a label.
+    """
+    parent, classes, pooled = RunFolder(config.foundation), class_names(config), config.head == "window"
     if parent.about.get("task") == "waveform":
         raise HeartlmError(
             f"run: {config.run} is of the task waveform, a pretrained run or one that reads beats expected"
@@ -54,49 +81,48 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
     model, foundation = load_foundation(
         parent.model("best"),
         classes=classes,
-        pooled=config.head == "window",
+        pooled=pooled,
         dropout=config.dropout,
         keep_weights=not config.from_scratch,
-        seconds=interval_levels(corpus) if config.head == "window" else None,
+        seconds=interval_levels(corpus) if pooled else None,
     )
     check_tokenizer(corpus, foundation, config.foundation)
     assert foundation.config.width
     config.follow(foundation.config.depth, foundation.config.width)
-    config.check_split(ranks.world_size)
     labels = labels_of(corpus, config.task, config.rhythm, config.flutter)
     rows = rows_of_patients(corpus, labelled_rows(corpus, labels, "train"), config.patient_ids)
     if len(rows) == 0:
         raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")
-    windows = training_windows(corpus, rows, config)
-    run = RunFolder(config.resume or config.out or Path("runs") / _name(config, parent))
-    begin(run, config, _about(config, foundation, model), corpus, ranks)
-    held_out = labelled_rows(corpus, labels, "validation")
-    labels, loss = weighted_labels(corpus, labels, [*rows, *held_out], len(classes), config)
-    mask_codes, pooled = model.mask_codes().numpy(), config.head == "window"
-    return Job(
-        config=config,
-        run=run,
-        model=model,
-        info=_info(config, foundation, classes),
-        sampler=windows,
-        make_batch=LabelBatches(
+    held_out = labelled_rows(corpus, labels, "validation") if validates else rows[:0]
+    weighted, loss = weighted_labels(corpus, labels, [*rows, *held_out], len(classes), config)
+    info = replace(
+        foundation,
+        window=config.window,
+        shortest=config.shortest_window or 0,
+        threshold=config.threshold or ModelInfo.threshold,
+        task=config.task,
+        classes=classes,
+        pooled=pooled,
+        positive=(config.rhythm, config.flutter) if config.task == "rhythm" else (),
+    )
+
+    def make_batch(seed: int) -> MakeBatch:
+        return LabelBatches(
             corpus,
-            labels,
-            mask_codes,
+            weighted,
+            model.mask_codes().numpy(),
             pooled,
             config.facet_dropout,
-            config.seed,
+            seed,
             config.shortest_window,
             num_kept=int(model.statistics is not None),
             waveform_dropout=config.waveform_dropout,
-        ),
-        loss=loss,
-        validation=validation_windows(corpus, held_out, config.window),
-        ranks=ranks,
-    )
+        )
+
+    return Task(model, info, loss, rows, make_batch, held_out)
 
 
-def _waveform_job(config: FinetuneConfig, corpus: Corpus, ranks: Ranks) -> Job:
+def _waveform_task(config: FinetuneConfig, corpus: Corpus) -> Task:
     kind = corpus.manifest["tokenizer"]["kind"]
     if kind != MillivoltTokenizer.kind:
         raise HeartlmError(
@@ -109,14 +135,6 @@ def _waveform_job(config: FinetuneConfig, corpus: Corpus, ranks: Ranks) -> Job:
     shape = ModelConfig((len(geometry[0]),), 4, 48, dropout=config.dropout, network="waveform").resolve()
     assert shape.width
     config.follow(shape.depth, shape.width)
-    if ranks.world_size * config.accumulation > 1:
-        raise HeartlmError(
-            f"task: waveform found with {ranks.world_size} ranks and accumulation {config.accumulation}, 1 of each "
-            "expected: its small network normalises over whole batches"
-        )
-    model = build_model(shape, geometry, len(waveform.CLASSES), pooled=True)
-    classes, rows = waveform.corpus_classes(corpus), corpus.records.select("train")
-    windows = waveform.balanced_windows(corpus, rows, classes, config.batch_size or WAVEFORM_BATCH, config.seed)
     info = ModelInfo(
         shape,
         corpus.tokenizer_hash,
@@ -128,44 +146,16 @@ def _waveform_job(config: FinetuneConfig, corpus: Corpus, ranks: Ranks) -> Job:
         pooled=True,
         threshold=config.threshold or WAVEFORM_THRESHOLD,
     )
-    run = RunFolder(config.resume or config.out or Path("runs") / f"waveform-s{config.seed}")
-    begin(run, config, _about(config, info, model), corpus, ranks)
-    return Job(
-        config=config,
-        run=run,
-        model=model,
-        info=info,
-        sampler=windows,
-        make_batch=waveform.WaveformBatches(corpus, classes, rows, config.seed),
-        loss=waveform.WaveformLoss(),
-        validation=None,  # few patients have VF, so the loss on those of the validation split would choose by chance
-        ranks=ranks,
+    classes, rows = waveform.corpus_classes(corpus), corpus.records.select("train")
+    return Task(
+        build_model(shape, geometry, len(waveform.CLASSES), pooled=True),
+        info,
+        waveform.WaveformLoss(),
+        rows,
+        lambda seed: waveform.WaveformBatches(corpus, classes, rows, seed),
+        held_out=rows[:0],  # few patients have VF, so the loss on those of the validation split would choose by chance
+        sampler=waveform.balanced_windows(corpus, rows, classes, config.batch_size, config.seed),
     )
-
-
-def _info(config: FinetuneConfig, foundation: ModelInfo, classes: tuple[str, ...]) -> ModelInfo:
-    return replace(
-        foundation,
-        window=config.window,
-        shortest=config.shortest_window or 0,
-        threshold=config.threshold or ModelInfo.threshold,
-        task=config.task,
-        classes=classes,
-        pooled=config.head == "window",
-        positive=(config.rhythm, config.flutter) if config.task == "rhythm" else (),
-    )
-
-
-def _about(config: FinetuneConfig, foundation: ModelInfo, model: HeartModel) -> dict[str, Any]:
-    return {
-        "kind": "finetune",
-        "objective": foundation.objective,
-        "task": config.task,
-        "parent": None if config.run is None else str(config.run.resolve()),
-        "from_scratch": config.from_scratch or config.run is None,
-        "num_parameters": model.num_parameters,
-        "steps": config.steps,
-    }
 
 
 def interval_levels(corpus: Corpus) -> Tensor | None:
@@ -240,8 +230,3 @@ def rows_of_patients(corpus: Corpus, rows: NDArray[np.int64], patients: tuple[st
             f"{', '.join(np.unique(of_row)[:3].tolist())} and so on"
         )
     return rows[np.isin(of_row, patients)]
-
-
-def _name(config: FinetuneConfig, parent: RunFolder) -> str:
-    start = "scratch" if config.from_scratch else parent.path.name
-    return f"{config.task}-{start}-w{config.window}-s{config.seed}"

@@ -1,8 +1,12 @@
-"""What a loop trains with."""
+"""What a model learns from a corpus, and what a loop trains with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from heartlm.corpus.windows import Windows, WindowSampler
 from heartlm.distributed.ranks import Ranks
@@ -13,6 +17,29 @@ from heartlm.training.batches import MakeBatch
 from heartlm.training.config import TrainingConfig
 from heartlm.training.layout import BatchLayout
 from heartlm.training.objectives import LossSum
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a model learns from a corpus, in one training or over clients.
+
+    Attributes:
+        model: with its first weights, drawn by the seed of the settings.
+        info: how the saved model describes itself.
+        loss: batches to sums of losses.
+        rows: of the corpus, to learn from.
+        make_batch: from a seed, windows to batches.
+        held_out: rows to validate with; may be empty.
+        sampler: windows of every step, where they are not drawn as the settings say.
+    """
+
+    model: HeartModel
+    info: ModelInfo
+    loss: LossSum
+    rows: NDArray[np.int64]
+    make_batch: Callable[[int], MakeBatch]
+    held_out: NDArray[np.int64]
+    sampler: WindowSampler | None = None
 
 
 @dataclass(frozen=True)

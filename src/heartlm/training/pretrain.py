@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,11 @@ from heartlm.corpus.windows import Windows, WindowSampler, covering_windows, sam
 from heartlm.distributed.parallel import joined, together
 from heartlm.distributed.ranks import Ranks
 from heartlm.models.config import ModelConfig
-from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model
 from heartlm.runs.run_folder import RunFolder
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
 from heartlm.training.config import PretrainConfig, TrainingConfig
-from heartlm.training.job import Job
+from heartlm.training.job import Job, Task
 from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss
 
@@ -49,57 +49,76 @@ def finished(job: Job) -> Path:
 
 def _job(config: PretrainConfig, ranks: Ranks) -> Job:
     corpus = open_corpus(config.checked_corpus())
-    facets = corpus.manifest["tokenizer"]["facets"]
-    shape = ModelConfig(
-        tuple(facet["size"] for facet in facets),
-        config.depth,
-        config.width,
-        config.heads,
-        causal=config.objective == "causal",
-        dropout=config.dropout,
-    ).resolve()
+    task = pretraining(config, corpus)
+    kind, depth = task.info.tokenizer_kind, task.model.config.depth
+    name = f"{config.objective}-{kind}-d{depth}-w{config.window}-s{config.seed}"
+    return job_of(task, config, corpus, ranks, name, {"kind": "pretrain", "task": None, "from_scratch": False})
+
+
+def pretraining(config: PretrainConfig, corpus: Corpus) -> Task:
+    """A model that learns to predict codes of `corpus`; settings that follow from its size are filled in."""
+    facets, kind = corpus.manifest["tokenizer"]["facets"], corpus.manifest["tokenizer"]["kind"]
+    causal = config.objective == "causal"
+    sizes = tuple(facet["size"] for facet in facets)
+    shape = ModelConfig(sizes, config.depth, config.width, config.heads, causal=causal, dropout=config.dropout)
+    shape = shape.resolve()
     assert shape.width
     config.follow(shape.depth, shape.width)
-    config.check_split(ranks.world_size)
     torch.manual_seed(config.seed)
     model = build_model(shape, [torch.from_numpy(places) for places in corpus.tokenizer().geometry()])
-    info = ModelInfo(
-        shape, corpus.tokenizer_hash, corpus.manifest["tokenizer"]["kind"], config.objective, config.window
-    )
-    name = f"{config.objective}-{info.tokenizer_kind}-d{shape.depth}-w{config.window}-s{config.seed}"
-    windows = training_windows(corpus, corpus.records.select("train"), config)
-    run = RunFolder(config.resume or config.out or Path("runs") / name)
-    about = {"kind": "pretrain", "objective": config.objective, "task": None, "parent": None, "from_scratch": False}
-    begin(run, config, {**about, "num_parameters": model.num_parameters, "steps": config.steps}, corpus, ranks)
-    return Job(
-        config=config,
-        run=run,
-        model=model,
-        info=info,
-        sampler=windows,
-        make_batch=_batches(config, corpus, model),
-        loss=FacetLoss(tuple(facet["name"] for facet in facets)),
-        validation=validation_windows(corpus, corpus.records.select("validation"), config.window),
-        ranks=ranks,
+
+    def make_batch(seed: int) -> MakeBatch:
+        if causal:
+            return CausalBatches(corpus)
+        return MaskedBatches(corpus, model.mask_codes().numpy(), config.mask_share, config.mask_span, seed)
+
+    return Task(
+        model,
+        ModelInfo(shape, corpus.tokenizer_hash, kind, config.objective, config.window),
+        FacetLoss(tuple(facet["name"] for facet in facets)),
+        corpus.records.select("train"),
+        make_batch,
+        held_out=corpus.records.select("validation"),
     )
 
 
-def begin(run: RunFolder, config: TrainingConfig, about: dict[str, Any], corpus: Corpus, ranks: Ranks) -> None:
-    """Start the folder of a new run, or see that an interrupted one can be resumed.
+def job_of(
+    task: Task, config: TrainingConfig, corpus: Corpus, ranks: Ranks, name: str, about: Mapping[str, Any]
+) -> Job:
+    """A job for `task`, with the folder of a new run or of an interrupted one.
+
+    Args:
+        task: what the model learns.
+        config: settings, resolved.
+        corpus: to learn from.
+        ranks: this process among those that train together.
+        name: of the run, where the settings say none.
+        about: what `run.json` says.
 
     Raises:
-        HeartlmError: neither can be done.
+        HeartlmError: batches cannot be split or drawn as the settings say, the folder holds something else, or the
+            run in it cannot be resumed.
     """
+    config.check_split(ranks.world_size)
+    windows = task.sampler or training_windows(corpus, task.rows, config)
+    run = RunFolder(config.resume or config.out or Path("runs") / name)
     if config.resume is not None:
         run.check_resumable(corpus)
     elif ranks.is_first:
-        run.start(asdict(config), about, corpus)
-
-
-def _batches(config: PretrainConfig, corpus: Corpus, model: HeartModel) -> MakeBatch:
-    if config.objective == "causal":
-        return CausalBatches(corpus)
-    return MaskedBatches(corpus, model.mask_codes().numpy(), config.mask_share, config.mask_span, config.seed)
+        size = {"num_parameters": task.model.num_parameters, "steps": config.steps}
+        known = {"objective": task.info.objective, "parent": None, **about, **size}
+        run.start(asdict(config), known, corpus)
+    return Job(
+        config=config,
+        run=run,
+        model=task.model,
+        info=task.info,
+        sampler=windows,
+        make_batch=task.make_batch(config.seed),
+        loss=task.loss,
+        validation=validation_windows(corpus, task.held_out, config.window),
+        ranks=ranks,
+    )
 
 
 def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingConfig) -> WindowSampler:
