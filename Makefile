@@ -58,7 +58,7 @@ models: $(VENV)/kernels
 # An editable installation does not build the kernels again by itself when their sources change.
 kernels: $(VENV)/kernels
 
-$(VENV)/kernels: $(VENV)/ready $(wildcard src/heartlm/kernels/c/*)
+$(VENV)/kernels: $(VENV)/ready $(wildcard src/heartlm/*/c/*)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 

@@ -34,11 +34,11 @@ from bench.output import write_results
 from conv1d_rule import fastest
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.kernels import conv1d as kernels
-from heartlm.kernels.conv1d import ConvShape
-from heartlm.kernels.convolution_function import conv1d
-from heartlm.kernels.convolution_rule import PASSES
-from heartlm.kernels.convolution_rule import fastest as rule
+from heartlm.conv1d import kernel as kernels
+from heartlm.conv1d.function import conv1d
+from heartlm.conv1d.kernel import ConvShape
+from heartlm.conv1d.rule import PASSES
+from heartlm.conv1d.rule import fastest as rule
 from heartlm.memory import keep_memory
 
 HERE = Path(__file__).parent
@@ -142,7 +142,7 @@ def main() -> None:
 
 
 def rule_table(shapes: Sequence[ConvShape], threads: int) -> BenchTable:
-    """What `kernels/convolution_rule.py` gains and loses on shapes that it was not fitted to, pass by pass."""
+    """What `conv1d/rule.py` gains and loses on shapes that it was not fitted to, pass by pass."""
     columns = "pass", "shapes", "left to torch", "kernel alone", "by the rule", "by the faster of both", "rule at worst"
     table = BenchTable(f"The rule on new layers, times torch's conv1d: {threads} thread{'s'[: threads - 1]}", columns)
     entries = [fastest(case_of(shape)) for shape in shapes]

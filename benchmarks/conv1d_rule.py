@@ -1,4 +1,4 @@
-"""Which shapes torch convolves faster: measures the passes one by one and derives `kernels/convolution_rule.py`.
+"""Which shapes torch convolves faster: measures the passes one by one and derives `conv1d/rule.py`.
 
     python benchmarks/conv1d_rule.py --threads 1
 
@@ -24,10 +24,10 @@ from bench.convolutions import Case, case_of, ecg_grid
 from bench.measure import geometric_mean, pin, seconds
 from runner import RESULTS
 
-from heartlm.kernels.conv1d import ConvShape
-from heartlm.kernels.convolution_function import conv1d
-from heartlm.kernels.convolution_passes import gradients, plan
-from heartlm.kernels.convolution_rule import ALL_BY_KERNEL, ALL_BY_TORCH, PASSES, Box, imposed, inside, sizes, variant
+from heartlm.conv1d.function import conv1d
+from heartlm.conv1d.kernel import ConvShape
+from heartlm.conv1d.passes import gradients, plan
+from heartlm.conv1d.rule import ALL_BY_KERNEL, ALL_BY_TORCH, PASSES, Box, imposed, inside, sizes, variant
 from heartlm.memory import keep_memory
 
 TURN_S, ROUNDS = 4e-4, 9

@@ -22,10 +22,10 @@ from bench.output import write_results
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from heartlm.conv1d import replace_conv1d
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.evaluation.beats import BeatScores, score_beats
 from heartlm.federated.waveforms import WINDOW, BeatSet, beat_set, labelled_records
-from heartlm.kernels import replace_conv1d
 from heartlm.memory import keep_memory
 from heartlm.models.tiny_ecg import TinyECG
 from heartlm.tokenizers.waveform import BeatWindow

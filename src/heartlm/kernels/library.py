@@ -67,7 +67,8 @@ def _check_sources(loaded: ctypes.CDLL, path: Path) -> None:
 
     An installation from a wheel has no sources; its library and its Python files were built together.
     """
-    sources = sorted(path for path in (Path(__file__).parent / "c").glob("*") if path.is_file())
+    package = Path(__file__).parent.parent
+    sources = sorted(path for path in package.glob("*/c/*") if path.is_file())
     if not sources:
         return
     digests = "".join(hashlib.sha256(source.read_bytes()).hexdigest() for source in sources)
@@ -75,7 +76,7 @@ def _check_sources(loaded: ctypes.CDLL, path: Path) -> None:
     if built_from is not None:
         built_from.restype = ctypes.c_char_p
     if built_from is None or built_from() != hashlib.sha256(digests.encode()).hexdigest().encode():
-        raise HeartlmError(f"{path}: built from other sources than {sources[0].parent}: build it with  make kernels")
+        raise HeartlmError(f"{path}: built from other sources than those of {package}: build it with  make kernels")
 
 
 @functools.cache

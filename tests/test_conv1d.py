@@ -20,12 +20,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.kernels import Conv1d, replace_conv1d
-from heartlm.kernels import conv1d as kernels
-from heartlm.kernels import convolution_passes as passes
-from heartlm.kernels import convolution_rule as rule
-from heartlm.kernels.convolution_function import conv1d
-from heartlm.kernels.convolution_rule import ALL_BY_KERNEL, ALL_BY_TORCH, imposed
+from heartlm.conv1d import Conv1d, passes, replace_conv1d, rule
+from heartlm.conv1d import kernel as kernels
+from heartlm.conv1d.function import conv1d
+from heartlm.conv1d.rule import ALL_BY_KERNEL, ALL_BY_TORCH, imposed
 from heartlm.models.tiny_ecg import TinyECG
 
 CLOSE = 1e-5
@@ -413,7 +411,7 @@ def test_the_boxes_of_the_rule_are_of_sizes_that_shapes_have() -> None:
 def test_without_compiled_kernels_torch_convolves_and_that_is_said_once() -> None:
     program = """
 import torch
-from heartlm.kernels import Conv1d
+from heartlm.conv1d import Conv1d
 module, x = Conv1d(1, 4, 3), torch.randn(2, 1, 9)
 for _ in range(2):
     y = module(x)
@@ -428,14 +426,14 @@ assert torch.equal(torch.ops.heartlm.conv1d(x, module.weight, module.bias, 1, 0,
 
 def test_the_room_does_not_import_torch_until_asked() -> None:
     program = (
-        "import sys, heartlm.kernels as k; assert 'torch' not in sys.modules; k.Conv1d; assert 'torch' in sys.modules"
+        "import sys, heartlm.conv1d as k; assert 'torch' not in sys.modules; k.Conv1d; assert 'torch' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
     with pytest.raises(AttributeError, match="no attribute 'conv2d'"):
-        _ = kernels_room().conv2d
+        _ = room().conv2d
 
 
-def kernels_room() -> Any:
-    import heartlm.kernels
+def room() -> Any:
+    import heartlm.conv1d
 
-    return heartlm.kernels
+    return heartlm.conv1d

@@ -2,7 +2,7 @@
 
 Both look through Python for operators they know and stop at pointers; a registered operator is one node of their graph.
 It takes any type and device: what the kernels do not do, torch does within it. Gradients of gradients are not
-registered, and torch says so; outside of a graph, `convolution_function.conv1d` has them.
+registered, and torch says so; outside of a graph, `function.conv1d` has them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heartlm.kernels import convolution_passes as passes
+from heartlm.conv1d import passes
 
 
 def _forward(
@@ -132,4 +132,4 @@ torch.library.register_autograd("heartlm::conv1d", _gradient, setup_context=_set
 torch.library.register_autograd("heartlm::conv1d_backward", _no_second_gradient, lib=_library)
 
 conv1d: Any = torch.ops.heartlm.conv1d.default
-"""The operator; arguments as of `convolution_function.conv1d`, all given."""
+"""The operator; arguments as of `function.conv1d`, all given."""

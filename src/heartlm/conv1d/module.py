@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.kernels.convolution_function import conv1d
+from heartlm.conv1d.function import conv1d
 
 
 class Conv1d(nn.Conv1d):

@@ -4,7 +4,7 @@ Plain float32 tensors on a CPU go straight to the kernel, within an `autograd.Fu
 operator in Python costs another 5 µs a call through torch's dispatcher, and 15 to 40 µs with a registered gradient; the
 registered operator `heartlm::conv1d` is therefore left to `torch.compile` and `torch.export`, which take it into their
 graphs. All else goes to torch: other types and devices, autocast, forward-mode gradients, `torch.func`, `torch.jit`,
-tensor subclasses, and shapes for which `convolution_rule` knows torch to be faster.
+tensor subclasses, and shapes for which `rule` knows torch to be faster.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from heartlm.kernels import convolution_operator
-from heartlm.kernels.convolution_passes import (
+from heartlm.conv1d import operator as convolution_operator
+from heartlm.conv1d.passes import (
     Plan,
     forward,
     gradients,

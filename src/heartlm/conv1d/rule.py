@@ -8,7 +8,7 @@ kind, derive them again, and paste what is printed here:
 
     python benchmarks/conv1d_rule.py
 
-`fastest` is asked once for each shape and number of threads and the answer kept (`convolution_passes.plan`), so a call
+`fastest` is asked once for each shape and number of threads and the answer kept (`passes.plan`), so a call
 pays nothing for it.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from heartlm.kernels.conv1d import ConvShape
+from heartlm.conv1d.kernel import ConvShape
 from heartlm.kernels.library import VARIANTS, variants
 
 Pass = Literal["forward", "input_gradient", "weight_gradient", "training"]
@@ -147,7 +147,7 @@ def inside(found: Mapping[str, float], box: Box) -> bool:
 @contextmanager
 def imposed(choice: Choice) -> Iterator[None]:
     """Let `choice` hold for every shape: for measurements and tests."""
-    from heartlm.kernels.convolution_passes import plan
+    from heartlm.conv1d.passes import plan
 
     global _imposed
     before, _imposed = _imposed, choice

@@ -13,8 +13,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from heartlm.kernels import conv1d
-from heartlm.kernels.conv1d import ConvShape
+from heartlm.conv1d import kernel as conv1d
+from heartlm.conv1d.kernel import ConvShape
 from heartlm.kernels.library import address, variants
 
 Floats = NDArray[np.float32]
@@ -220,5 +220,5 @@ def test_out_length_is_that_of_the_reference() -> None:
 
 
 def test_torch_is_not_needed() -> None:
-    code = "import sys, heartlm.kernels.conv1d; sys.exit('torch' in sys.modules)"
+    code = "import sys, heartlm.conv1d.kernel; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

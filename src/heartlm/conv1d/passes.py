@@ -1,4 +1,4 @@
-"""How tensors go through the convolution kernels, or through torch where `convolution_rule` says so: each pass alone.
+"""How tensors go through the convolution kernels, or through torch where `rule` says so: each pass alone.
 
 Shapes: x `[N, C, L]`, weight `[O, C / groups, K]`, bias `[O]`, result and its gradient dy `[N, O, M]`.
 """
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.kernels import conv1d as kernels
-from heartlm.kernels.conv1d import ConvShape
-from heartlm.kernels.convolution_rule import Choice, fastest
+from heartlm.conv1d import kernel as kernels
+from heartlm.conv1d.kernel import ConvShape
+from heartlm.conv1d.rule import Choice, fastest
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
