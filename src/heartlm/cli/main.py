@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "finetune": ("heartlm.cli.finetune", "add a head to a pretrained model and train it on labelled tokens"),
     "evaluate": ("heartlm.cli.evaluate", "score a fine-tuned model with baselines and confidence intervals"),
     "monitor": ("heartlm.cli.monitor", "watch live streams: alarms within seconds, on a page, by MQTT and webhooks"),
+    "export": ("heartlm.cli.export", "write a model of live streams as an ONNX file for other runtimes"),
     "embed": ("heartlm.cli.embed", "write a model's hidden states as vectors of beats or windows"),
     "predict": ("heartlm.cli.predict", "annotate one recording"),
     "compare": ("heartlm.cli.compare", "compare two annotation files beat by beat and episode by episode"),

@@ -315,7 +315,7 @@ class Rules:
         rules, rate_hz, found = self.rules, self.rate_hz, dict[str, tuple[int, float]]()
         readable = bool((self.valid[-4:] >= _VALID).all())
         known = self.waves[~np.isnan(self.waves[:, 0])]
-        shares = known[-3:].mean(axis=0) if len(known) else np.zeros(5)
+        shares = np.nan_to_num(self.waves[-3:]).sum(axis=0) / 3  # one window alone is not enough
         noisy = len(known) > 0 and float(known[-4:, NOISE].mean()) >= rules.noise_share
         if shares[VF] >= rules.vf_share:
             self.vf = now

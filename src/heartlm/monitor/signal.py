@@ -32,6 +32,11 @@ KEPT_S = 8
 """Seconds of samples that are kept: a beat is known at most about 4 s late, and its waveform begins before it."""
 FLAT_S = 1.5
 """A lead that does not change for so long is off, or saturated: an electrode and an amplifier always have noise."""
+_FURTHEST_MV, _BASELINE_S = 5.0, 4
+"""What is further from the median of the last seconds is the step or the spike of an electrode; the detector would
+take it for a high beat, and miss the next ones. A step that stays is the new baseline after half of these seconds."""
+_STEP_MV, _STEP_S = 3.0, 0.2
+"""A greater step from a sample to the next is of an electrode, too: the signal counts again after this time."""
 _GRID = int(GRID_HZ)
 
 
@@ -80,6 +85,8 @@ class LiveLead:
         self.num_seconds = self.num_samples = 0
         self.recent = np.empty(0, np.float32)
         """The last samples, gaps filled; the last of them is sample `num_samples - 1` of the stream."""
+        self.raw = np.empty(0, np.float32)
+        """The last seconds as they came."""
         self.last_valid = np.float32(0)
         self.same = 0
         """Samples at the end that equal the one before each."""
@@ -93,7 +100,14 @@ class LiveLead:
         Args:
             samples_mv: all its samples, float32, NaN where invalid.
         """
+        self.raw = np.concatenate([self.raw, samples_mv])[-round(_BASELINE_S * self.rate_hz) :]
         known = np.isfinite(samples_mv)
+        if known.any():
+            known &= np.abs(samples_mv - np.nanmedian(self.raw)) <= _FURTHEST_MV
+            last = self.raw[max(0, len(self.raw) - len(samples_mv) - 1)]
+            for step in np.flatnonzero(np.abs(np.diff(samples_mv, prepend=last)) > _STEP_MV):
+                known[step : step + round(_STEP_S * self.rate_hz)] = False
+            samples_mv = np.where(known, samples_mv, np.float32(np.nan))
         if not known.any():
             return self._nothing(samples_mv)
         valid = known & ~self._flat(samples_mv)
@@ -175,4 +189,4 @@ class LiveLead:
         self.tokens.restore(state["tokens"])
 
 
-_REMEMBERED = ("num_seconds", "num_samples", "recent", "last_valid", "same", "waiting", "average", "grid")
+_REMEMBERED = ("num_seconds", "num_samples", "recent", "raw", "last_valid", "same", "waiting", "average", "grid")

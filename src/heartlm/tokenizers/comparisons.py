@@ -70,6 +70,19 @@ class LinearScale:
         code[np.isnan(value)] = 0
         return code
 
+    def level(self, value: float | np.float32) -> int:
+        """`encode` of one value, rounded alike."""
+        if np.isnan(value):
+            return 0
+        return (
+            int(
+                min(
+                    max(np.floor((value - self.low) / (self.high - self.low) * self.num_levels), 0), self.num_levels - 1
+                )
+            )
+            + 1
+        )
+
     def decode(self, code: NDArray[np.integer]) -> Floats:
         """Centre of each code's level, float32; NaN for code 0."""
         centre = self.low + (np.asarray(code, np.float64) - 0.5) / self.num_levels * (self.high - self.low)
@@ -223,11 +236,11 @@ def morphology_values(
     """
     parts, stop = Parts.of(shape, times_s), len(shape)
     if not causal:
-        return parts.compared(slice(0, stop), parts.usual(slice(0, stop), rr_s), causal)
+        return parts.compared(parts.usual(slice(0, stop), rr_s))
     groups = []
     for begin in range(first_beat, stop, EVERY):
         usual = parts.usual(slice(max(begin + 1 - LOOK_BACK, 0), begin + 1), rr_s)
-        groups.append(parts.compared(slice(begin, min(begin + EVERY, stop)), usual, causal))
+        groups.append(parts[begin : begin + EVERY].compared(usual, parts.p[max(begin - 2 * NEAR, 0) : begin]))
     return {name: np.concatenate([group[name] for group in groups]) for name in groups[0]}
 
 
@@ -248,6 +261,11 @@ def block_values(block: BeatBlock, rr_s: Doubles, times_s: Doubles, causal: bool
 def codes_of(values: dict[str, NDArray[np.floating]], names: tuple[str, ...]) -> NDArray[np.uint16]:
     """Levels of the values called `names`; uint16 `[num_beats, len(names)]`."""
     return np.stack([SCALES[name].encode(values[name]) for name in names], axis=1)
+
+
+def in_part(times_s: Doubles, part: tuple[float, float]) -> NDArray[np.bool_]:
+    """Which of the points `times_s` from the R peak lie in a part of the beat."""
+    return (times_s >= part[0] - 1e-9) & (times_s <= part[1] + 1e-9)
 
 
 @dataclass(frozen=True)
@@ -276,10 +294,7 @@ class Parts:
     @classmethod
     def of(cls, shape: Floats, times_s: Doubles) -> Parts:
         """Take waveforms `[num_beats, num_points]` apart; the points lie `times_s` from the R peak."""
-        qrs, t, p, active = (
-            shape[:, (times_s >= first - 1e-9) & (times_s <= last + 1e-9)]
-            for first, last in (QRS_S, T_S, P_S, ACTIVE_S)
-        )
+        qrs, t, p, active = (shape[:, in_part(times_s, part)] for part in (QRS_S, T_S, P_S, ACTIVE_S))
         place = np.linspace(0, 1, p.shape[1], dtype=np.float32)
         p = p - (p[:, :1] + (p[:, -1:] - p[:, :1]) * place)
         away = np.abs(active - np.median(shape, axis=1, keepdims=True))
@@ -307,26 +322,33 @@ class Parts:
             consistency=np.float32(np.median(correlation(self.p[others][slow], slow_p[None]))),
         )
 
-    def compared(self, these: slice, usual: Usual, causal: bool) -> dict[str, Floats]:
-        """Compare `these` beats with what is usual."""
+    def __getitem__(self, beats: slice) -> Parts:
+        return Parts(*(part[beats] for part in vars(self).values()))
+
+    def compared(self, usual: Usual, earlier_p: Floats | None = None) -> dict[str, Floats]:
+        """Compare these beats with what is usual.
+
+        Args:
+            usual: what is usual.
+            earlier_p: P waves of the beats before, at most 2 `NEAR`: then the mean nearby looks back only.
+        """
         size = np.float32(np.ptp(usual.qrs) + 1e-6)
-        earlier = min(2 * NEAR, these.start) if causal else 0
-        to_slow = correlation(self.p[these.start - earlier : these.stop], usual.slow_p[None])
-        near = mean_around(to_slow.astype(np.float64), *((2 * NEAR, 0) if causal else (NEAR, NEAR)))
-        difference = np.sqrt(np.mean((self.p[these] - usual.slow_p) ** 2, axis=1)) / (
-            np.ptp(usual.slow_p) + np.float32(0.02)
-        )
+        p = self.p if earlier_p is None else np.concatenate([earlier_p, self.p])
+        to_slow = correlation(p, usual.slow_p[None])
+        near = mean_around(to_slow.astype(np.float64), *((NEAR, NEAR) if earlier_p is None else (2 * NEAR, 0)))
+        earlier = len(p) - len(self.p)
+        difference = np.sqrt(np.mean((self.p - usual.slow_p) ** 2, axis=1)) / (np.ptp(usual.slow_p) + np.float32(0.02))
         return {
-            "qrs_correlation": correlation(self.qrs[these], usual.qrs[None]),
-            "qrs_correlation_slow": correlation(self.qrs[these], usual.slow_qrs[None]),
-            "qrs_difference": np.sqrt(np.mean((self.qrs[these] - usual.qrs) ** 2, axis=1)) / size,
-            "qrs_width": self.log_width[these],
-            "qrs_width_over_usual": self.log_width[these] - usual.log_width,
-            "qrs_size_over_usual": np.log(self.size[these] / size + np.float32(1e-3)),
-            "t_correlation": correlation(self.t[these], usual.t[None]),
+            "qrs_correlation": correlation(self.qrs, usual.qrs[None]),
+            "qrs_correlation_slow": correlation(self.qrs, usual.slow_qrs[None]),
+            "qrs_difference": np.sqrt(np.mean((self.qrs - usual.qrs) ** 2, axis=1)) / size,
+            "qrs_width": self.log_width,
+            "qrs_width_over_usual": self.log_width - usual.log_width,
+            "qrs_size_over_usual": np.log(self.size / size + np.float32(1e-3)),
+            "t_correlation": correlation(self.t, usual.t[None]),
             "p_correlation": to_slow[earlier:],
             "p_difference": np.log(difference + np.float32(1e-3)),
             "p_correlation_near": near[earlier:].astype(np.float32),
-            "p_consistency": np.full(these.stop - these.start, usual.consistency),
-            "p_correlation_usual": correlation(self.p[these], usual.p[None]),
+            "p_consistency": np.full(len(self.p), usual.consistency),
+            "p_correlation_usual": correlation(self.p, usual.p[None]),
         }

@@ -17,7 +17,19 @@ from heartlm.kernels.running import stretch_medians
 from heartlm.kernels.waveform import LEAST_SCALE
 from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.beat import BeatTokenizer
-from heartlm.tokenizers.comparisons import AROUND, EVERY, IRREGULAR, LONG, LOOK_BACK, NEAR, STEADY, Parts, Usual
+from heartlm.tokenizers.comparisons import (
+    AROUND,
+    EVERY,
+    IRREGULAR,
+    LONG,
+    LOOK_BACK,
+    NEAR,
+    P_S,
+    STEADY,
+    Parts,
+    Usual,
+    in_part,
+)
 from heartlm.tokenizers.rr import CAUSAL_FACETS, LONG_BEATS, levels_of, rr_codes
 
 Floats = NDArray[np.float32]
@@ -50,6 +62,7 @@ class LiveBeats:
         self.dominant = np.zeros(num_points, np.float32)
         self.log_slow = float("nan")
         self.last_change = 0.0
+        self.p_waves = np.empty((0, int(in_part(tokenizer.window.times_s, P_S).sum())), np.float32)
         self._usual: Usual | None = None
 
     def push(self, sample: int, wave_mv: Floats) -> NDArray[np.uint16]:
@@ -74,7 +87,7 @@ class LiveBeats:
         if renew:
             whole = np.array([0]), np.array([len(self.shape)])
             self.dominant = stretch_medians(self.shape, *whole)[0]
-        values = self._rhythm(rr_s, renew) | self._waveform(rr_s[-len(self.shape) :], renew)
+        values = self._rhythm(rr_s, renew) | self._waveform(own, rr_s[-len(self.shape) :], renew)
         shape, deviation = tokenizer.quantizer, tokenizer.deviation_quantizer
         assert shape is not None and deviation is not None, "a causal tokenizer that was loaded is fitted"
         self.num_beats += 1
@@ -83,7 +96,7 @@ class LiveBeats:
                 shape.encode(own[None])[0],
                 deviation.encode((own - self.dominant)[None])[0],
                 rr_codes(self.sample[-LONG_BEATS - 2 :], self.rate_hz, _LEVELS)[-1],
-                comparisons.codes_of(values, tokenizer.comparisons)[0],
+                [comparisons.SCALES[name].level(values[name]) for name in tokenizer.comparisons],
             ]
         )
 
@@ -98,7 +111,7 @@ class LiveBeats:
             setattr(self, name, state[name])
         self._usual = None if state["usual"] is None else Usual(**state["usual"])
 
-    def _rhythm(self, rr_s: NDArray[np.float64], renew: bool) -> dict[str, NDArray[np.floating]]:
+    def _rhythm(self, rr_s: NDArray[np.float64], renew: bool) -> dict[str, float]:
         """`comparisons.rhythm_values` of the last beat."""
         log_rr = np.log(np.clip(rr_s, comparisons.SHORTEST_S, comparisons.LONGEST_S))
         kept = np.exp(log_rr[-LONG - 1 :])
@@ -113,7 +126,7 @@ class LiveBeats:
         near = slice(-2 * AROUND - 1, None)
         irregular = np.where(np.isnan(change), np.nan, change > IRREGULAR)
         last = log_rr[-1]
-        values = {
+        return {
             "rr_over_mean": last - np.log(_mean(kept)),
             "rr_over_slow": last - self.log_slow,
             "rr_over_near": last - np.log(_mean(kept[-2 * NEAR - 1 :])),
@@ -122,20 +135,20 @@ class LiveBeats:
             "irregular_share_long": _mean(irregular),
             "last_sudden_change": self.last_change,
         }
-        return {name: np.array([value]) for name, value in values.items()}
 
-    def _waveform(self, rr_s: NDArray[np.float64], renew: bool) -> dict[str, NDArray[np.floating]]:
+    def _waveform(self, own: Floats, rr_s: NDArray[np.float64], renew: bool) -> dict[str, np.float32]:
         """`comparisons.morphology_values` of the last beat."""
         times_s = self.tokenizer.window.times_s
         if renew:
             self._usual = Parts.of(self.shape, times_s).usual(slice(0, len(self.shape)), rr_s)
         assert self._usual is not None, "the first beat renews it"
-        recent = Parts.of(self.shape[-2 * NEAR - 1 :], times_s)
-        last = slice(len(recent.qrs) - 1, len(recent.qrs))
-        return dict(recent.compared(last, self._usual, causal=True))
+        parts = Parts.of(own[None], times_s)
+        compared = parts.compared(self._usual, self.p_waves)
+        self.p_waves = np.concatenate([self.p_waves, parts.p])[-2 * NEAR :]
+        return {name: value[0] for name, value in compared.items()}
 
 
-_REMEMBERED = ("num_beats", "sample", "shape", "ranges", "dominant", "log_slow", "last_change")
+_REMEMBERED = ("num_beats", "sample", "shape", "p_waves", "ranges", "dominant", "log_slow", "last_change")
 
 
 def _mean(values: NDArray[np.float64]) -> float:

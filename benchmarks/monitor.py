@@ -1,0 +1,324 @@
+"""What `heartlm monitor` finds and when, how many streams a core holds, and what hostile links do.
+
+    python benchmarks/monitor.py [--study alarms|load|links]
+
+Alarms: the shipped models over recordings as streams, as `analyze --causal` finds them; annotated episodes that an
+alarm meets, how long after the onset it was raised, and lethal alarms a patient-day. cudb and DS1 are recordings that
+the models or rules were chosen by; DS2 and cinc2017 are not (cinc2017's normal recordings: those of which none was
+trained on). Load: recordings of mitdb as streams in real time on one core. The peer is the published way, a request of
+10 s of a stream to a server that analyses it in Python (NeuroKit2), on the same core. Links: seeded faults of a link.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from bench.measure import Table, cores, probe
+from bench.output import write_results
+
+import heartlm.ecg.splits as splits
+from heartlm.ecg.database import Database, open_database
+from heartlm.ecg.recording import RhythmSpan
+from heartlm.errors import HeartlmError
+from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm
+from heartlm.monitor.engine import Monitor
+from heartlm.monitor.models import LiveModels
+from heartlm.monitor.sources import Replay
+from heartlm.monitor.stream import Ward, ecg_lead
+
+DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
+FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "outage", "rate")
+ABSURD = (b"\x00" * 50, b"{}", b"null", b'{"stream": 3}', b"[" * 5000, b'{"mv": "x"}' * 10)
+TOGETHER = 16
+"""Recordings that are watched together."""
+EARLY_S, LATE_S = 5.0, 10.0
+"""An alarm that begins so long before an episode or after its end still meets it."""
+
+
+def watched(models: LiveModels, database: Database, record_ids: list[str]) -> dict[str, list[Alarm]]:
+    """The alarms of each recording, each with its end if it ended."""
+    found = dict[str, list[Alarm]]()
+    for begin in range(0, len(record_ids), TOGETHER):
+        ward, own = Ward(models), dict[str, dict[str, Alarm]]()
+        for record_id in record_ids[begin : begin + TOGETHER]:
+            recording = database.recording(record_id)
+            lead = ecg_lead(recording)
+            try:
+                assert lead is not None, f"{record_id} has an ECG lead"
+                ward.add(record_id, recording.rate_hz)
+                ward.push(record_id, recording.signal(0, recording.num_samples, (lead,))[0])
+            except HeartlmError as error:
+                print(f"left out: {record_id}: {error}")
+                continue
+            own[record_id] = {}
+        for alarm in ward.run():
+            own[alarm.stream][alarm.key] = alarm
+        found |= {record_id: list(alarms.values()) for record_id, alarms in own.items()}
+    return found
+
+
+def met(
+    alarms: list[Alarm], spans: list[RhythmSpan], kinds: tuple[str, ...], num_samples: int
+) -> tuple[list[float], int, int]:
+    """Delays of the episodes that were found, how many alarms meet one, and how many alarms there are."""
+    of_kind, delays, true = [alarm for alarm in alarms if alarm.kind in kinds], list[float](), 0
+    for span in spans:
+        hits = [
+            alarm.raised
+            for alarm in of_kind
+            if alarm.raised <= span.stop + LATE_S * alarm.rate_hz
+            and (alarm.stop or num_samples) >= span.start - EARLY_S * alarm.rate_hz
+        ]
+        if hits:
+            delays.append((min(hits) - span.start) / of_kind[0].rate_hz)
+    for alarm in of_kind:
+        true += any(
+            alarm.start <= span.stop + LATE_S * alarm.rate_hz
+            and (alarm.stop or num_samples) >= span.start - EARLY_S * alarm.rate_hz
+            for span in spans
+        )
+    return delays, true, len(of_kind)
+
+
+def study_alarms(cinc2017: Path | None) -> list[Table]:
+    models = LiveModels.load()
+    sets = [
+        ("cudb (chosen by)", open_database(DATA / "cudb"), None),
+        ("mitdb DS1 (chosen by)", open_database(DATA / "mitdb"), list(splits.DS1)),
+        ("mitdb DS2", open_database(DATA / "mitdb"), list(splits.DS2)),
+        ("svdb (half chosen by)", open_database(DATA / "svdb"), None),
+    ]
+    if cinc2017 is not None:
+        sets.append(("cinc2017, 200 normal", open_database(cinc2017), normal_recordings(cinc2017)))
+    episodes = Table(
+        "Annotated episodes and alarms of their kind",
+        (
+            "recordings",
+            "episodes",
+            "found",
+            "s from onset to alarm, median",
+            "95 %",
+            "alarms",
+            "of these in an episode",
+        ),
+    )
+    lethal = [kind for kind in SEVERITIES if SEVERITIES[kind] == LETHAL]
+    rates = Table(
+        "Lethal alarms",
+        ("recordings", "hours", *lethal, "a patient-day"),
+    )
+    for name, database, record_ids in sets:
+        record_ids = list(database.record_ids) if record_ids is None else record_ids
+        found = watched(models, database, record_ids)
+        hours = sum(database.recording(record_id).duration_s for record_id in found) / 3600
+        count = Counter(alarm.kind for alarms in found.values() for alarm in alarms)
+        total = sum(count[kind] for kind in lethal)
+        rates.add(name, f"{hours:.1f}", *(count[kind] for kind in lethal), f"{24 * total / hours:.1f}")
+        for what, rhythms, kinds, shortest_s in (
+            ("VF or flutter of 4 s and more", ("VFIB", "VFL"), ("VF",), 4),
+            ("VT of 5 beats and more", ("VT",), ("VT", "VF"), 2.5),
+            ("AF of 60 s and more", ("AFIB",), ("AF",), 60),
+        ):
+            delays, true, alarmed, num = list[float](), 0, 0, 0
+            for record_id, alarms in found.items():
+                recording = database.recording(record_id)
+                spans = [
+                    span
+                    for span in recording.annotations.rhythms
+                    if span.name in rhythms and span.stop - span.start >= shortest_s * recording.rate_hz
+                ]
+                if what.startswith("VT"):
+                    spans = [span for span in spans if beats_in(recording.annotations.sample, span) >= 5]
+                own, right, raised = met(
+                    alarms, spans, kinds[:1] if not what.startswith("VT") else kinds, recording.num_samples
+                )
+                delays, true, num = delays + own, true + right, num + len(spans)
+                alarmed += raised
+            if num:
+                median, most = np.percentile(delays, [50, 95]) if delays else (float("nan"), float("nan"))
+                episodes.add(f"{name}: {what}", num, len(delays), f"{median:.1f}", f"{most:.1f}", alarmed, true)
+    return [episodes.close(), rates.close()]
+
+
+def beats_in(sample: np.ndarray, span: RhythmSpan) -> int:
+    return int(np.searchsorted(sample, span.stop) - np.searchsorted(sample, span.start))
+
+
+def normal_recordings(folder: Path) -> list[str]:
+    """200 recordings of cinc2017 labelled normal, drawn with seed 0."""
+    reference = next(path for path in (folder / "REFERENCE-v3.csv", folder / "REFERENCE.csv") if path.exists())
+    normal = [line.split(",")[0] for line in reference.read_text().split() if line.endswith(",N")]
+    return sorted(random.Random(0).sample(normal, 200))
+
+
+def study_load(counts: list[int], seconds: int) -> list[Table]:
+    """Streams in real time on one core."""
+    core = cores()[0]
+    os.sched_setaffinity(0, [core])
+    models = LiveModels.load()
+    table = Table(
+        f"Streams of mitdb in real time for {seconds} s, frames of 1 s, one core",
+        (
+            "streams",
+            "core busy, %",
+            "largest memory, MB",
+            "s from the last sample of a second to its alarms: median",
+            "99 %",
+            "seconds late at the end",
+        ),
+    )
+    for number in counts:
+        monitor, source = Monitor(Ward(models), log=lambda _: None), Replay(DATA / "mitdb", number)
+        before, begin, delays = resource.getrusage(resource.RUSAGE_SELF), time.monotonic(), list[float]()
+        for second in range(seconds):
+            due = begin + second
+            time.sleep(max(0.0, due - time.monotonic()))
+            for message in source.messages():
+                monitor.receive(message)
+            monitor.run()
+            delays.append(time.monotonic() - due)
+        took = time.monotonic() - begin
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        busy = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / took
+        table.add(
+            number,
+            f"{100 * busy:.0f}",
+            f"{after.ru_maxrss / 1024:.0f}",
+            f"{np.median(delays):.2f}",
+            f"{np.percentile(delays, 99):.2f}",
+            f"{max(0.0, took - seconds):.1f}",
+        )
+        print(f"{number} streams: {100 * busy:.0f} %", flush=True)
+    table.close()
+    peer = Table("The published way on the same core: 10-s chunks, each analysed by NeuroKit2", ("what", "value"))
+    import warnings
+
+    import neurokit2
+
+    recording = open_database(DATA / "mitdb").recording("100")
+    chunk = recording.signal(0, 3600, (0,))[0].astype(float)
+    times = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(12):
+            start = time.process_time()
+            neurokit2.ecg_process(chunk, sampling_rate=int(recording.rate_hz))
+            times.append(time.process_time() - start)
+    cost = float(np.median(times[2:]))
+    peer.add("s of a core for a chunk, without the request", f"{cost:.3f} ({min(times[2:]):.3f}–{max(times[2:]):.3f})")
+    peer.add("streams that a core holds", f"{10 / cost:.0f}")
+    peer.add("probe, pieces/s", f"{probe():.0f}")
+    return [table, peer.close()]
+
+
+def study_links(number: int) -> list[Table]:
+    """Mutations of a link: lethal alarms that the clean stream does not have."""
+    models, faults = LiveModels.load(), Counter[str]()
+    database = open_database(DATA / "mitdb")
+    clean = dict[str, set[str]]()
+    table = Table("Seeded faults of a link, 40 s of a recording of DS1 each", ("what", "number"))
+    records = ["101", "106", "112", "119", "122", "220"]
+    sources = {name: signal_of(database, name) for name in records}
+    for name, (signal, rate_hz) in sources.items():
+        ward = Ward(models)
+        ward.add(name, rate_hz)
+        ward.push(name, signal)
+        clean[name] = {alarm.kind for alarm in ward.run() if alarm.severity == LETHAL}
+    done = 0
+    while done < number:
+        monitor = Monitor(Ward(models), log=lambda _: None)
+        for place in range(min(TOGETHER, number - done)):
+            choose = random.Random(done + place)
+            name = records[(done + place) % len(records)]
+            for message in mutated(f"{place}-{name}", *sources[name], choose, faults):
+                monitor.receive(message)
+        monitor.run()
+        for entry in monitor.alarms.values():
+            if entry["severity"] == LETHAL and entry["kind"] not in clean[entry["stream"].split("-")[1]]:
+                faults[f"false lethal alarm: {entry['kind']}"] += 1
+                print(f"seed {done + int(entry['stream'].split('-')[0])}: {entry}", flush=True)
+        faults["messages refused"] += sum(monitor.faults.values())
+        done += TOGETHER
+    table.add("links", number)
+    for name, count in sorted(faults.items()):
+        table.add(name, count)
+    table.add("false lethal alarms", sum(count for name, count in faults.items() if name.startswith("false")))
+    return [table.close()]
+
+
+def signal_of(database: Database, record_id: str) -> tuple[np.ndarray, float]:
+    recording = database.recording(record_id)
+    lead = ecg_lead(recording)
+    return recording.signal(0, round(40 * recording.rate_hz), (lead,))[0], recording.rate_hz
+
+
+def mutated(name: str, signal: np.ndarray, rate_hz: float, choose: random.Random, faults: Counter[str]) -> list[bytes]:
+    """The frames of a stream, with faults of one kind or of several."""
+    length = round(rate_hz)
+    counted = choose.random() < 0.7
+    clock = choose.choice([1.0, 0.99, 1.01])
+    kinds = choose.sample(FAULTS, choose.randint(1, 3))
+    faults.update(kinds)
+    out, outage = list[bytes](), range(0)
+    if "outage" in kinds:
+        first = choose.randrange(5, 25)
+        outage = range(first, first + choose.choice([2, 6, 12]))
+    for place in range(len(signal) // length):
+        mv = [round(float(value), 4) for value in signal[place * length : (place + 1) * length]]
+        own = {"stream": name, "rate_hz": rate_hz, "mv": mv}
+        own |= {"start": place * length} if counted else {"t": 1e9 + place * clock}
+        hit = choose.random() < 0.15
+        if place in outage or (hit and "lost" in kinds):
+            continue
+        if hit and "nulls" in kinds:
+            begin = choose.randrange(length)
+            own["mv"] = [None if begin <= at < begin + length // 2 else value for at, value in enumerate(mv)]
+        if hit and "stuck" in kinds:
+            own["mv"] = [9.99] * length
+        if hit and "huge" in kinds:
+            own["mv"][choose.randrange(length)] = 1e30
+        if hit and "rate" in kinds:
+            out.append(json.dumps(own | {"rate_hz": rate_hz + 1, "stream": f"{name}-r"}).encode())
+        message = json.dumps(own).encode()
+        if hit and "cut" in kinds:
+            out.append(message[: choose.randrange(len(message))])
+        if hit and "absurd" in kinds:
+            out.append(choose.choice(ABSURD))
+        out.append(message)
+        if hit and "double" in kinds:
+            out.append(message)
+        if hit and "late" in kinds and len(out) > 1:
+            out[-1], out[-2] = out[-2], out[-1]
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--study", choices=("alarms", "load", "links"), action="append")
+    parser.add_argument("--cinc2017", type=Path, help="folder with the training recordings of the Challenge 2017")
+    parser.add_argument("--streams", type=int, nargs="+", default=[50, 100, 150, 200, 300])
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--links", type=int, default=1000)
+    settings = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    for study in settings.study or ("alarms", "load", "links"):
+        if study == "alarms":
+            write_results("monitor-alarms", "Alarms of live streams", study_alarms(settings.cinc2017))
+        elif study == "load":
+            write_results("monitor-load", "Streams that a core holds", study_load(settings.streams, settings.seconds))
+        else:
+            write_results("monitor-links", "Hostile links", study_links(settings.links))
+
+
+if __name__ == "__main__":
+    main()

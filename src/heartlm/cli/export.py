@@ -1,0 +1,59 @@
+"""`heartlm export`: a model of live streams as a file for other runtimes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from heartlm.cli.options import parse
+from heartlm.errors import HeartlmError, needs
+
+EXAMPLES = (
+    "heartlm export beats-causal --out beats.onnx",
+    "heartlm export waveform --out waveform.onnx --batch-size 64",
+    "heartlm export runs/beats-causal --out beats.int8.onnx --int8",
+)
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Which model becomes which file.
+
+    Attributes:
+        run: a shipped model or a run folder: a causal model of beats, or one of the task waveform.
+        out: the file.
+        to: its format.
+        batch_size: streams that are judged together, fixed in the file.
+        int8: matrices as 8-bit integers.
+    """
+
+    run: Path
+    out: Path
+    to: Literal["onnx"] = "onnx"
+    batch_size: int = 1
+    int8: bool = False
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write the file and say how large it is."""
+    options = parse(
+        ExportOptions,
+        arguments,
+        command="export",
+        summary="Write a model of live streams as an ONNX file, with its state as an input and an output.",
+        examples=EXAMPLES,
+        positionals=["run"],
+    )
+    if not 1 <= options.batch_size <= 65_536:
+        raise HeartlmError(f"batch_size: {options.batch_size} found, 1 to 65536 expected")
+    try:
+        from heartlm.evaluation.finetuned import load_finetuned
+        from heartlm.models.pretrained import find_run
+        from heartlm.monitor.export import export_onnx
+    except ModuleNotFoundError as error:
+        raise needs("train", error.name or "torch") from None
+    export_onnx(load_finetuned(find_run(options.run), "last"), options.out, options.batch_size, options.int8)
+    print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
+    return 0

@@ -1,0 +1,133 @@
+"""Models of live streams as ONNX files, with what they remember as an input and an output.
+
+    beats       codes int64 [B, F], cache float32 [B, depth, 2, heads, 64, head_width], position int64 [B]
+                    ─► probabilities float32 [B, classes], cache_after
+    waveform    codes int64 [B, 400, 1] ─► probabilities float32 [B, 5]
+
+A stream begins with a cache of zeros and position 0; each beat adds 1 to its position. Which codes stand for a beat or
+a voltage is the tokenizer's; a device needs its folder too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor, nn
+
+from heartlm.errors import HeartlmError, needs
+from heartlm.evaluation.finetuned import FineTuned
+from heartlm.files import atomic_file
+from heartlm.models.waveform import NUM_BANDS, WaveformNetwork
+from heartlm.monitor.models import KEPT_BEATS, LiveTrunk
+from heartlm.training.waveform import WINDOW
+
+
+class _Beats(nn.Module):
+    """`LiveTrunk` that works out angles and places itself."""
+
+    def __init__(self, trunk: LiveTrunk) -> None:
+        super().__init__()
+        self.trunk = trunk
+        half = trunk.head_width // 2
+        self.register_buffer("frequency", 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half))
+        self.register_buffer("ring", torch.arange(KEPT_BEATS))
+
+    frequency: Tensor
+    ring: Tensor
+
+    def forward(self, codes: Tensor, cache: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities of the classes of one beat of each stream, and the cache after it."""
+        angle = position[:, None].double() * self.frequency
+        # ONNX knows sine and cosine of float32 alone, which is exact enough within one turn
+        angle = (angle - 2 * math.pi * torch.floor(angle / (2 * math.pi))).float()
+        turn = torch.stack([angle.cos(), angle.sin()])
+        logits, after = self.trunk(
+            codes, cache, turn, position[:, None] % KEPT_BEATS == self.ring, self.ring <= position[:, None]
+        )
+        return logits.softmax(dim=-1), after
+
+
+class _Waveform(nn.Module):
+    """The network of the task waveform with its spectrum as a product of matrices, which every runtime has."""
+
+    def __init__(self, network: WaveformNetwork) -> None:
+        super().__init__()
+        self.network = network
+        time = torch.arange(WINDOW, dtype=torch.float64)[:, None]
+        angle = 2 * math.pi * time * torch.arange(1, NUM_BANDS + 1) / WINDOW
+        self.register_buffer("waves", torch.cat([angle.cos(), angle.sin()], dim=1).float())
+
+    waves: Tensor
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Probabilities of the classes in windows."""
+
+        def power(signal: Tensor) -> Tensor:
+            return (signal @ self.waves).square().view(-1, 2, NUM_BANDS).sum(dim=1)
+
+        return self.network.class_logits(codes, power=power).softmax(dim=-1)
+
+
+def export_onnx(run: FineTuned, path: Path, batch_size: int = 1, int8: bool = False) -> None:
+    """Write a model of live streams as an ONNX file.
+
+    Args:
+        run: a causal model of beats, or one of the task waveform.
+        path: of the file.
+        batch_size: streams that are judged together, a fixed number.
+        int8: matrices as 8-bit integers, quantised row by row; activations when the model runs.
+
+    Raises:
+        HeartlmError: a model of another kind, or a package is missing.
+    """
+    model, codes = run.model, torch.zeros
+    wrapped: nn.Module
+    if isinstance(model, WaveformNetwork):
+        wrapped = _Waveform(model)
+        inputs: dict[str, Tensor] = {"codes": codes(batch_size, WINDOW, 1, dtype=torch.int64)}
+        outputs = ["probabilities"]
+    elif run.info.task == "beats" and model.config.causal:
+        trunk = LiveTrunk(model)
+        wrapped = _Beats(trunk)
+        inputs = {
+            "codes": codes(batch_size, len(model.config.facet_sizes), dtype=torch.int64),
+            "cache": trunk.empty(batch_size),
+            "position": codes(batch_size, dtype=torch.int64),
+        }
+        outputs = ["probabilities", "cache_after"]
+    else:
+        raise HeartlmError(f"{run.folder.path}: a causal model of beats or a model of the task waveform expected")
+    try:
+        import onnx
+        import onnxscript  # noqa: F401  torch.onnx needs it
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+    except ModuleNotFoundError as error:
+        raise needs("onnx", error.name or "onnx") from None
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    logging.getLogger().addFilter(lambda record: "pre-processing before quantization" not in record.getMessage())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            wrapped.eval(),
+            tuple(inputs.values()),
+            input_names=list(inputs),
+            output_names=outputs,
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None, "the exporter that builds on torch.export gives a program"
+    proto = program.model_proto
+    proto.producer_name, proto.doc_string = "heartlm", "Research software, not a medical device."
+    content = proto.SerializeToString()
+    if int8:
+        with TemporaryDirectory() as folder:
+            small = Path(folder) / "int8.onnx"
+            quantize_dynamic(onnx.load_from_string(content), small, weight_type=QuantType.QInt8, per_channel=True)
+            content = small.read_bytes()
+    with atomic_file(path, "wb") as file:
+        file.write(content)
