@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from heartlm.federated.sweep_launch import mpiexec
+from heartlm.federated.sweep import mpiexec
 
 
 class Steps:

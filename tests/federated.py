@@ -17,7 +17,7 @@ import torch
 from heartlm.distributed import shared_memory
 from heartlm.distributed.communicator import SHARED_BYTES, Communicator, LocalCommunicator
 from heartlm.errors import HeartlmError
-from heartlm.federated import sweep_launch
+from heartlm.federated import sweep
 from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.federate import clients_of_rank, strategy_of
 from heartlm.federated.local import LocalClient
@@ -92,7 +92,7 @@ def mpiexec(num_ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
     """Start this Python `num_ranks` times; the test is skipped, with a reason, where there is no MPI."""
     pytest.importorskip("mpi4py", reason="mpi4py not found: pip install 'heartlm[mpi]'")
     try:
-        command = [*sweep_launch.mpiexec(num_ranks), sys.executable, *words]
+        command = [*sweep.mpiexec(num_ranks), sys.executable, *words]
     except HeartlmError as error:
         pytest.skip(str(error))
     environment = {"HOME": str(Path.home()), **os.environ, "OMP_NUM_THREADS": "1"}

@@ -23,8 +23,7 @@ from safetensors.torch import load_file
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
-from heartlm.federated.flower_app import run_with_flower, write_app
-from heartlm.federated.flower_certificates import make_certificate
+from heartlm.federated.flower_app import make_certificate, run_with_flower, write_app
 from heartlm.federated.flower_client import app as client_app
 from heartlm.federated.flower_fleet import Fleet, homes
 from heartlm.federated.flower_messages import message, read

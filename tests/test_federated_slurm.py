@@ -15,8 +15,8 @@ from heartlm.cluster.profile import load_profile, load_slurm_profile
 from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.study_file import load_study
+from heartlm.federated.sweep import job_script
 from heartlm.federated.sweep_file import SweepConfig
-from heartlm.federated.sweep_launch import job_script
 from heartlm.files import read_json
 from tests.slurm import Cluster
 

@@ -12,9 +12,8 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
-from heartlm.federated.sweep import run_sweep
+from heartlm.federated.sweep import mpiexec, run_sweep
 from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
-from heartlm.federated.sweep_launch import mpiexec, run_here
 from heartlm.files import read_json
 from heartlm.report.federated_charts import exposed_ms, groups_of, local_ms, share, throughput
 
@@ -79,7 +78,7 @@ def test_the_table_has_the_columns_of_the_study_and_a_line_for_every_rank_and_ro
 
 def test_a_second_call_runs_nothing(swept: Path, tiny_database: Path):
     before = {path: path.stat().st_mtime_ns for path in swept.glob("studies/*/metrics.jsonl")}
-    outcome = run_sweep(sweep_of(tiny_database, swept), run_here)
+    outcome = run_sweep(sweep_of(tiny_database, swept))
     assert (outcome.num_run, outcome.num_before) == (0, 2)
     assert before == {path: path.stat().st_mtime_ns for path in swept.glob("studies/*/metrics.jsonl")}
 
@@ -104,13 +103,13 @@ def test_figures_are_drawn_and_the_page_asks_nothing_of_any_network(swept: Path)
 
 def test_a_sweep_with_other_settings_wants_another_folder(swept: Path, tiny_database: Path):
     with pytest.raises(HeartlmError, match=r"rounds: 3 found, but .* was started with 2"):
-        run_sweep(sweep_of(tiny_database, swept, rounds=3), run_here)
+        run_sweep(sweep_of(tiny_database, swept, rounds=3))
 
 
 def test_a_study_that_fails_is_told_of_and_the_others_go_on(tmp_path: Path):
     sweep = sweep_of(tmp_path / "nowhere", tmp_path / "sweep", world_sizes=[1])
     said = list[str]()
-    outcome = run_sweep(sweep, run_here, said.append)
+    outcome = run_sweep(sweep, said.append)
     assert outcome.num_run == 0
     assert [name for name, _ in outcome.failed] == ["G0-ranks-1-batch-16-steps-3-0"]
     assert "nowhere" in outcome.failed[0][1]

@@ -17,8 +17,8 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
 from heartlm.federated.privacy import epsilon_of
 from heartlm.federated.study_file import FederatedConfig
+from heartlm.federated.sweep import mpiexec, run_here
 from heartlm.federated.sweep_file import SweepConfig
-from heartlm.federated.sweep_launch import mpiexec, run_here
 from heartlm.files import read_json
 
 pytestmark = pytest.mark.slow

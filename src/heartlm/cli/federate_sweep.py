@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 
 from heartlm.cli.options import parse
 from heartlm.federated.sweep_file import SweepConfig
@@ -27,15 +26,9 @@ def run(arguments: Sequence[str]) -> int:
     )
     sweep.check()
 
-    from heartlm.federated.sweep import Launch, run_sweep
-    from heartlm.federated.sweep_launch import run_as_job, run_here
+    from heartlm.federated.sweep import run_sweep
 
-    launch: Launch = run_here
-    if sweep.slurm is not None:
-        from heartlm.cluster.profile import load_slurm_profile
-
-        launch = partial(run_as_job, profile=load_slurm_profile(sweep.slurm))
-    outcome = run_sweep(sweep, launch)
+    outcome = run_sweep(sweep)
     summary = [f"{outcome.num_run} studies run", f"{outcome.num_before} were there already"]
     summary += [f"{len(outcome.skipped)} not run: {outcome.skipped[0][1]}"] if outcome.skipped else []
     summary += [f"{len(outcome.failed)} FAILED"] if outcome.failed else []

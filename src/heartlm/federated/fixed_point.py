@@ -88,7 +88,11 @@ class FixedPointSum:
                 first, scale = 8 * begin, (factor * _UNIT, LARGEST * _UNIT)
                 num_bad = self._add(numbers.data_ptr() + first, end - begin, *scale, more, self._address + first)
             if num_bad:
-                raise _diverged(numbers[begin:end] * factor)
+                largest = max(abs(float(bound)) for bound in torch.aminmax(numbers[begin:end] * factor))
+                raise HeartlmError(
+                    f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
+                    "lower learning_rate or server_learning_rate"
+                )
             more = True
 
 
@@ -101,11 +105,3 @@ def to_fixed_point(numbers: Tensor) -> Tensor:
     total = FixedPointSum(len(numbers))
     total.fill(0, len(numbers), [(numbers.contiguous(), 1.0)])
     return total.whole
-
-
-def _diverged(numbers: Tensor) -> HeartlmError:
-    largest = max(abs(float(bound)) for bound in torch.aminmax(numbers))
-    return HeartlmError(
-        f"an update of {largest:g} found, less than {LARGEST:g} expected: training diverged, "
-        "lower learning_rate or server_learning_rate"
-    )

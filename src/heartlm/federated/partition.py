@@ -59,7 +59,15 @@ def partition(patients: Sequence[PatientCounts], study: FederatedConfig) -> list
     if study.partition == "patient":
         return [_member(patient.name, [patient]) for patient in patients]
     if study.partition == "database":
-        return _by_database(patients)
+        of_patient = dict[str, str]()
+        for patient in patients:
+            if of_patient.setdefault(patient.name, patient.database) != patient.database:
+                raise HeartlmError(
+                    f"partition: 'database' found, but the patient {patient.name} is in {of_patient[patient.name]} and "
+                    f"in {patient.database}: leave one of them out"
+                )
+        names = sorted({patient.database for patient in patients})
+        return [_member(name, [patient for patient in patients if patient.database == name]) for name in names]
     if len(patients) < study.clients:
         raise HeartlmError(
             f"clients: {study.clients} found, at most {len(patients)} expected: a patient is on one only"
@@ -72,18 +80,6 @@ def partition(patients: Sequence[PatientCounts], study: FederatedConfig) -> list
 def _member(name: str, patients: Sequence[PatientCounts]) -> Member:
     names = tuple(sorted(patient.name for patient in patients))
     return Member(name, names, sum(patient.num_samples for patient in patients))
-
-
-def _by_database(patients: Sequence[PatientCounts]) -> list[Member]:
-    of_patient = dict[str, str]()
-    for patient in patients:
-        if of_patient.setdefault(patient.name, patient.database) != patient.database:
-            raise HeartlmError(
-                f"partition: 'database' found, but the patient {patient.name} is in {of_patient[patient.name]} and in "
-                f"{patient.database}: leave one of them out"
-            )
-    names = sorted({patient.database for patient in patients})
-    return [_member(name, [patient for patient in patients if patient.database == name]) for name in names]
 
 
 def _at_random(patients: Sequence[PatientCounts], study: FederatedConfig) -> list[list[PatientCounts]]:

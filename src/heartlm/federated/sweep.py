@@ -13,16 +13,26 @@ behind computing, bytes, the repeat, and the accuracy of the study's final model
 
 from __future__ import annotations
 
+import math
+import os
+import shlex
 import shutil
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from heartlm.cluster.profile import SiteProfile, load_slurm_profile
+from heartlm.cluster.script import body, header, text_of
+from heartlm.cluster.submit import run_job
+from heartlm.cluster.topology import Topology
+from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
 from heartlm.files import atomic_file, read_json, write_json
@@ -31,9 +41,6 @@ from heartlm.scaling.study import started_with
 from heartlm.scaling.table import write_csv
 
 Row = dict[str, Any]
-
-Launch = Callable[[Path, int, Path, SweepConfig], str | None]
-"""Runs the study of a file on a number of ranks, its output to a log; returns the reason if it failed."""
 
 DECIDES = ("study", "clients_per_rank", "rounds", "slurm", "nodes", "cpus_per_rank")
 """Settings that must not change during a sweep: its numbers would not be comparable."""
@@ -56,46 +63,43 @@ class SweepOutcome:
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
-def run_sweep(sweep: SweepConfig, launch: Launch, say: Callable[[str], object] | None = None) -> SweepOutcome:
+def run_sweep(sweep: SweepConfig, say: Callable[[str], object] | None = None) -> SweepOutcome:
     """Run every study of a sweep that is not finished, and write the table.
 
     Raises:
         HeartlmError: an impossible setting, or a folder that holds another sweep.
     """
     sweep.check()
+    launch = partial(run_as_job, profile=load_slurm_profile(sweep.slurm)) if sweep.slurm else run_here
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     folder, outcome, rows, cells = sweep.folder(), SweepOutcome(), list[Row](), list(cells_of(sweep))
-    write_json(
-        folder / "sweep.json", started_with(folder / "sweep.json", {name: asdict(sweep)[name] for name in DECIDES})
-    )
+    about = {name: getattr(sweep, name) for name in DECIDES}
+    write_json(folder / "sweep.json", started_with(folder / "sweep.json", about))
     for number, cell in enumerate(cells):
         if cell.config == "G1" and sweep.computes_on_cpu():
             outcome.skipped.append((cell.name, "not run: bf16 gains nothing on a CPU"))
             continue
-        study = folder / "studies" / cell.name
+        study, head = folder / "studies" / cell.name, f"{number + 1}/{len(cells)}  {cell.name}"
         if ResultFolder(study).is_finished:
             outcome.num_before += 1
-        elif (reason := _run(cell, sweep, study, launch)) is not None:
-            outcome.failed.append((cell.name, reason))
-            say(f"{number + 1}/{len(cells)}  {cell.name}  FAILED: {reason}")
-            continue
         else:
+            shutil.rmtree(study, ignore_errors=True)
+            config = folder / "logs" / f"{cell.name}.yaml"
+            with atomic_file(config) as stream:
+                yaml.safe_dump(cell.study(sweep, study.parent).to_yaml(), stream, sort_keys=False)
+            reason = launch(config, cell.world_size, config.with_suffix(".log"), sweep)
+            if reason is None and not ResultFolder(study).is_finished:
+                reason = "ended with status 0, but wrote no scores"
+            if reason is not None:
+                outcome.failed.append((cell.name, reason))
+                say(f"{head}  FAILED: {reason}")
+                continue
             outcome.num_run += 1
-            say(f"{number + 1}/{len(cells)}  {cell.name}")
+            say(head)
         rows += rows_of(cell, study)
         write_csv(rows, folder / "table.csv")
     write_json(folder / "skipped.json", [*outcome.skipped, *outcome.failed])
     return outcome
-
-
-def _run(cell: SweepCell, sweep: SweepConfig, study: Path, launch: Launch) -> str | None:
-    """Run a cell from its beginning; the reason if it failed."""
-    shutil.rmtree(study, ignore_errors=True)
-    config = sweep.folder() / "logs" / f"{cell.name}.yaml"
-    with atomic_file(config) as stream:
-        yaml.safe_dump(cell.study(sweep, study.parent).to_yaml(), stream, sort_keys=False)
-    reason = launch(config, cell.world_size, config.with_suffix(".log"), sweep)
-    return reason if reason or ResultFolder(study).is_finished else "ended with status 0, but wrote no scores"
 
 
 def rows_of(cell: SweepCell, folder: Path) -> list[Row]:
@@ -136,3 +140,63 @@ def rows_of(cell: SweepCell, folder: Path) -> list[Row]:
         }
         rows.append({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
     return rows
+
+
+# --- how one study is run --------------------------------------------------------------------------------------------
+
+
+def run_here(config: Path, world_size: int, log: Path, sweep: SweepConfig) -> str | None:
+    """Run the study of the file `config` on `world_size` ranks of this machine; return the reason if it failed."""
+    command = [*(mpiexec(world_size) if world_size > 1 else []), sys.executable, "-m", "heartlm", "federate"]
+    with log.open("wb") as output:
+        try:
+            status = subprocess.run(
+                [*command, str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                timeout=sweep.timeout_s,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return f"not finished after {sweep.timeout_s:g} s"
+    return None if status == 0 else f"ended with status {status}: {last_line(log) or 'it printed nothing'}"
+
+
+def mpiexec(num_ranks: int) -> list[str]:
+    """The command that starts `num_ranks` ranks, with the mpiexec of this environment or of the system.
+
+    Raises:
+        HeartlmError: there is none.
+    """
+    own = Path(sys.executable).with_name("mpiexec")
+    program = str(own) if own.exists() else shutil.which("mpiexec")
+    if program is None:
+        raise HeartlmError("mpiexec: not found: pip install 'heartlm[mpi]', or load the MPI of the machine")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    flags = []
+    if "Open MPI" in version or "prte" in version.lower():  # refuses more ranks than cores, and root, by default
+        flags = ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+    return [program, *flags, "-n", str(num_ranks)]
+
+
+def run_as_job(config: Path, world_size: int, log: Path, sweep: SweepConfig, profile: SiteProfile) -> str | None:
+    """Run the study of the file `config` on `world_size` ranks of a cluster; return the reason if it failed."""
+    if shutil.which("sbatch") is None:
+        raise HeartlmError(f"slurm: {profile.name} found, but this machine has no sbatch: leave slurm out")
+    return run_job(log.with_suffix(".sh"), job_script(config, world_size, log.parent, sweep, profile))[0]
+
+
+def job_script(config: Path, world_size: int, logs: Path, sweep: SweepConfig, profile: SiteProfile) -> str:
+    """The batch script of a study; its ranks are on `sweep.nodes` nodes, or on one if they do not divide among them."""
+    nodes = sweep.nodes if world_size % sweep.nodes == 0 else 1
+    per_node = world_size // nodes
+    gpus = 0 if sweep.computes_on_cpu() else per_node
+    shape = Topology(nodes, gpus, per_node, per_node * sweep.cpus_per_rank, math.ceil(sweep.timeout_s))
+    python = "python" if profile.container != "none" else sys.executable
+    lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash"]
+    lines += [f"# heartlm federate on {shape.words}, profile {profile.name}."]
+    lines += header(shape, profile, name="federate", output=logs / f"{config.stem}-%j.out", stops=False)
+    communicator = "torch" if world_size > 1 else "local"
+    command = f"federate {shlex.quote(str(config.resolve()))} --communicator={communicator}"
+    what = ["# What to run.", f"command=({command})"]
+    return text_of([*lines, "", *body(what, shape, profile, python=python, ranks=world_size > 1)])

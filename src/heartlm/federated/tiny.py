@@ -120,8 +120,13 @@ class TinyLearning:
         else:
             self.optimizer = torch.optim.AdamW(self.flat.parameters, rate, weight_decay=decay)
         self._class_weight = class_weight.to(self.device)
-        self._samples = {client: _on(self.device, beats) for client, beats in samples.items()}
-        self._test = _on(self.device, test)
+        self._samples = {
+            client: tuple(
+                torch.from_numpy(each).to(self.device) for each in (beats.waveform, beats.label.astype(np.int64))
+            )
+            for client, beats in samples.items()
+        }
+        self._test = torch.from_numpy(test.waveform).to(self.device)
 
     def batch(self, client: int, step: int) -> NDArray[np.int64]:
         """Which beats of client number `client` local step `step` sees, with replacement; int64 `[B]`."""
@@ -154,7 +159,7 @@ class TinyLearning:
         test, found = self.test, [np.zeros(0, np.int8)]
         self.flat.module.eval()
         for begin in range(0, len(test), EVALUATION_BATCH):
-            logits = self.flat.module(self._test[0][begin : begin + EVALUATION_BATCH])
+            logits = self.flat.module(self._test[begin : begin + EVALUATION_BATCH])
             found.append(logits.argmax(dim=1).to("cpu", torch.int8).numpy())
             between()
         return np.concatenate(found), test.label, test.record, test.records, test.patients
@@ -174,7 +179,3 @@ class TinyLearning:
             tensors = {name: value.detach().cpu().contiguous() for name, value in self.flat.module.state_dict().items()}
             save_file(tensors, temporary / "model.safetensors")
             write_json(temporary / "config.json", {"model": "tiny_ecg", "classes": SCORED_CLASSES, **window})
-
-
-def _on(device: torch.device, beats: BeatSet) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(beats.waveform).to(device), torch.from_numpy(beats.label.astype(np.int64)).to(device)

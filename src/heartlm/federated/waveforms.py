@@ -112,30 +112,20 @@ def beat_set(records: Iterable[Labelled], window: BeatWindow = WINDOW) -> BeatSe
         HeartlmError: a recording is unreadable.
     """
     names, patients = list[str](), list[str]()
-    waveforms, labels, record = list[NDArray[np.float32]](), list[NDArray[np.int8]](), list[NDArray[np.int32]]()
+    waveforms = [np.zeros((0, len(window.times_s)), np.float32)]  # of no recording, so that there may be none
+    labels, owners = [np.zeros(0, np.int8)], [np.zeros(0, np.int32)]
     for place, each in enumerate(records):
-        waveform, label = _beats_of(each, window)
-        waveforms.append(waveform)
-        labels.append(label)
-        record.append(np.full(len(label), place, np.int32))
+        recording = each.database.recording(each.record_id)
+        annotations = each.database.annotations(each.record_id, recording)
+        assert annotations is not None, "it had labelled beats"
+        label, signal = annotations.beat_classes(), recording.signal(leads=[0])[0]
+        note_faults(recording, annotations)
+        refuse_damaged(recording)
+        known = label != UNLABELLED
+        waveforms.append(beat_waveforms(signal, annotations.sample, recording.rate_hz, window).shape[known])
+        labels.append(label[known])
+        owners.append(np.full(len(labels[-1]), place, np.int32))
         names.append(f"{each.database.name}/{each.record_id}")
         patients.append(each.patient_id)
-    if not names:
-        return BeatSet(
-            np.zeros((0, 1, len(window.times_s)), np.float32), np.zeros(0, np.int8), np.zeros(0, np.int32), (), ()
-        )
-    parts = np.concatenate(waveforms)[:, None], np.concatenate(labels), np.concatenate(record)
+    parts = np.concatenate(waveforms)[:, None], np.concatenate(labels), np.concatenate(owners)
     return BeatSet(*parts, tuple(names), tuple(patients))
-
-
-def _beats_of(each: Labelled, window: BeatWindow) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-    recording = each.database.recording(each.record_id)
-    annotations = each.database.annotations(each.record_id, recording)
-    assert annotations is not None, "it had labelled beats"
-    label = annotations.beat_classes()
-    signal = recording.signal(leads=[0])[0]
-    note_faults(recording, annotations)
-    refuse_damaged(recording)
-    shape = beat_waveforms(signal, annotations.sample, recording.rate_hz, window).shape
-    known = label != UNLABELLED
-    return shape[known], label[known]

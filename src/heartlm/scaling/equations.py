@@ -45,7 +45,7 @@ def speedup(base_s: float, test_s: float) -> float:
 
 
 def efficiency(of_speedup: float, num_ranks: int) -> float:
-    """The share of the ranks that the speedup is worth."""
+    """The speedup as a fraction of the ranks."""
     return of_speedup / num_ranks
 
 

@@ -57,22 +57,20 @@ class Network:
         """
         if ranks == 1:
             return 0.0
-        links = self._crossed(ranks, nodes)
+        crossed = [(self.within, "within a node")] if ranks > nodes else []
+        crossed += [(self.between, "between nodes")] if nodes > 1 else []
+        links = [link for link, _ in crossed if link is not None]
+        if len(links) < len(crossed):
+            unknown = next(where for link, where in crossed if link is None)
+            raise HeartlmError(
+                f"nothing is known about the connection {unknown}: give --hardware, or an all-reduce fit measured "
+                "there (--all-reduce, --all-reduce-between)"
+            )
         rate, hop_s = min(link.bytes_per_s for link in links), max(link.latency_s for link in links)
         ring_s = 2 * (ranks - 1) * (hop_s + num_bytes / ranks / rate)
         in_node_s = (ranks // nodes - 1) * self.within.latency_s if self.within and ranks > nodes else 0.0
         across_s = math.ceil(math.log2(nodes)) * self.between.latency_s if self.between and nodes > 1 else 0.0
         return min(ring_s, 2 * (in_node_s + across_s + num_bytes / rate))
-
-    def _crossed(self, ranks: int, nodes: int) -> list[Link]:
-        wanted = [(self.within, "within a node")] if ranks > nodes else []
-        wanted += [(self.between, "between nodes")] if nodes > 1 else []
-        if missing := [where for link, where in wanted if link is None]:
-            raise HeartlmError(
-                f"nothing is known about the connection {missing[0]}: give --hardware, or an all-reduce fit measured "
-                "there (--all-reduce, --all-reduce-between)"
-            )
-        return [link for link, _ in wanted if link is not None]
 
     def slowed(self, factor: float) -> Network:
         """This network with every message taking `factor` times as long."""

@@ -33,7 +33,7 @@ NORMAL = 1.4826
 
 @dataclass(frozen=True)
 class Kind:
-    """What measurements must share to say something about each other."""
+    """What two measurements must have in common to be compared."""
 
     stage: str
     database: str

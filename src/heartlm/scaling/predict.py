@@ -242,12 +242,12 @@ class Checked:
 
     @property
     def error(self) -> float:
-        """Share by which the prediction is too long; below 0 where too short."""
+        """Relative error of the prediction; below 0 where it is too short."""
         return self.predicted.step_s / self.step_s - 1
 
     @property
     def outside(self) -> float:
-        """Share of the measured time by which it lies outside the interval; 0 inside."""
+        """How far the measured time lies outside the interval, relative to that time; 0 inside."""
         return max(0.0, self.step_s - self.predicted.high_s, self.predicted.low_s - self.step_s) / self.step_s
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from heartlm.scaling.cell import Measurement
 
 MOVED = 0.1
-"""Two probes that differ by more than this share mean that the machine was not the same before and after."""
+"""Two probes that differ by more than this fraction mean that the machine was not the same before and after."""
 
 
 UNUSUAL = 0.15
-"""A probe that differs by more than this share from the usual one means that the machine had another speed."""
+"""A probe that differs by more than this fraction from the usual one means that the machine had another speed."""
 
 ENOUGH = 8
 """The number of probes that define the usual speed."""
@@ -46,7 +46,7 @@ def usual_probe(measurements: Iterable[Measurement]) -> float | None:
 
 
 def unusual(measurement: Measurement, usual: float | None) -> float:
-    """By what share the machine's speed around a measurement differed from the usual one; 0 where unknown."""
+    """The relative difference of the machine's speed around a measurement from the usual one; 0 where unknown."""
     return 0.0 if usual is None else max((abs(value / usual - 1) for value in probes_of(measurement)), default=0.0)
 
 

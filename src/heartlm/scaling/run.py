@@ -1,6 +1,6 @@
 """Running a study: cell after cell, each measured, checked and kept; what is kept is not measured again.
 
-A study that was killed continues where it stopped, so a grid may grow: measurements of other cells do no harm.
+A study that was killed continues where it stopped, so a grid may grow: measurements of other cells are ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CellTrainer(Protocol):
         """What there is to train on."""
 
     def train(self, cell: StudyCell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
-        """Train as each of `fields` says, at the same time; return why that failed, if it did, and what it lasted."""
+        """Train as each of `fields` says, at the same time; return why that failed, if it did, and its seconds."""
 
     def probe(self, cell: StudyCell) -> float | None:
         """Speed of the machine that a cell uses, now; None where that is not this one."""
@@ -138,10 +138,17 @@ class _Conductor:
                 break
             measurement = self._measured(cell, repeat)
             measurement.save(self.folder)
-            if measurement.failed is None:
-                self.done.append(measurement)
+            self.outcome.num_measured += 1
+            head = f"{index + 1:>{len(str(len(wanted)))}}/{len(wanted)}  {cell.name}  repeat {repeat + 1}"
+            if measurement.failed is not None:
+                self.outcome.failed.append(measurement)
+                say(f"{head}  FAILED: {measurement.failed}")
+                continue
+            self.done.append(measurement)
             self._keep_losses(measurement)
-            self._report(measurement, index + 1, wanted)
+            left_s = sum(expected_wall_s(cell, self.done) for cell, _ in wanted[index + 1 :])
+            left, rate = time.strftime("%H:%M:%S", time.gmtime(left_s)), measurement.tokens_per_s / 1000
+            say(f"{head}  {1000 * measurement.mean_step_s:.1f} ms a step  {rate:.1f} k tokens/s  left {left}")
         return self.outcome
 
     def _measured(self, cell: StudyCell, repeat: int) -> Measurement:
@@ -178,7 +185,7 @@ class _Conductor:
 
     def _keep_losses(self, measurement: Measurement) -> None:
         cell = measurement.cell
-        if measurement.failed is None and cell.ranks == cell.copies == 1:
+        if cell.ranks == cell.copies == 1:
             self.losses.setdefault(cell.work, measurement.losses)
 
     def _foundation(self, cell: StudyCell) -> Path:
@@ -195,20 +202,6 @@ class _Conductor:
             raise HeartlmError(f"{making}: a model to fine-tune cannot be made: {reason}")
         making.rename(path)
         return path
-
-    def _report(self, measurement: Measurement, number: int, wanted: Sequence[tuple[StudyCell, int]]) -> None:
-        self.outcome.num_measured += 1
-        left_s = sum(expected_wall_s(cell, self.done) for cell, _ in wanted[number:])
-        head = (
-            f"{number:>{len(str(len(wanted)))}}/{len(wanted)}  {measurement.cell.name}  repeat {measurement.repeat + 1}"
-        )
-        if measurement.failed is not None:
-            self.outcome.failed.append(measurement)
-            say(f"{head}  FAILED: {measurement.failed}")
-            return
-        left = time.strftime("%H:%M:%S", time.gmtime(left_s))
-        rate = measurement.tokens_per_s / 1000
-        say(f"{head}  {1000 * measurement.mean_step_s:.1f} ms a step  {rate:.1f} k tokens/s  left {left}")
 
 
 def training_fields(config: ScalingStudyConfig, cell: StudyCell, out: Path, foundation: Path) -> dict[str, Any]:
@@ -236,5 +229,5 @@ def training_fields(config: ScalingStudyConfig, cell: StudyCell, out: Path, foun
 
 
 def say(line: str) -> None:
-    """Tell the user."""
+    """Print a line on standard error."""
     print(line, file=sys.stderr, flush=True)

@@ -121,7 +121,7 @@ class ScalingStudyConfig:
         """Where the study lies.
 
         Raises:
-            HeartlmError: the settings do not say.
+            HeartlmError: there is none in the settings.
         """
         if self.out is None:
             raise HeartlmError("out: nothing found, a folder for the study expected: give --out FOLDER")
@@ -151,7 +151,7 @@ def describe(config: ScalingStudyConfig, folder: Path) -> None:
 
 
 def started_with(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file at `path` says of the settings that a folder was started with; `about` where there is no file.
+    """The settings that a folder was started with, of the file at `path`; `about` where there is no file.
 
     Raises:
         HeartlmError: a value of `about` differs from it.

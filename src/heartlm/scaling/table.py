@@ -36,7 +36,7 @@ from heartlm.scaling.probe import moved, probes_of
 
 @dataclass(frozen=True, kw_only=True)
 class CellRow:
-    """What the repeats of a cell say together; columns of the table in this order.
+    """The repeats of a cell, summarised; columns of the table in this order.
 
     Attributes:
         cell: what was trained.
@@ -223,7 +223,7 @@ def _against(cell: StudyCell, repeats: Repeats, passed: dict[StudyCell, Repeats]
 
 
 def groups(rows: Iterable[CellRow], key: Callable[[StudyCell], Any]) -> dict[Any, list[CellRow]]:
-    """Rows by what `key` says of their cells, in order."""
+    """Rows by the `key` of their cells, in order."""
     found: dict[Any, list[CellRow]] = {}
     for row in rows:
         found.setdefault(key(row.cell), []).append(row)
@@ -263,10 +263,9 @@ def write_parquet(lines: Sequence[Mapping[str, Any]], path: Path) -> Path:
     from pyarrow import parquet  # slow to import
 
     table = pyarrow.Table.from_pylist(list(lines))
-    unknown = [number for number, each in enumerate(table.schema) if pyarrow.types.is_null(each.type)]
-    for number in unknown:
-        name = table.schema.field(number).name
-        table = table.set_column(number, name, table.column(number).cast(pyarrow.float64()))
+    for number, each in enumerate(table.schema):
+        if pyarrow.types.is_null(each.type):
+            table = table.set_column(number, each.name, table.column(number).cast(pyarrow.float64()))
     with atomic_file(path, "wb") as stream:
         parquet.write_table(table, stream)
         os.fsync(stream.fileno())

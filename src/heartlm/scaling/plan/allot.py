@@ -217,7 +217,7 @@ def soonest(jobs: Sequence[PlannedJob], cluster: Cluster) -> Schedule:
                         continue
                     seen.add(alike)
                     start = max([ready, *(sorted(free_from[node])[on_each - 1] for node in nodes)])
-                    # GPUs free at `start` are all alike for what begins later, so any of them will do
+                    # GPUs free at `start` are the same for all that starts later, so any of them will do
                     free = {node: [gpu for gpu, at in enumerate(free_from[node]) if at <= start] for node in nodes}
                     taken = tuple((node, gpu) for node in nodes for gpu in free[node][:on_each])
                     after = [list(node) for node in free_from]

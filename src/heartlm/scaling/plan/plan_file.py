@@ -38,7 +38,7 @@ from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule
 from heartlm.typed import typed
 
 SOURCES = {"hours", "hours_on_one_gpu", "work", "predicted", "measured"}
-"""Fields that each say how long an experiment takes; the others are details."""
+"""Fields that each give how long an experiment takes; the others are details."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class _Content:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """What is to be planned.
+    """A campaign, its machines and times, read from a file.
 
     Attributes:
         campaign: its experiments.
@@ -97,7 +97,7 @@ def load_plan(path: Path) -> PlanFile:
     """Read a plan's file.
 
     Raises:
-        HeartlmError: it cannot be read, or says something impossible; the text names the file and the field.
+        HeartlmError: it cannot be read, or holds an impossible value; the text names the file and the field.
     """
     content = read_yaml(path, "a plan's YAML file")
     try:
@@ -162,7 +162,7 @@ def _check_positive(value: Any, path: str) -> None:
 
 
 def _settings_of(experiment: Experiment, content: _Content) -> dict[str, Any]:
-    """What the file says of the times of an experiment: one source of them, the most special, and its details."""
+    """The settings for the times of an experiment: one source, the most specific, and its details."""
     found = content.times.given()
     for pattern, times in content.of.items():
         if fnmatch.fnmatchcase(experiment.name, pattern) or experiment.stage == pattern:
@@ -174,7 +174,7 @@ def _settings_of(experiment: Experiment, content: _Content) -> dict[str, Any]:
 
 
 def _times(experiment: Experiment, settings: Mapping[str, Any], folder: Path) -> dict[int, float]:
-    """Times by number of GPUs: hours, or units of work; empty where the settings do not say."""
+    """Times by number of GPUs: hours, or units of work; empty where the settings give none."""
     if "hours" in settings:
         return dict(sorted(settings["hours"].items()))
     if "predicted" in settings or "measured" in settings:
