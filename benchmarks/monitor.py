@@ -26,9 +26,11 @@ from bench.output import write_results
 
 import heartlm.ecg.splits as splits
 from heartlm.ecg.database import Database, open_database
-from heartlm.ecg.recording import RhythmSpan
+from heartlm.ecg.recording import Recording, RhythmSpan
 from heartlm.errors import HeartlmError
-from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm
+from heartlm.evaluation.finetuned import load_finetuned
+from heartlm.models.pretrained import find_run
+from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules, JudgedBeat, Rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.sources import Replay
@@ -112,16 +114,26 @@ def study_alarms(cinc2017: Path | None) -> list[Table]:
     )
     lethal = [kind for kind in SEVERITIES if SEVERITIES[kind] == LETHAL]
     rates = Table(
-        "Lethal alarms",
-        ("recordings", "hours", *lethal, "a patient-day"),
+        "Lethal alarms (of these, not confirmed by annotations)",
+        ("recordings", "hours", *lethal, "not confirmed, a patient-day"),
     )
     for name, database, record_ids in sets:
         record_ids = list(database.record_ids) if record_ids is None else record_ids
         found = watched(models, database, record_ids)
         hours = sum(database.recording(record_id).duration_s for record_id in found) / 3600
         count = Counter(alarm.kind for alarms in found.values() for alarm in alarms)
-        total = sum(count[kind] for kind in lethal)
-        rates.add(name, f"{hours:.1f}", *(count[kind] for kind in lethal), f"{24 * total / hours:.1f}")
+        false = Counter[str]()
+        for record_id, alarms in found.items():
+            recording = database.recording(record_id)
+            if recording.annotations is None or not recording.annotations.num_beats:
+                false.update(alarm.kind for alarm in alarms)
+                continue
+            reference = by_annotations(recording)
+            false.update(alarm.kind for alarm in alarms if not confirmed(alarm, reference, recording))
+        total = sum(false[kind] for kind in lethal)
+        rates.add(
+            name, f"{hours:.1f}", *(f"{count[kind]} ({false[kind]})" for kind in lethal), f"{24 * total / hours:.1f}"
+        )
         for what, rhythms, kinds, shortest_s in (
             ("VF or flutter of 4 s and more", ("VFIB", "VFL"), ("VF",), 4),
             ("VT of 5 beats and more", ("VT",), ("VT", "VF"), 2.5),
@@ -142,10 +154,33 @@ def study_alarms(cinc2017: Path | None) -> list[Table]:
                 )
                 delays, true, num = delays + own, true + right, num + len(spans)
                 alarmed += raised
-            if num:
+            if num or alarmed:
                 median, most = np.percentile(delays, [50, 95]) if delays else (float("nan"), float("nan"))
                 episodes.add(f"{name}: {what}", num, len(delays), f"{median:.1f}", f"{most:.1f}", alarmed, true)
     return [episodes.close(), rates.close()]
+
+
+def by_annotations(recording: Recording) -> list[Alarm]:
+    """The alarms that the same rules raise of the annotated beats."""
+    rules, found = Rules(recording.record_id, AlarmRules(), recording.rate_hz), dict[str, Alarm]()
+    beats, at = recording.annotations, 0
+    symbols = np.array(list("NSVFQ"))[beats.beat_classes()]
+    for second in range(1, int(recording.duration_s) + 1):
+        now = round(second * recording.rate_hz)
+        upto = int(np.searchsorted(beats.sample, now))
+        own = [JudgedBeat(int(beats.sample[place]), str(symbols[place]), 1.0) for place in range(at, upto)]
+        found |= {alarm.key: alarm for alarm in rules.second(now, own, None, 1.0, None)}
+        at = upto
+    return list(found.values())
+
+
+def confirmed(alarm: Alarm, reference: list[Alarm], recording: Recording) -> bool:
+    """Whether annotations show what the alarm says, within `LATE_S`: beats by the same rule, or a rhythm."""
+    reach, rhythms = LATE_S * alarm.rate_hz, {"VF": ("VFIB", "VFL"), "VT": ("VT", "VFIB", "VFL")}.get(alarm.kind, ())
+    spans = [(span.start, span.stop) for span in recording.annotations.rhythms if span.name in rhythms]
+    spans += [(each.start, each.stop or recording.num_samples) for each in reference if each.kind == alarm.kind]
+    stop = alarm.stop or recording.num_samples
+    return any(alarm.start <= last + reach and stop >= first - reach for first, last in spans)
 
 
 def beats_in(sample: np.ndarray, span: RhythmSpan) -> int:
@@ -153,9 +188,11 @@ def beats_in(sample: np.ndarray, span: RhythmSpan) -> int:
 
 
 def normal_recordings(folder: Path) -> list[str]:
-    """200 recordings of cinc2017 labelled normal, drawn with seed 0."""
-    reference = next(path for path in (folder / "REFERENCE-v3.csv", folder / "REFERENCE.csv") if path.exists())
+    """200 recordings of cinc2017 labelled normal, drawn with seed 0 from those that no shipped model was trained on."""
+    trained = set(load_finetuned(find_run(Path("waveform")), "last").folder.trained_on[0]["patients"])
+    reference = next(path for path in (folder / "REFERENCE-v3-train.csv", folder / "REFERENCE-v3.csv") if path.exists())
     normal = [line.split(",")[0] for line in reference.read_text().split() if line.endswith(",N")]
+    normal = [name for name in normal if not any(patient.endswith(name) for patient in trained)]
     return sorted(random.Random(0).sample(normal, 200))
 
 
