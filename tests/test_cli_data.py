@@ -160,7 +160,7 @@ def test_show_draws_a_recording_named_in_any_way(simulated: Path, tmp_path: Path
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
     """How often each text stands on each picture that is saved."""
-    strips = pytest.importorskip("heartlm.report.strip")
+    strips = pytest.importorskip("heartlm.report.figures")
     pictures: list[Counter[str]] = []
 
     def look(figure: Any, path: Path) -> None:

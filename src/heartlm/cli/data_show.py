@@ -53,7 +53,7 @@ def run(argv: Sequence[str]) -> int:
     )
     from heartlm.ecg.damage import note_faults, refuse_damaged, warn_of_damage
     from heartlm.ecg.locate import locate
-    from heartlm.report.strip import save_figure, strip_figure
+    from heartlm.report.figures import save_figure, strip_figure
 
     database, record_id = locate(options.record)
     recording = database.recording(record_id)

@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     entries = _entries(options, folder)
     from heartlm.files import write_json
     from heartlm.report.continuation import continuation_figure
-    from heartlm.report.strip import save_figure
+    from heartlm.report.figures import save_figure
 
     pictures = [_picture(options.out or folder / "continuation.png", place) for place in range(len(entries))]
     for entry, picture in zip(entries, pictures, strict=True):

@@ -2,73 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heartlm.report.figures import new_figure
-from heartlm.report.strip import Beats, Rhythm, Strip, strip_figure
+from heartlm.report.figures import figure_of, strip_figure
+from heartlm.report.line_chart import Series, line_chart
+from heartlm.report.strip import Beats, Rhythm, Strip
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RECORDED, WRITTEN = "#5b6068", "#0a64ad"
-
 
 def continuation_figure(entry: Mapping[str, Any]) -> Figure:
-    """Draw one entry of `generation.json`.
+    """Draw one entry of `generation.json`; bands mark the beats of the model, names say where it begins to write.
 
     Raises:
         HeartlmError: matplotlib is not installed.
     """
     title = f"{entry['record']} {entry['lead']}".strip() + f", continued by {entry['num_tokens']} tokens"
     if "generated_rr_s" in entry:
-        return _interval_figure(entry["prompt_rr_s"], entry["generated_rr_s"], title)
-    return _strip_figure(entry, title)
-
-
-def _strip_figure(entry: Mapping[str, Any], title: str) -> Figure:
-    """The whole strip, true to scale; a tint and a name tell what is the model's."""
+        return figure_of([(title, _interval_chart(entry))])
     recorded, written = (np.array(entry[key], np.float64) for key in ("prompt_mv", "generated_mv"))
     seam_s, stop_s = (count / entry["rate_hz"] for count in (len(recorded), len(recorded) + len(written)))
-    colours = [WRITTEN if beat["generated"] else RECORDED for beat in entry["beats"]]
+    generated = [beat["generated"] for beat in entry["beats"]]
     strip = Strip(
         signal_mv=np.concatenate([recorded, written])[None],
         rate_hz=entry["rate_hz"],
         lead_names=[entry["lead"]],
-        beats=Beats(
-            np.array([beat["time_s"] for beat in entry["beats"]]),
-            labels=["•"] * len(colours),
-            colours=colours,
-            banded=[False] * len(colours),
-        ),
+        beats=Beats(np.array([beat["time_s"] for beat in entry["beats"]]), ["•"] * len(generated), generated),
         rhythms=[Rhythm(0.0, seam_s, "recorded"), Rhythm(seam_s, stop_s, "written by the model")],
     )
-    figure = strip_figure(strip, title)
-    for axes in figure.axes:
-        left, right = axes.get_xlim()
-        if right > seam_s:
-            axes.axvspan(max(left, seam_s), right, color=WRITTEN, alpha=0.07, linewidth=0, zorder=2)
-    return figure
+    return strip_figure(strip, title)
 
 
-def _interval_figure(recorded_s: Sequence[float | None], written_s: Sequence[float | None], title: str) -> Figure:
+def _interval_chart(entry: Mapping[str, Any]) -> Any:
     """RR intervals beat by beat; the model's are joined to the last one recorded."""
-    recorded, written = (np.array(values, np.float64) for values in (recorded_s, written_s))
-    figure = new_figure(10, 3.2, layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
-    place = np.arange(len(recorded) + len(written)) - len(recorded) + 1
-    axes.plot(place[: len(recorded)], recorded, ".-", color=RECORDED, linewidth=1, label="recorded")
-    axes.plot(
-        place[len(recorded) - 1 :],
-        np.concatenate([recorded[-1:], written]),
-        ".-",
-        color=WRITTEN,
-        linewidth=1,
-        label="written by the model",
-    )
-    axes.set(title=title, xlabel="beat, from the last one recorded", ylabel="RR interval (s)", ylim=(0, None))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    return figure
+    recorded, written = entry["prompt_rr_s"], entry["generated_rr_s"]
+    known = [(place, rr_s) for place, rr_s in enumerate([*recorded, *written], 1 - len(recorded)) if rr_s is not None]
+    series = [
+        Series(name, [place for place, _ in part], [rr_s for _, rr_s in part], class_name, dots=True)
+        for name, class_name, part in (
+            ("recorded", "grey-1", [each for each in known if each[0] <= 0]),
+            ("written by the model", "accent", [each for each in known if each[0] >= 0]),
+        )
+    ]
+    return line_chart(series, title="RR interval", unit="s", from_zero=True, along="beat from the last one recorded")

@@ -1,29 +1,44 @@
-"""Figures as files, for those who want a picture rather than a page: PNG, drawn with matplotlib.
+"""Drawings of the pages as files: PNG, SVG or PDF, for papers and slides.
 
-Pages draw their own, as SVG; these go with `scores.json`, or next to the table of a study, and into papers and slides.
+    SVG whose elements carry class names ─┐
+    style sheets of the pages, light mode ┴─► patches and words of matplotlib ─► file
+
+So each chart and each strip is drawn once, as SVG. Read here is what the drawings of this room hold, not all of SVG:
+straight paths, lines, rectangles, circles, polygons and words, and selectors of tags and classes.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
-import numpy as np
-
-from heartlm.errors import needs
+from heartlm.errors import HeartlmError, needs
 from heartlm.files import atomic_file
-from heartlm.report.numbers import Score
-from heartlm.report.scaling_model import Chart, Curve
-from heartlm.report.scores import method_scores, score_rows
+from heartlm.report.page import render
+from heartlm.report.scaling_charts import curves_chart
+from heartlm.report.scaling_model import Chart
+from heartlm.report.score_charts import confusion_of, forest_chart
+from heartlm.report.scores import score_rows
+from heartlm.report.strip import Strip
+from heartlm.report.svg import Markup
+from heartlm.report.svg_strip import sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 160
-ACCENT, GREYS = "#0b5cad", ("#59636e", "#8c959f", "#b3bac2", "#ced3d9")
-MARKERS = "osD^v"
-TONES = ("#0b5cad", "#1b7f9e", "#17797c", "#4d8a3a", "#b98500", "#c4612a", "#98041d", "#7c3bb0")
+FORMATS = ("png", "svg", "pdf")
+CHART_IN, STRIP_IN = 1 / 78, 1 / (4 * 25.4)
+"""Inches a unit of a chart, and of a strip, whose units are quarters of a millimetre."""
+
+_MARGIN, _CAPTION = 20.0, 26.0  # around a drawing, and above it for its caption, in units
+_INHERITED = ("fill", "stroke", "font-size", "font-weight", "text-anchor")
+
+Style = dict[str, str]
 
 
 def new_figure(width: float, height: float, **options: Any) -> Figure:
@@ -39,79 +54,79 @@ def new_figure(width: float, height: float, **options: Any) -> Figure:
     return Figure(figsize=(width, height), **options)
 
 
-def save_png(figure: Figure, path: Path) -> Path:
-    """Write a figure, atomically; return its path."""
-    with atomic_file(path, "wb") as stream:
-        figure.savefig(stream, format="png", dpi=DPI)
-    return path
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure as PNG, SVG or PDF, after the ending of `path`, atomically; return the path.
+
+    Raises:
+        HeartlmError: another ending, or `path` cannot be written.
+    """
+    kind = Path(path).suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+        raise HeartlmError(f"{path}: a picture's name must end in {', '.join(f'.{name}' for name in FORMATS)}")
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+    with atomic_file(Path(path), "wb") as stream:
+        figure.savefig(stream, format=kind, dpi=DPI, metadata=undated)
+    return Path(path)
+
+
+def figure_of(drawings: Sequence[tuple[str, Markup]], *, columns: int = 1, unit_in: float = CHART_IN) -> Figure:
+    """Lay drawings, each with its caption, in rows from left to right; each has axes in units of its view box.
+
+    Raises:
+        HeartlmError: matplotlib is not installed.
+    """
+    roots = [ElementTree.fromstring(drawing) for _, drawing in drawings]
+    sizes = [tuple(map(float, root.attrib["viewBox"].split()[2:])) for root in roots]
+    columns = min(columns, len(roots))
+    widest = max(width for width, _ in sizes) + _MARGIN
+    captions = [caption for caption, _ in drawings]
+    rows = [range(first, min(first + columns, len(roots))) for first in range(0, len(roots), columns)]
+    above = [_CAPTION if any(captions[place] for place in row) else 0.0 for row in rows]
+    heights = [room + max(sizes[place][1] for place in row) + _MARGIN for room, row in zip(above, rows, strict=True)]
+    total_width, total = columns * widest + _MARGIN, sum(heights) + _MARGIN
+    figure = new_figure(total_width * unit_in, total * unit_in, facecolor="white")
+    top = _MARGIN / 2
+    for row, room, row_height in zip(rows, above, heights, strict=True):
+        for place in row:
+            (width, height), left = sizes[place], _MARGIN + (place - row[0]) * widest
+            lower = 1 - (top + room + height) / total
+            axes = figure.add_axes((left / total_width, lower, width / total_width, height / total))
+            axes.set(xlim=(0, width), ylim=(height, 0))
+            axes.set_axis_off()
+            size = 13 * unit_in * 72
+            axes.text(0, -room / 2, captions[place], size=size, weight="bold", va="center")
+            _draw(axes, roots[place], _rules()[0], [], unit_in * 72)
+        top += row_height
+    return figure
+
+
+def strip_figure(strip: Strip, title: str = "") -> Figure:
+    """Draw a strip true to scale, in rows of ten seconds, as a figure for `save_figure`.
+
+    Raises:
+        HeartlmError: the strip is empty, or matplotlib is not installed.
+    """
+    if not strip.signal_mv.size:
+        raise HeartlmError("there is no signal to draw: the strip has no leads or no samples")
+    drawings = [("" if number else title, sheet(row, title)) for number, row in enumerate(strip.rows())]
+    return figure_of(drawings, unit_in=STRIP_IN)
 
 
 def save_score_figures(scores: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw the scores of one `scores.json` into `folder` and return the files written.
 
-    `f1.png` has the scores with their intervals next to the baselines'; `confusion.png` the confusion matrix, which
-    only beat scores have.
+    `f1.png` has the scores with their intervals next to the baselines'; `confusion.png` the confusion matrix, where
+    the task has one.
 
     Raises:
         HeartlmError: matplotlib is not installed, or the folder cannot be written.
     """
-    drawn = {"confusion.png": _confusion(scores), "f1.png": _forest(scores)}
-    return [save_png(figure, Path(folder) / name) for name, figure in drawn.items() if figure is not None]
-
-
-def _confusion(scores: Mapping[str, Any]) -> Figure | None:
-    block = scores.get("scores") or {}
-    matrix = np.array(block.get("confusion") or [], dtype=float)
-    labels = list(block.get("confusion_labels") or block.get("classes") or [])
-    if not len(labels) or matrix.shape != (len(labels), len(labels)):
-        return None
-    totals = matrix.sum(axis=1, keepdims=True)
-    share = np.divide(matrix, totals, out=np.zeros_like(matrix), where=totals > 0)
-    figure = new_figure(4.6, 4.2, layout="constrained")
-    axes = figure.subplots()
-    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    axes.set_xticks(range(len(labels)), labels)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set(xlabel="the model says", ylabel="reference")
-    for (i, j), part in np.ndenumerate(share):
-        words = f"{int(matrix[i, j])}\n{100 * part:.1f} %"
-        axes.text(j, i, words, ha="center", va="center", fontsize=8, color="white" if part > 0.5 else "black")
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
-    return figure
-
-
-def _forest(scores: Mapping[str, Any]) -> Figure | None:
     rows = score_rows(scores)
-    methods = list(method_scores(scores))
-    if not any(score.value is not None for row in rows.values() for score in row.values()):
-        return None
-    figure = new_figure(6.4, 1.1 + 0.2 * len(rows) * (len(methods) + 1), layout="constrained")
-    axes = figure.subplots()
-    for number, method in enumerate(methods):
-        offset = (number - (len(methods) - 1) / 2) * 0.8 / len(methods)
-        _draw_method(axes, [row.get(method, Score()) for row in rows.values()], offset, number, method)
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.grid(axis="x", color="#d8dee4", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
-    return figure
-
-
-def _draw_method(axes: Any, column: list[Score], offset: float, number: int, method: str) -> None:
-    known = [(row + offset, score) for row, score in enumerate(column) if score.value is not None]
-    heights, scores = [y for y, _ in known], [score for _, score in known]
-    colour = ACCENT if number == 0 else GREYS[(number - 1) % len(GREYS)]
-    for y, score in known:
-        if score.low is not None:
-            axes.plot([score.low, score.high], [y, y], color=colour, linewidth=1.4, clip_on=False)
-    marker = MARKERS[number % len(MARKERS)]
-    values = [score.value for score in scores]
-    axes.plot(values, heights, marker, color=colour, markersize=5, label=method, clip_on=False)
+    drawn = {
+        "confusion.png": confusion_of(scores.get("scores") or {}),
+        "f1.png": forest_chart(rows, label="scores with 95 % intervals"),
+    }
+    return [save_figure(figure_of([("", each)]), Path(folder) / name) for name, each in drawn.items() if each]
 
 
 def save_charts(figures: Mapping[str, Sequence[tuple[str, Chart]]], folder: Path) -> list[Path]:
@@ -120,48 +135,131 @@ def save_charts(figures: Mapping[str, Sequence[tuple[str, Chart]]], folder: Path
     Raises:
         HeartlmError: matplotlib is not installed, or the folder cannot be written.
     """
-    written = []
-    for name, drawn in figures.items():
-        columns = min(2, len(drawn))
-        rows = -(-len(drawn) // columns)
-        figure = new_figure(5.4 * columns, 3.6 * rows, layout="constrained")
-        every = list(figure.subplots(rows, columns, squeeze=False).flat)
-        for (title, chart), axes in zip(drawn, every, strict=False):
-            _draw_chart(axes, title, chart)
-        for axes in every[len(drawn) :]:
-            axes.set_axis_off()
-        written.append(save_png(figure, folder / f"{name}.png"))
-    return written
+    return [
+        save_figure(
+            figure_of([(title, curves_chart(chart)) for title, chart in drawn], columns=2), folder / f"{name}.png"
+        )
+        for name, drawn in figures.items()
+    ]
 
 
-def _draw_chart(axes: Any, title: str, chart: Chart) -> None:
-    axes.set_title(f"{title}, {chart.about}", fontsize=9)
-    axes.set_xticks(range(len(chart.x_labels)), chart.x_labels)
-    axes.set_xlim(-0.3, len(chart.x_labels) - 0.7)
-    axes.set(xlabel=chart.x_title, ylabel=f"{chart.title}, {chart.unit}" if chart.unit else chart.title)
-    if chart.ideal:
-        axes.plot(range(len(chart.ideal)), chart.ideal, "--", color="#8c959f", linewidth=1, label="ideal")
-    for curve in chart.curves:
-        _draw_curve(axes, curve)
-    for number, mark in enumerate(chart.ceilings):
-        label = "machine allows" if number == 0 else None
-        axes.plot(mark.place, mark.value, "_", color="#1b2026", alpha=0.5, markersize=14, label=label)
-    for number, mark in enumerate(chart.published):
-        label = "published (A100), not measured here" if number == 0 else None
-        axes.plot(mark.place, mark.value, "D", markerfacecolor="white", color="#1b2026", markersize=5, label=label)
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    axes.grid(axis="y", color="#d8dee4", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=6.5, frameon=False, ncols=2)
+@functools.cache
+def _rules() -> tuple[Style, list[tuple[list[tuple[str, set[str]]], Style]]]:
+    """The colours that have names, and the rules: tag and classes of the element and of those around it, and its style.
+
+    A rule that is to win comes later.
+    """
+    named, found = Style(), []
+    for name in ("style.html", "holter_style.html", "scaling_style.html"):
+        everywhere, *conditional = render(name, {"record_css": ""}).replace("<style>", "").split("@media")
+        for part in conditional:  # what follows the block of a condition counts everywhere
+            depth = 0
+            for bracket in re.finditer("[{}]", part):
+                depth += 1 if bracket[0] == "{" else -1
+                if not depth:
+                    everywhere += part[bracket.end() :]
+                    break
+        for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", everywhere):
+            style = {key.strip(): value.strip() for key, _, value in (each.partition(":") for each in body.split(";"))}
+            for selector in selectors.split(","):
+                steps = [re.fullmatch(r"(\w*)((?:\.[\w-]+)*)", each) for each in selector.split()]
+                if selector.strip() == ":root":
+                    named |= style
+                elif all(steps):
+                    found.append(([(step[1], set(step[2].split(".")[1:])) for step in steps if step], style))
+
+    def strength(rule: tuple[list[tuple[str, set[str]]], Style]) -> tuple[int, int]:
+        return sum(len(classes) for _, classes in rule[0]), sum(bool(tag) for tag, _ in rule[0])
+
+    return named, sorted(found, key=strength)
 
 
-def _draw_curve(axes: Any, curve: Curve) -> None:
-    colour = TONES[curve.tone % len(TONES)]
-    places = [point.place for point in curve.points]
-    axes.plot(
-        places, [point.value.value for point in curve.points], "o-", color=colour, markersize=3.5, label=curve.name
+def _draw(axes: Any, element: ElementTree.Element, outer: Style, around: list[tuple[str, set[str]]], pt: float) -> None:
+    """Draw an element and those in it; `outer` is the style it inherits, `pt` the points of a unit."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Outline
+    from matplotlib.patheffects import withStroke
+
+    here = [*around, (element.tag, set(element.get("class", "").split()))]
+    style = {key: value for key, value in outer.items() if key.startswith("--") or key in _INHERITED}
+    style |= element.attrib
+    for steps, declared in _rules()[1]:
+        if all(
+            any(tag in ("", step_tag) and classes <= step_classes for step_tag, step_classes in places)
+            for (tag, classes), places in zip(steps, [here[:-1]] * (len(steps) - 1) + [here[-1:]], strict=True)
+        ):
+            style |= declared
+    if element.tag in ("svg", "g"):
+        for child in element:
+            _draw(axes, child, style, here, pt)
+        return
+
+    def colour(key: str, default: str) -> str:
+        value = style.get(key, default)
+        while value.startswith("var("):
+            value = style[value[4:-1].partition(",")[0]]
+        return "none" if value == "transparent" else value
+
+    def length(key: str, default: float = 0.0) -> float:
+        return float(style.get(key, str(default)).removesuffix("px"))
+
+    opacity = length("opacity", 1)
+    if element.tag == "text":
+        halo = [withStroke(linewidth=length("stroke-width") * pt, foreground=colour("stroke", "none"))]
+        axes.text(
+            length("x"),
+            length("y"),
+            element.text or "",
+            size=length("font-size", 11.5) * pt,
+            weight="bold" if length("font-weight", 400) > 500 else "normal",
+            color=colour("fill", "black"),
+            alpha=opacity,
+            ha={"middle": "center", "end": "right"}.get(style.get("text-anchor", ""), "left"),
+            path_effects=halo if "paint-order" in style else None,
+        )
+        return
+    if element.tag == "circle":
+        outline = Outline.circle((length("cx"), length("cy")), length("r"))
+    elif element.tag == "rect":
+        left, top = length("x"), length("y")
+        right, bottom = left + length("width"), top + length("height")
+        outline = Outline([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)], closed=True)
+    elif element.tag == "line":
+        outline = Outline([(length("x1"), length("y1")), (length("x2"), length("y2"))])
+    elif element.tag == "polygon":
+        corners = [tuple(map(float, each.split(","))) for each in element.attrib["points"].split()]
+        outline = Outline([*corners, corners[0]], closed=True)
+    elif element.tag == "path":
+        outline = Outline(*_path(element.attrib["d"]))
+    else:
+        return
+    dashes = [float(each) * pt for each in style.get("stroke-dasharray", "").split()]
+    face, width = colour("fill", "black"), length("stroke-width", 1) * pt
+    patch = PathPatch(
+        outline, fill=face != "none", facecolor=face, edgecolor=colour("stroke", "none"), linewidth=width, clip_on=False
     )
-    for point in curve.points:
-        if point.value.low is not None:
-            axes.plot([point.place] * 2, [point.value.low, point.value.high], color=colour, alpha=0.35, linewidth=1)
+    patch.set(alpha=opacity * length("fill-opacity", 1), linestyle=(0, dashes) if dashes else "solid")
+    patch.set(joinstyle="round")
+    axes.add_patch(patch)
+
+
+def _path(d: str) -> tuple[list[tuple[float, float]], list[int]]:
+    """The corners of a path of straight lines, and matplotlib's code of each: 1 moves, 2 draws, 79 closes."""
+    points: list[tuple[float, float]] = []
+    codes: list[int] = []
+    x = y = 0.0
+    for letter, rest in re.findall(r"([MLHVlhvz])([^A-Za-z]*)", d):
+        numbers = [float(each) for each in re.findall(r"-?[\d.]+(?:e-?\d+)?", rest)]
+        if letter == "z":
+            points, codes = [*points, points[-1]], [*codes, 79]
+        for at in range(0, len(numbers), 1 if letter in "HVhv" else 2):
+            across, up = x * letter.islower(), y * letter.islower()
+            if letter in "Hh":
+                x = across + numbers[at]
+            elif letter in "Vv":
+                y = up + numbers[at]
+            else:
+                x, y = across + numbers[at], up + numbers[at + 1]
+            points.append((x, y))
+            codes.append(1 if letter == "M" else 2)
+    return points, codes

@@ -47,6 +47,7 @@ def curves_chart(chart: Chart) -> Markup:
         axes_of(x, y, f"{title} – {chart.about}", chart.x_title, enumerate(chart.x_labels), 5),
         *([_ideal(chart, x, y)] if chart.ideal else []),
         *(_ceiling(mark, x, y) for mark in chart.ceilings),
+        *(text(x(each.place) + 11, y(each.value) + 4, "machine allows", class_="tick") for each in chart.ceilings[:1]),
         *(_curve(curve, x, y) for curve in chart.curves),
         *(_published(mark, x, y, chart) for mark in chart.published),
         *(
@@ -81,7 +82,7 @@ def _published(mark: Mark, x: Scale, y: Scale, chart: Chart) -> Markup:
     corners = f"M{place:.1f} {height - 5:.1f}l5 5l-5 5l-5 -5z"
     parts = [tag("path", d=corners, class_="published")]
     if mark.value == min(other.value for other in chart.published if other.place == mark.place):
-        parts.append(text(place - 9, height + 4.5, "published", class_="tick", text_anchor="end"))
+        parts.append(text(place - 9, height + 4.5, "published (A100)", class_="tick", text_anchor="end"))
     return group(*parts, _target(place, height, mark.words))
 
 

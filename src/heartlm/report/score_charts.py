@@ -112,6 +112,11 @@ def confusion_chart(matrix: Sequence[Sequence[float]], labels: Sequence[str]) ->
     return drawing(WIDTH, top + size * cell + 8, "confusion matrix", *parts)
 
 
+def confusion_of(block: Mapping[str, Any]) -> Markup | None:
+    """Draw the confusion matrix of a block of scores, if it has one."""
+    return confusion_chart(block.get("confusion") or [], block.get("confusion_labels") or block.get("classes") or [])
+
+
 def _cell(place: tuple[float, float], size: float, number: float, total: float, name: str, *, right: bool) -> Markup:
     share = number / total if total else 0.0
     x, y = place

@@ -165,6 +165,8 @@ def _rhythm_rows(strip: Strip) -> list[list[tuple[float, float, str]]]:
 def _sheet_letters(paper: Paper, strip: Strip, probability: NDArray[np.float32] | None) -> Iterator[Markup]:
     assert strip.beats is not None
     for place, (time_s, name) in enumerate(zip(strip.beats.time_s, strip.beats.labels, strict=True)):
+        if not strip.start_s <= time_s < strip.stop_s:
+            continue
         x = paper.x(time_s - strip.start_s)
         at, parts = min(x, paper.width - 7), []
         if probability is not None:
