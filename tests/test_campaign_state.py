@@ -13,7 +13,7 @@ import yaml
 from rich.console import Console
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of
-from heartlm.cluster.campaign.done import progress_of, steps_of, words_to_go_on
+from heartlm.cluster.campaign.done import progress_of, steps_of, words_to_continue
 from heartlm.cluster.campaign.state import Attempt, ExperimentState, attempts_of, next_attempt, rows_of
 from heartlm.cluster.campaign.table import clock, summary, view
 from heartlm.cluster.submit import last_line
@@ -128,9 +128,9 @@ def test_a_run_that_was_begun_is_resumed_with_its_own_settings(campaign: Campaig
     made(campaign, campaign["first"], finished=None)
     lines = [json.dumps({"step": step, "split": "train"}) for step in (1, 2, 3)]
     (campaign.folder / "runs/first/metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 4, "sp')
-    assert progress_of(campaign["first"], campaign.folder) == "begun"
-    assert words_to_go_on(campaign["first"], "begun") == ["pretrain", "--resume=runs/first", "--threads=2"]
-    assert words_to_go_on(campaign["first"], "absent")[-1] == "--out=runs/first"
+    assert progress_of(campaign["first"], campaign.folder) == "started"
+    assert words_to_continue(campaign["first"], "started") == ["pretrain", "--resume=runs/first", "--threads=2"]
+    assert words_to_continue(campaign["first"], "absent")[-1] == "--out=runs/first"
     assert steps_of(campaign["first"], campaign.folder) == (3, 10)
 
 

@@ -135,14 +135,14 @@ def _check(options: RunOptions) -> None:
 
 def _show_plan(campaign: Campaign) -> int:
     """Print what would be run, in order, and what is done already."""
-    from heartlm.cluster.campaign.done import progress_of, words_to_go_on
+    from heartlm.cluster.campaign.done import progress_of, words_to_continue
 
     for experiment in campaign.experiments:
         progress = progress_of(experiment, campaign.folder)
         needs = f"  needs {', '.join(experiment.needs)}" if experiment.needs else ""
         print(f"{experiment.name}: {experiment.topology.words}{needs}")
         done = progress == "done"
-        print("  done" if done else f"  $ {shlex.join(['heartlm', *words_to_go_on(experiment, progress)])}")
+        print("  done" if done else f"  $ {shlex.join(['heartlm', *words_to_continue(experiment, progress)])}")
     return 0
 
 

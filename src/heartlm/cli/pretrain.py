@@ -113,10 +113,10 @@ def resumed(config: Config, arguments: Sequence[str]) -> Config:
     options = [word.lstrip("-").partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")]
     layout = {name: name.removeprefix("no_") for name in options}
     options += [word for word in arguments[:1] if not word.startswith("--")]
-    beside = [name for name in options if name != "resume" and layout.get(name) not in LAYOUT]
-    if beside:
+    refused = [name for name in options if name != "resume" and layout.get(name) not in LAYOUT]
+    if refused:
         raise HeartlmError(
-            f"{beside[0]}: cannot change when a run is resumed: give --resume alone, or with {', '.join(LAYOUT)}"
+            f"{refused[0]}: cannot change when a run is resumed: give --resume alone, or with {', '.join(LAYOUT)}"
         )
     saved = RunFolder(folder).settings
     known = {field.name for field in fields(config)}

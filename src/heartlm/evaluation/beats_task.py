@@ -90,9 +90,9 @@ class PairedLead:
         if probabilities is None:
             probabilities = np.empty((tokens.num_tokens, 0), np.float32)
         unknown = np.full((len(match.missed), probabilities.shape[1]), np.nan, np.float32)
-        beside = np.concatenate([probabilities[match.detected], unknown, probabilities[match.extra]])
+        of_beats = np.concatenate([probabilities[match.detected], unknown, probabilities[match.extra]])
         order = np.argsort(sample, kind="stable")
-        return LeadAnswers(self.lead, sample[order], reference[order], predicted[order], beside[order])
+        return LeadAnswers(self.lead, sample[order], reference[order], predicted[order], of_beats[order])
 
 
 def score_beats_task(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 
 SMALLEST_WINDOW = 4
 """Beats; the entropy of Zhou 2015 is not defined below."""
@@ -58,13 +58,8 @@ class EvaluationConfig:
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
-        for name in ("bootstrap", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise HeartlmError(f"{name}: {value} found, at least 1 expected")
-        if self.window is not None and self.window < SMALLEST_WINDOW:
-            raise HeartlmError(f"window: {self.window} found, at least {SMALLEST_WINDOW} expected")
-        if not 0 <= self.seed < 2**31:
-            raise HeartlmError(f"seed: {self.seed} found, 0 to 2147483647 expected")
+        require(self, lambda value: value >= 1, "at least 1", "bootstrap", "threads")
+        require(self, lambda value: value >= SMALLEST_WINDOW, f"at least {SMALLEST_WINDOW}", "window")
+        require(self, lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
         if self.name is not None and (Path(self.name).name != self.name or self.name.startswith(".")):
             raise HeartlmError(f"name: {self.name!r} found, a plain folder name expected, without slashes")

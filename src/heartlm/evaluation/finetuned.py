@@ -108,7 +108,7 @@ def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | 
     return FineTuned(folder, about, model, info)
 
 
-def load_random_init(path: Path, beside: FineTuned, checkpoint: str, device: torch.device | str) -> FineTuned:
+def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: torch.device | str) -> FineTuned:
     """Load the run that started from random weights, to stand next to another.
 
     Raises:
@@ -118,31 +118,31 @@ def load_random_init(path: Path, beside: FineTuned, checkpoint: str, device: tor
     if not rival.about["from_scratch"]:
         raise HeartlmError(f"random_init: {path} started from pretrained weights: make one with --from-scratch")
     for name in ("task", "classes", "positive", "pooled", "tokenizer_hash"):
-        found, expected = getattr(rival.info, name), getattr(beside.info, name)
+        found, expected = getattr(rival.info, name), getattr(tuned.info, name)
         if found != expected:
             raise HeartlmError(
-                f"random_init: {path} has {name} {found!r}, but {beside.folder.path} has {expected!r}: "
+                f"random_init: {path} has {name} {found!r}, but {tuned.folder.path} has {expected!r}: "
                 "compare runs of one task and one tokenizer"
             )
     for name in (entry.name for entry in fields(ModelConfig) if entry.name != "dropout"):
-        found, expected = getattr(rival.info.config, name), getattr(beside.info.config, name)
+        found, expected = getattr(rival.info.config, name), getattr(tuned.info.config, name)
         if found != expected:
             raise HeartlmError(
-                f"random_init: {path} has {name} {found}, but {beside.folder.path} has {expected}: "
+                f"random_init: {path} has {name} {found}, but {tuned.folder.path} has {expected}: "
                 "compare models of one shape"
             )
-    found, expected = rival.about["manifest_hash"], beside.about["manifest_hash"]
+    found, expected = rival.about["manifest_hash"], tuned.about["manifest_hash"]
     if found != expected:
         raise HeartlmError(
-            f"random_init: {path} was trained on the corpus {found[:12]}, but {beside.folder.path} on {expected[:12]}: "
+            f"random_init: {path} was trained on the corpus {found[:12]}, but {tuned.folder.path} on {expected[:12]}: "
             "compare runs of one corpus"
         )
     return rival
 
 
-def steps_notes(rival: FineTuned, beside: FineTuned) -> list[str]:
+def steps_notes(rival: FineTuned, tuned: FineTuned) -> list[str]:
     """What a reader has to know where the two were trained for different numbers of steps; else nothing."""
-    steps, expected = rival.folder.num_steps, beside.folder.num_steps
+    steps, expected = rival.folder.num_steps, tuned.folder.num_steps
     if steps == expected:
         return []
     return [f"random initialisation was trained for {steps} steps, the model for {expected}"]

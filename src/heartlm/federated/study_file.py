@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from heartlm.errors import HeartlmError, require
 from heartlm.files import read_yaml
+from heartlm.training.config import LearningConfig
 from heartlm.typed import typed
 
 SERVER_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "diloco": 0.7}
@@ -20,12 +21,10 @@ LAYOUT = ("overlap", "communicator", "bucket_mib", "device", "threads", "timeout
 
 
 @dataclass
-class FederatedConfig:
+class FederatedConfig(LearningConfig):
     """Settings of a federated study.
 
     Attributes:
-        out: the folder to write.
-        resume: continue the interrupted study in this folder; its own settings hold and all others are refused.
         model: tiny_ecg labels the waveforms of beats; pretrain and finetune train a heart language model.
         databases: folders with the recordings, for tiny_ecg.
         corpus: folder with the tokens, for pretrain and finetune.
@@ -46,7 +45,6 @@ class FederatedConfig:
         local_steps: of a client in a round.
         batch_size: samples (for language models windows) of a local step.
         learning_rate: of clients; falls along a cosine over all rounds to final_learning_rate of it.
-        final_learning_rate: share of learning_rate that the last local step has.
         optimizer: of clients; language models always take adamw.
         momentum: of sgd.
         weight_decay: of clients.
@@ -78,18 +76,11 @@ class FederatedConfig:
         superlink: a connection of Flower's configuration to run on; where none is named, flower runs on this machine.
         evaluate_every: rounds between evaluations on the test patients; 0 evaluates once, at the end.
         save_every: rounds between states that the study can resume from.
-        device: where to compute.
-        precision: auto is bf16 on a GPU that has it and fp32 elsewhere.
         threads: CPU threads of each rank; more than 1 may change last bits from machine to machine.
-        timeout_s: seconds after which a rank that does not answer counts as gone, for torch.
-        seed: of everything random.
     """
 
-    out: Path | None = None
-    resume: Path | None = None
     model: Literal["tiny_ecg", "pretrain", "finetune"] = "tiny_ecg"
     databases: list[str] = field(default_factory=list)
-    corpus: Path | None = None
     foundation: Path | None = None
     training: dict[str, Any] = field(default_factory=dict)
     partition: Literal["patient", "iid", "label_skew", "database", "central"] = "patient"
@@ -105,7 +96,6 @@ class FederatedConfig:
     local_steps: int = 20
     batch_size: int = 128
     learning_rate: float = 1e-2
-    final_learning_rate: float = 0.05
     optimizer: Literal["sgd", "adamw"] = "adamw"
     momentum: float = 0.0
     weight_decay: float = 0.01
@@ -132,26 +122,19 @@ class FederatedConfig:
     superlink: str | None = None
     evaluate_every: int = 5
     save_every: int = 5
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
     threads: int = 1
-    timeout_s: float = 600.0
-    seed: int = 0
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
-        for name in ("clients", "rounds", "local_steps", "batch_size", "save_every", "threads"):
-            require(self, lambda value: value >= 1, "at least 1", name)
-        positive = ("alpha", "server_learning_rate", "tau", "learning_rate", "deadline_s", "bucket_mib", "timeout_s")
+        super().check()
+        require(self, lambda value: value >= 1, "at least 1", "clients", "rounds", "local_steps", "save_every", "nodes")
+        positive = ("alpha", "server_learning_rate", "tau", "deadline_s", "bucket_mib")
         require(self, lambda value: 0 < value < math.inf, "more than 0", *positive)
-        require(self, lambda value: 0 <= value < math.inf, "at least 0", "proximal", "weight_decay", "evaluate_every")
+        require(self, lambda value: 0 <= value < math.inf, "at least 0", "proximal", "evaluate_every")
         require(self, lambda value: 0 <= value < 1, "0 to below 1", "server_momentum", "momentum", "beta2", "failures")
-        require(self, lambda value: 0 <= value <= 1, "0 to 1", "final_learning_rate", "class_balance", "stragglers")
-        require(self, lambda value: 0 < value <= 1, "more than 0, at most 1", "participation")
+        require(self, lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "stragglers")
+        require(self, lambda value: 0 < value <= 1, "more than 0, at most 1", "participation", "top_k")
         require(self, lambda value: value in (0, 1), "0 or 1", "staleness")
-        require(self, lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
-        require(self, lambda value: 0 < value <= 1, "more than 0, at most 1", "top_k")
-        require(self, lambda value: value >= 1, "at least 1", "nodes")
         tiny = self.model == "tiny_ecg"
         if tiny and not self.databases:
             raise HeartlmError("databases: nothing found, folders with recordings expected by model tiny_ecg")

@@ -89,7 +89,7 @@ def training_facts(folder: RunFolder) -> list[tuple[str, str]]:
         ("objective", str(run.get("objective") or run.get("task") or "–")),
         ("started from", "random weights" if folder.parent is None and not run.get("parent") else _parent_name(folder)),
         ("time in training", duration(elapsed[-1] if elapsed else None)),
-        ("begun", str(run.get("created") or "–")),
+        ("started", str(run.get("created") or "–")),
         ("finished", str(run.get("finished") or "not finished")),
     ]
     if folder.num_torn_lines:

@@ -8,28 +8,14 @@ The global batch is a number of windows; ranks and accumulation only split it, w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from heartlm.distributed.ranks import Ranks
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 from heartlm.models.config import HEAD_WIDTH
 from heartlm.training.layout import BatchLayout
-
-_AT_LEAST_ONE = (
-    "window",
-    "batch_size",
-    "accumulation",
-    "steps",
-    "threads",
-    "log_every",
-    "validate_every",
-    "checkpoint_every",
-    "keep_checkpoints",
-)
-
 
 WAVEFORM_WINDOW, WAVEFORM_BATCH, WAVEFORM_THRESHOLD = 400, 128, 0.3
 """Tokens of a window of the task waveform, 4 s; by default windows of a batch, and the probability that means VF.
@@ -61,13 +47,52 @@ LAYOUT = (
 
 
 @dataclass
-class TrainingConfig:
-    """What pretraining and fine-tuning have in common.
+class LearningConfig:
+    """What trainings and federated studies have in common.
 
     Attributes:
         corpus: the corpus folder to train on.
+        out: the folder to write.
+        resume: continue what was interrupted in this folder; its own settings hold and all others are refused.
+        batch_size: windows of a step.
+        learning_rate: peak learning rate.
+        final_learning_rate: share of the peak that the cosine decay ends at.
+        weight_decay: of AdamW, on matrices only.
+        seed: of everything random.
+        device: where to train; auto takes a GPU where there is one, of several ranks each its own.
+        precision: auto is bf16 on a GPU that has it and fp32 elsewhere.
+        threads: CPU threads of torch in each rank; by default as many as it has cores.
+        timeout_s: seconds after which a rank that does not answer counts as gone.
+    """
+
+    corpus: Path | None = None
+    out: Path | None = None
+    resume: Path | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    final_learning_rate: float = 0.05
+    weight_decay: float = 0.05
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    threads: int | None = None
+    timeout_s: float = 600.0
+
+    def check(self) -> None:
+        """Raise a HeartlmError that names the first field with an impossible value."""
+        require(self, lambda value: value >= 1, "at least 1", "batch_size", "threads")
+        require(self, lambda value: 0 < value < math.inf, "more than 0", "learning_rate", "timeout_s")
+        require(self, lambda value: 0 <= value < math.inf, "at least 0", "weight_decay")
+        require(self, lambda value: 0 <= value <= 1, "0 to 1", "final_learning_rate")
+        require(self, lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
+
+
+@dataclass
+class TrainingConfig(LearningConfig):
+    """What pretraining and fine-tuning have in common.
+
+    Attributes:
         out: the run folder to write; by default runs/ and a name made from the settings.
-        resume: continue the interrupted run in this folder; its own settings hold and all others are refused.
         window: tokens a window.
         batch_size: windows in a global batch, that of all ranks; by default about 2048 tokens, more for deeper models.
         accumulation: micro-batches each rank splits its part of a global batch into, to save memory; the loss is that
@@ -75,21 +100,15 @@ class TrainingConfig:
         steps: optimiser steps.
         learning_rate: peak learning rate; by default 1e-3 at width 128, falling with the square root of the width.
         warmup_steps: steps of linear warm-up; by default a tenth of all steps, at most 100.
-        final_learning_rate: share of the peak that the cosine decay ends at.
-        weight_decay: of AdamW, on matrices only.
         clip: largest norm of the gradient.
         seed: of initialisation, order of data, masks and dropout.
         order: random draws windows anywhere, again and again; epochs gives windows side by side, each once an epoch;
             blocks does so too, reading a corpus larger than memory block by block.
         weights: share of each database in the windows drawn, for example {mitdb: 2, cudb: 1}; by default its tokens.
             For the random order.
-        device: where to train; auto takes a GPU where there is one, of several ranks each its own.
-        precision: auto is bf16 on a GPU that has it and fp32 elsewhere.
-        threads: CPU threads of torch in each rank; by default as many as it has cores.
         pin: keep each of several ranks that train on CPUs on cores of its own.
         parallel: how ranks share the work; ddp keeps the whole model on each, fsdp a part of it; auto is ddp.
         bucket_cap_mb: MiB of gradients that ddp sends together; auto measures what is fastest before the first step.
-        timeout_s: seconds after which a rank that does not answer counts as gone.
         compile: compile the blocks of the model for training (torch.compile), which takes a while before the first
             step; validation runs them uncompiled.
         activation_checkpointing: compute activations a second time in the backward pass instead of keeping them; saves
@@ -110,28 +129,16 @@ class TrainingConfig:
         viztracer: trace every Python function in a few steps after the warm-up, with VizTracer.
     """
 
-    corpus: Path | None = None
-    out: Path | None = None
-    resume: Path | None = None
     window: int = 128
-    batch_size: int | None = None
     accumulation: int = 1
     steps: int = 1000
-    learning_rate: float | None = None
     warmup_steps: int | None = None
-    final_learning_rate: float = 0.05
-    weight_decay: float = 0.05
     clip: float = 1.0
-    seed: int = 0
     order: Literal["random", "epochs", "blocks"] = "random"
     weights: dict[str, float] = field(default_factory=dict)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    threads: int | None = None
     pin: bool = True
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     bucket_cap_mb: float | Literal["auto"] = 25.0
-    timeout_s: float = 600.0
     compile: bool = False
     activation_checkpointing: bool = False
     prefetch: int | None = None
@@ -150,14 +157,14 @@ class TrainingConfig:
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
-        self._require(lambda value: value >= 1, "at least 1", *_AT_LEAST_ONE)
-        self._require(lambda value: 0 < value < math.inf, "more than 0", "learning_rate", "clip", "timeout_s")
-        self._require(lambda value: 0 <= value < math.inf, "at least 0", "warmup_steps", "weight_decay", "prefetch")
-        self._require(lambda value: value == 0 or 1 < value < math.inf, "0 or more than 1", "spike_factor")
+        super().check()
+        counts = ("window", "accumulation", "steps", "log_every", "validate_every", "checkpoint_every")
+        require(self, lambda value: value >= 1, "at least 1", *counts, "keep_checkpoints")
+        require(self, lambda value: 0 < value < math.inf, "more than 0", "clip")
+        require(self, lambda value: 0 <= value < math.inf, "at least 0", "warmup_steps", "prefetch")
+        require(self, lambda value: value == 0 or 1 < value < math.inf, "0 or more than 1", "spike_factor")
         if self.bucket_cap_mb != "auto":
-            self._require(lambda value: 0 < value < math.inf, "auto, or more than 0", "bucket_cap_mb")
-        self._require(lambda value: 0 <= value <= 1, "0 to 1", "final_learning_rate")
-        self._require(lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")
+            require(self, lambda value: 0 < value < math.inf, "auto, or more than 0", "bucket_cap_mb")
         self.check_split(1)
 
     def check_split(self, num_ranks: int) -> None:
@@ -184,12 +191,6 @@ class TrainingConfig:
         if self.corpus is None:
             raise HeartlmError("corpus: nothing found, a corpus folder expected: give --corpus FOLDER")
         return self.corpus
-
-    def _require(self, holds: Callable[[float], bool], expected: str, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and not holds(value):
-                raise HeartlmError(f"{name}: {value} found, {expected} expected")
 
     def follow(self, depth: int, width: int) -> None:
         """Fill in what follows from the size of the model."""
@@ -227,9 +228,9 @@ class PretrainConfig(TrainingConfig):
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
         super().check()
-        self._require(lambda value: 0 < value < 1, "between 0 and 1", "mask_share")
-        self._require(lambda value: value >= 1, "at least 1", "mask_span", "depth", "width", "heads")
-        self._require(lambda value: 0 <= value < 1, "0 to below 1", "dropout")
+        require(self, lambda value: 0 < value < 1, "between 0 and 1", "mask_share")
+        require(self, lambda value: value >= 1, "at least 1", "mask_span", "depth", "width", "heads")
+        require(self, lambda value: 0 <= value < 1, "0 to below 1", "dropout")
         if self.objective == "causal" and self.window < 2:
             raise HeartlmError(f"window: {self.window} found, at least 2 expected by the causal objective")
 
@@ -289,10 +290,10 @@ class FinetuneConfig(TrainingConfig):
             _ = self.foundation
         if self.rhythm not in RHYTHMS:
             raise HeartlmError(f"rhythm: {self.rhythm!r} found, one of {', '.join(RHYTHMS)} expected")
-        self._require(lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "patient_balance")
-        self._require(lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "waveform_dropout", "dropout")
-        self._require(lambda value: 0 < value < 1, "between 0 and 1", "threshold")
-        self._require(lambda value: 1 <= value <= self.window, f"1 to {self.window}, the window", "shortest_window")
+        require(self, lambda value: 0 <= value <= 1, "0 to 1", "class_balance", "patient_balance")
+        require(self, lambda value: 0 <= value < 1, "0 to below 1", "facet_dropout", "waveform_dropout", "dropout")
+        require(self, lambda value: 0 < value < 1, "between 0 and 1", "threshold")
+        require(self, lambda value: 1 <= value <= self.window, f"1 to {self.window}, the window", "shortest_window")
         if self.shortest_window is not None and self.compile:
             raise HeartlmError("compile: true found, but windows of mixed widths have no one shape: leave it out")
         if self.head == "window" and self.task == "beats":

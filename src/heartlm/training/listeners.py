@@ -84,7 +84,7 @@ class WeightsAndBiases(Listener):
         except ModuleNotFoundError:
             raise needs("wandb", "wandb") from None
         about = run.about
-        begun = f"{about['created']} {about['name']} {about['manifest_hash']}"
+        identity = f"{about['created']} {about['name']} {about['manifest_hash']}"
         settings = wandb.Settings(
             silent=True,
             console="off",
@@ -95,7 +95,7 @@ class WeightsAndBiases(Listener):
         self._run: Any = wandb.init(
             project="heartlm",
             name=str(about["name"]),
-            id=hashlib.sha256(begun.encode()).hexdigest()[:16],
+            id=hashlib.sha256(identity.encode()).hexdigest()[:16],
             resume="allow" if mode == "online" else None,
             mode=mode,
             dir=str(run.path),

@@ -26,7 +26,7 @@ _PATHS = ("corpus", "run")
 _HOW = ("threads", "device", "processes")
 """Options of the other commands that say how to compute, not what."""
 
-Progress = Literal["absent", "begun", "done"]
+Progress = Literal["absent", "started", "done"]
 
 
 def progress_of(experiment: Experiment, folder: Path) -> Progress:
@@ -50,9 +50,9 @@ def result_file(experiment: Experiment, folder: Path) -> Path:
     return folder / experiment.result / names.get(experiment.run.command, "run.json")
 
 
-def words_to_go_on(experiment: Experiment, progress: Progress) -> list[str]:
+def words_to_continue(experiment: Experiment, progress: Progress) -> list[str]:
     """The words after `heartlm` that begin `experiment`, or resume it."""
-    if experiment.run.command in TRAININGS and progress == "begun":
+    if experiment.run.command in TRAININGS and progress == "started":
         return resuming(experiment).argv()
     return experiment.run.argv()
 
@@ -85,7 +85,7 @@ def _training_progress(experiment: Experiment, folder: Path) -> Progress:
             value = str((folder / str(value)).resolve())
         if value is not None and not _same(saved.get(name), value):
             raise _other(experiment, note.parent, name, saved.get(name), value)
-    return "done" if run.is_finished else "begun"
+    return "done" if run.is_finished else "started"
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:

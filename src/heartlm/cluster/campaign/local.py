@@ -24,7 +24,7 @@ from types import FrameType
 from typing import IO
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment
-from heartlm.cluster.campaign.done import progress_of, words_to_go_on
+from heartlm.cluster.campaign.done import progress_of, words_to_continue
 from heartlm.cluster.campaign.state import Attempt, attempts_of, failure, next_attempt
 from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.cores import Core, cpus_of, format_cpus, share_of, share_of_cores
@@ -112,7 +112,7 @@ class LocalRunner:
 
     def _begin(self, experiment: Experiment, slot: int) -> None:
         progress = progress_of(experiment, self.campaign.folder)
-        words = words_to_go_on(experiment, progress)
+        words = words_to_continue(experiment, progress)
         attempt = next_attempt(self.campaign, experiment.name)
         cores = share_of_cores(self.cores, slot, self.parallel)
         with attempt.log.open("wb") as log:
@@ -124,7 +124,7 @@ class LocalRunner:
             process = _start(words, self.campaign, cores, devices, log)
         self.running.append(_Running(experiment, attempt, process, slot))
         self.tries[experiment.name] = self.tries.get(experiment.name, 0) + 1
-        how = "resumed" if progress == "begun" else "begun"
+        how = "resumed" if progress == "started" else "started"
         self.say(f"{experiment.name}: {how} on CPU {format_cpus(cpus_of(cores))}")
 
     # --- what ends --------------------------------------------------------------------------------------------------
@@ -155,12 +155,12 @@ class LocalRunner:
 
     def _wait_for_orphans(self, name: str) -> None:
         """Wait until nothing that an earlier, killed campaign began for an experiment is alive."""
-        begun, told = time.monotonic(), False
+        since_s, told = time.monotonic(), False
         while any(attempt.is_locked() for attempt in attempts_of(self.campaign, name)):
             if not told:
                 self.say(f"{name}: waiting for a process of an earlier campaign to end")
                 told = True
-            if time.monotonic() - begun > ORPHANS_END_S:
+            if time.monotonic() - since_s > ORPHANS_END_S:
                 raise HeartlmError(f"{name}: a process of an earlier campaign does not end: end it, then begin again")
             time.sleep(POLL_S)
 

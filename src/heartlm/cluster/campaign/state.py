@@ -53,7 +53,7 @@ class Attempt:
         return self.folder / f"attempt-{self.number}.log"
 
     @property
-    def begun(self) -> _Note:
+    def start_note(self) -> _Note:
         """When it began, and where."""
         return _read(self.folder / f"attempt-{self.number}.begun")
 
@@ -65,10 +65,10 @@ class Attempt:
     @property
     def seconds(self) -> float | None:
         """How long it took, or takes."""
-        begun, ended = self.begun.get("at"), _read(self.folder / f"attempt-{self.number}.ended").get("at")
-        if begun is None:
+        started, ended = self.start_note.get("at"), _read(self.folder / f"attempt-{self.number}.ended").get("at")
+        if started is None:
             return None
-        return (time.time() if ended is None else float(ended)) - float(begun)
+        return (time.time() if ended is None else float(ended)) - float(started)
 
     def begin(self) -> None:
         """Note that it begins here and now."""
