@@ -32,11 +32,12 @@ KEPT_S = 8
 """Seconds of samples that are kept: a beat is known at most about 4 s late, and its waveform begins before it."""
 FLAT_S = 1.5
 """A lead that does not change for so long is off, or saturated: an electrode and an amplifier always have noise."""
-_FURTHEST_MV, _BASELINE_S = 5.0, 4
+_FURTHEST_MV, _BASELINE_S = 10.0, 4
 """What is further from the median of the last seconds is the step or the spike of an electrode; the detector would
 take it for a high beat, and miss the next ones. A step that stays is the new baseline after half of these seconds."""
-_STEP_MV, _STEP_S = 3.0, 0.2
-"""A greater step from a sample to the next is of an electrode, too: the signal counts again after this time."""
+_STEP_MV, _STEEPEST_MV_PER_S, _STEP_S = 3.0, 750.0, 0.2
+"""A step from a sample to the next that is greater and steeper than both is of an electrode, too: the signal counts
+again after this time."""
 _GRID = int(GRID_HZ)
 
 
@@ -81,6 +82,7 @@ class LiveLead:
         self._offsets = tokenizer.window.times_s * rate_hz
         self._weights = hann_weights(rate_hz, tokenizer.window.rate_hz)
         self._grid_weights = hann_weights(rate_hz, GRID_HZ)
+        self._step_mv = max(_STEP_MV, _STEEPEST_MV_PER_S / rate_hz)
         self._ahead = math.ceil(self._offsets[-1]) + len(self._weights) // 2 + 1
         self.num_seconds = self.num_samples = 0
         self.recent = np.empty(0, np.float32)
@@ -105,7 +107,7 @@ class LiveLead:
         if known.any():
             known &= np.abs(samples_mv - np.nanmedian(self.raw)) <= _FURTHEST_MV
             last = self.raw[max(0, len(self.raw) - len(samples_mv) - 1)]
-            for step in np.flatnonzero(np.abs(np.diff(samples_mv, prepend=last)) > _STEP_MV):
+            for step in np.flatnonzero(np.abs(np.diff(samples_mv, prepend=last)) > self._step_mv):
                 known[step : step + round(_STEP_S * self.rate_hz)] = False
             samples_mv = np.where(known, samples_mv, np.float32(np.nan))
         if not known.any():
