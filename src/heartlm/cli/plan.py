@@ -54,9 +54,9 @@ def run(arguments: Sequence[str]) -> int:
     made = plan(
         wanted.jobs,
         wanted.cluster,
-        cheapest=wanted.cheapest,
-        most_node_time=wanted.node_hours,
-        deadline=wanted.deadline_h,
+        cheapest=wanted.settings.goal == "cheapest",
+        most_node_time=wanted.settings.node_hours,
+        deadline=wanted.settings.deadline_h,
     )
     if options.out is not None:
         write_campaign(options.out, wanted.campaign, made.schedule, wanted.cluster, 3600.0)

@@ -22,7 +22,7 @@ MOST_GPUS = 64
 def plan_lines(wanted: PlanFile, made: CampaignPlan) -> list[str]:
     """All that `heartlm plan` prints."""
     cluster, unit = wanted.cluster, "h" if wanted.in_hours else "units"
-    goal = "costs least" if wanted.cheapest else "ends soonest"
+    goal = "costs least" if wanted.settings.goal == "cheapest" else "ends soonest"
     machines = f"{cluster.nodes} nodes of {cluster.gpus_per_node} GPUs"
     note = "" if wanted.in_hours else "; a unit is the work given as 1, on one GPU"
     return [
@@ -48,9 +48,12 @@ def _comparison(wanted: PlanFile, made: CampaignPlan, unit: str) -> list[str]:
     saved = [_saved(getattr(plan, what), getattr(naive, what)) for what in ("end", "node_time", "gpu_time")]
     rows.append(["saved", *saved])
     bound = f"  no plan ends before {made.least_end:.2f}"
-    budget = [f"  budget: {plan.node_time:.2f} of {wanted.node_hours:g} node-hours"] if wanted.node_hours else []
-    late = [f"  deadline: {plan.end:.2f} of {wanted.deadline_h:g} h"] if wanted.deadline_h else []
-    slow = "as given under beside" if wanted.beside else "not to slow each other down: give beside where they do"
+    node_hours, deadline_h = wanted.settings.node_hours, wanted.settings.deadline_h
+    budget = [f"  budget: {plan.node_time:.2f} of {node_hours:g} node-hours"] if node_hours else []
+    late = [f"  deadline: {plan.end:.2f} of {deadline_h:g} h"] if deadline_h else []
+    slow = (
+        "as given under beside" if wanted.settings.beside else "not to slow each other down: give beside where they do"
+    )
     shared = f"  experiments that share a node are taken {slow}"
     less = naive.end / plan.end if plan.end else 1.0
     even = [f"  this plan pays while those that share a node slow each other down less than {less:.2f} times"]

@@ -51,7 +51,11 @@ class Fleet:
     def __init__(self, grid: Grid, study: FederatedConfig, num_nodes: int) -> None:
         self._grid, self._study = grid, study
         self._settings = study.to_yaml()
-        nodes = self._gathered(num_nodes)
+        give_up_s = time.monotonic() + study.timeout_s
+        while len(nodes := sorted(grid.get_node_ids())) < num_nodes:
+            if time.monotonic() > give_up_s:
+                raise HeartlmError(f"{len(nodes)} nodes came within {study.timeout_s:g} s, {num_nodes} expected")
+            time.sleep(POLL_S)
         answers = self._asked("query", {node: message({"study": self._settings}) for node in nodes}, group="who")
         silent = [node for node in nodes if node not in answers]
         if silent:
@@ -128,14 +132,6 @@ class Fleet:
         answers = self._asked("train.mask", contents, group=f"{round_index}-mask")
         sent = {str(node): vectors["masked"].numpy() for node, (_, vectors) in answers.items()}
         return torch.from_numpy(unmasked_sum(sent, [str(node) for node in contents]))
-
-    def _gathered(self, num_nodes: int) -> list[int]:
-        give_up_s = time.monotonic() + self._study.timeout_s
-        while len(nodes := sorted(self._grid.get_node_ids())) < num_nodes:
-            if time.monotonic() > give_up_s:
-                raise HeartlmError(f"{len(nodes)} nodes came within {self._study.timeout_s:g} s, {num_nodes} expected")
-            time.sleep(POLL_S)
-        return nodes
 
     def _asked(
         self, kind: str, contents: Mapping[int, RecordDict], group: str

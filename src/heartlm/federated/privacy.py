@@ -116,9 +116,7 @@ def epsilon_of(noise_multiplier: float, num_rounds: int, delta: float) -> float:
     except ModuleNotFoundError as error:
         raise needs("privacy", error.name or "opacus") from None
     accountant = RDPAccountant()
-    accountant.history = [  # the 1.0: no gain is claimed from sampling clients
-        (noise_multiplier, 1.0, num_rounds)
-    ]
+    accountant.history = [(noise_multiplier, 1.0, num_rounds)]  # 1.0: no gain is claimed from sampling clients
     return float(accountant.get_epsilon(delta))
 
 
@@ -173,8 +171,7 @@ class Ledger:
         Raises:
             HeartlmError: Opacus is not installed.
         """
-        most = max(self.rounds_of.values(), default=0)
-        if most == 0:
+        if not self.rounds_of:
             return None
-        multiplier, delta = self.privacy.noise_multiplier, self.privacy.delta
+        most, multiplier, delta = max(self.rounds_of.values()), self.privacy.noise_multiplier, self.privacy.delta
         return Statement(epsilon_of(multiplier, most, delta), epsilon_of(multiplier, 1, delta), delta, most)

@@ -229,26 +229,17 @@ class Checked:
         predicted: from one-rank measurements.
         repeats_s: measured, a typical step of each repeat.
         part_s: measured, medians of the means over all steps.
+        step_s: the median of the repeats.
+        error: relative error of the prediction; below 0 where it is too short.
+        outside: how far the measured time lies outside the interval, relative to that time; 0 inside.
     """
 
     predicted: Prediction
-    repeats_s: tuple[float, ...]
+    repeats_s: list[float]
     part_s: dict[str, float]
-
-    @property
-    def step_s(self) -> float:
-        """The median of the repeats."""
-        return statistics.median(self.repeats_s)
-
-    @property
-    def error(self) -> float:
-        """Relative error of the prediction; below 0 where it is too short."""
-        return self.predicted.step_s / self.step_s - 1
-
-    @property
-    def outside(self) -> float:
-        """How far the measured time lies outside the interval, relative to that time; 0 inside."""
-        return max(0.0, self.step_s - self.predicted.high_s, self.predicted.low_s - self.step_s) / self.step_s
+    step_s: float
+    error: float
+    outside: float
 
 
 @dataclass(frozen=True)
@@ -304,12 +295,11 @@ def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Valid
     known = {cell: found for cell, found in cells.items() if Kind.of(cell) in predictor.kinds}
     if not known:
         raise HeartlmError("no cell with more than one rank has a one-rank cell of its kind: nothing can be predicted")
-    checked = [
-        Checked(
-            predictor.predict(cell),
-            tuple(typical_s(each.step_s) for each in found),
-            {name: statistics.median(each.part_s[name] for each in found) for name in found[0].part_s},
-        )
-        for cell, found in known.items()
-    ]
+    checked = list[Checked]()
+    for cell, found in known.items():
+        predicted, repeats_s = predictor.predict(cell), [typical_s(each.step_s) for each in found]
+        part_s = {name: statistics.median(each.part_s[name] for each in found) for name in found[0].part_s}
+        step_s = statistics.median(repeats_s)
+        outside = max(0.0, step_s - predicted.high_s, predicted.low_s - step_s) / step_s
+        checked.append(Checked(predicted, repeats_s, part_s, step_s, predicted.step_s / step_s - 1, outside))
     return Validation(checked, [cell for cell in cells if cell not in known])

@@ -24,14 +24,14 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of, load_campaign
-from heartlm.cluster.topology import Topology, time_limit
+from heartlm.cluster.topology import time_limit
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, read_yaml
 from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule
@@ -56,7 +56,9 @@ class _Times:
 
 
 @dataclass(frozen=True)
-class _Content:
+class PlanSettings:
+    """The fields of a plan's file."""
+
     campaign: Any
     nodes: int
     gpus_per_node: int
@@ -73,24 +75,18 @@ class PlanFile:
     """A campaign, its machines and times, read from a file.
 
     Attributes:
+        settings: as the file has them.
         campaign: its experiments.
         jobs: the same, with their times.
         cluster: the machines.
-        beside: how many times as long an experiment takes, by how many share a node; empty where nothing is known.
         in_hours: whether times are hours; otherwise they are units of work.
-        cheapest: rather than soonest.
-        node_hours: budget; None for any.
-        deadline_h: None for any.
     """
 
+    settings: PlanSettings
     campaign: Campaign
     jobs: list[PlannedJob]
     cluster: Cluster
-    beside: dict[int, float]
     in_hours: bool
-    cheapest: bool = False
-    node_hours: float | None = None
-    deadline_h: float | None = None
 
 
 def load_plan(path: Path) -> PlanFile:
@@ -107,7 +103,7 @@ def load_plan(path: Path) -> PlanFile:
 
 
 def _plan_of(value: Any, path: Path) -> PlanFile:
-    content = typed(_Content, value)
+    content = typed(PlanSettings, value)
     settings = {name: own.given() for name, own in {"times": content.times, **content.of}.items()}
     _check_positive({**vars(content), "campaign": None, **settings}, "")
     folder, cluster = path.resolve().parent, Cluster(content.nodes, content.gpus_per_node)
@@ -139,16 +135,7 @@ def _plan_of(value: Any, path: Path) -> PlanFile:
         raise HeartlmError("times: some experiments are given in hours, others as work: give all of them the same way")
     if False in kinds and (content.node_hours or content.deadline_h):
         raise HeartlmError("node_hours, deadline_h: they need times in hours: give hours, or hours_on_one_gpu")
-    return PlanFile(
-        campaign,
-        jobs,
-        cluster,
-        content.beside,
-        in_hours=True in kinds,
-        cheapest=content.goal == "cheapest",
-        node_hours=content.node_hours,
-        deadline_h=content.deadline_h,
-    )
+    return PlanFile(content, campaign, jobs, cluster, in_hours=True in kinds)
 
 
 def _check_positive(value: Any, path: str) -> None:
@@ -161,7 +148,7 @@ def _check_positive(value: Any, path: str) -> None:
         raise HeartlmError(f"{path}: {value} found, more than 0 expected")
 
 
-def _settings_of(experiment: Experiment, content: _Content) -> dict[str, Any]:
+def _settings_of(experiment: Experiment, content: PlanSettings) -> dict[str, Any]:
     """The settings for the times of an experiment: one source, the most specific, and its details."""
     found = content.times.given()
     for pattern, times in content.of.items():
@@ -238,14 +225,16 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: 
     for experiment in campaign.experiments:
         own, run = placed[experiment.name], experiment.run
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in run.fields.items()}
-        topology = planned_topology(experiment.topology, len(own.gpus), cluster)
         entry = {"name": experiment.name, "stage": experiment.stage, "run": {"command": run.command, **plain}}
         entry |= {"needs": list(experiment.needs)} if experiment.needs else {}
+        # A rank on each GPU, or CPU ranks where the experiment has no GPU; as many CPUs for each as before.
+        topology, nodes = experiment.topology, max(1, len(own.gpus) // cluster.gpus_per_node)
+        ranks = len(own.gpus) // nodes
         entry["topology"] = {
-            "nodes": topology.nodes,
-            "gpus_per_node": topology.gpus_per_node,
-            "ranks_per_node": topology.ranks_per_node,
-            "cpus_per_task": topology.cpus_per_task,
+            "nodes": nodes,
+            "gpus_per_node": ranks if topology.gpus_per_node else 0,
+            "ranks_per_node": ranks,
+            "cpus_per_task": max(1, topology.cpus_per_task // topology.ranks_per_node) * ranks,
             "time": time_limit(topology.time_s),
         }
         entries.append({**entry, "start_s": round(own.start * unit_s, 3)})
@@ -255,12 +244,3 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: 
             "# Made by heartlm plan: GPUs and order of every experiment; start_s is an order, not a time to wait.\n"
         )
         yaml.safe_dump(content, stream, sort_keys=False, allow_unicode=True, width=120)
-
-
-def planned_topology(topology: Topology, num_gpus: int, cluster: Cluster) -> Topology:
-    """The topology for a number of GPUs, or CPU ranks where the experiment has no GPU, with as many CPUs for each."""
-    nodes = max(1, num_gpus // cluster.gpus_per_node)
-    ranks = num_gpus // nodes
-    gpus = ranks if topology.gpus_per_node else 0
-    cpus = max(1, topology.cpus_per_task // topology.ranks_per_node) * ranks
-    return replace(topology, nodes=nodes, gpus_per_node=gpus, ranks_per_node=ranks, cpus_per_task=cpus)
