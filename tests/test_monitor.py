@@ -504,6 +504,9 @@ def test_the_page_is_for_its_own_origin_and_who_knows_the_token(models: LiveMode
     for headers in ({}, {"origin": "http://elsewhere.example"}):
         with pytest.raises(WebSocketDisconnect), page.websocket_connect(address, headers=headers) as live:
             live.receive_text()
+    own = testclient.TestClient(Page(monitor).app, base_url="http://127.0.0.1:8765")
+    assert own.get("/").status_code == 200
+    assert own.get("/", headers={"host": "trap.example:8765"}).status_code == 403
     with page.websocket_connect(address, headers={"origin": "http://testserver"}) as live:
         tick = json.loads(live.receive_text())
         assert tick["streams"][0]["name"].startswith("P-") and "bed" not in json.dumps(tick)

@@ -20,7 +20,8 @@ EXAMPLES = (
     "heartlm monitor --mqtt broker.ward:1883 --out ward",
     "sensor | heartlm monitor --lines --webhook https://alarms.example/ecg",
 )
-_POLL_S = 0.1
+_POLL_S, _LAST_S = 0.1, 10.0
+"""How often is looked for something to judge, and how long alarms may take to be posted at the end."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,7 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     if options.page:
         server = await _serve(options, monitor, token)
         tasks.append(asyncio.create_task(server.main_loop()))
+    hook = None
     if options.webhook:
         hook = Webhook(options.webhook, monitor, observation if options.fhir else dict)
         tasks.append(asyncio.create_task(hook.run()))
@@ -177,6 +179,9 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     monitor.run()
     if broker is not None:
         broker.close()
+    last = loop.time() + _LAST_S
+    while hook is not None and hook.waiting and loop.time() < last:
+        await asyncio.sleep(_POLL_S)
     for task in tasks:
         task.cancel()
     if server is not None:

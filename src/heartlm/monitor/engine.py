@@ -35,7 +35,10 @@ SILENT_S = 5.0
 STRIP_S = 10
 """Seconds before and after an alarm that are kept."""
 _HISTORY_S = 2 * STRIP_S + 12
-_SNAPSHOT_S = 300.0
+_SNAPSHOT_S, _SYNC_S = 300.0, 1.0
+"""How often all is written, and how often messages are made safe from a loss of power; a kill loses none."""
+_MOST_ALARMS = 10_000
+"""Alarms in memory; the oldest that are over go, and stay in the log."""
 _FAULTS_LOGGED = 5
 """Faulty messages of one source that are logged one by one."""
 
@@ -93,6 +96,7 @@ class Monitor:
         self._alarm_log: IO[str] | None = None
         self.journal: Journal | None = None
         self._snapshot_at = time.monotonic() + _SNAPSHOT_S
+        self._sync_at = 0.0
         if folder is not None:
             self.journal = Journal(folder / "journal")
             (folder / "strips").mkdir(exist_ok=True)
@@ -173,7 +177,9 @@ class Monitor:
                 patient.silent = True
                 self._silence(name, patient, "begin")
         if self.journal is not None:
-            self.journal.flush()
+            self.journal.flush(to_disk=now > self._sync_at)
+            if now > self._sync_at:
+                self._sync_at = now + _SYNC_S
             if now > self._snapshot_at:
                 self.save()
 
@@ -198,6 +204,10 @@ class Monitor:
 
     def _note(self, entry: dict[str, Any]) -> None:
         self.alarms[entry["key"]] = entry
+        if len(self.alarms) > _MOST_ALARMS:
+            over = (key for key, each in self.alarms.items() if not _is_open(each) and each["strip"] is not None)
+            if (oldest := next(over, None)) is not None:
+                del self.alarms[oldest]
         if self._alarm_log is not None:
             self._alarm_log.write(json.dumps(entry) + "\n")
             self._alarm_log.flush()
@@ -216,11 +226,7 @@ class Monitor:
 
     def open_alarms(self) -> list[dict[str, Any]]:
         """Alarms that last, and lethal ones that are not acknowledged."""
-        return [
-            entry
-            for entry in self.alarms.values()
-            if entry["stop_s"] is None or (entry["severity"] == LETHAL and entry["acknowledged"] is None)
-        ]
+        return [entry for entry in self.alarms.values() if _is_open(entry)]
 
     def _save_strips(self, patient: Patient) -> None:
         """Write the strips of alarms of which the ten seconds after have come."""
@@ -291,9 +297,10 @@ class Monitor:
                 alarm for alarm in stream.rules.active.values() if self.alarms[alarm.key]["strip"] is None
             ]
             self.patients[name] = patient
-        for message in messages:
+        for number, message in enumerate(messages, 1):
             self._take(read_frame(message))
-            self.step()
+            if number % len(self.patients) == 0:  # about a frame of each
+                self.step()
         while self.step():
             pass
         if self.patients:
@@ -306,3 +313,7 @@ class Monitor:
             self.journal.close()
         if self._alarm_log is not None:
             self._alarm_log.close()
+
+
+def _is_open(entry: dict[str, Any]) -> bool:
+    return entry["stop_s"] is None or (entry["severity"] == LETHAL and entry["acknowledged"] is None)

@@ -58,7 +58,7 @@ def read_frame(message: bytes | str, stream: str | None = None) -> Frame:
 
     Args:
         message: the JSON object.
-        stream: its name where the channel tells it; the message need not.
+        stream: its name where the channel tells it, whatever the message says.
 
     Raises:
         HeartlmError: not such an object; the text names the field.
@@ -71,7 +71,7 @@ def read_frame(message: bytes | str, stream: str | None = None) -> Frame:
         raise HeartlmError(f"message: no JSON ({error})") from None
     if not isinstance(content, dict):
         raise HeartlmError(f"message: {type(content).__name__} found, an object expected")
-    name = content.get("stream", stream)
+    name = content.get("stream") if stream is None else stream
     if not isinstance(name, str) or not 0 < len(name) <= MOST_NAME or not name.isprintable():
         found = str(name)[:80]
         raise HeartlmError(f"stream: {found!r} found, a name of 1 to {MOST_NAME} printable characters expected")

@@ -21,7 +21,7 @@ from heartlm.monitor.stream import ecg_lead
 
 FRAME_S = 1.0
 """Length of the frames of a replay."""
-_BLOCK_S = 600
+_BLOCK_S = 60
 """So much of a recording is read at once."""
 
 
