@@ -1,6 +1,6 @@
 """What `heartlm monitor` finds and when, how many streams a core holds, and what hostile links do.
 
-    python benchmarks/monitor.py [--study alarms|load|links]
+    python benchmarks/monitor.py [--study alarms|load|links|kept]
 
 Alarms: the shipped models over recordings as streams, as `analyze --causal` finds them; annotated episodes that an
 alarm meets, how long after the onset it was raised, and lethal alarms a patient-day. cudb and DS1 are recordings that
@@ -19,22 +19,31 @@ import resource
 import time
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+import onnxruntime
+import torch
 from bench.measure import Table, cores, probe
 from bench.output import write_results
+from torch.nn import functional as F  # noqa: N812
 
 import heartlm.ecg.splits as splits
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Recording, RhythmSpan
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import load_finetuned
+from heartlm.evaluation.predictions import token_probabilities
 from heartlm.models.pretrained import find_run
+from heartlm.models.transformer import rotary_angles
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules, JudgedBeat, Rules
 from heartlm.monitor.engine import Monitor
+from heartlm.monitor.export import export_onnx
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.sources import Replay
 from heartlm.monitor.stream import Ward, ecg_lead
+from heartlm.tokenizers.base import Lead
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
 FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "outage", "rate")
@@ -337,22 +346,76 @@ def mutated(name: str, signal: np.ndarray, rate_hz: float, choose: random.Random
     return out
 
 
+def study_kept() -> list[Table]:
+    """How many beats the causal model has to keep, and what 8-bit matrices cost, on recordings it was trained on."""
+    models, sizes = LiveModels.load(), dict[str, int]()
+    leads = [("mitdb", record_id) for record_id in splits.DS1[::2]]
+    leads += [("svdb", record_id) for record_id in open_database(DATA / "svdb").record_ids[::4]]
+    counts = dict[str, Counter[str]]()
+    with TemporaryDirectory() as folder:
+        sessions = dict[str, Any]()
+        for name in ("float32", "int8"):
+            path = Path(folder) / f"{name}.onnx"
+            export_onnx(models.beats, path, int8=name == "int8")
+            sizes[f"ONNX {name}, 64 beats kept"] = path.stat().st_size
+            sessions[f"ONNX {name}, 64 beats kept"] = onnxruntime.InferenceSession(path)
+        for database, record_id in leads:
+            recording = open_database(DATA / database).recording(record_id)
+            lead = Lead(recording.annotations, recording.signal(0, recording.num_samples, (0,))[0])
+            tokens = models.beat_tokenizer.encode(lead)
+            answers = {"windows of 128, half overlapping": token_probabilities(models.beats.model, tokens.codes, 128)}
+            answers |= {f"{kept} beats kept": with_kept(models, tokens.codes, kept) for kept in (128, 64, 32, 16)}
+            for name, session in sessions.items():
+                cache, out = models.trunk.empty(1).numpy(), []
+                for place, own in enumerate(tokens.codes.astype(np.int64)):
+                    given = {"codes": own[None], "cache": cache, "position": np.array([place])}
+                    answer, cache = session.run(None, given)
+                    out.append(answer[0])
+                answers[name] = np.array(out)
+            known = tokens.beat_class >= 0
+            for name, answer in answers.items():
+                for index, symbol in ((1, "S"), (2, "V")):
+                    called, true = answer.argmax(axis=1)[known] == index, tokens.beat_class[known] == index
+                    count = counts.setdefault(name, Counter())
+                    count.update({f"{symbol} both": int((called & true).sum()), symbol: int(called.sum() + true.sum())})
+    table = Table(
+        f"{len(leads)} recordings of training, annotated beats, first lead",
+        ("what looks back at", "V F1", "S F1", "file, MB"),
+    )
+    for name, count in counts.items():
+        scores = [f"{2 * count[f'{symbol} both'] / count[symbol]:.3f}" for symbol in "VS"]
+        table.add(name, *scores, f"{sizes[name] / 1e6:.2f}" if name in sizes else "")
+    return [table.close()]
+
+
+@torch.inference_mode()
+def with_kept(models: LiveModels, codes: np.ndarray, kept: int) -> np.ndarray:
+    """What the model says of each beat that sees itself and the `kept` - 1 before, in every block."""
+    trunk, place = models.trunk, torch.arange(len(codes))
+    x = F.embedding(torch.from_numpy(codes.astype(np.int64)) + trunk.offset, trunk.table).sum(dim=1)[None]
+    sees = (place[None] <= place[:, None]) & (place[None] > place[:, None] - kept)
+    angles = rotary_angles(len(codes), trunk.head_width, x.device)
+    for block in trunk.trunk.blocks:
+        x = block(x, angles, sees[None, None])
+    return trunk.head(trunk.trunk.norm(x))[0].softmax(dim=-1).numpy()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--study", choices=("alarms", "load", "links"), action="append")
+    parser.add_argument("--study", choices=("alarms", "load", "links", "kept"), action="append")
     parser.add_argument("--cinc2017", type=Path, help="folder with the training recordings of the Challenge 2017")
     parser.add_argument("--streams", type=int, nargs="+", default=[50, 100, 150, 200, 300])
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--links", type=int, default=1000)
     settings = parser.parse_args()
-    import torch
-
     torch.set_num_threads(1)
-    for study in settings.study or ("alarms", "load", "links"):
+    for study in settings.study or ("alarms", "load", "links", "kept"):
         if study == "alarms":
             write_results("monitor-alarms", "Alarms of live streams", study_alarms(settings.cinc2017))
         elif study == "load":
             write_results("monitor-load", "Streams that a core holds", study_load(settings.streams, settings.seconds))
+        elif study == "kept":
+            write_results("monitor-kept", "How far back a live model looks", study_kept())
         else:
             write_results("monitor-links", "Hostile links", study_links(settings.links))
 
