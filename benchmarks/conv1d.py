@@ -34,9 +34,8 @@ from bench.output import write_results
 from conv1d_rule import fastest
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.conv1d import kernel as kernels
-from heartlm.conv1d.function import conv1d
-from heartlm.conv1d.kernel import ConvShape
+from heartlm.conv1d.kernel import ConvShape, prepared
+from heartlm.conv1d.module import conv1d
 from heartlm.conv1d.rule import PASSES
 from heartlm.conv1d.rule import fastest as rule
 from heartlm.memory import keep_memory
@@ -104,10 +103,11 @@ def study_times(study: ctypes.CDLL, shape: ConvShape, threads: int, rounds: int)
     study.crossscale_conv1d(*addresses, *sizes)
     assert torch.allclose(out, F.conv1d(x, weight), atol=1e-5)
     assert torch.allclose(conv1d(x, weight), F.conv1d(x, weight), atol=1e-5)
+    bare = prepared(shape, "conv1d_forward", threads)
     turns = {
         "heartlm": lambda: conv1d(x, weight),
         "F.conv1d": lambda: F.conv1d(x, weight),
-        "bare": lambda: kernels.forward(shape, *addresses[:2], 0, addresses[2], False, threads),
+        "bare": lambda: bare(*addresses[:2], 0, addresses[2]),
         "study": lambda: study.crossscale_conv1d(*addresses, *sizes),
     }
     return timed_turns(turns, rounds)  # type: ignore[arg-type]

@@ -24,8 +24,8 @@ from bench.convolutions import Case, case_of, ecg_grid
 from bench.measure import geometric_mean, pin, seconds
 from runner import RESULTS
 
-from heartlm.conv1d.function import conv1d
 from heartlm.conv1d.kernel import ConvShape
+from heartlm.conv1d.module import conv1d
 from heartlm.conv1d.passes import gradients, plan
 from heartlm.conv1d.rule import ALL_BY_KERNEL, ALL_BY_TORCH, PASSES, Box, imposed, inside, sizes, variant
 from heartlm.memory import keep_memory

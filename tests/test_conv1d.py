@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.conv1d import Conv1d, passes, replace_conv1d, rule
-from heartlm.conv1d import kernel as kernels
-from heartlm.conv1d.function import conv1d
+from heartlm.conv1d import Conv1d, kernel, passes, replace_conv1d, rule
+from heartlm.conv1d.module import conv1d
 from heartlm.conv1d.rule import ALL_BY_KERNEL, ALL_BY_TORCH, imposed
 from heartlm.models.tiny_ecg import TinyECG
 
@@ -365,16 +364,15 @@ def test_exported_programs_hold_the_operator(strict: bool) -> None:
 def test_the_rule_sends_its_boxes_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a box no kernel of that pass is called; outside, all are."""
     called: list[str] = []
-    genuine = kernels.prepared
+    genuine = kernel.prepared
 
-    def noted(shape: kernels.ConvShape, name: str, *rest: Any, **named: Any) -> kernels.Pass:
+    def noted(shape: kernel.ConvShape, name: str, *rest: Any, **named: Any) -> kernel.Pass:
         act = genuine(shape, name, *rest, **named)
         return lambda *addresses: (called.append(name.removeprefix("conv1d_")), act(*addresses))
 
-    monkeypatch.setattr(kernels, "prepared", noted)
+    monkeypatch.setattr(kernel, "prepared", noted)
     boxes = {"forward": ({"batch": (0, 2), "mflops": (0, 1)},), "weight_gradient": ({"filters": (6, 6)},)}
-    best = kernels.library() and rule.variants()[-1]
-    monkeypatch.setattr(rule, "TORCH_IS_FASTER", {best: boxes, **dict.fromkeys(rule.VARIANTS, boxes)})
+    monkeypatch.setattr(rule, "TORCH_IS_FASTER", dict.fromkeys(rule.VARIANTS, boxes))
     for batch, filters, expected in (
         (2, 5, ["input_gradient", "weight_gradient"]),
         (3, 6, ["forward", "input_gradient"]),
@@ -398,7 +396,7 @@ def test_the_rule_sends_its_boxes_to_torch(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_boxes_of_the_rule_are_of_sizes_that_shapes_have() -> None:
-    known = rule.sizes(kernels.ConvShape(8, 16, 500, 32, 5, stride=2, padding=2, groups=4))
+    known = rule.sizes(kernel.ConvShape(8, 16, 500, 32, 5, stride=2, padding=2, groups=4))
     assert (known["channels"], known["filters"], known["out_length"]) == (4, 8, 250)
     assert known["mflops"] == pytest.approx(2e-6 * 8 * 32 * 250 * 4 * 5)
     for boxes_of_passes in rule.TORCH_IS_FASTER.values():

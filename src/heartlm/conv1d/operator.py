@@ -2,7 +2,7 @@
 
 Both look through Python for operators they know and stop at pointers; a registered operator is one node of their graph.
 It takes any type and device: what the kernels do not do, torch does within it. Gradients of gradients are not
-registered, and torch says so; outside of a graph, `function.conv1d` has them.
+registered, and torch says so; outside of a graph, `module.conv1d` has them.
 """
 
 from __future__ import annotations
@@ -14,77 +14,44 @@ from torch import Tensor
 
 from heartlm.conv1d import passes
 
+# What follows the tensors of each operator: sizes, then `relu` or `wanted`.
+_SHAPE = "int stride, int padding, int dilation, int groups"
+_FORWARD = f"conv1d(Tensor x, Tensor weight, Tensor? bias, {_SHAPE}, bool relu) -> Tensor"
+_BACKWARD = f"conv1d_backward(Tensor dy, Tensor x, Tensor weight, {_SHAPE}, bool[] wanted) -> (Tensor, Tensor, Tensor)"
 
-def _forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: int,
-    padding: int,
-    dilation: int,
-    groups: int,
-    relu: bool,
-) -> Tensor:
-    work = _plan(x, weight, bias, stride, padding, dilation, groups)
+
+def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+    *sizes, relu = rest
+    work = _plan(x, weight, bias, *sizes)
     if work is not None:
         return passes.forward(work, x, weight, bias, relu)
-    return passes.torch_conv1d(x, weight, bias, stride, padding, dilation, groups, relu).contiguous()
+    return passes.torch_conv1d(x, weight, bias, *sizes, relu=relu).contiguous()
 
 
-def _fake_forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: int,
-    padding: int,
-    dilation: int,
-    groups: int,
-    relu: bool,
-) -> Tensor:
+def _fake_forward(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
+    stride, padding, dilation, _, _ = rest
     length = (x.shape[-1] + 2 * padding - dilation * (weight.shape[2] - 1) - 1) // stride + 1
     return x.new_empty((*x.shape[:-2], weight.shape[0], length))
 
 
-def _backward(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    stride: int,
-    padding: int,
-    dilation: int,
-    groups: int,
-    wanted: list[bool],
-) -> tuple[Tensor, ...]:
+def _backward(dy: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Gradients of x, weight and bias; an empty tensor where one is not wanted, as operators return no None."""
+    *sizes, wanted = rest
     mask = (wanted[0], wanted[1], wanted[2])
-    work = _plan(x, weight, None, stride, padding, dilation, groups)
+    work = _plan(x, weight, None, *sizes)
     if work is not None and dy.dtype is torch.float32 and dy.shape == work.out:
         found = passes.gradients(work, x, weight, dy, mask)
-    else:
-        found = _torch_gradients(dy, x, weight, stride, padding, dilation, groups, mask)
+    elif x.ndim == 3:
+        found = passes.torch_gradients(dy, x, weight, *sizes, wanted=mask)
+    else:  # one recording without a batch
+        dx, dweight, dbias = passes.torch_gradients(dy[None], x[None], weight, *sizes, wanted=mask)
+        found = None if dx is None else dx[0], dweight, dbias
     return tuple(x.new_empty(0) if gradient is None else gradient.contiguous() for gradient in found)
 
 
-def _torch_gradients(dy: Tensor, x: Tensor, *rest: Any) -> passes.Gradients:
-    """torch's gradients, of one recording without a batch too."""
-    if x.ndim == 3:
-        return passes.torch_gradients(dy, x, *rest)
-    dx, dweight, dbias = passes.torch_gradients(dy[None], x[None], *rest)
-    return None if dx is None else dx[0], dweight, dbias
-
-
-def _fake_backward(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    stride: int,
-    padding: int,
-    dilation: int,
-    groups: int,
-    wanted: list[bool],
-) -> tuple[Tensor, ...]:
+def _fake_backward(dy: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     shapes = x.shape, weight.shape, weight.shape[:1]
-    return tuple(x.new_empty(shape if want else 0) for shape, want in zip(shapes, wanted, strict=True))
+    return tuple(x.new_empty(shape if want else 0) for shape, want in zip(shapes, rest[-1], strict=True))
 
 
 def _plan(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: int) -> passes.Plan | None:
@@ -116,9 +83,6 @@ def _no_second_gradient(ctx: Any, *_: Any) -> None:
 
 
 _library: Any = torch.library.Library("heartlm", "FRAGMENT")  # type: ignore[no-untyped-call]
-_SHAPE = "int stride, int padding, int dilation, int groups"
-_FORWARD = f"conv1d(Tensor x, Tensor weight, Tensor? bias, {_SHAPE}, bool relu) -> Tensor"
-_BACKWARD = f"conv1d_backward(Tensor dy, Tensor x, Tensor weight, {_SHAPE}, bool[] wanted) -> (Tensor, Tensor, Tensor)"
 _OPERATORS: tuple[tuple[str, Any, Any], ...] = (
     (_FORWARD, _forward, _fake_forward),
     (_BACKWARD, _backward, _fake_backward),
@@ -132,4 +96,4 @@ torch.library.register_autograd("heartlm::conv1d", _gradient, setup_context=_set
 torch.library.register_autograd("heartlm::conv1d_backward", _no_second_gradient, lib=_library)
 
 conv1d: Any = torch.ops.heartlm.conv1d.default
-"""The operator; arguments as of `function.conv1d`, all given."""
+"""The operator; arguments as of `module.conv1d`, all given."""

@@ -13,25 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.conv1d import kernel as kernels
+from heartlm.conv1d import kernel
 from heartlm.conv1d.kernel import ConvShape
 from heartlm.conv1d.rule import Choice, fastest
+from heartlm.kernels.library import library
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
-def torch_conv1d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: int,
-    padding: int,
-    dilation: int,
-    groups: int,
-    relu: bool,
-) -> Tensor:
-    """The same by torch alone."""
-    y = F.conv1d(x, weight, bias, stride, padding, dilation, groups)
+def torch_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, *sizes: int, relu: bool) -> Tensor:
+    """The convolution by torch alone; `sizes` are stride, padding, dilation and groups, here and below."""
+    y = F.conv1d(x, weight, bias, *sizes)
     return F.relu(y) if relu else y
 
 
@@ -42,16 +34,18 @@ class Plan:
     Attributes:
         shape: of the convolution.
         out: shape of the result, `[N, O, M]`.
-        num_threads: that may work.
         choice: which passes the kernel does.
         forward: the kernel's forward pass, without a ReLU and with one.
+        input_gradient: the kernel's gradient of x.
+        weight_gradient: the kernel's gradients of weight and bias.
     """
 
     shape: ConvShape
     out: tuple[int, int, int]
-    num_threads: int
     choice: Choice
-    forward: tuple[kernels.Pass, kernels.Pass]
+    forward: tuple[kernel.Pass, kernel.Pass]
+    input_gradient: kernel.Pass
+    weight_gradient: kernel.Pass
 
 
 @functools.lru_cache(maxsize=4096)
@@ -76,9 +70,10 @@ def plan(
     if channels != channels_of_group * groups or length + 2 * padding < dilation * (size - 1) + 1:
         return None
     shape = ConvShape(batch, channels, length, out_channels, size, stride, padding, dilation, groups)
-    plain, positive = (kernels.prepared(shape, "conv1d_forward", num_threads, relu=relu) for relu in (False, True))
+    plain, of_input, of_weight = (kernel.prepared(shape, name, num_threads) for name in kernel.PASSES)
+    positive = kernel.prepared(shape, "conv1d_forward", num_threads, relu=True)
     out = (batch, out_channels, shape.out_length)
-    return Plan(shape, out, num_threads, fastest(shape, num_threads), (plain, positive))
+    return Plan(shape, out, fastest(shape, num_threads), (plain, positive), of_input, of_weight)
 
 
 def forward(work: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
@@ -98,7 +93,7 @@ def gradients(
     work: Plan, x: Tensor, weight: Tensor, dy: Tensor, wanted: tuple[bool, bool, bool], y: Tensor | None = None
 ) -> Gradients:
     """Gradients of plain x, weight and bias, None where they are not `wanted`; `y` is the result if a ReLU ended it."""
-    shape, choice, threads = work.shape, work.choice, work.num_threads
+    shape, choice = work.shape, work.choice
     dx, dweight, dbias = None, None, None
     dy = dy.contiguous()
     by_torch = (
@@ -110,33 +105,25 @@ def gradients(
         if y is not None:
             dy, y = torch.ops.aten.threshold_backward.default(dy, y, 0), None
         dx, dweight, dbias = torch_gradients(
-            dy, x, weight, shape.stride, shape.padding, shape.dilation, shape.groups, by_torch
+            dy, x, weight, shape.stride, shape.padding, shape.dilation, shape.groups, wanted=by_torch
         )
     gate = 0 if y is None else y.data_ptr()
     if wanted[0] and choice.input_gradient:
         weight = weight.contiguous()
         dx = torch.empty(x.shape)
-        kernels.input_gradient(shape, dy.data_ptr(), weight.data_ptr(), dx.data_ptr(), threads, gate=gate)
+        work.input_gradient(dy.data_ptr(), gate, weight.data_ptr(), dx.data_ptr())
     if wanted[1] and choice.weight_gradient:
         x = x.contiguous()
         dweight = torch.empty(weight.shape)
         dbias = torch.empty(weight.shape[0]) if wanted[2] else None
         address = 0 if dbias is None else dbias.data_ptr()
-        kernels.weight_gradient(shape, x.data_ptr(), dy.data_ptr(), dweight.data_ptr(), address, threads, gate=gate)
+        work.weight_gradient(x.data_ptr(), dy.data_ptr(), gate, dweight.data_ptr(), address)
     return dx, dweight, dbias
 
 
-def torch_gradients(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    stride: int,
-    padding: int,
-    dilation: int,
-    groups: int,
-    wanted: tuple[bool, bool, bool],
-) -> Gradients:
+def torch_gradients(dy: Tensor, x: Tensor, weight: Tensor, *sizes: int, wanted: tuple[bool, bool, bool]) -> Gradients:
     """The same by torch, for any type, device and shape."""
+    stride, padding, dilation, groups = sizes
     found = torch.ops.aten.convolution_backward.default(
         dy, x, weight, [weight.shape[0]], [stride], [padding], [dilation], False, [0], groups, list(wanted)
     )
@@ -148,7 +135,7 @@ def torch_gradients(
 @functools.cache
 def compiled() -> bool:
     """Whether there are kernels; says once, on stderr, if there are none."""
-    found = kernels.available()
+    found = library() is not None
     if not found:
         print("heartlm: no compiled kernels, so torch's own convolution is used", file=sys.stderr)
     return found
