@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.report import numbers, score_charts, svg_strip
+from heartlm.report.continuation import continuation_drawings
 from heartlm.report.figures import save_score_figures
 from heartlm.report.line_chart import MAX_POINTS, Series, line_chart, spread, thinned
 from heartlm.report.numbers import Score
@@ -125,7 +126,7 @@ def test_a_tall_signal_is_drawn_at_half_gain():
 @pytest.mark.parametrize(("signal", "rate_hz"), [([], 250.0), ([1.0], 0.0), ([math.nan], 250.0)])
 def test_a_strip_without_samples_or_rate_is_none(signal: list[float], rate_hz: float):
     assert svg_strip.strip(signal, rate_hz) is None
-    assert svg_strip.continuation(signal, [], rate_hz) is None
+    assert (continuation_drawings({"prompt_mv": signal, "rate_hz": rate_hz}) == []) == (not signal or not rate_hz)
 
 
 def test_patients_with_most_wrong_beats_come_first_and_are_capped():

@@ -65,12 +65,14 @@ def run(arguments: Sequence[str]) -> int:
     folder = find_run(options.run)
     entries = _entries(options, folder)
     from heartlm.files import write_json
-    from heartlm.report.continuation import continuation_figure
-    from heartlm.report.figures import save_figure
+    from heartlm.report.continuation import continuation_drawings
+    from heartlm.report.figures import CHART_IN, STRIP_IN, figure_of, save_figure
 
     pictures = [_picture(options.out or folder / "continuation.png", place) for place in range(len(entries))]
     for entry, picture in zip(entries, pictures, strict=True):
-        save_figure(continuation_figure(entry), picture)
+        title = f"{entry['record']} {entry['lead']}".strip() + f", continued by {entry['num_tokens']} tokens"
+        rows = [(title if not number else "", row) for number, row in enumerate(continuation_drawings(entry))]
+        save_figure(figure_of(rows, unit_in=CHART_IN if "generated_rr_s" in entry else STRIP_IN), picture)
         print(f"{entry['record']}: {entry['num_prompt_tokens']} tokens continued by {entry['num_tokens']}: {picture}")
     write_json(folder / "generation.json", entries)
     return 0

@@ -25,7 +25,7 @@ from heartlm.report.score_charts import confusion_of, forest_chart
 from heartlm.report.scores import score_rows
 from heartlm.report.strip import Strip
 from heartlm.report.svg import Markup
-from heartlm.report.svg_strip import sheet
+from heartlm.report.svg_strip import sheets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,8 +108,8 @@ def strip_figure(strip: Strip, title: str = "") -> Figure:
     """
     if not strip.signal_mv.size:
         raise HeartlmError("there is no signal to draw: the strip has no leads or no samples")
-    drawings = [("" if number else title, sheet(row, title)) for number, row in enumerate(strip.rows())]
-    return figure_of(drawings, unit_in=STRIP_IN)
+    rows = sheets(strip, title)
+    return figure_of(list(zip([title] + [""] * len(rows), rows, strict=False)), unit_in=STRIP_IN)
 
 
 def save_score_figures(scores: Mapping[str, Any], folder: Path) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from heartlm.report.svg import Markup, Scale, drawing, group, line, rectangle, tag, text, tick_label
+from heartlm.report.svg import Markup, Scale, drawing, group, rectangle, tag, text, x_grid
 from heartlm.scaling.plan.schedule import Cluster, Placed, Schedule
 
 WIDTH, LEFT, TOP, BOTTOM = 960, 74, 34, 34
@@ -26,13 +26,6 @@ def gantt(schedule: Schedule, colours: Mapping[str, int], cluster: Cluster, *, t
     nodes, gpus_per_node = cluster.nodes, cluster.gpus_per_node
     height = TOP + nodes * (gpus_per_node * ROW + NODE_GAP) + BOTTOM
     x = Scale(0.0, schedule.end or 1.0, LEFT, WIDTH - 12)
-    ticks = [
-        group(
-            line(x(tick), TOP - 4, x(tick), height - BOTTOM, class_="grid"),
-            text(x(tick), height - BOTTOM + 16, tick_label(tick), text_anchor="middle"),
-        )
-        for tick in x.ticks(8)
-    ]
     rows = [
         text(LEFT - 6, _top(node, gpu, gpus_per_node) + 13, f"{node + 1}.{gpu + 1}", text_anchor="end")
         for node in range(nodes)
@@ -51,7 +44,7 @@ def gantt(schedule: Schedule, colours: Mapping[str, int], cluster: Cluster, *, t
         text(LEFT, 18, title, class_="title"),
         text(8, 18, "node.GPU"),
         text(WIDTH - 12, height - 4, unit, text_anchor="end"),
-        *ticks,
+        x_grid(x, TOP - 4, height - BOTTOM, 8),
         *rows,
         *bars,
         xmlns="http://www.w3.org/2000/svg",

@@ -14,7 +14,20 @@ from numpy.typing import NDArray
 from heartlm.analysis.findings import KINDS, QUALITY_S, RATE_INTERVALS, Findings
 from heartlm.ecg.spans import runs
 from heartlm.report.numbers import count
-from heartlm.report.svg import Markup, Scale, drawing, group, line, path_of, rectangle, tag, text, tick_label
+from heartlm.report.svg import (
+    Markup,
+    Scale,
+    drawing,
+    group,
+    line,
+    path_of,
+    rectangle,
+    tag,
+    text,
+    tick_label,
+    x_axis,
+    y_axis,
+)
 
 WIDE, NARROW, HEIGHT = 760, 400, 250
 LEFT, RIGHT, TOP, BOTTOM = 92, 18, 22, 36
@@ -58,7 +71,7 @@ def trend(findings: Findings) -> Markup | None:
     used = np.flatnonzero(num)
     centre = [x((index + 0.5) / NUM_BINS * recording.duration_s) for index in range(NUM_BINS)]
     bars = "".join(f"M{centre[i]:.1f} {y(min(lows[i], high)):.1f}V{y(min(highs[i], high)) - 0.5:.1f}" for i in used)
-    parts = [_y_axis(y, x.last, "heart rate, beats a minute"), tag("path", d=bars, class_="range")]
+    parts = [y_axis(x, y, "heart rate, beats a minute"), tag("path", d=bars, class_="range")]
     # a short gap between bins is one slow beat, a longer one is time without a rate
     gap = max(1, round(15 * NUM_BINS / recording.duration_s))
     for run in np.split(used, np.flatnonzero(np.diff(used) > gap) + 1):
@@ -101,25 +114,12 @@ def _spans(taken: NDArray[np.bool_], x: Scale, top: float, height: float, class_
 def time_axis(x: Scale, top: float) -> Markup:
     """Draw an axis of seconds since the start, in round steps of hours, minutes or seconds."""
     step = next((step for step in _STEPS_S if (x.stop - x.start) / step <= 9), 24 * 3600)
-    parts = [line(x.first, top, x.last, top, class_="axis")]
-    for second in np.arange(0, x.stop + 1e-6, step):
-        hours, minutes = divmod(int(second), 3600)[0], int(second) % 3600 // 60
-        words = (
-            f"{hours}:{minutes:02d}" if step >= 60 and x.stop >= 3600 else f"{int(second) // 60}:{int(second) % 60:02d}"
-        )
-        parts.append(line(x(second), top, x(second), top + 4, class_="axis"))
-        parts.append(text(x(second), top + 16, words, class_="tick", text_anchor="middle"))
-    unit = "h:min" if x.stop >= 3600 else "min:s"
-    parts.append(text(x.last, top + 31, f"time from the start, {unit}", class_="tick", text_anchor="end"))
-    return group(*parts)
-
-
-def _y_axis(y: Scale, right: float, title: str, left: float = LEFT, num: int = 5) -> Markup:
-    parts = [text(left, y.last - 11, title, class_="axis-title")]
-    for tick in y.ticks(num):
-        parts.append(line(left, y(tick), right, y(tick), class_="grid"))
-        parts.append(text(left - 6, y(tick) + 3.5, tick_label(tick), class_="tick", text_anchor="end"))
-    return group(*parts)
+    by_hour = x.stop >= 3600
+    ticks = []
+    for second in np.arange(0, x.stop + 1e-6, step).astype(int).tolist():
+        whole, rest = divmod(second, 3600 if by_hour and step >= 60 else 60)
+        ticks.append((float(second), f"{whole}:{rest // 60 if by_hour and step >= 60 else rest:02d}"))
+    return x_axis(x, top, ticks, f"time from the start, {'h:min' if by_hour else 'min:s'}")
 
 
 def histogram(rr_s: NDArray[np.float64], normal: NDArray[np.bool_]) -> Markup | None:
@@ -138,23 +138,19 @@ def histogram(rr_s: NDArray[np.float64], normal: NDArray[np.bool_]) -> Markup | 
     x = Scale(low, high, 48, NARROW - RIGHT)
     y = Scale(0, float(of_all.max()) * 1.05, HEIGHT - BOTTOM, TOP)
     width = x(low + RR_BIN_S) - x(low)
-    parts = [_y_axis(y, x.last, "intervals", 48)]
+    parts = [y_axis(x, y, "intervals")]
     for lower, upper, class_ in ((0 * of_all, of_normal, "fill-accent"), (of_normal, of_all, "fill-class-V")):
         parts += [
             rectangle(x(edge), y(float(to)), width - 0.4, y(float(since)) - y(float(to)), class_=class_)
             for edge, since, to in zip(edges[:-1].tolist(), lower, upper, strict=True)
             if to > since
         ]
-    parts.append(_seconds_axis(x, HEIGHT - BOTTOM, "RR interval, s"))
+    parts.append(_seconds_axis(x, HEIGHT - BOTTOM))
     return drawing(NARROW, HEIGHT, f"histogram of {len(rr_s)} RR intervals", *parts)
 
 
-def _seconds_axis(x: Scale, top: float, title: str) -> Markup:
-    parts = [line(x.first, top, x.last, top, class_="axis")]
-    for tick in np.arange(0.4, 2.01, 0.4).tolist():
-        parts.append(line(x(tick), top, x(tick), top + 4, class_="axis"))
-        parts.append(text(x(tick), top + 16, tick_label(round(tick, 2)), class_="tick", text_anchor="middle"))
-    return group(*parts, text(x.last, top + 32, title, class_="tick", text_anchor="end"))
+def _seconds_axis(x: Scale, top: float) -> Markup:
+    return x_axis(x, top, [(tick, f"{tick:.1f}") for tick in (0.4, 0.8, 1.2, 1.6, 2.0)], "RR interval, s")
 
 
 def poincare(first_s: NDArray[np.float64], second_s: NDArray[np.float64], normal: NDArray[np.bool_]) -> Markup | None:
@@ -172,9 +168,9 @@ def poincare(first_s: NDArray[np.float64], second_s: NDArray[np.float64], normal
     x, y = Scale(low, high, 48, NARROW - RIGHT), Scale(low, high, NARROW - RIGHT - 48 + TOP, TOP)
     size = x(low + POINCARE_BIN_S) - x(low)
     parts = [
-        _y_axis(y, x.last, "next RR interval, s", 48),
+        y_axis(x, y, "next RR interval, s"),
         line(x.first, y.first, x.last, y.last, class_="grid"),
-        _seconds_axis(x, y.first, "RR interval, s"),
+        _seconds_axis(x, y.first),
     ]
     most = 0.0
     for of_kind, colour in ((normal, "accent"), (~normal, "class-V")):
@@ -201,7 +197,7 @@ def by_hour(hours: Sequence[Mapping[str, Any]]) -> Markup:
     for place, (title, values, colour) in enumerate(panels):
         top = TOP + place * height
         y = Scale(0, max(60.0 if colour == "accent" else 4.0, *values), top + height - 34, top)
-        parts.append(_y_axis(y, x.last, title, num=2))
+        parts.append(y_axis(x, y, title, 2))
         width = max(x(3600) - x(0) - 1.5, 0.8)
         parts += [
             rectangle(

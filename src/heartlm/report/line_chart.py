@@ -6,12 +6,12 @@ Each curve is named at its end, not in a legend, so that the eye need not travel
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from heartlm.report.svg import Markup, Scale, drawing, group, line, path_of, tag, text, tick_label
+from heartlm.report.svg import Markup, Scale, drawing, group, path_of, tag, text, tick_label, x_axis, y_axis
 
 WIDTH, HEIGHT = 400, 232
 LEFT, TOP, BOTTOM = 44, 22, 36
@@ -75,7 +75,8 @@ def line_chart(
         WIDTH,
         HEIGHT,
         f"{title} by {along}",
-        axes_of(x, y, f"{title}, {unit}" if unit else title, along, [(t, tick_label(t)) for t in x_ticks], 4),
+        y_axis(x, y, f"{title}, {unit}" if unit else title, 4),
+        x_axis(x, y.first, [(tick, tick_label(tick)) for tick in x_ticks], along),
         *(_curve(each, x, y, along) for each in curves),
         *(
             text(x.last + 7, place, each.name, class_=f"end-label fill-{each.class_name}")
@@ -94,26 +95,6 @@ def _scale(values: Sequence[float], first: float, last: float, *, log: bool = Fa
         return Scale(low / 1.05, high * 1.05, first, last, log=True)
     margin = 0.04 * (high - low)
     return Scale(low - (0 if from_zero and low == 0 else margin), high + (0 if first < last else margin), first, last)
-
-
-def axes_of(
-    x: Scale, y: Scale, title: str, along: str, x_ticks: Iterable[tuple[float, str]], num_y_ticks: int
-) -> Markup:
-    """Draw the axes of a chart whose places are those of `x` and `y`; the y axis begins below.
-
-    `title` and `along` name the y and the x axis; `x_ticks` are values of `x` with their labels.
-    """
-    left = x.first
-    parts = [text(left, y.last - 12, title, class_="axis-title")]
-    for tick in y.ticks(num_y_ticks):
-        parts.append(line(left, y(tick), x.last, y(tick), class_="grid"))
-        parts.append(text(left - 6, y(tick) + 3.5, tick_label(tick), class_="tick", text_anchor="end"))
-    for tick, label in x_ticks:
-        parts.append(line(x(tick), y.first, x(tick), y.first + 4, class_="axis"))
-        parts.append(text(x(tick), y.first + 16, label, class_="tick", text_anchor="middle"))
-    parts.append(line(left, y.first, x.last, y.first, class_="axis"))
-    parts.append(text(x.last, y.first + 32, along, class_="tick", text_anchor="end"))
-    return group(*parts)
 
 
 def _curve(series: Series, x: Scale, y: Scale, along: str) -> Markup:

@@ -15,6 +15,7 @@ from typing import Any
 from heartlm.errors import HeartlmError, needs
 from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
+from heartlm.report.continuation import continuation_drawings
 from heartlm.report.numbers import Score, count, decimal
 from heartlm.report.scores import BY_WINDOW, MODEL, block_of, method_scores, missing_baselines, score_rows
 from heartlm.runs.run_folder import RunFolder, WrittenScores
@@ -84,7 +85,9 @@ def context(folder: RunFolder) -> dict[str, Any]:
         "facts": training_charts.training_facts(folder),
         "figures": training_charts.training_figures(folder),
         "score_sets": [_score_set(each) for each in folder.score_sets],
-        "continuations": [_continuation(each) for each in folder.generation],
+        "continuations": [
+            {"place": _place(each), "drawings": continuation_drawings(each)} for each in folder.generation
+        ],
         "environment": [(key, _plain(value)) for key, value in folder.environment.items()],
         "commands": commands(folder),
         "config": folder.config_file.read_text(errors="replace") if folder.config_file.is_file() else "",
@@ -156,18 +159,6 @@ def _place(strip: Mapping[str, Any]) -> str:
         minutes, seconds = divmod(float(strip["start_s"]), 60)
         parts.append(f"from {minutes:.0f}:{seconds:04.1f}")
     return ", ".join(part for part in parts if part)
-
-
-def _continuation(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "place": _place(entry),
-        "drawing": svg_strip.continuation(
-            entry.get("prompt_mv") or [],
-            entry.get("generated_mv") or [],
-            entry.get("rate_hz") or 0,
-            entry.get("beats") or [],
-        ),
-    }
 
 
 def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:

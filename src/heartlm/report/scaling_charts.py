@@ -8,10 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heartlm.report.line_chart import LABEL_HEIGHT, axes_of, spread
+from heartlm.report.line_chart import LABEL_HEIGHT, spread
 from heartlm.report.numbers import percent, significant
 from heartlm.report.scaling_model import Chart, Curve, Mark, plural
-from heartlm.report.svg import Markup, Scale, drawing, group, line, path_of, rectangle, tag, text, tick_label
+from heartlm.report.svg import (
+    Markup,
+    Scale,
+    drawing,
+    group,
+    line,
+    path_of,
+    rectangle,
+    tag,
+    text,
+    x_axis,
+    x_grid,
+    y_axis,
+)
 from heartlm.scaling.cell import PARTS
 from heartlm.scaling.table import CellRow
 
@@ -44,7 +57,8 @@ def curves_chart(chart: Chart) -> Markup:
         WIDTH,
         HEIGHT,
         f"{chart.title} against {chart.x_title}, {chart.about}",
-        axes_of(x, y, f"{title} – {chart.about}", chart.x_title, enumerate(chart.x_labels), 5),
+        y_axis(x, y, f"{title} – {chart.about}"),
+        x_axis(x, y.first, enumerate(chart.x_labels), chart.x_title),
         *([_ideal(chart, x, y)] if chart.ideal else []),
         *(_ceiling(mark, x, y) for mark in chart.ceilings),
         *(text(x(each.place) + 11, y(each.value) + 4, "machine allows", class_="tick") for each in chart.ceilings[:1]),
@@ -111,9 +125,7 @@ def parts_chart(rows: Sequence[CellRow]) -> Markup:
     longest = max(sum(row.part_s.values()) for row in rows)
     x = Scale(0.0, 1000 * longest * 1.04, left, WIDTH * 2 - 20)
     parts = [text(left, 11, "Seconds of a mean step, in ms", class_="axis-title")]
-    for tick in x.ticks(6):
-        parts.append(line(x(tick), TOP, x(tick), height - BOTTOM, class_="grid"))
-        parts.append(text(x(tick), height - BOTTOM + 16, tick_label(tick), class_="tick", text_anchor="middle"))
+    parts.append(x_grid(x, TOP, height - BOTTOM, 6))
     for number, row in enumerate(rows):
         parts.append(_bar(row, TOP + number * bar, bar - 6, x, left))
     return drawing(WIDTH * 2, height, "Where the time of a step goes", *parts)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heartlm.report.numbers import Score, count, percent
-from heartlm.report.svg import Markup, Scale, drawing, group, line, rectangle, tag, text, tick_label
+from heartlm.report.svg import Markup, Scale, drawing, group, line, rectangle, tag, text, x_grid
 from heartlm.typed import is_number
 
 WIDTH = 400
@@ -38,7 +38,7 @@ def forest_chart(rows: Mapping[str, Mapping[str, Score]], *, label: str) -> Mark
     pitch = ROW * len(methods) + gap
     height = top + pitch * len(rows) + 24
     x = Scale(0, 1, 76, WIDTH - 14)
-    parts = [_legend(methods), _unit_axis(x, top - 6, height - 22)]
+    parts = [_legend(methods), x_grid(x, top - 6, height - 22)]
     for number, (name, row) in enumerate(rows.items()):
         y = top + number * pitch
         parts.append(text(64, y + pitch / 2, name, class_="row-label", text_anchor="end"))
@@ -57,14 +57,6 @@ def _legend(methods: Sequence[str]) -> Markup:
     for place, method in enumerate(methods):
         x, y = 12 + 196 * (place % 2), 10 + 16 * (place // 2)
         parts += [_mark(x, y, place), text(x + 11, y + 4, method, class_="tick")]
-    return group(*parts)
-
-
-def _unit_axis(x: Scale, top: float, bottom: float) -> Markup:
-    parts = []
-    for tick in x.ticks(5):
-        parts.append(line(x(tick), top, x(tick), bottom, class_="grid"))
-        parts.append(text(x(tick), bottom + 15, tick_label(tick), class_="tick", text_anchor="middle"))
     return group(*parts)
 
 
@@ -163,7 +155,7 @@ def patients_chart(patients: Sequence[Mapping[str, Any]], classes: Sequence[str]
     parts = [
         text(x.first, 12, "F1 in this patient", class_="axis-title"),
         text(312, 12, "wrong beats", class_="axis-title"),
-        _unit_axis(x, top - 10, height - 22),
+        x_grid(x, top - 10, height - 22),
     ]
     for number, patient in enumerate(rows):
         y, wrong = top + pitch * (number + 0.5), num_wrong(patient)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,6 +118,33 @@ def tick_label(value: float) -> str:
     if abs(value) >= 10_000:
         return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k"
     return f"{value:g}".replace("-", "−")
+
+
+def y_axis(x: Scale, y: Scale, title: str, num_ticks: int = 5) -> Markup:
+    """Draw round values of `y` with lines across the chart, and the axis' title above them."""
+    parts = [text(x.first, y.last - 12, title, class_="axis-title")]
+    for tick in y.ticks(num_ticks):
+        parts.append(line(x.first, y(tick), x.last, y(tick), class_="grid"))
+        parts.append(text(x.first - 6, y(tick) + 3.5, tick_label(tick), class_="tick", text_anchor="end"))
+    return group(*parts)
+
+
+def x_axis(x: Scale, top: float, ticks: Iterable[tuple[float, str]], title: str) -> Markup:
+    """Draw a line at `top` with `ticks`, values of `x` and their labels, and the axis' title below."""
+    parts = [line(x.first, top, x.last, top, class_="axis")]
+    for tick, label in ticks:
+        parts.append(line(x(tick), top, x(tick), top + 4, class_="axis"))
+        parts.append(text(x(tick), top + 16, label, class_="tick", text_anchor="middle"))
+    return group(*parts, text(x.last, top + 32, title, class_="tick", text_anchor="end"))
+
+
+def x_grid(x: Scale, top: float, bottom: float, num_ticks: int = 5) -> Markup:
+    """Draw round values of `x` with lines up the chart and their labels below."""
+    parts = []
+    for tick in x.ticks(num_ticks):
+        parts.append(line(x(tick), top, x(tick), bottom, class_="grid"))
+        parts.append(text(x(tick), bottom + 16, tick_label(tick), class_="tick", text_anchor="middle"))
+    return group(*parts)
 
 
 def _round_step(rough: float) -> float:
