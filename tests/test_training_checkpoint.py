@@ -54,12 +54,6 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
     assert restored_step(tmp_path) == 2
 
 
-def test_in_the_foreground_it_is_complete_at_once(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, asynchronous=False)
-    checkpoints.save(*trained(2), progress(2))
-    assert names(tmp_path) == ["step-000000002"]
-
-
 def test_the_same_state_is_not_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writes, write = [], dcp.save
     monkeypatch.setattr(dcp, "save", lambda *args, **how: (writes.append(1), write(*args, **how)))

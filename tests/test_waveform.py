@@ -37,11 +37,11 @@ from heartlm.training.waveform import (
     VF,
     VT,
     WINDOW,
-    WaveformBatches,
     balanced_windows,
     corpus_classes,
     token_classes,
 )
+from heartlm.training.waveform_batches import WaveformBatches
 from tests.conftest import shared_data
 from tests.synthetic_leads import beat_times_s, ecg_mv, heart_lead, lead_of
 

@@ -62,12 +62,11 @@ class Checkpoints:
     Args:
         folder: where they are, each in a folder of its own.
         keep: how many complete ones stay.
-        asynchronous: write in the background while training continues; one at a time.
         timeout_s: after which a rank that does not come with its part counts as gone; by default half an hour.
     """
 
-    def __init__(self, folder: Path, keep: int = 2, asynchronous: bool = True, timeout_s: float | None = None) -> None:
-        self.folder, self.keep, self.asynchronous = Path(folder), keep, asynchronous
+    def __init__(self, folder: Path, keep: int = 2, timeout_s: float | None = None) -> None:
+        self.folder, self.keep = Path(folder), keep
         self._ranks = RankConsensus(timeout_s, apart=True)
         self._writer: Thread | None = None
         self._failure: Exception | None = None
@@ -80,10 +79,12 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob(f"{_PREFIX}*") if (path / _FILES).is_file())
 
     def save(self, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
-        """Stage the state and begin to write it; waits for the one before. Where nothing was done since, nothing is.
+        """Stage the state and begin to write it in the background; waits for the one before.
+
+        Where no step was done since the one before, nothing is written.
 
         Raises:
-            HeartlmError: the one before could not be written, or without `asynchronous` this one.
+            HeartlmError: the one before could not be written.
         """
         self.wait()
         about = asdict(progress)
@@ -93,8 +94,6 @@ class Checkpoints:
         state = _staged(_state(model, optimizer))
         self._writer = Thread(target=on_this_device(self._try_to_write), args=(state, about), name="checkpoint")
         self._writer.start()
-        if not self.asynchronous:
-            self.wait()
 
     def wait(self) -> None:
         """Return when nothing is being written.

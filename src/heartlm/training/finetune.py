@@ -26,6 +26,7 @@ from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_THRESHOLD, WAVEFORM
 from heartlm.training.job import Job, Task
 from heartlm.training.objectives import LabelLoss, label_weights
 from heartlm.training.pretrain import finished, job_of
+from heartlm.training.waveform_batches import WaveformBatches
 
 
 def finetune(config: FinetuneConfig) -> Path:
@@ -72,7 +73,8 @@ def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -
     Raises:
         HeartlmError: there is no such model, it reads another tokenizer, or nothing has a label.
     """
-    parent, classes, pooled = RunFolder(config.foundation), class_names(config), config.head == "window"
+    parent, pooled = RunFolder(config.foundation), config.head == "window"
+    classes = BEAT_TASK_CLASSES if config.task == "beats" else ("other", config.rhythm)
     if parent.about.get("task") == "waveform":
         raise HeartlmError(
             f"run: {config.run} is of the task waveform, a pretrained run or one that reads beats expected"
@@ -89,7 +91,10 @@ def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -
     check_tokenizer(corpus, foundation, config.foundation)
     assert foundation.config.width
     config.follow(foundation.config.depth, foundation.config.width)
-    labels = labels_of(corpus, config.task, config.rhythm, config.flutter)
+    if config.task == "beats":
+        labels = beat_labels(corpus.beat_class)
+    else:
+        labels = rhythm_labels(corpus.rhythm, config.rhythm, config.flutter)
     rows = rows_of_patients(corpus, labelled_rows(corpus, labels, "train"), config.patient_ids)
     if len(rows) == 0:
         raise HeartlmError(f"{corpus.folder}: no token of the training split has a label for the task {config.task!r}")
@@ -152,7 +157,7 @@ def _waveform_task(config: FinetuneConfig, corpus: Corpus) -> Task:
         info,
         waveform.WaveformLoss(),
         rows,
-        lambda seed: waveform.WaveformBatches(corpus, classes, rows, seed),
+        lambda seed: WaveformBatches(corpus, classes, rows, seed),
         held_out=rows[:0],  # few patients have VF, so the loss on those of the validation split would choose by chance
         sampler=waveform.balanced_windows(corpus, rows, classes, config.batch_size, config.seed),
     )
@@ -166,18 +171,6 @@ def interval_levels(corpus: Corpus) -> Tensor | None:
     seconds = facet.decode(np.arange(facet.size, dtype=np.uint16))
     # the mask's code, which follows the tokenizer's, tells none either
     return torch.from_numpy(np.append(np.nan_to_num(seconds), 0).astype(np.float32))
-
-
-def class_names(config: FinetuneConfig) -> tuple[str, ...]:
-    """Names of the labels of the task."""
-    return BEAT_TASK_CLASSES if config.task == "beats" else ("other", config.rhythm)
-
-
-def labels_of(corpus: Corpus, task: str, rhythm: str, flutter: str) -> NDArray[np.int64]:
-    """The label of every token of `corpus` for `task`, −1 to ignore; int64 `[num_tokens]`."""
-    if task == "beats":
-        return beat_labels(corpus.beat_class)
-    return rhythm_labels(corpus.rhythm, rhythm, flutter)
 
 
 def weighted_labels(

@@ -55,6 +55,11 @@ class BatchLayout:
         """Place of this rank's first window in the global batch."""
         return self.ranks.rank * self.num_windows
 
+    def rows_of_rank(self, num_rows: int) -> tuple[int, int]:
+        """First and stop of this rank's part of `num_rows` rows, however many: the parts differ by one row at most."""
+        rank, num_ranks = self.ranks.rank, self.ranks.world_size
+        return rank * num_rows // num_ranks, (rank + 1) * num_rows // num_ranks
+
     def first_row(self, micro_batch: int, num_rows: int) -> int:
         """Place of the first row of a micro-batch in the global batch, where each micro-batch has `num_rows` rows.
 

@@ -10,7 +10,6 @@ the same series.
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,19 +23,7 @@ FINISH_LIMIT_S = 60.0
 """How long the end of a run waits for a server that does not answer; what it did not take stays on the disk."""
 
 
-class Listener(ABC):
-    """Hears numbers."""
-
-    @abstractmethod
-    def hear(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
-        """Take the `numbers` of `split` after `step`."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Write what is still buffered."""
-
-
-class TensorBoard(Listener):
+class TensorBoard:
     """Writes event files for TensorBoard; what an earlier session wrote after `first_step` is taken back.
 
     Args:
@@ -65,7 +52,7 @@ class TensorBoard(Listener):
         self._writer.close()
 
 
-class WeightsAndBiases(Listener):
+class WeightsAndBiases:
     """Sends numbers to Weights & Biases, or keeps them in the run folder for `wandb sync`.
 
     The run there is named by when and where this one began, so that a resumed run is the same one there, too.
@@ -112,6 +99,9 @@ class WeightsAndBiases(Listener):
     def close(self) -> None:
         """End the run there."""
         self._run.finish()
+
+
+Listener = TensorBoard | WeightsAndBiases
 
 
 class Listeners:

@@ -33,7 +33,6 @@ from heartlm.training.job import Job
 from heartlm.training.learner import Learner
 from heartlm.training.log import Log
 from heartlm.training.schedule import learning_rate
-from heartlm.training.validation import validation_losses
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
@@ -216,8 +215,19 @@ class _Loop:
             self._checkpoint()
 
     def _validate(self, windows: Windows) -> None:
+        """Mean losses over the counting tokens of `windows`, of which each rank computes its part."""
         with self.log.meters.paused("validation"):
-            entry = validation_losses(self.job, windows, self.learner, self.sums)
+            totals, size = dict[str, float](), self.layout.batch_size
+            for part in (windows[begin : begin + size] for begin in range(0, len(windows), size)):
+                first, stop = self.layout.rows_of_rank(len(part))
+                # where a rank has no window it computes one, as sharded weights demand, and does not count it
+                batch = self.job.make_batch(part[first : max(stop, first + 1)], None, first, len(part))
+                losses = {"counted": float(batch.num_counted), **self.learner.evaluate(batch)}
+                for name, value in losses.items():
+                    totals[name] = totals.get(name, 0.0) + (value if stop > first else 0.0)
+            numbers = dict(zip(totals, self.sums(*totals.values()), strict=True))
+            counted = max(1.0, numbers.pop("counted"))
+            entry = {name if name == "loss" else f"loss/{name}": value / counted for name, value in numbers.items()}
         self.log.write(self.progress.step, "validation", entry)
         if self.progress.best_loss is None or entry["loss"] < self.progress.best_loss:
             self.progress.best_loss = entry["loss"]

@@ -1,0 +1,250 @@
+"""Windows of the task waveform, disturbed in training, and some made of what the corpus has too little of.
+
+    VT from real V beats, noise floors, artefacts ─► in the place of some windows ─┐
+    gain, inversion, wander, mains, real noise    ─► added to all ─────────────────┴─► codes
+
+Everything is drawn from one row of random numbers for each window, so it follows from the seed and the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heartlm.corpus.corpus import Corpus
+from heartlm.corpus.windows import Windows
+from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
+from heartlm.kernels.draws import draws, uniform
+from heartlm.kernels.gather import gather_windows
+from heartlm.tokenizers.millivolts import dequantize, quantize
+from heartlm.tokenizers.sample import GRID_HZ
+from heartlm.training.batches import IGNORE, Batch, BatchPosition, DeviceBatch, HostBatch, MakeBatch, majority
+from heartlm.training.waveform import ASYSTOLE, NOISE, OTHER, STRIDE, VF, VT, WINDOW, runs_of
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+_MADE = {ASYSTOLE: 0.07, NOISE: 0.04, VT: 0.08, OTHER: 0.05}
+"""Shares of windows that are made instead."""
+_STREAM = 4
+_NUM_CHOICES, _FIRST_OF_MADE = 48, 24
+"""Random numbers of a window before those of its noise: the first says whether it is made; those of what is made."""
+_BEFORE, _AFTER = 25, 45
+"""Tokens of a V beat before and after its R peak."""
+
+
+@dataclass(frozen=True)
+class WaveformBatches(MakeBatch):
+    """Windows with their class; in training some are made instead, and all are disturbed.
+
+    Attributes:
+        classes: of every token of the corpus, int64 `[num_tokens]`.
+        rows: of the training split, whose V beats and noise the made windows are made of.
+        seed: of what is random.
+    """
+
+    corpus: Corpus
+    classes: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    seed: int
+
+    def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
+        """Label each window by most of its tokens; in training replace its codes by those of what is disturbed."""
+        of_tokens = gather_windows(self.classes, windows.first, windows.length, windows.width)
+        of_tokens[~windows.valid] = IGNORE
+        labels = majority(of_tokens)
+        codes = None
+        if place.step is not None:
+            stream, num = place.stream(self.seed, _STREAM), _NUM_CHOICES + 2 * WINDOW
+            drawn = draws(stream, place.first_window * num, len(windows) * num)
+            numbers = uniform(drawn).reshape(len(windows), num)
+            mv, labels = self._made(self._mv(windows.first), labels, numbers)
+            codes = quantize(self._disturbed(mv, labels, _Choices(numbers, 1))).astype(np.int64)[..., None]
+        return HostBatch(windows.length, (labels != IGNORE).astype(np.int64), None, labels, codes)
+
+    def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
+        """Take the disturbed codes in training, those of the corpus otherwise."""
+        assert parts.labels is not None
+        codes = parts.codes if draft.codes is None else torch.from_numpy(draft.codes).to(parts.codes.device)
+        counts = parts.labels != IGNORE
+        return Batch(codes, parts.labels, counts, parts.valid, draft.num_valid, draft.num_counting)
+
+    def _mv(self, first: NDArray[np.int64]) -> Floats:
+        length = np.full(len(first), WINDOW)
+        mv: Floats = dequantize(gather_windows(self.corpus.codes, first, length, WINDOW)[..., 0])
+        return mv
+
+    @cached_property
+    def _beats(self) -> list[Floats]:
+        """Waveforms of single V beats of each patient, their ends at zero; float32 `[num_beats, 70]` each."""
+        found: dict[str, list[Floats]] = {}
+        ramp = np.concatenate([np.linspace(0, 1, 10), np.ones(_BEFORE + _AFTER - 30), np.linspace(1, 0, 20)])
+        for row in self.rows.tolist():
+            tokens = self.corpus.tokens_of(row)
+            classes = self.corpus.beat_class[tokens]
+            place = np.flatnonzero(classes != UNLABELLED)
+            apart = np.diff(place, prepend=0, append=len(classes))
+            alone = (classes[place] == BEAT_CLASSES.index("V")) & (apart[:-1] > _BEFORE) & (apart[1:] > _AFTER)
+            if not alone.any():
+                continue
+            first = tokens.start + place[alone][:80] - _BEFORE
+            waves = dequantize(np.stack([self.corpus.codes[at : at + _BEFORE + _AFTER, 0] for at in first]))
+            ends = np.linspace(waves[:, 0], waves[:, -1], waves.shape[1], axis=1)
+            found.setdefault(str(self.corpus.records.patient_id[row]), []).append(
+                ((waves - ends) * ramp).astype(np.float32)
+            )
+        return [np.concatenate(waves) for waves in found.values()]
+
+    @cached_property
+    def _starts(self) -> dict[int, NDArray[np.int64]]:
+        """Where windows of noise and of VF begin, a second apart; int64, empty where the corpus has none."""
+        starts = {NOISE: [np.empty(0, np.int64)], VF: [np.empty(0, np.int64)]}
+        for row in self.rows.tolist():
+            tokens = self.corpus.tokens_of(row)
+            for label, found in starts.items():
+                for first, stop in runs_of(self.classes[tokens] == label):
+                    found.append(np.arange(tokens.start + first, tokens.start + stop - WINDOW + 1, STRIDE))
+        return {label: np.concatenate(found) for label, found in starts.items()}
+
+    def _another(self, label: int, choice: _Choices) -> Floats:
+        """A window of `label` for each at hand, of standard deviation 1; zeros where the corpus has none."""
+        starts, which = self._starts[label], choice.next()
+        if not len(starts):
+            return np.zeros((len(which), WINDOW), np.float32)
+        mv = self._mv(starts[(which * len(starts)).astype(np.int64)])
+        scaled: Floats = mv / (mv.std(axis=1, keepdims=True) + 1e-3)
+        return scaled
+
+    def _made(self, mv: Floats, labels: NDArray[np.int64], drawn: Doubles) -> tuple[Floats, NDArray[np.int64]]:
+        """Put made windows in the place of some."""
+        kind, below = drawn[:, 0], 0.0
+        mv, labels = mv.copy(), labels.copy()
+        for label, share in _MADE.items():
+            chosen = (kind >= below) & (kind < below + share)
+            below += share
+            choice = _Choices(drawn[chosen], _FIRST_OF_MADE)
+            if not chosen.any() or (label in (VT, OTHER) and not self._beats):
+                continue
+            labels[chosen] = label
+            if label == ASYSTOLE:
+                mv[chosen] = _asystole(choice)
+            elif label == NOISE:
+                mv[chosen] = _artefacts(choice)
+            else:
+                mv[chosen] = self._ventricular_rhythm(choice, *((105, 260) if label == VT else (45, 92)))
+        return mv, labels
+
+    def _ventricular_rhythm(self, choice: _Choices, slowest: float, fastest: float) -> Floats:
+        """A patient's V beat again and again, at `slowest` to `fastest` a minute; the faster, the shorter the beat.
+
+        Above 100/min this is tachycardia. Slower it is an escape or paced rhythm, so that width alone is no sign of VT.
+        """
+        patient, which = choice.next(), choice.next()
+        of = [self._beats[int(p * len(self._beats))] for p in patient]
+        wave = np.stack([waves[int(w * len(waves))] for waves, w in zip(of, which, strict=True)])
+        cycle = 60 * GRID_HZ / choice.between(slowest, fastest)
+        faster = np.minimum(1, (cycle / 60) ** 0.6)
+        jitter, unequal = choice.between(0, 0.03) * cycle, choice.between(0, 0.12)
+        phase = choice.next() * cycle - _BEFORE
+        time, mv = np.arange(WINDOW), np.zeros((len(wave), WINDOW))
+        for beat in range(-3, WINDOW // 23 + 1):
+            at = (time - (phase + beat * cycle + jitter * choice.normal(beat + 3))[:, None]) / faster[:, None]
+            below = np.clip(np.floor(at).astype(np.int64), 0, wave.shape[1] - 2)
+            left, right = np.take_along_axis(wave, below, 1), np.take_along_axis(wave, below + 1, 1)
+            inside = (at >= 0) & (at <= wave.shape[1] - 1)
+            value = np.where(inside, left + (right - left) * (at - below), 0)
+            mv += value * (1 + unequal * choice.normal(beat + 30))[:, None]
+        centred: Floats = (mv - mv.mean(axis=1, keepdims=True)).astype(np.float32)
+        return centred
+
+    def _disturbed(self, waveform: Floats, labels: NDArray[np.int64], choice: _Choices) -> Floats:
+        """Gain, inversion, baseline wander, mains, muscle and real noise, filters of a monitor, saturation."""
+        asystole = labels == ASYSTOLE
+        gain = np.exp(1.2 * (choice.next() + choice.next() - 1))
+        gain = np.where(asystole, np.minimum(gain, 1.5), gain) * np.where(choice.next() < 0.5, -1, 1)
+        mv = waveform * gain[:, None].astype(np.float64)
+        size = np.where(asystole, 0, mv.std(axis=1))
+        # Two hearts that fibrillate at once look like one that does: patients with VF are few.
+        both, ratio = (labels == VF) & (choice.next() < 0.3), size * choice.log_between(0.2, 1)
+        mv += np.where(both, ratio, 0)[:, None] * self._another(VF, choice)
+        mv += choice.sine(0.1, 0.5, np.where(choice.next() < 0.3, size * choice.log_between(0.05, 1), 0))
+        mv += choice.sine(45, 50, np.where(choice.next() < 0.2, size * choice.log_between(0.02, 0.3), 0))
+        muscle = np.where(choice.next() < 0.4, size * choice.log_between(0.01, 0.3), 0)
+        mv += muscle[:, None] * choice.noise
+        mixed, ratio = choice.next() < 0.4, size * choice.log_between(0.1, 0.7)
+        mv += np.where(mixed & (labels != NOISE), ratio, 0)[:, None] * self._another(NOISE, choice)
+        smoothed = (mv + np.roll(mv, 1, axis=1) + np.roll(mv, -1, axis=1)) / 3
+        mv = np.where(choice.next()[:, None] < 0.2, smoothed, mv)
+        total = np.cumsum(np.pad(mv, ((0, 0), (51, 50)), mode="edge"), axis=1)
+        mv = np.where(choice.next()[:, None] < 0.2, mv - (total[:, 101:] - total[:, :-101]) / 101, mv)
+        limit = np.where(choice.next() < 0.1, 0.6, 1) * np.abs(mv).max(axis=1)
+        clipped: Floats = np.clip(mv, -limit[:, None], limit[:, None]).astype(np.float32)
+        return clipped
+
+
+class _Choices:
+    """Random numbers of the windows at hand, one column after the other.
+
+    Args:
+        drawn: uniform from 0 to below 1, float64 `[B, num]`: `_NUM_CHOICES` columns, then two for each token.
+        first: the column to begin with.
+    """
+
+    def __init__(self, drawn: Doubles, first: int) -> None:
+        self._drawn, self._next = drawn, first
+        size, angle = np.sqrt(-2 * np.log1p(-drawn[:, _NUM_CHOICES::2])), 2 * np.pi * drawn[:, _NUM_CHOICES + 1 :: 2]
+        self.noise: Doubles = size * np.cos(angle)
+
+    def next(self) -> Doubles:
+        """Numbers from 0 to below 1, `[B]`."""
+        assert self._next < _NUM_CHOICES
+        self._next += 1
+        return self._drawn[:, self._next - 1]
+
+    def between(self, low: float, high: float) -> Doubles:
+        """Numbers from `low` to `high`, `[B]`."""
+        return low + (high - low) * self.next()
+
+    def log_between(self, low: float, high: float) -> Doubles:
+        """Numbers from `low` to `high` whose logarithm is uniform, `[B]`."""
+        return np.asarray(np.exp(self.between(np.log(low), np.log(high))))
+
+    def normal(self, index: int) -> Doubles:
+        """Standard normal numbers, `[B]`, those of one place of `noise`."""
+        return self.noise[:, index]
+
+    def sine(self, low_hz: float, high_hz: float, amplitude: Doubles) -> Doubles:
+        """Sine waves `[B, WINDOW]` of a frequency and phase of their own."""
+        frequency, phase = self.between(low_hz, high_hz), self.next()
+        turns = frequency[:, None] * np.arange(WINDOW) / GRID_HZ + phase[:, None]
+        return np.asarray(amplitude[:, None] * np.sin(2 * np.pi * turns))
+
+    def coloured(self) -> Doubles:
+        """Noise `[B, WINDOW]` of standard deviation 1, from white to between pink and red."""
+        frequency = np.maximum(np.fft.rfftfreq(WINDOW), 1 / WINDOW)
+        noise = np.fft.irfft(np.fft.rfft(self.noise) * frequency ** -self.between(0, 1.2)[:, None], WINDOW)
+        return np.asarray(noise / noise.std(axis=1, keepdims=True))
+
+
+def _asystole(choice: _Choices) -> Floats:
+    """No ventricles: an amplifier's noise floor, slow wander, sometimes P waves or mains. Simulated, not recorded."""
+    mv = choice.log_between(0.001, 0.02)[:, None] * choice.coloured()
+    mv += choice.sine(0.05, 0.5, choice.log_between(0.001, 0.08))
+    every, amplitude = choice.between(0.6, 1.2), choice.between(-0.08, 0.08)
+    since = (np.arange(WINDOW) / GRID_HZ + choice.next()[:, None]) % every[:, None] - every[:, None] / 2
+    mv += np.where(choice.next() < 0.3, amplitude, 0)[:, None] * np.exp(-0.5 * (since / 0.03) ** 2)
+    return (mv + choice.sine(45, 50, np.where(choice.next() < 0.3, 0.02, 0))).astype(np.float32)
+
+
+def _artefacts(choice: _Choices) -> Floats:
+    """An electrode that sees no heart: coloured noise, steps of its voltage, mains. Simulated, not recorded."""
+    size = choice.log_between(0.1, 2)
+    mv = size[:, None] * choice.coloured() * np.where(choice.next() < 0.5, 1, 0.2)[:, None]
+    step, when = size * 4 * (choice.next() - 0.5), choice.between(-WINDOW, WINDOW)
+    since = np.arange(WINDOW) - when[:, None]
+    mv += np.where(since >= 0, step[:, None] * np.exp(-np.maximum(since, 0) / GRID_HZ), 0)
+    return (mv + choice.sine(45, 50, np.where(choice.next() < 0.3, size, 0))).astype(np.float32)
