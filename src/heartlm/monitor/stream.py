@@ -94,7 +94,8 @@ class Stream:
         if not self.ready:
             return None
         length = self.edge(self.num_seconds + 1) - self.edge(self.num_seconds)
-        whole = np.concatenate(self.pending)
+        # An hour of a lost signal may wait in one piece, which is not to be copied every second.
+        whole = self.pending[0] if len(self.pending) == 1 else np.concatenate(self.pending)
         self.pending = [whole[length:]] if len(whole) > length else []
         return whole[:length]
 
