@@ -25,6 +25,7 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.conv1d import replace_conv1d
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.evaluation.beats import BeatScores, score_beats
+from heartlm.evaluation.bootstrap import Resampling
 from heartlm.federated.waveforms import WINDOW, BeatSet, beat_set, labelled_records
 from heartlm.memory import keep_memory
 from heartlm.models.tiny_ecg import TinyECG
@@ -74,7 +75,7 @@ def scores_of(model: nn.Module, beats: BeatSet) -> BeatScores:
         parts = [model(x).argmax(dim=1) for x in torch.from_numpy(beats.waveform).split(4096)]
     found = torch.cat(parts).numpy().astype(np.int8)
     patients, records = np.array(beats.patients), np.array(beats.records)
-    return score_beats(beats.label, found, patients[beats.record], records[beats.record], num_bootstrap=1)
+    return score_beats(beats.label, found, patients[beats.record], records[beats.record], resampling=Resampling(1))
 
 
 def run(seed: int, train: BeatSet, num_epochs: int) -> dict[str, Training]:

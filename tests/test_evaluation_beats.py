@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import NO_BEAT, pair_classes, score_beats
+from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.matching import match_beats
 
 N, S, V, F, Q = range(5)
@@ -38,7 +39,7 @@ def columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, n
 def test_scores_are_those_of_scikit_learn(rows: list[tuple[int, int, int]]) -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     reference, predicted, patient = columns(rows)
-    scores = score_beats(reference, predicted, patient, num_bootstrap=5)
+    scores = score_beats(reference, predicted, patient, resampling=Resampling(5))
     ppv, se, f1, support = metrics.precision_recall_fscore_support(
         reference, predicted, labels=range(4), zero_division=np.nan
     )
@@ -62,9 +63,9 @@ def test_order_of_beats_and_names_of_patients_do_not_matter(
 ) -> None:
     reference, predicted, patient = columns(rows)
     order = np.array(data.draw(st.permutations(range(len(rows)))))
-    once = score_beats(reference, predicted, patient, num_bootstrap=50).to_json()
+    once = score_beats(reference, predicted, patient, resampling=Resampling(50)).to_json()
     again = score_beats(
-        reference[order], predicted[order], np.char.add("x", patient[order]), num_bootstrap=50
+        reference[order], predicted[order], np.char.add("x", patient[order]), resampling=Resampling(50)
     ).to_json()
     for entry in again["per_patient"]:
         entry["patient"] = entry["patient"][1:]
@@ -76,8 +77,8 @@ def test_order_of_beats_and_names_of_patients_do_not_matter(
 def test_exchanging_two_classes_exchanges_their_scores(rows: list[tuple[int, int, int]]) -> None:
     reference, predicted, patient = columns(rows)
     swap = np.array([0, 2, 1, 3], np.int8)
-    plain = score_beats(reference, predicted, patient, num_bootstrap=20).to_json()
-    swapped = score_beats(swap[reference], swap[predicted], patient, num_bootstrap=20).to_json()
+    plain = score_beats(reference, predicted, patient, resampling=Resampling(20)).to_json()
+    swapped = score_beats(swap[reference], swap[predicted], patient, resampling=Resampling(20)).to_json()
     assert plain["per_class"]["S"] == swapped["per_class"]["V"]
     assert plain["per_class"]["N"] == swapped["per_class"]["N"]
 
@@ -87,7 +88,7 @@ def test_exchanging_two_classes_exchanges_their_scores(rows: list[tuple[int, int
 def test_perfect_prediction_gives_one_with_a_point_interval(reference: list[int], num_patients: int) -> None:
     beat_class = np.tile(np.array(reference, np.int8), num_patients)
     patient = np.repeat(np.arange(num_patients).astype(np.str_), len(reference))
-    scores = score_beats(beat_class, beat_class, patient, num_bootstrap=20)
+    scores = score_beats(beat_class, beat_class, patient, resampling=Resampling(20))
     assert scores.macro_f1.to_json() == {"value": 1.0, "ci": [1.0, 1.0]}
     for place, name in enumerate("NSVF"):
         expected = 1.0 if place in reference else None
@@ -99,7 +100,9 @@ def test_perfect_prediction_gives_one_with_a_point_interval(reference: list[int]
 def test_identical_patients_leave_nothing_uncertain(rows: list[tuple[int, int, int]], num_patients: int) -> None:
     reference, predicted, _ = columns(rows)
     patient = np.repeat(np.arange(num_patients).astype(np.str_), len(rows))
-    scores = score_beats(np.tile(reference, num_patients), np.tile(predicted, num_patients), patient, num_bootstrap=20)
+    scores = score_beats(
+        np.tile(reference, num_patients), np.tile(predicted, num_patients), patient, resampling=Resampling(20)
+    )
     accuracy = scores.accuracy
     np.testing.assert_allclose([accuracy.low, accuracy.high], accuracy.value)
 
@@ -201,8 +204,8 @@ def test_without_a_patient_equals_scoring_the_rest(rows: list[tuple[int, int, in
     record = np.char.add(patient, np.where(reference > 1, "a", "b"))
     left_out = str(record[0])
     rest = record != left_out
-    scores = score_beats(reference, predicted, patient, record, num_bootstrap=20).without([left_out])
-    expected = score_beats(reference[rest], predicted[rest], patient[rest], record[rest], num_bootstrap=20)
+    scores = score_beats(reference, predicted, patient, record, resampling=Resampling(20)).without([left_out])
+    expected = score_beats(reference[rest], predicted[rest], patient[rest], record[rest], resampling=Resampling(20))
     assert scores.to_json() == expected.to_json()
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.ecg.spans import runs
+from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.episodes import compare_spans, merged, score_episodes
 from heartlm.evaluation.rhythm import Flutter, WindowRule, score_windows, window_labels
 
@@ -61,7 +62,9 @@ windows = st.lists(st.tuples(st.booleans(), st.integers(0, 4).map(float), st.int
 def test_window_scores_are_those_of_scikit_learn(rows: list[tuple[bool, float, int]]) -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     reference, score, patient = (np.array(column) for column in zip(*rows, strict=True))
-    scores = score_windows(reference, patient.astype(np.str_), score=score, threshold=2, num_bootstrap=30).scores
+    scores = score_windows(
+        reference, patient.astype(np.str_), score=score, threshold=2, resampling=Resampling(30)
+    ).scores
     called = score >= 2
     if 0 < reference.sum() < len(reference):
         assert scores["auroc"].value == pytest.approx(metrics.roc_auc_score(reference, score))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -215,17 +215,22 @@ class Findings:
         path = Path(path)
         return write_annotations(path.parent, path.stem, self.annotations(), path.suffix.removeprefix("."))
 
+    def event_rows(self) -> list[dict[str, Any]]:
+        """The events as plain values: kind, start_s, duration_s, confidence, num_beats, rate_bpm."""
+        rows = []
+        for event in self.events:
+            row = asdict(event)
+            start, stop = row.pop("start"), row.pop("stop")
+            times = {"start_s": start / self.recording.rate_hz, "duration_s": (stop - start) / self.recording.rate_hz}
+            rows.append({"kind": row.pop("kind")} | times | row)
+        return rows
+
     def events_frame(self) -> Any:
-        """The events as a pandas frame: kind, start_s, duration_s, confidence, num_beats, rate_bpm."""
+        """The events as a pandas frame, see `event_rows`."""
         import pandas
 
-        rate_hz = self.recording.rate_hz
-        rows = [
-            (each.kind, each.start / rate_hz, duration, each.confidence, each.num_beats, each.rate_bpm)
-            for each in self.events
-            for duration in [(each.stop - each.start) / rate_hz]
-        ]
-        return pandas.DataFrame(rows, columns=["kind", "start_s", "duration_s", "confidence", "num_beats", "rate_bpm"])
+        columns = ["kind", "start_s", "duration_s", "confidence", "num_beats", "rate_bpm"]
+        return pandas.DataFrame(self.event_rows(), columns=columns)
 
     def to_frame(self) -> Any:
         """The beats as a pandas frame: sample, time_s, symbol and probability."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,13 @@ def write_findings(findings: Findings, folder: Path, page: str | None = None) ->
     Raises:
         HeartlmError: a file cannot be written.
     """
-    record, rate_hz = findings.recording.record_id, findings.recording.rate_hz
+    record = findings.recording.record_id
     folder, name = Path(folder) / Path(record).parent, Path(record).name
     folder.mkdir(parents=True, exist_ok=True)
     write_annotations(folder, name, findings.annotations())
-    events = [
-        {"start_s": round(event.start / rate_hz, 3), "duration_s": round((event.stop - event.start) / rate_hz, 3)}
-        | {key: value for key, value in asdict(event).items() if key not in ("start", "stop")}
-        for event in findings.events
-    ]
+    events = findings.event_rows()
+    for event in events:
+        event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
     columns = ("start_s", "duration_s", "kind", "confidence", "num_beats", "rate_bpm")
     write_rows(folder / f"{name}.events.csv", events, columns)
     write_rows(folder / f"{name}.hours.csv", findings.hours())

@@ -101,7 +101,9 @@ def annotate(
         found = Annotations(known.rate_hz, *_NO_BEATS, joined_spans(names, starts, end), source=SOURCE)
     elif info.task == "beats":
         answer = token_probabilities(model, tokens.codes, info.window).argmax(axis=1)
-        found = _beats(answer[nearest(tokens.sample, known.sample)], known, info)
+        # an AAMI class is also the code of its plainest beat
+        names_of_beats = np.array(info.classes)[answer[nearest(tokens.sample, known.sample)]]
+        found = Annotations(known.rate_hz, known.sample, names_of_beats, source=SOURCE)
     else:
         positive = token_probabilities(model, tokens.codes, _width(info, window))[:, 1] >= info.threshold
         spans = rhythm_spans(positive, tokens.sample, end, info.positive[0])
@@ -118,11 +120,6 @@ def _width(info: ModelInfo, window: int | None) -> int:
         learnt = f"{shortest} to {info.window}" if shortest < info.window else str(shortest)
         raise HeartlmError(f"window: {window} found, but the model judges {learnt} beats together")
     return window
-
-
-def _beats(answer: NDArray[np.int64], known: Annotations, info: ModelInfo) -> Annotations:
-    """Beats where they are known to be, with the model's codes: an AAMI class is also the code of its plainest beat."""
-    return Annotations(known.rate_hz, known.sample, np.array(info.classes)[answer], source=SOURCE)
 
 
 def nearest(places: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.bootstrap import Counts, Estimate, Floats, Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.bootstrap import THOUSAND, Counts, Estimate, Floats, Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.matching import BeatMatch
 
 SCORED_CLASSES: tuple[str, ...] = ("N", "S", "V", "F")
@@ -156,9 +156,7 @@ def score_beats(
     record: NDArray[np.str_] | None = None,
     *,
     classes: Sequence[str] = SCORED_CLASSES,
-    num_bootstrap: int = 1000,
-    seed: int = 0,
-    confidence: float = 0.95,
+    resampling: Resampling = THOUSAND,
 ) -> BeatScores:
     """Score predicted beat classes against the reference, with confidence intervals over patients.
 
@@ -169,9 +167,7 @@ def score_beats(
         patient: whose beat it is, `[num_beats]`.
         record: the recording it is in, `[num_beats]`; the patient where not given.
         classes: AAMI classes to score; beats of other classes are left out and counted.
-        num_bootstrap: how many resamples the intervals come from.
-        seed: of the resampling.
-        confidence: coverage of the intervals.
+        resampling: how the intervals are made.
     """
     record = patient if record is None else record
     if not len(reference) == len(predicted) == len(patient) == len(record):
@@ -198,7 +194,7 @@ def score_beats(
         tuple(keys[0].tolist()),
         counts[:, present][:, :, present],
         np.bincount(index[~scored], minlength=keys.shape[1]),
-        Resampling(num_bootstrap, seed, confidence),
+        resampling,
     )
 
 

@@ -164,13 +164,8 @@ def model_answers(paired: Sequence[PairedLead], tuned: FineTuned) -> list[LeadAn
 
 def majority_beat(tuned: FineTuned) -> int:
     """The most frequent class of the training split, by the manifests the run keeps."""
-    counts = dict.fromkeys(BEAT_TASK_CLASSES, 0)
-    for manifest in tuned.training_manifests():
-        for database in manifest["databases"]:
-            beats = database["splits"]["train"]["beats_per_class"] if "train" in database["splits"] else {}
-            for name in counts:
-                counts[name] += beats.get(name, 0)
-    return BEAT_CLASSES.index(max(counts, key=lambda name: counts[name]))
+    counts = tuned.training_counts("beats_per_class")
+    return BEAT_CLASSES.index(max(BEAT_TASK_CLASSES, key=lambda name: counts[name]))
 
 
 def boosted_answers(paired: Sequence[PairedLead], tuned: FineTuned, seed: int) -> list[LeadAnswers]:
@@ -207,6 +202,5 @@ def _score(answers: Sequence[LeadAnswers], config: EvaluationConfig) -> BeatScor
         np.repeat([each.lead.patient_id for each in answers], lengths),
         np.repeat([each.lead.name for each in answers], lengths),
         classes=BEAT_TASK_CLASSES,
-        num_bootstrap=config.bootstrap,
-        seed=config.seed,
+        resampling=config.resampling,
     )

@@ -61,6 +61,10 @@ class Estimate:
         return {"value": _number(self.value), "ci": [_number(self.low), _number(self.high)]}
 
 
+THOUSAND = Resampling()
+"""The resampling of every score unless the caller says otherwise."""
+
+
 def estimate(value: float, resampled: ArrayLike, num_patients: int, resampling: Resampling) -> Estimate:
     """Put the percentile interval of `resampled` `[num_bootstrap]` around `value`.
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from heartlm.errors import HeartlmError, require
+
+if TYPE_CHECKING:
+    from heartlm.evaluation.bootstrap import Resampling
 
 SMALLEST_WINDOW = 4
 """Beats; the entropy of Zhou 2015 is not defined below."""
@@ -55,6 +58,13 @@ class EvaluationConfig:
     def record_ids(self) -> tuple[str, ...]:
         """The recordings asked for by name; empty where all of the split are."""
         return tuple(name.strip() for name in (self.records or "").split(",") if name.strip())
+
+    @property
+    def resampling(self) -> Resampling:
+        """How the confidence intervals are made."""
+        from heartlm.evaluation.bootstrap import Resampling  # NumPy is slow to import
+
+        return Resampling(self.bootstrap, self.seed)
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""

@@ -323,19 +323,18 @@ def summarize(records: Sequence[RecordComparison]) -> dict[str, Any]:
         name: estimate(float(value), drawn[name], len(names), resampling).to_json()
         for name, value in beat_ratios(matrices.sum(axis=0)).items()
     }
-    average: dict[str, Any] = _plain({name: _mean(values) for name, values in beat_ratios(matrices).items()})
+    average: dict[str, Any] = _means(beat_ratios(matrices))
     for kind in EPISODES:
         found = [each.episodes[kind] for each in records]
         gross[kind] = score_episodes(found, patients).to_json()
-        each = episode_ratios(np.array([episodes.counts for episodes in found]))
-        average[kind] = _plain({name: _mean(values) for name, values in each.items()})
+        average[kind] = _means(episode_ratios(np.array([episodes.counts for episodes in found])))
     return {"gross": gross, "average": average}
 
 
-def _mean(values: Floats) -> float:
-    """Over the records in which the score is defined."""
-    defined = values[~np.isnan(values)]
-    return float(defined.mean()) if len(defined) else math.nan
+def _means(scores: dict[str, Floats]) -> dict[str, Any]:
+    """Over the records in which a score is defined."""
+    known = {name: values[~np.isnan(values)] for name, values in scores.items()}
+    return {name: float(values.mean()) if len(values) else None for name, values in known.items()}
 
 
 def _plain(scores: dict[str, Any]) -> dict[str, Any]:

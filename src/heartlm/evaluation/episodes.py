@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from heartlm.evaluation.bootstrap import Estimate, Floats, Resampling, estimate, ratio
+from heartlm.evaluation.bootstrap import THOUSAND, Estimate, Floats, Resampling, estimate, ratio
 
 
 @dataclass(frozen=True)
@@ -135,20 +135,15 @@ def score_episodes(
     episodes: Sequence[Episodes],
     patient: Sequence[str],
     *,
-    num_bootstrap: int = 1000,
-    seed: int = 0,
-    confidence: float = 0.95,
+    resampling: Resampling = THOUSAND,
 ) -> EpisodeScores:
     """Sum recordings (gross statistics of EC57) and score them, with intervals over patients.
 
     Args:
         episodes: one a recording.
         patient: whose recording it is, one each.
-        num_bootstrap: how many resamples the intervals come from.
-        seed: of the resampling.
-        confidence: coverage of the intervals.
+        resampling: how the intervals are made.
     """
-    resampling = Resampling(num_bootstrap, seed, confidence)
     table = np.array([each.counts for each in episodes]).reshape(-1, NUM_COUNTS)
     patients, place = np.unique(np.asarray(patient, np.str_), return_inverse=True)
     sums = np.zeros((len(patients), NUM_COUNTS))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.schema import Manifest
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.scored import ScoredLead, lead_of_row
 from heartlm.models.config import ModelConfig
@@ -46,9 +46,14 @@ class FineTuned:
         """Whether each of its tokens is a heartbeat; else they are pieces of the signal."""
         return tokenizer_class(self.info.tokenizer_kind).needs_beats
 
-    def training_manifests(self) -> list[Manifest]:
-        """Copies of the manifests of what it was trained on, which stay when the corpus is gone."""
-        return [entry["manifest"] for entry in self.folder.trained_on]
+    def training_counts(self, kind: Literal["beats_per_class", "rhythms"]) -> Counter[str]:
+        """Labels of the training split, by the copies of the manifests, which stay when the corpus is gone."""
+        counts: Counter[str] = Counter()
+        for entry in self.folder.trained_on:
+            for database in entry["manifest"]["databases"]:
+                if "train" in database["splits"]:
+                    counts.update(database["splits"]["train"][kind])
+        return counts
 
     def training_corpus(self) -> Corpus:
         """Open the corpus it was trained on.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
-from heartlm.evaluation.bootstrap import Counts, Estimate, Floats, Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.bootstrap import THOUSAND, Counts, Estimate, Floats, Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.config import EvaluationConfig
 
 Flutter = Literal["negative", "positive", "left out"]
@@ -108,9 +108,7 @@ def score_windows(
     predicted: Flags | None = None,
     score: Floats | None = None,
     threshold: float = 0.5,
-    num_bootstrap: int = 1000,
-    seed: int = 0,
-    confidence: float = 0.95,
+    resampling: Resampling = THOUSAND,
 ) -> WindowScores:
     """Score windows by decisions, or by a score from `threshold` on; a score also gives the area under the ROC curve.
 
@@ -120,15 +118,12 @@ def score_windows(
         predicted: decisions, bool `[num_windows]`; or else
         score: the higher, the more likely positive, float `[num_windows]`.
         threshold: of the score.
-        num_bootstrap: how many resamples the intervals come from.
-        seed: of the resampling.
-        confidence: coverage of the intervals.
+        resampling: how the intervals are made.
     """
     if (predicted is None) == (score is None):
         raise ValueError("give either predicted or score")
     decisions = predicted if score is None else np.asarray(score) >= threshold
     assert decisions is not None
-    resampling = Resampling(num_bootstrap, seed, confidence)
 
     cells = np.stack([reference & decisions, ~reference & decisions, reference & ~decisions, ~reference & ~decisions])
     patients, counts = sum_by(patient.tolist(), cells.T.astype(np.int64))
@@ -156,8 +151,7 @@ class Verdicts:
             patient[labels.scored],
             score=self.score[labels.scored],
             threshold=self.threshold,
-            num_bootstrap=config.bootstrap,
-            seed=config.seed,
+            resampling=config.resampling,
         )
 
 

@@ -143,8 +143,7 @@ def _by_flutter(
                 labels.positive[labels.scored],
                 patient[labels.scored],
                 predicted=(verdicts.score >= verdicts.threshold)[labels.scored],
-                num_bootstrap=config.bootstrap,
-                seed=config.seed,
+                resampling=config.resampling,
             ).to_json()
             for name, verdicts in methods.items()
             if verdicts is not None
@@ -198,13 +197,10 @@ def _mostly_positive(tuned: FineTuned) -> bool:
     """Whether most labelled beats of the training split are in the rhythm, by the manifests the run keeps."""
     wanted, flutter = tuned.info.positive
     counts = np.zeros(2, np.int64)
-    for manifest in tuned.training_manifests():
-        for database in manifest["databases"]:
-            rhythms = database["splits"]["train"]["rhythms"] if "train" in database["splits"] else {}
-            for rhythm, count in rhythms.items():
-                index = np.array([RHYTHM_INDEX.get(rhythm, -1)], np.int8)
-                label = rhythm_labels(index, wanted, flutter)[0]
-                counts[label] += count if label != IGNORE else 0
+    for rhythm, count in tuned.training_counts("rhythms").items():
+        index = np.array([RHYTHM_INDEX.get(rhythm, -1)], np.int8)
+        label = rhythm_labels(index, wanted, flutter)[0]
+        counts[label] += count if label != IGNORE else 0
     return bool(counts[1] > counts[0])
 
 
@@ -253,8 +249,7 @@ def _episode_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: Evalu
         name: score_episodes(
             [_episodes(lead, tuned, positive) for lead, positive in zip(leads, by_lead, strict=True)],
             patients,
-            num_bootstrap=config.bootstrap,
-            seed=config.seed,
+            resampling=config.resampling,
         ).to_json()
         for name, by_lead in flags.items()
     }

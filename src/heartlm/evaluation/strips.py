@@ -117,11 +117,7 @@ def _beat(answers: LeadAnswers, index: int, start: int) -> dict[str, Any]:
     reference, predicted = int(answers.reference[index]), int(answers.predicted[index])
     return {
         "time_s": round((int(answers.sample[index]) - start) / answers.lead.rate_hz, 4),
-        "reference": _letter(reference),
-        "predicted": _letter(predicted),
+        "reference": NO_BEAT_LETTER if reference == NO_BEAT else CLASS_NAMES[reference],
+        "predicted": NO_BEAT_LETTER if predicted == NO_BEAT else CLASS_NAMES[predicted],
         "probability": None if predicted == NO_BEAT else round(float(answers.probabilities[index].max()), 4),
     }
-
-
-def _letter(beat_class: int) -> str | None:
-    return NO_BEAT_LETTER if beat_class == NO_BEAT else CLASS_NAMES[beat_class]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError, needs
-from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.bootstrap import estimate, ratio, sum_by
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.episodes import compare_spans, score_episodes
 from heartlm.evaluation.finetuned import FineTuned
@@ -200,7 +200,7 @@ def _episode_scores(
                 episodes.append(compare_spans(runs(true), runs(found), len(true), ticks_hz=GRID_HZ))
                 patients.append(lead.patient_id)
         if episodes:
-            scored = score_episodes(episodes, patients, num_bootstrap=config.bootstrap, seed=config.seed)
+            scored = score_episodes(episodes, patients, resampling=config.resampling)
             scores[f"durations{name}"] = scored.to_json()
     return scores
 
@@ -261,7 +261,7 @@ def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config
     """Scores of VF against other rhythms and asystole, and shares of the windows of VT and noise that are called VF."""
     scored, positive = np.isin(labels, (OTHER, ASYSTOLE, NOT_VF, VF)), method.score >= method.threshold
     block = method.scores(WindowLabels(labels == VF, scored), patient, config).to_json()
-    resampling = Resampling(config.bootstrap, config.seed)
+    resampling = config.resampling
     for index in (VT, NOISE):
         own = labels == index
         patients, counts = sum_by(

@@ -24,6 +24,7 @@ from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.wrapping import gradient_norm
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
+from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
@@ -238,7 +239,7 @@ class LanguageLearning:
         patient = np.repeat([patient for _, patient, *_ in every], [len(labels) for *_, labels in every])
         found, annotated = (np.concatenate([each[place] for each in every]) for place in (2, 3))
         scores = score_beats(
-            annotated, found, patient, record, classes=SCORED_CLASSES, num_bootstrap=1000 if final else 1
+            annotated, found, patient, record, classes=SCORED_CLASSES, resampling=Resampling(1000 if final else 1)
         )
         return scores.to_json() if final else summary(scores.to_json())
 

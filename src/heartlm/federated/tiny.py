@@ -17,6 +17,7 @@ from heartlm.distributed.communicators import local_rank
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
+from heartlm.evaluation.bootstrap import Resampling
 from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.partition import Member, PatientCounts
@@ -169,7 +170,7 @@ class TinyLearning:
         records = [(patients[place], records[place]) for *_, record, records, patients in parts for place in record]
         patient, record = np.array(records, np.str_).reshape(-1, 2).T
         found, annotated = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
-        scores = score_beats(annotated, found, patient, record, num_bootstrap=1000 if final else 1).to_json()
+        scores = score_beats(annotated, found, patient, record, resampling=Resampling(1000 if final else 1)).to_json()
         return scores if final else summary(scores)
 
     def save(self, folder: Path) -> None:

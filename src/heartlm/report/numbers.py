@@ -48,7 +48,7 @@ class Score:
 
 def decimal(value: Any, places: int = 2) -> str:
     """Write a number with a fixed count of decimals and thousands apart by thin spaces."""
-    return _spaced(f"{float(value):,.{places}f}") if is_number(value) else MISSING
+    return f"{float(value):,.{places}f}".translate(_SPACED) if is_number(value) else MISSING
 
 
 def count(value: Any) -> str:
@@ -105,8 +105,5 @@ def clock(seconds: float, decimals: int = 0) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{words}" if minutes >= 60 else f"{minutes}:{words}"
 
 
+_SPACED = str.maketrans(",-", "\u202f−")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def _spaced(text: str) -> str:
-    return text.replace(",", "\u202f").replace("-", "−")

@@ -69,6 +69,7 @@ def _environment() -> Any:
 
 def context(folder: RunFolder) -> dict[str, Any]:
     """Return all that the template shows, arranged and written out."""
+    strip = next((strip for each in folder.score_sets for strip in each.strips), None)
     newest = folder.score_sets[0] if folder.score_sets else None
     return {
         "kind": str(folder.run_json.get("kind") or "pretrain"),
@@ -77,7 +78,7 @@ def context(folder: RunFolder) -> dict[str, Any]:
         "name": str(folder.run_json.get("name") or folder.path.name),
         "title": story.title(folder),
         "lead": list(story.sentences(folder)),
-        "banner": _banner(folder),
+        "banner": strip and svg_strip.banner(strip.get("signal_mv") or [], strip.get("rate_hz") or 0),
         "cards": story.score_cards(newest) if newest else story.training_cards(folder),
         "next_step": story.next_step(folder),
         "corpora": data_tables.corpora_of(folder),
@@ -101,11 +102,6 @@ def commands(folder: RunFolder) -> list[str]:
     lines += [run.run_json.get("command") for run in folder.lineage()]
     lines += [each.scores.get("command") for each in reversed(folder.score_sets)]
     return list(dict.fromkeys([str(line) for line in lines if line] + [f"heartlm report {folder.path}"]))
-
-
-def _banner(folder: RunFolder) -> str | None:
-    strips = [strip for each in folder.score_sets for strip in each.strips]
-    return svg_strip.banner(strips[0].get("signal_mv") or [], strips[0].get("rate_hz") or 0) if strips else None
 
 
 def _score_set(score_set: WrittenScores) -> dict[str, Any]:

@@ -60,7 +60,11 @@ def strip(signal_mv: Sequence[float | None], rate_hz: float, beats: Sequence[Bea
         paper.bottom + LANE,
         f"ECG strip of {paper.duration_s:.1f} seconds with {len(timed)} beats",
         _squares(paper),
-        *(_band(paper, beat) for beat in timed if is_wrong(beat)),
+        *(
+            rectangle(paper.x(beat["time_s"]) - 15, 0, 30, paper.bottom + LANE, rx=4, class_="wrong-band")
+            for beat in timed
+            if is_wrong(beat)
+        ),
         *_trace(paper, signal, rate_hz),
         *(_letters(paper, beat) for beat in timed),
         _corner(paper),
@@ -245,10 +249,6 @@ def _trace(paper: Paper, signal: NDArray[np.float64], rate_hz: float) -> Iterato
     for run in np.split(finite, np.flatnonzero(np.diff(finite) > 1) + 1):
         if len(run):
             yield tag("path", d=path_of(paper.x(run / rate_hz), paper.y(signal[run])), class_="trace")
-
-
-def _band(paper: Paper, beat: Beat) -> Markup:
-    return rectangle(paper.x(beat["time_s"]) - 15, 0, 30, paper.bottom + LANE, rx=4, class_="wrong-band")
 
 
 def _letters(paper: Paper, beat: Beat) -> Markup:
