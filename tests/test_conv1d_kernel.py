@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.conv1d.kernel import ConvShape, prepared
-from heartlm.kernels.library import address, variants
+from heartlm.kernels.library import variants
 
 Floats = NDArray[np.float32]
 
@@ -113,7 +113,7 @@ def gates_of(shape: ConvShape) -> tuple[tuple[Floats | None, Floats], ...]:
 
 
 def at(array: Floats | None) -> int:
-    return 0 if array is None else address(array, np.float32)
+    return 0 if array is None else array.ctypes.data
 
 
 def empty(like: tuple[int, ...]) -> tuple[Floats, Floats]:

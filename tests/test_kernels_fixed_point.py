@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from heartlm.kernels import fixed_point
-from heartlm.kernels.library import address, variants
+from heartlm.kernels.library import variants
 
 UNIT = 2.0**48
 pytestmark = pytest.mark.skipif(not variants(), reason="no compiled kernels here")
@@ -26,15 +26,15 @@ def test_numbers_are_added_and_read_as_numpy_does_it(variant: str) -> None:
     for factor in (UNIT, 0.3 * UNIT):
         for more in (True, False):
             assert fixed_point.add_reference(numbers, factor, 2.0**62, more, expected) == 0
-            given = address(numbers, np.float64), len(numbers), factor, 2.0**62, more, address(total, np.int64)
+            given = numbers.ctypes.data, len(numbers), factor, 2.0**62, more, total.ctypes.data
             assert add(*given) == 0
             assert np.array_equal(total, expected)
     out = np.empty(len(total))
-    read(address(total, np.int64), len(total), 1 / UNIT, 1.7, address(out, np.float64))
+    read(total.ctypes.data, len(total), 1 / UNIT, 1.7, out.ctypes.data)
     assert np.array_equal(out, fixed_point.read_reference(total, 1 / UNIT, 1.7))
     vector = draws.normal(size=len(total)).astype(np.float32)
-    moved, places = np.empty_like(vector), (address(vector, np.float32), address(total, np.int64))
-    move(*places, len(total), 1 / UNIT, 1.7, address(moved, np.float32))
+    moved, places = np.empty_like(vector), (vector.ctypes.data, total.ctypes.data)
+    move(*places, len(total), 1 / UNIT, 1.7, moved.ctypes.data)
     assert np.array_equal(moved, fixed_point.move_reference(vector, total, 1 / UNIT, 1.7))
 
 
@@ -43,7 +43,7 @@ def test_what_is_no_number_or_too_large_is_counted(variant: str) -> None:
     numbers = np.array([1.0, np.nan, -np.inf, 2.0**20, -(2.0**14), 0.0, 3.0])
     add, total = fixed_point.adding(variant), np.zeros(7, np.int64)
     assert add is not None
-    given = address(numbers, np.float64), len(numbers), UNIT, 2.0**14 * UNIT, False, address(total, np.int64)
+    given = numbers.ctypes.data, len(numbers), UNIT, 2.0**14 * UNIT, False, total.ctypes.data
     assert add(*given) == 4
     assert fixed_point.add_reference(numbers, UNIT, 2.0**14 * UNIT, False, np.zeros(7, np.int64)) == 4
     assert total[[0, 5, 6]].tolist() == [2**48, 0, 3 * 2**48]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import address, float32, float64, int64, kernel, pointer
+from heartlm.kernels.library import float32, float32s, float64, float64s, int64, int64s, kernel, uint16s
 from heartlm.kernels.running import trailing_median_reference
 from heartlm.kernels.waveform import SPARE, interpolate, smooth
 
@@ -103,21 +103,19 @@ def amplitude_levels(
     stretches = np.empty((2, math.ceil(rate_hz) + len(weights) + SPARE), np.float32)
     ranges, ordered = np.empty(num_points // second + 1), np.empty(levels.scale_seconds)
     run(
-        *(address(signal, np.float32), num_samples, address(weights, np.float64), len(weights)),
+        *(signal, num_samples, weights, len(weights)),
         *(rate_hz / levels.grid_hz, second, levels.keep, levels.scale_seconds),
         *(levels.first_scale_mv, levels.least_scale_mv, levels.limit, levels.step, levels.num_levels, num_points),
-        *(address(stretches[0], np.float32), address(stretches[1], np.float32)),
-        *(address(ranges, np.float64), address(ordered, np.float64)),
-        *(address(codes, np.uint16), address(sample, np.int64), address(scale, np.float32)),
+        *(*stretches, ranges, ordered, codes, sample, scale),
     )
     return codes, sample, scale
 
 
 _ARGUMENTS = (
-    *(pointer, int64, pointer, int64),
+    *(float32s, int64, float64s, int64),
     *(float64, int64, float64, int64),
     *(float32, float32, float32, float32, int64, int64),
-    *(pointer,) * 7,
+    *(float32s, float32s, float64s, float64s, uint16s, int64s, float32s),
 )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import address, int32, int64, kernel, pointer
+from heartlm.kernels.library import int32, int32s, int64, kernel, uint16s
 
 Symbols = NDArray[np.uint16]
 
@@ -35,13 +35,12 @@ def merge_pair(
         The symbols left, which lie where the old ones did, and for each replaced pair what then stands before it and
         what stood behind it before anything further was replaced, `BREAK` at the ends.
     """
-    arguments = (pointer, int64, int32, int32, int32, pointer, pointer)
+    arguments = (uint16s, int64, int32, int32, int32, uint16s, uint16s)
     replace = kernel("bpe_merge_pair", *arguments, returns=int64, variant=variant)
     if replace is None:
         return merge_pair_reference(symbols, left, right, merged)
     before, after = np.empty((2, len(symbols) // 2), np.uint16)
-    place = address(symbols, np.uint16)
-    found = replace(place, len(symbols), left, right, merged, address(before, np.uint16), address(after, np.uint16))
+    found = replace(symbols, len(symbols), left, right, merged, before, after)
     return symbols[: len(symbols) - found], before[:found], after[:found]
 
 
@@ -103,13 +102,12 @@ def encode_runs(symbols: Symbols, trie: Trie, every: int, variant: str | None = 
         The codes, `[num_runs]`.
     """
     assert every > 0 and (not len(symbols) or int(symbols.max()) < trie.next.shape[1]), "a symbol without a code"
-    arguments = (pointer, int64, int64, pointer, int64, int32, pointer)
+    arguments = (uint16s, int64, int64, int32s, int64, int32, uint16s)
     encode = kernel("bpe_encode", *arguments, returns=int64, variant=variant)
     if encode is None:
         return encode_runs_reference(symbols, trie, every)
     codes = np.empty(len(symbols), np.uint16)
-    places = address(symbols, np.uint16), address(trie.next, np.int32), address(codes, np.uint16)
-    num_runs = encode(places[0], len(symbols), every, places[1], trie.next.shape[1], trie.num_codes, places[2])
+    num_runs = encode(symbols, len(symbols), every, trie.next, trie.next.shape[1], trie.num_codes, codes)
     return codes[:num_runs]
 
 

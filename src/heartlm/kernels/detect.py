@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import address, int64, kernel, pointer
+from heartlm.kernels.library import float32s, int64, int64s, kernel, pointer, uint8s
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -246,21 +246,22 @@ class CompiledDetector:
 
     def __init__(self, plan: DetectorPlan, filters: Filters, variant: str | None = None) -> None:
         num_bytes = kernel("detect_bytes", pointer, returns=int64, variant=variant)
-        begin = kernel("detect_begin", pointer, pointer, variant=variant)
-        push = kernel("detect_push", *[pointer] * 4, int64, int64, pointer, returns=int64, variant=variant)
+        begin = kernel("detect_begin", pointer, uint8s, variant=variant)
+        kinds = pointer, uint8s, float32s, float32s, int64, int64, int64s
+        push = kernel("detect_push", *kinds, returns=int64, variant=variant)
         assert num_bytes and begin and push
         self._push = push
         self._plan = plan
         self._taps = np.concatenate([filters.even, filters.odd, filters.smooth, filters.fine])
         self._state = np.zeros(num_bytes(ctypes.addressof(plan)), np.uint8)
-        begin(ctypes.addressof(plan), address(self._state, np.uint8))
+        begin(ctypes.addressof(plan), self._state)
 
     def push(self, samples: Floats, ends: bool = False) -> Positions:
         """As `Detector` says."""
         samples = np.ascontiguousarray(samples, np.float32)
         beats = np.empty(len(samples) // (self._plan.refractory * self._plan.factor) + 256, np.int64)
-        arguments = ctypes.addressof(self._plan), address(self._state, np.uint8), address(self._taps, np.float32)
-        found = self._push(*arguments, address(samples, np.float32), len(samples), ends, address(beats, np.int64))
+        plan = ctypes.addressof(self._plan)
+        found = self._push(plan, self._state, self._taps, samples, len(samples), ends, beats)
         return beats[:found].copy()
 
     def state(self) -> NDArray[np.uint8]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import address, float64, int64, kernel, pointer
+from heartlm.kernels.library import bools, float64, float64s, int64, int64s, kernel, uint64s
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Stream:
 
 def draws(stream: Stream, first: int, num: int, variant: str | None = None) -> NDArray[np.uint64]:
     """Draws `first` to `first + num`; uint64 `[num]`."""
-    draw = kernel("draws", int64, int64, int64, int64, int64, pointer, variant=variant)
+    draw = kernel("draws", *(int64,) * 5, uint64s, variant=variant)
     if draw is None:
         return draws_reference(stream, first, num)
     out = np.empty(num, np.uint64)
-    draw(stream.seed, stream.use, stream.step, first, num, address(out, np.uint64))
+    draw(stream.seed, stream.use, stream.step, first, num, out)
     return out
 
 
@@ -54,11 +54,11 @@ def uniform(drawn: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 def draws_below(share: float, stream: Stream, first: int, num: int, variant: str | None = None) -> NDArray[np.bool_]:
     """Which of draws `first` to `first + num`, as numbers from 0 to 1, are below `share`; bool `[num]`."""
-    compare = kernel("draws_below", int64, int64, int64, int64, int64, float64, pointer, variant=variant)
+    compare = kernel("draws_below", *(int64,) * 5, float64, bools, variant=variant)
     if compare is None:
         return uniform(draws_reference(stream, first, num)) < share
     out = np.empty(num, np.bool_)
-    compare(stream.seed, stream.use, stream.step, first, num, share, address(out, np.bool_))
+    compare(stream.seed, stream.use, stream.step, first, num, share, out)
     return out
 
 
@@ -105,16 +105,14 @@ def hide_spans(
         Which are hidden, bool `[B, width]`; how many in each window, int64 `[B]`.
     """
     of = first_window + len(length) if batch_size is None else batch_size
-    numbers = (int64, int64, int64, int64, int64)
-    hide = kernel("hide_spans", *numbers, pointer, int64, int64, float64, int64, pointer, pointer, variant=variant)
+    kinds = *(int64,) * 5, int64s, int64, int64, float64, int64, bools, int64s
+    hide = kernel("hide_spans", *kinds, variant=variant)
     if hide is None:
         hidden = hide_spans_reference(spans, stream, length, width, first_window, of)
         return hidden, hidden.sum(axis=1)
     hidden, num_hidden = np.empty((len(length), width), np.bool_), np.empty(len(length), np.int64)
     place = stream.seed, stream.use, stream.step, first_window, of
-    windows = address(length, np.int64), len(length), width
-    out = address(hidden, np.bool_), address(num_hidden, np.int64)
-    hide(*place, *windows, spans.begin, spans.longest, *out)
+    hide(*place, length, len(length), width, spans.begin, spans.longest, hidden, num_hidden)
     return hidden, num_hidden
 
 
@@ -175,14 +173,13 @@ def draw_windows(
     Returns:
         First token and valid tokens of each window, int64 `[num_windows]`.
     """
-    tables = pointer, pointer, pointer, int64
-    draw = kernel("draw_windows", *(int64,) * 6, *tables, int64, pointer, pointer, variant=variant)
+    kinds = *(int64,) * 6, float64s, int64s, int64s, int64, int64, int64s, int64s
+    draw = kernel("draw_windows", *kinds, variant=variant)
     if draw is None:
         return draw_windows_reference(rows, width, stream, first_window, num_windows, batch_size)
     first, length = np.empty(num_windows, np.int64), np.empty(num_windows, np.int64)
     place = stream.seed, stream.use, stream.step, first_window, batch_size, num_windows
-    table = address(rows.reach, np.float64), address(rows.first, np.int64), address(rows.num_tokens, np.int64)
-    draw(*place, *table, len(rows.first), width, address(first, np.int64), address(length, np.int64))
+    draw(*place, rows.reach, rows.first, rows.num_tokens, len(rows.first), width, first, length)
     return first, length
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import address, int64, kernel, pointer
+from heartlm.kernels.library import int64, int64s, kernel, pointer, uint16s
 
 
 def gather_windows(
@@ -34,13 +34,12 @@ def gather_windows(
     shape = (len(first), width, *corpus.shape[1:])
     out = np.empty(shape, corpus.dtype) if out is None else out
     assert out.shape == shape and out.dtype == corpus.dtype and corpus.flags.c_contiguous and out.flags.c_contiguous
-    kinds = pointer, int64, pointer, pointer, int64, int64, int64, pointer
+    kinds = pointer, int64, int64s, int64s, int64, int64, int64, pointer
     copy = kernel("gather_windows", *kinds, returns=int64, variant=variant)
     if copy is None:
         return gather_windows_reference(corpus, first, length, width, out)
-    places = address(first, np.int64), address(length, np.int64)
     tokens = corpus.ctypes.data, len(corpus)
-    copied = copy(*tokens, *places, len(first), width, corpus.strides[0], out.ctypes.data)
+    copied = copy(*tokens, first, length, len(first), width, corpus.strides[0], out.ctypes.data)
     assert copied == len(first), f"window {copied} lies outside the corpus"
     return out
 
@@ -57,14 +56,12 @@ def gather_codes(
     shape = len(first), width, codes.shape[1]
     out = np.empty(shape, np.int64) if out is None else out
     assert out.shape == shape
-    kinds = pointer, int64, pointer, pointer, int64, int64, int64, pointer
+    kinds = uint16s, int64, int64s, int64s, int64, int64, int64, int64s
     copy = kernel("gather_codes", *kinds, returns=int64, variant=variant)
     if copy is None:
         out[:] = gather_windows_reference(codes, first, length, width, np.empty(shape, np.uint16))
         return out
-    places = address(first, np.int64), address(length, np.int64)
-    tokens = address(codes, np.uint16), len(codes)
-    copied = copy(*tokens, *places, len(first), width, shape[2], address(out, np.int64))
+    copied = copy(codes, len(codes), first, length, len(first), width, shape[2], out)
     assert copied == len(first), f"window {copied} lies outside the corpus"
     return out
 

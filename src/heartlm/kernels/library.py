@@ -33,6 +33,28 @@ int32, int64, float32, float64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
 pointer = ctypes.c_void_p
 
 
+class _Arrays:
+    """The type of an argument that is None or a contiguous array of one type, passed as its address."""
+
+    def __init__(self, kind: type[np.generic]) -> None:
+        self._kind = np.dtype(kind)
+
+    def from_param(self, array: NDArray[Any] | None) -> Any:
+        if array is None:
+            return None
+        assert array.dtype == self._kind and array.flags.c_contiguous, (
+            f"{array.dtype} {array.shape} given to a kernel of {self._kind}"
+        )
+        if array.flags.writeable and array.size:
+            return ctypes.byref(ctypes.c_char.from_buffer(array.data))  # a quarter of the time of the other
+        return ctypes.c_void_p(array.ctypes.data)
+
+
+bools, uint8s, int8s, uint16s = _Arrays(np.bool_), _Arrays(np.uint8), _Arrays(np.int8), _Arrays(np.uint16)
+int32s, int64s, uint64s = _Arrays(np.int32), _Arrays(np.int64), _Arrays(np.uint64)
+float32s, float64s = _Arrays(np.float32), _Arrays(np.float64)
+
+
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The library, or None where there is none.
@@ -92,7 +114,7 @@ def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None 
 
     Args:
         name: without the suffix of the variant.
-        arguments: ctypes types of its arguments; `pointer` for arrays, which are passed as `address(array)`.
+        arguments: ctypes types of its arguments; `float32s` and so on for arrays, `pointer` for other addresses.
         returns: ctypes type of its result.
         variant: one of `variants()`; by default the best, or that of `HEARTLM_KERNELS`.
 
@@ -108,11 +130,3 @@ def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None 
     function: Callable[..., Any] = getattr(loaded, f"{name}_{wanted if wanted in possible else possible[-1]}")
     function.argtypes, function.restype = list(arguments), returns  # type: ignore[attr-defined]
     return function
-
-
-def address(array: NDArray[Any], kind: type[np.generic]) -> int:
-    """Where the elements of `array` begin; it must be of the type the kernel expects and contiguous."""
-    assert array.dtype == kind and array.flags.c_contiguous, f"{array.dtype} {array.shape} given to a kernel of {kind}"
-    if array.flags.writeable and array.size:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))  # a quarter of the time of the other
-    return array.ctypes.data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import address, int64, kernel, pointer
+from heartlm.kernels.library import int64, int64s, kernel, uint64s
 
 
 def permute(
@@ -23,12 +23,11 @@ def permute(
     """
     assert len(key) in (1, len(place))
     assert not len(place) or (place.min() >= 0 and place.max() < size), "walks from outside never end"
-    walk = kernel("permute", pointer, int64, int64, pointer, int64, pointer, variant=variant)
+    walk = kernel("permute", int64s, int64, int64, uint64s, int64, int64s, variant=variant)
     if walk is None:
         return permute_reference(place, size, key)
     out = np.empty(len(place), np.int64)
-    keys = address(key, np.uint64), int(len(key) > 1)
-    walk(address(place, np.int64), len(place), size, *keys, address(out, np.int64))
+    walk(place, len(place), size, key, int(len(key) > 1), out)
     return out
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import address, int64, kernel, pointer
+from heartlm.kernels.library import float32s, float64s, int64, kernel, pointer, uint16s
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -48,13 +48,9 @@ class Codebooks:
 
     @cached_property
     def addresses(self) -> tuple[int, ...]:
-        """Where the kernel finds the arrays."""
-        floats = (self.bias, self.heads, self.columns, self.basis)
-        return (
-            address(self.centroids, np.float32),
-            address(self.half, np.float64),
-            *(address(array, np.float32) for array in floats),
-        )
+        """Where the kernel finds the arrays: looked up once, which is a third of the time of coding one vector."""
+        arrays = self.centroids, self.half, self.bias, self.heads, self.columns, self.basis
+        return tuple(array.ctypes.data for array in arrays)
 
 
 def prepare_codebooks(centroids: Floats) -> Codebooks:
@@ -107,20 +103,16 @@ def residual_codes(
     vectors = np.ascontiguousarray(vectors, np.float32)
     assert vectors.shape[1] == codebooks.num_points == len(weight)
     quantize(
-        address(vectors, np.float32),
-        address(weight, np.float32),
-        *vectors.shape,
-        *codebooks.addresses,
-        num_levels,
-        padded_codes,
-        length,
-        address(rest, np.float32),
-        address(codes, np.uint16),
+        *(vectors, weight, *vectors.shape),
+        *(*codebooks.addresses, num_levels, padded_codes, length, rest, codes),
     )
     return codes
 
 
-_ARGUMENTS = (*(pointer,) * 2, *(int64,) * 2, *(pointer,) * 6, *(int64,) * 3, *(pointer,) * 2)
+_ARGUMENTS = (
+    *(float32s, float32s, int64, int64),
+    *(*(pointer,) * 6, int64, int64, int64, float32s, uint16s),
+)
 
 
 def residual_codes_reference(vectors: Floats, weight: Floats, codebooks: Codebooks) -> NDArray[np.uint16]:
@@ -168,10 +160,10 @@ def sums_by_code(vectors: Floats, codes: NDArray[np.uint16], num_codes: int, var
         float64 `[num_codes, num_points]`.
     """
     sums = np.zeros((num_codes, vectors.shape[1]))
-    run = kernel("sums_by_code", pointer, pointer, int64, int64, pointer, variant=variant)
+    run = kernel("sums_by_code", float32s, uint16s, int64, int64, float64s, variant=variant)
     if run is None:
         np.add.at(sums, codes, vectors)
         return sums
     vectors, codes = np.ascontiguousarray(vectors, np.float32), np.ascontiguousarray(codes, np.uint16)
-    run(address(vectors, np.float32), address(codes, np.uint16), *vectors.shape, address(sums, np.float64))
+    run(vectors, codes, *vectors.shape, sums)
     return sums

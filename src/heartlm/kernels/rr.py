@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import address, float64, int64, kernel, pointer
+from heartlm.kernels.library import float64, float64s, int64, int64s, kernel, pointer, uint16s
 from heartlm.kernels.running import mean_around, trailing_median_reference
 
 Doubles = NDArray[np.float64]
@@ -43,17 +43,16 @@ class Levels:
     after: int
 
     @cached_property
-    def _for_kernel(self) -> tuple[NDArray[np.int64], Doubles, NDArray[np.int64]]:
+    def _tables(self) -> tuple[NDArray[np.int64], Doubles, NDArray[np.int64]]:
         """Place of each name in `KINDS`, all edges, and where those of each facet begin."""
         kinds = np.array([KINDS.index(name) for name in self.names], np.int64)
         begins = np.cumsum([0, *map(len, self.edges)], dtype=np.int64)
-        return kinds, np.concatenate([*self.edges]), begins
+        return kinds, np.concatenate([*self.edges], dtype=np.float64), begins
 
     @cached_property
-    def addresses(self) -> tuple[int, int, int]:
+    def addresses(self) -> tuple[int, ...]:
         """Where the kernel finds them."""
-        kinds, edges, begins = self._for_kernel
-        return address(kinds, np.int64), address(edges, np.float64), address(begins, np.int64)
+        return tuple(table.ctypes.data for table in self._tables)
 
 
 def rr_codes(
@@ -77,15 +76,16 @@ def rr_codes(
     codes = np.empty((num_beats, len(levels.names)), np.uint16)
     rr, total, ordered = np.empty(num_beats + 1), np.empty(num_beats + 1), np.empty(levels.recent)
     run(
-        *(address(sample, np.int64), num_beats, rate_hz, levels.recent, levels.before, levels.after),
-        *(*levels.addresses, len(levels.names)),
-        *(address(rr, np.float64), address(total, np.float64), address(ordered, np.float64)),
-        address(codes, np.uint16),
+        *(sample, num_beats, rate_hz, levels.recent, levels.before, levels.after),
+        *(*levels.addresses, len(levels.names), rr, total, ordered, codes),
     )
     return codes
 
 
-_ARGUMENTS = (*(pointer, int64, float64), *(int64,) * 3, *(pointer,) * 3, int64, *(pointer,) * 4)
+_ARGUMENTS = (
+    *(int64s, int64, float64, int64, int64, int64),
+    *(pointer, pointer, pointer, int64, *(float64s,) * 3, uint16s),
+)
 
 
 def rr_codes_reference(sample: NDArray[np.int64], rate_hz: float, levels: Levels) -> NDArray[np.uint16]:

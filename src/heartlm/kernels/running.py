@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import address, int64, kernel, pointer
+from heartlm.kernels.library import float32s, float64s, int32s, int64, int64s, kernel
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -23,13 +23,12 @@ def trailing_median(values: Doubles, width: int, variant: str | None = None) -> 
         width: at least 1.
         variant: of the kernel; by default the best.
     """
-    run = kernel("trailing_median", pointer, int64, int64, pointer, pointer, variant=variant)
+    run = kernel("trailing_median", float64s, int64, int64, float64s, float64s, variant=variant)
     if run is None:
         return trailing_median_reference(values, width)
     values = np.ascontiguousarray(values, np.float64)
     median, ordered = np.empty_like(values), np.empty(width)
-    scratch, out = (address(array, np.float64) for array in (ordered, median))
-    run(address(values, np.float64), len(values), width, scratch, out)
+    run(values, len(values), width, ordered, median)
     return median
 
 
@@ -59,7 +58,8 @@ def stretch_medians(
     Returns:
         float32 `[num_stretches, row_length]`.
     """
-    run = kernel("stretch_medians", pointer, int64, pointer, pointer, int64, int64, pointer, pointer, variant=variant)
+    kinds = float32s, int64, int64s, int64s, int64, int64, int32s, float32s
+    run = kernel("stretch_medians", *kinds, variant=variant)
     if run is None or rows.shape[1] > _MOST_PLACES:
         return stretch_medians_reference(rows, first, last)
     rows, medians = np.ascontiguousarray(rows, np.float32), np.empty((len(first), rows.shape[1]), np.float32)
@@ -69,9 +69,7 @@ def stretch_medians(
     longest = int((last - np.append(first[:1], first[:-1])).max())
     rows_at_once = min(max(longest, _ROWS_AT_ONCE), int(last[-1] - first[0]))
     columns = np.empty(rows_at_once * rows.shape[1], np.int32)
-    stretches = address(first, np.int64), address(last, np.int64), len(first)
-    scratch = address(columns, np.int32)
-    run(address(rows, np.float32), rows.shape[1], *stretches, rows_at_once, scratch, address(medians, np.float32))
+    run(rows, rows.shape[1], first, last, len(first), rows_at_once, columns, medians)
     return medians
 
 

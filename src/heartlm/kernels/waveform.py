@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import address, float32, int64, kernel, pointer
+from heartlm.kernels.library import float32, float32s, float64s, int32s, int64, int64s, kernel
 from heartlm.kernels.running import trailing_median_reference
 
 Floats = NDArray[np.float32]
@@ -54,18 +54,18 @@ def cut_beats(
     keys, positions = np.empty(num_points, np.int32), np.empty(num_points)
     ranges, ordered = np.empty(num_beats), np.empty(scale_beats)
     run(
-        *(address(signal, np.float32), len(signal), address(sample, np.int64), num_beats),
-        *(address(offsets, np.float64), num_points, address(weights, np.float64), len(weights)),
+        *(signal, len(signal), sample, num_beats, offsets, num_points, weights, len(weights)),
         *(scale_beats, LEAST_SCALE, clip),
-        *(address(stretches[0], np.float32), address(stretches[1], np.float32)),
-        *(address(positions, np.float64), address(keys, np.int32)),
-        *(address(ranges, np.float64), address(ordered, np.float64), address(shape, np.float32)),
-        *(address(of_beats[0], np.float32), address(of_beats[1], np.float32)),
+        *(*stretches, positions, keys, ranges, ordered, shape, *of_beats),
     )
     return shape, of_beats[0], of_beats[1]
 
 
-_ARGUMENTS = (*(pointer, int64) * 4, int64, float32, float32, *(pointer,) * 9)
+_ARGUMENTS = (
+    *(float32s, int64, int64s, int64, float64s, int64, float64s, int64),
+    *(int64, float32, float32),
+    *(float32s, float32s, float64s, int32s, float64s, float64s, *(float32s,) * 3),
+)
 
 
 def cut_beats_reference(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.library import address, int64, kernel, pointer
+from heartlm.kernels.library import float64s, int8s, int64, int64s, kernel, pointer, uint8s, uint16s
 
 GROUP: dict[str, tuple[int, ...]] = {
     "212": (0, 2, 3),
@@ -77,26 +77,16 @@ def decode(
     )
     run = kernel(
         "wfdb_decode",
-        *(pointer, int64, int64, int64, int64, pointer, int64, pointer, pointer, int64, pointer),
+        *(uint8s, int64, int64, int64, int64, int64s, int64, float64s, pointer, int64, uint16s),
         variant=variant,
     )
     if run is None or width > _MAX_WIDTH:
         decode_reference(content, fmt, width, columns, out, skip, calibration, sums)
         return
     assert out.strides[1] == out.itemsize or num_frames < 2
-    places = np.array(columns, np.int64)
     run(
-        address(content, np.uint8),
-        int(fmt),
-        skip,
-        num_frames,
-        width,
-        places.ctypes.data,
-        len(columns),
-        None if calibration is None else address(calibration, np.float64),
-        out.ctypes.data,
-        out.strides[0] // out.itemsize,
-        None if sums is None else address(sums, np.uint16),
+        *(content, int(fmt), skip, num_frames, width, np.array(columns, np.int64), len(columns)),
+        *(calibration, out.ctypes.data, out.strides[0] // out.itemsize, sums),
     )
 
 
@@ -158,15 +148,16 @@ class DecodedAnnotations(NamedTuple):
 
 def decode_annotations(content: bytes, variant: str | None = None) -> DecodedAnnotations | None:
     """Decode an annotation file; None where it ends before its end mark."""
-    run = kernel("wfdb_annotations", *(pointer, int64, *[pointer] * 5), returns=int64, variant=variant)
+    run = kernel(
+        "wfdb_annotations", pointer, int64, int64s, uint8s, int64s, int64s, int8s, returns=int64, variant=variant
+    )
     if run is None:
         return decode_annotations_reference(content)
     num_words = len(content) // 2
     sample, code = np.empty(num_words, np.int64), np.empty(num_words, np.uint8)
     texts, num_texts = np.empty((num_words, 3), np.int64), np.zeros(1, np.int64)
     subtype = np.zeros(num_words, np.int8)
-    out = address(sample, np.int64), address(code, np.uint8), address(texts, np.int64), address(num_texts, np.int64)
-    found = run(content, num_words, *out, address(subtype, np.int8))
+    found = run(content, num_words, sample, code, texts, num_texts, subtype)
     return (
         None if found < 0 else DecodedAnnotations(sample[:found], code[:found], texts[: num_texts[0]], subtype[:found])
     )
