@@ -137,9 +137,9 @@ def test_patients_with_most_wrong_beats_come_first_and_are_capped():
 
 
 def test_a_confusion_matrix_of_another_size_than_its_labels_is_not_drawn():
-    assert score_charts.confusion_chart([[1, 2]], ["N"]) is None
-    assert score_charts.confusion_chart([], []) is None
-    assert "60.0" in (score_charts.confusion_chart([[6, 4], [0, 0]], ["N", "V"]) or "")
+    assert score_charts.confusion_chart({"confusion": [[1, 2]], "classes": ["N"]}) is None
+    assert score_charts.confusion_chart({}) is None
+    assert "60.0" in (score_charts.confusion_chart({"confusion": [[6, 4], [0, 0]], "classes": ["N", "V"]}) or "")
 
 
 def test_figures_of_beat_scores_are_written_as_png(tmp_path: Path):

@@ -67,9 +67,7 @@ def _class_rows(databases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Beats of each class by split, summed over databases, for splits with labelled beats."""
     rows = []
     for split in SPLITS:
-        totals: Counter[str] = Counter()
-        for database in databases:
-            totals.update(_counts(database, split, "beats_per_class"))
+        totals = _totals(databases, split, "beats_per_class")
         if sum(totals.values()):
             known = [name for name in BEAT_CLASSES if totals[name]]
             others = sorted(set(totals) - set(BEAT_CLASSES))
@@ -88,17 +86,18 @@ def _class_rows(databases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _rhythm_rows(databases: list[dict[str, Any]]) -> list[tuple[str, str]]:
     rows = []
     for split in SPLITS:
-        totals: Counter[str] = Counter()
-        for database in databases:
-            totals.update(_counts(database, split, "rhythms"))
+        totals = _totals(databases, split, "rhythms")
         if totals:
             rows.append((split, ", ".join(f"{name} {count(number)}" for name, number in totals.most_common())))
     return rows
 
 
-def _counts(database: Mapping[str, Any], split: str, key: str) -> dict[str, int]:
-    counts = ((database.get("splits") or {}).get(split) or {}).get(key) or {}
-    return {str(name): int(number) for name, number in counts.items() if is_number(number) and number}
+def _totals(databases: list[dict[str, Any]], split: str, key: str) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for database in databases:
+        counts = ((database.get("splits") or {}).get(split) or {}).get(key) or {}
+        totals.update({str(name): int(number) for name, number in counts.items() if is_number(number) and number})
+    return totals
 
 
 def _dropped_rows(dropped: list[Any]) -> list[dict[str, Any]]:

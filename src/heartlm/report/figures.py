@@ -21,7 +21,7 @@ from heartlm.files import atomic_file
 from heartlm.report.page import render
 from heartlm.report.scaling_charts import curves_chart
 from heartlm.report.scaling_model import Chart
-from heartlm.report.score_charts import confusion_of, forest_chart
+from heartlm.report.score_charts import confusion_chart, forest_chart
 from heartlm.report.scores import score_rows
 from heartlm.report.strip import Strip
 from heartlm.report.svg import Markup
@@ -123,7 +123,7 @@ def save_score_figures(scores: Mapping[str, Any], folder: Path) -> list[Path]:
     """
     rows = score_rows(scores)
     drawn = {
-        "confusion.png": confusion_of(scores.get("scores") or {}),
+        "confusion.png": confusion_chart(scores.get("scores") or {}),
         "f1.png": forest_chart(rows, label="scores with 95 % intervals"),
     }
     return [save_figure(figure_of([("", each)]), Path(folder) / name) for name, each in drawn.items() if each]

@@ -124,17 +124,12 @@ def _score_set(score_set: WrittenScores) -> dict[str, Any]:
             (name, [row.get(method, Score()) for method in methods]) for name, row in score_rows(scores).items()
         ],
         "forest": score_charts.forest_chart(score_rows(scores), label="scores with 95 % intervals"),
-        "confusion": score_charts.confusion_of(block),
-        "patients": _patients(block),
+        "confusion": score_charts.confusion_chart(block),
+        "patients": score_charts.patients_chart(block),
         "num_patients_hidden": max(len(block.get("per_patient") or []) - score_charts.MAX_PATIENTS, 0),
         "durations": _flat(scores.get("durations")),
         "strips": [_strip(each) for each in score_set.strips],
     }
-
-
-def _patients(block: Mapping[str, Any]) -> str | None:
-    labels = block.get("confusion_labels") or block.get("classes") or []
-    return score_charts.patients_chart(block.get("per_patient") or [], labels)
 
 
 def _strip(strip: Mapping[str, Any]) -> dict[str, Any]:

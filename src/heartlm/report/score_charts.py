@@ -82,8 +82,9 @@ def _mark(x: float, y: float, place: int) -> Markup:
     return tag("polygon", points=points, class_=f"fill-{colour}")
 
 
-def confusion_chart(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> Markup | None:
-    """Draw a confusion matrix `[num_labels, num_labels]`, rows the reference, shaded by share of the row."""
+def confusion_chart(block: Mapping[str, Any]) -> Markup | None:
+    """Draw the confusion matrix of a block of scores, rows the reference, shaded by share of the row; None without."""
+    matrix, labels = block.get("confusion") or [], _labels(block)
     size = len(labels)
     if not size or [len(row) for row in matrix] != [size] * size:
         return None
@@ -104,9 +105,8 @@ def confusion_chart(matrix: Sequence[Sequence[float]], labels: Sequence[str]) ->
     return drawing(WIDTH, top + size * cell + 8, "confusion matrix", *parts)
 
 
-def confusion_of(block: Mapping[str, Any]) -> Markup | None:
-    """Draw the confusion matrix of a block of scores, if it has one."""
-    return confusion_chart(block.get("confusion") or [], block.get("confusion_labels") or block.get("classes") or [])
+def _labels(block: Mapping[str, Any]) -> Sequence[str]:
+    return block.get("confusion_labels") or block.get("classes") or []
 
 
 def _cell(place: tuple[float, float], size: float, number: float, total: float, name: str, *, right: bool) -> Markup:
@@ -143,9 +143,9 @@ def worst_first(patients: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
     return sorted(patients, key=num_wrong, reverse=True)[:MAX_PATIENTS]
 
 
-def patients_chart(patients: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> Markup | None:
+def patients_chart(block: Mapping[str, Any]) -> Markup | None:
     """Draw a row a patient: F1 by class as discs, their areas following the beats, and wrong beats as a bar."""
-    rows = worst_first(patients)
+    rows, classes = worst_first(block.get("per_patient") or []), _labels(block)
     if not rows:
         return None
     pitch, top = 21, 34
