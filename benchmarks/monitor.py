@@ -1,6 +1,6 @@
 """What `heartlm monitor` finds and when, how many streams a core holds, and what hostile links do.
 
-    python benchmarks/monitor.py [--study alarms|load|links|kept]
+    python benchmarks/monitor.py [--work FOLDER] [--study alarms|load|links|kept]
 
 Alarms: the shipped models over recordings as streams, as `analyze --causal` finds them; annotated episodes that an
 alarm meets, how long after the onset it was raised, and lethal alarms a patient-day. cudb and DS1 are recordings that
@@ -32,9 +32,9 @@ from torch.nn import functional as F  # noqa: N812
 import heartlm.ecg.splits as splits
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Recording, RhythmSpan
-from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import token_probabilities
+from heartlm.files import read_json, write_json
 from heartlm.models.pretrained import find_run
 from heartlm.models.transformer import rotary_angles
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules, JudgedBeat, Rules
@@ -54,25 +54,27 @@ EARLY_S, LATE_S = 5.0, 10.0
 """An alarm that begins so long before an episode or after its end still meets it."""
 
 
-def watched(models: LiveModels, database: Database, record_ids: list[str]) -> dict[str, list[Alarm]]:
-    """The alarms of each recording, each with its end if it ended."""
-    found = dict[str, list[Alarm]]()
-    for begin in range(0, len(record_ids), TOGETHER):
+def watched(models: LiveModels, database: Database, record_ids: list[str], work: Path) -> dict[str, list[Alarm]]:
+    """The alarms of each recording, each with its end if it ended; those found before are read from `work`."""
+    found, folder = dict[str, list[Alarm]](), work / database.name
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [record_id for record_id in record_ids if not (folder / f"{record_id}.json").exists()]
+    for begin in range(0, len(missing), TOGETHER):
         ward, own = Ward(models), dict[str, dict[str, Alarm]]()
-        for record_id in record_ids[begin : begin + TOGETHER]:
+        for record_id in missing[begin : begin + TOGETHER]:
             recording = database.recording(record_id)
             lead = ecg_lead(recording)
-            try:
-                assert lead is not None, f"{record_id} has an ECG lead"
-                ward.add(record_id, recording.rate_hz)
-                ward.push(record_id, recording.signal(0, recording.num_samples, (lead,))[0])
-            except HeartlmError as error:
-                print(f"left out: {record_id}: {error}")
-                continue
+            assert lead is not None, f"{record_id} has an ECG lead"
+            ward.add(record_id, recording.rate_hz)
+            ward.push(record_id, recording.signal(0, recording.num_samples, (lead,))[0])
             own[record_id] = {}
         for alarm in ward.run():
             own[alarm.stream][alarm.key] = alarm
-        found |= {record_id: list(alarms.values()) for record_id, alarms in own.items()}
+        for record_id, alarms in own.items():
+            write_json(folder / f"{record_id}.json", [vars(alarm) for alarm in alarms.values()])
+        print(database.name, begin + len(own), "of", len(missing), flush=True)
+    for record_id in record_ids:
+        found[record_id] = [Alarm(**fields) for fields in read_json(folder / f"{record_id}.json")]
     return found
 
 
@@ -89,7 +91,7 @@ def met(
             and (alarm.stop or num_samples) >= span.start - EARLY_S * alarm.rate_hz
         ]
         if hits:
-            delays.append((min(hits) - span.start) / of_kind[0].rate_hz)
+            delays.append(max(0.0, (min(hits) - span.start) / of_kind[0].rate_hz))  # 0: the alarm lasted already
     for alarm in of_kind:
         true += any(
             alarm.start <= span.stop + LATE_S * alarm.rate_hz
@@ -99,7 +101,7 @@ def met(
     return delays, true, len(of_kind)
 
 
-def study_alarms(cinc2017: Path | None) -> list[Table]:
+def study_alarms(cinc2017: Path | None, work: Path) -> list[Table]:
     models = LiveModels.load()
     sets = [
         ("cudb (chosen by)", open_database(DATA / "cudb"), None),
@@ -128,7 +130,7 @@ def study_alarms(cinc2017: Path | None) -> list[Table]:
     )
     for name, database, record_ids in sets:
         record_ids = list(database.record_ids) if record_ids is None else record_ids
-        found = watched(models, database, record_ids)
+        found = watched(models, database, record_ids, work)
         hours = sum(database.recording(record_id).duration_s for record_id in found) / 3600
         count = Counter(alarm.kind for alarms in found.values() for alarm in alarms)
         false = Counter[str]()
@@ -403,6 +405,7 @@ def with_kept(models: LiveModels, codes: np.ndarray, kept: int) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", choices=("alarms", "load", "links", "kept"), action="append")
+    parser.add_argument("--work", type=Path, default=Path("build/monitor"), help="keeps the alarms that were found")
     parser.add_argument("--cinc2017", type=Path, help="folder with the training recordings of the Challenge 2017")
     parser.add_argument("--streams", type=int, nargs="+", default=[50, 100, 150, 200, 300])
     parser.add_argument("--seconds", type=int, default=60)
@@ -411,7 +414,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for study in settings.study or ("alarms", "load", "links", "kept"):
         if study == "alarms":
-            write_results("monitor-alarms", "Alarms of live streams", study_alarms(settings.cinc2017))
+            write_results("monitor-alarms", "Alarms of live streams", study_alarms(settings.cinc2017, settings.work))
         elif study == "load":
             write_results("monitor-load", "Streams that a core holds", study_load(settings.streams, settings.seconds))
         elif study == "kept":
