@@ -39,6 +39,8 @@ _MARGIN, _CAPTION = 20.0, 26.0  # around a drawing, and above it for its caption
 _INHERITED = ("fill", "stroke", "font-size", "font-weight", "text-anchor")
 
 Style = dict[str, str]
+Steps = tuple[tuple[str, frozenset[str]], ...]
+"""Tag and classes of elements, each inside of the one before."""
 
 
 def new_figure(width: float, height: float, **options: Any) -> Figure:
@@ -95,7 +97,7 @@ def figure_of(drawings: Sequence[tuple[str, Markup]], *, columns: int = 1, unit_
             axes.set_axis_off()
             size = 13 * unit_in * 72
             axes.text(0, -room / 2, captions[place], size=size, weight="bold", va="center")
-            _draw(axes, roots[place], _rules()[0], [], unit_in * 72)
+            _draw(axes, roots[place], _rules()[0], (), unit_in * 72)
         top += row_height
     return figure
 
@@ -144,7 +146,7 @@ def save_charts(figures: Mapping[str, Sequence[tuple[str, Chart]]], folder: Path
 
 
 @functools.cache
-def _rules() -> tuple[Style, list[tuple[list[tuple[str, set[str]]], Style]]]:
+def _rules() -> tuple[Style, list[tuple[Steps, Style]]]:
     """The colours that have names, and the rules: tag and classes of the element and of those around it, and its style.
 
     A rule that is to win comes later.
@@ -166,29 +168,36 @@ def _rules() -> tuple[Style, list[tuple[list[tuple[str, set[str]]], Style]]]:
                 if selector.strip() == ":root":
                     named |= style
                 elif all(steps):
-                    found.append(([(step[1], set(step[2].split(".")[1:])) for step in steps if step], style))
+                    found.append((tuple((step[1], frozenset(step[2].split(".")[1:])) for step in steps if step), style))
 
-    def strength(rule: tuple[list[tuple[str, set[str]]], Style]) -> tuple[int, int]:
+    def strength(rule: tuple[Steps, Style]) -> tuple[int, int]:
         return sum(len(classes) for _, classes in rule[0]), sum(bool(tag) for tag, _ in rule[0])
 
     return named, sorted(found, key=strength)
 
 
-def _draw(axes: Any, element: ElementTree.Element, outer: Style, around: list[tuple[str, set[str]]], pt: float) -> None:
+@functools.cache  # a strip has hundreds of elements of a few kinds
+def _declared(here: Steps) -> Style:
+    """What the style sheets say of an element, the last of `here`."""
+    style = Style()
+    for steps, declared in _rules()[1]:
+        if all(
+            any(tag in ("", here_tag) and classes <= here_classes for here_tag, here_classes in places)
+            for (tag, classes), places in zip(steps, [here[:-1]] * (len(steps) - 1) + [here[-1:]], strict=True)
+        ):
+            style |= declared
+    return style
+
+
+def _draw(axes: Any, element: ElementTree.Element, outer: Style, around: Steps, pt: float) -> None:
     """Draw an element and those in it; `outer` is the style it inherits, `pt` the points of a unit."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
     from matplotlib.patheffects import withStroke
 
-    here = [*around, (element.tag, set(element.get("class", "").split()))]
+    here = (*around, (element.tag, frozenset(element.get("class", "").split())))
     style = {key: value for key, value in outer.items() if key.startswith("--") or key in _INHERITED}
-    style |= element.attrib
-    for steps, declared in _rules()[1]:
-        if all(
-            any(tag in ("", step_tag) and classes <= step_classes for step_tag, step_classes in places)
-            for (tag, classes), places in zip(steps, [here[:-1]] * (len(steps) - 1) + [here[-1:]], strict=True)
-        ):
-            style |= declared
+    style |= element.attrib | _declared(here)
     if element.tag in ("svg", "g"):
         for child in element:
             _draw(axes, child, style, here, pt)
@@ -240,7 +249,7 @@ def _draw(axes: Any, element: ElementTree.Element, outer: Style, around: list[tu
     )
     patch.set(alpha=opacity * length("fill-opacity", 1), linestyle=(0, dashes) if dashes else "solid")
     patch.set(joinstyle="round")
-    axes.add_patch(patch)
+    axes.add_artist(patch)  # the limits are known: add_patch would look at every corner
 
 
 def _path(d: str) -> tuple[list[tuple[float, float]], list[int]]:
