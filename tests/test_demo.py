@@ -10,7 +10,7 @@ import pytest
 
 from heartlm.cli import demo, finetune
 from heartlm.cli.main import main
-from heartlm.files import read_json
+from heartlm.files import read_json, write_json
 from tests.browser import open_page
 
 pytestmark = pytest.mark.slow
@@ -88,13 +88,16 @@ def test_again_it_keeps_everything_and_says_the_scores(here, capsys):
     assert out.splitlines()[-1].endswith("demo/report.html")
 
 
-def test_an_interrupted_training_is_resumed(here, monkeypatch):
-    about = read_json(here / "scratch" / "run.json")
-    options = demo.DemoOptions(out=here)
-    monkeypatch.setattr(demo, "read_json", lambda path: about | {"finished": None})
-    commands = {step.words[0]: step for step in demo.steps(options)}
-    assert commands["pretrain"].words == ["pretrain", "--resume", str(here / "foundation")]
-    assert not commands["pretrain"].is_done()
+def test_an_interrupted_training_is_resumed(here):
+    path = here / "foundation" / "run.json"
+    about = path.read_text()
+    try:
+        write_json(path, read_json(path) | {"finished": None})
+        commands = {step.words[0]: step for step in demo.steps(demo.DemoOptions(out=here))}
+        assert commands["pretrain"].words == ["pretrain", "--resume", str(here / "foundation")]
+        assert not commands["pretrain"].is_done()
+    finally:
+        path.write_text(about)
 
 
 def test_a_training_that_stopped_before_its_first_checkpoint_begins_anew(tmp_path):

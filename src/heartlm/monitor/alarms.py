@@ -71,7 +71,7 @@ class AlarmRules:
     tachycardia_beats: int = 17
     vt_bpm: float = 100.0
     vt_beats: int = 5
-    vf_share: float = 0.6
+    vf_share: float = 0.8
     run_beats: int = 3
     pause_s: float = 2.0
     af_share: float = 0.83

@@ -169,9 +169,9 @@ class Monitor:
 
     def run(self) -> None:
         """Judge all whole seconds that came; then see who is silent, and whether it is time for a snapshot."""
+        now = time.monotonic()  # before the work: what comes during it is heard of only afterwards
         while self.step():
             pass
-        now = time.monotonic()
         for name, patient in self.patients.items():
             if not patient.silent and now - patient.heard > SILENT_S:
                 patient.silent = True
@@ -292,7 +292,7 @@ class Monitor:
             stream.restore(own["stream"])
             link = Link(own["rate_hz"])
             link.restore(own["link"])
-            patient = Patient(link, stream, own["history"], own["num_samples"], heard=time.monotonic())
+            patient = Patient(link, stream, own["history"], own["num_samples"])
             patient.strips = [
                 alarm for alarm in stream.rules.active.values() if self.alarms[alarm.key]["strip"] is None
             ]
@@ -303,6 +303,8 @@ class Monitor:
                 self.step()
         while self.step():
             pass
+        for patient in self.patients.values():
+            patient.heard = time.monotonic()
         if self.patients:
             self.save()
 
