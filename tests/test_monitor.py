@@ -28,9 +28,10 @@ from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.simulator.write import write_record
 from heartlm.errors import HeartlmError
+from heartlm.files import sole_holder
 from heartlm.monitor.alarms import Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
-from heartlm.monitor.link import Frame, Link, read_frame
+from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, alarms_of
 from heartlm.monitor.webhook import Webhook, observation
@@ -213,7 +214,7 @@ def test_a_link_gives_every_sample_once_and_in_order(random: random.Random, coun
             if random.random() < 0.3:
                 order[place], order[place + 1] = order[place + 1], order[place]
         order = [place for each in order for place in [each] * random.choice([1, 1, 1, 2])]
-    link, clock = Link(RATE_HZ), 1.0 if counted else random.choice([0.99, 1.0, 1.01])
+    link, clock = FrameLink(RATE_HZ), 1.0 if counted else random.choice([0.99, 1.0, 1.01])
     out = []
     for place in order:
         mv = np.arange(place * length, (place + 1) * length, dtype=np.float32) % 499
@@ -516,3 +517,19 @@ def test_the_defaults_are_those_of_the_challenge() -> None:
     rules = AlarmRules()
     assert (rules.asystole_s, rules.bradycardia_bpm, rules.bradycardia_beats) == (4, 40, 5)
     assert (rules.tachycardia_bpm, rules.tachycardia_beats, rules.vt_bpm, rules.vt_beats) == (140, 17, 100, 5)
+
+
+def test_a_folder_belongs_to_one_monitor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with sole_holder(tmp_path / "ward" / "lock", "taken"):
+        assert main(["monitor", "--lines", "--no-page", "--out", str(tmp_path / "ward")]) == 2
+    assert "another monitor" in capsys.readouterr().err
+
+
+def test_a_changed_rate_loses_no_strip(tmp_path: Path, models: LiveModels, signals: dict[str, Floats]) -> None:
+    monitor = Monitor(Ward(models), tmp_path / "ward", log=lambda _: None)
+    for message in _frames("a", signals["tachycardia"][:4500]):  # VT is raised at second 18, the last of these
+        monitor.receive(message)
+    monitor.receive(b'{"stream": "a", "rate_hz": 300, "start": 0, "mv": [0, 0.1]}')
+    (vt,) = (entry for entry in monitor.alarms.values() if entry["kind"] == "VT")
+    assert vt["strip"] and vt["stop_s"] == 18.0
+    monitor.close()

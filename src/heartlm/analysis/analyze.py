@@ -33,11 +33,10 @@ from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.annotate import nearest, second_probabilities
-from heartlm.evaluation.finetuned import FineTuned, load_finetuned
+from heartlm.evaluation.finetuned import FineTuned, load_of_tasks
 from heartlm.evaluation.matching import MATCH_WINDOW_S
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.waveform_task import called
-from heartlm.models.pretrained import find_run
 from heartlm.tokenizers.base import Lead, Tokenizer
 from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
@@ -90,11 +89,7 @@ class Analyst:
         Raises:
             HeartlmError: one cannot be read, or is of another task.
         """
-        models = [load_finetuned(find_run(run), "last") for run in (beats, af, waveform)]
-        for model, task in zip(models, ("beats", "rhythm", "waveform"), strict=True):
-            if model.info.task != task:
-                raise HeartlmError(f"{model.folder.path}: task {model.info.task} found, {task} expected")
-        return cls(*models)
+        return cls(*load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform}))
 
     @cached_property
     def made_by(self) -> dict[str, str]:

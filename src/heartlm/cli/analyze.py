@@ -113,7 +113,8 @@ def _causal(options: AnalyzeOptions) -> int:
         database, record_id = locate(options.path)
         record_ids = [record_id]
     # The causal models, unless others are named.
-    models = LiveModels.load(Path("beats-causal") if options.beats == Path("beats") else options.beats, options.af)
+    beats = Path("beats-causal") if options.beats == Path("beats") else options.beats
+    models = LiveModels.load(beats, options.af, options.waveform)
     left_out = list[str]()
     for record_id in track(record_ids, len(record_ids), "analyze"):
         try:

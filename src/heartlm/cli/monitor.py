@@ -92,6 +92,7 @@ def run(arguments: Sequence[str]) -> int:
         import torch
     except ModuleNotFoundError as error:
         raise needs("train", error.name or "torch") from None
+    from heartlm.files import sole_holder
     from heartlm.monitor.alarms import read_rules
     from heartlm.monitor.engine import Monitor
     from heartlm.monitor.models import LiveModels
@@ -100,13 +101,14 @@ def run(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     common, of_patients = read_rules(options.rules)
     models = LiveModels.load(options.beats, options.af, options.waveform)
-    monitor = Monitor(Ward(models, common, of_patients), options.out, _log)
-    if options.print_alarms != "none":
-        monitor.listeners.append(_print_text if options.print_alarms == "text" else _print_json)
-    try:
+    with contextlib.ExitStack() as stack:
+        if options.out is not None:
+            taken = f"out: {options.out}: another monitor writes there: choose another --out"
+            stack.enter_context(sole_holder(options.out / "lock", taken))
+        monitor = stack.enter_context(contextlib.closing(Monitor(Ward(models, common, of_patients), options.out, _log)))
+        if options.print_alarms != "none":
+            monitor.listeners.append(_print_text if options.print_alarms == "text" else _print_json)
         return asyncio.run(_watch(options, monitor, token))
-    finally:
-        monitor.close()
 
 
 def _check(options: MonitorOptions) -> str | None:
@@ -146,7 +148,6 @@ def _check(options: MonitorOptions) -> str | None:
 
 
 async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> int:
-    from heartlm.ecg.database import open_database
     from heartlm.monitor import sources
     from heartlm.monitor.webhook import Webhook, observation
 
@@ -164,8 +165,7 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     if options.mqtt:
         broker = sources.Mqtt(options.mqtt, monitor, loop)
     if options.replay is not None:
-        num_streams = options.streams or len(open_database(options.replay).record_ids)
-        source = sources.Replay(options.replay, num_streams)
+        source = sources.Replay(options.replay, options.streams)
         tasks.append(asyncio.create_task(sources.replay(monitor, source, options.speed)))
     ends = asyncio.create_task(sources.read_lines(monitor)) if options.lines else None
     end_at = loop.time() + (options.duration or float("inf"))

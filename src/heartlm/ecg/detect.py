@@ -57,7 +57,7 @@ SETTINGS: dict[Mode, Settings] = {"offline": _OFFLINE, "causal": _CAUSAL}
 _SHORTEST_STRETCH_S = 2.0
 """The first decision needs the level of two seconds; a stretch shorter than that gives no beats."""
 _LONGEST_FILLED_GAP_S = 0.1
-_LOWEST_RATE_HZ = 62.0
+LOWEST_RATE_HZ = 62.0
 """The detector's band ends near 30 Hz, which needs a little more than twice as many samples a second."""
 
 
@@ -98,8 +98,8 @@ class StreamingDetector:
         Raises:
             ValueError: the rate is too low for the detector's pass band, or the mode is none.
         """
-        if not rate_hz >= _LOWEST_RATE_HZ:
-            raise ValueError(f"rate_hz is {rate_hz:g}, beats can be detected from {_LOWEST_RATE_HZ:g} Hz on")
+        if not rate_hz >= LOWEST_RATE_HZ:
+            raise ValueError(f"rate_hz is {rate_hz:g}, beats can be detected from {LOWEST_RATE_HZ:g} Hz on")
         if mode not in SETTINGS:
             raise ValueError(f"mode is {mode!r}, one of {', '.join(get_args(Mode))} expected")
         self.rate_hz = rate_hz

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.scored import ScoredLead, lead_of_row
 from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
+from heartlm.models.pretrained import find_run
 from heartlm.models.store import ModelInfo, load_model
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
@@ -111,6 +112,22 @@ def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | 
         raise HeartlmError(f"{folder.model(checkpoint)}: no {checkpoint} model yet: let the run finish")
     model, info = load_model(folder.model(checkpoint), device)
     return FineTuned(folder, about, model, info)
+
+
+def load_of_tasks(runs: Mapping[str, Path]) -> list[FineTuned]:
+    """The last models of runs, each shipped, by its name, or of a run folder.
+
+    Args:
+        runs: for each task that is expected, where its model is.
+
+    Raises:
+        HeartlmError: one cannot be read, or is of another task.
+    """
+    models = [load_finetuned(find_run(run), "last") for run in runs.values()]
+    for model, task in zip(models, runs, strict=True):
+        if model.info.task != task:
+            raise HeartlmError(f"{model.folder.path}: task {model.info.task} found, {task} expected")
+    return models
 
 
 def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: torch.device | str) -> FineTuned:

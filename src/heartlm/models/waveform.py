@@ -11,7 +11,7 @@ nothing (LOG.md); in training it sees a whole batch, so this network is trained 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -64,17 +64,8 @@ class WaveformNetwork(HeartModel):
         """In how many places activations are dropped: each takes a key a window; 0 without dropout."""
         return 2 if self.config.dropout else 0
 
-    def class_logits(
-        self,
-        codes: Tensor,
-        valid: Tensor | None = None,
-        keys: Tensor | None = None,
-        power: Callable[[Tensor], Tensor] | None = None,
-    ) -> Tensor:
-        """Logits of the labels `[B, num_classes]` of windows `[B, T, 1]`; see `HeartModel.hidden`.
-
-        `power` gives the spectrum `[B, NUM_BANDS]` of windows `[B, T]` where there is no FFT.
-        """
+    def class_logits(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
+        """Logits of the labels `[B, num_classes]` of windows `[B, T, 1]`; see `HeartModel.hidden`."""
         assert self.class_head is not None, "a network without a head has no labels to predict"
         mv = self.embedding.get_buffer("places_0")[codes[..., 0], 0]
         mv = mv - mv.mean(dim=1, keepdim=True)
@@ -82,9 +73,8 @@ class WaveformNetwork(HeartModel):
         crest = mv.abs().amax(dim=1, keepdim=True) + LEAST_MV
         waves = self.trunk(torch.stack([mv / rms, torch.tanh(mv / SMALL_MV)], dim=1))
         hann = torch.hann_window(mv.shape[1], device=mv.device)
-        tapered = (mv / rms * hann).float()
-        lines = torch.fft.rfft(tapered).abs().square()[:, 1 : NUM_BANDS + 1] if power is None else power(tapered)
-        bands = F.relu(self.of_spectrum(self.spectrum(torch.log1p(lines[:, None]) - 3).flatten(1)))
+        power = torch.fft.rfft((mv / rms * hann).float()).abs().square()[:, None, 1 : NUM_BANDS + 1]
+        bands = F.relu(self.of_spectrum(self.spectrum(torch.log1p(power) - 3).flatten(1)))
         seen = torch.cat([waves.mean(dim=2), waves.amax(dim=2), bands, rms.log(), crest.log() - rms.log()], dim=1)
         first, second = (None, None) if keys is None or not self.config.dropout else (keys[0], keys[1])
         hidden = F.relu(self.hidden_layer(dropped(seen, first, self.config.dropout)))

@@ -6,17 +6,19 @@ once a second of stream time, from the seconds before, so alarms are a function 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 from heartlm.files import read_yaml
 from heartlm.training.waveform import ASYSTOLE, NOISE, VF
+from heartlm.typed import typed
 
 LETHAL, WARNING, TECHNICAL = "lethal", "warning", "technical"
 SEVERITIES = {
@@ -84,15 +86,11 @@ class AlarmRules:
         Raises:
             HeartlmError: a value that no rule can use.
         """
-        for name in ("bradycardia_beats", "tachycardia_beats", "vt_beats", "run_beats"):
-            if not 2 <= getattr(self, name) <= _KEPT_BEATS:
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, 2 to {_KEPT_BEATS} expected")
-        for name in ("vf_share", "af_share", "noise_share"):
-            if not 0 < getattr(self, name) <= 1:
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, above 0 and at most 1 expected")
-        for name in ("asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm", "pause_s"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, a positive number expected")
+        beats = "bradycardia_beats", "tachycardia_beats", "vt_beats", "run_beats"
+        require(self, lambda value: 2 <= value <= _KEPT_BEATS, f"2 to {_KEPT_BEATS}", *beats)
+        require(self, lambda value: 0 < value <= 1, "above 0 and at most 1", "vf_share", "af_share", "noise_share")
+        positive = "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm", "pause_s"
+        require(self, lambda value: 0 < value < math.inf, "a positive number", *positive)
         if unknown := sorted(set(self.off) - set(SEVERITIES)):
             raise HeartlmError(f"off: {unknown[0]!r} found, one of {', '.join(SEVERITIES)} expected")
 
@@ -105,36 +103,12 @@ def read_rules(path: Path | None) -> tuple[AlarmRules, dict[str, AlarmRules]]:
     """
     if path is None:
         return AlarmRules(), {}
-    content = read_yaml(path, "alarm rules")
-    if not isinstance(content, dict):
-        raise HeartlmError(f"{path}: {type(content).__name__} found, fields of alarm rules expected")
-    patients = content.pop("patients", {})
-    if not isinstance(patients, dict):
-        raise HeartlmError(f"{path}: patients: {type(patients).__name__} found, a name and rules of each expected")
-    try:
-        common = _changed(AlarmRules(), content)
-        return common, {str(name): _changed(common, of_patient) for name, of_patient in patients.items()}
-    except HeartlmError as error:
-        raise HeartlmError(f"{path}: {error}") from None
-
-
-def _changed(rules: AlarmRules, values: Any) -> AlarmRules:
-    known = {field.name: field for field in fields(AlarmRules)}
-    if not isinstance(values, dict):
-        raise HeartlmError(f"{type(values).__name__} found, fields of alarm rules expected")
-    changes = dict[str, Any]()
-    for name, value in values.items():
-        if name not in known:
-            raise HeartlmError(f"{name}: no such rule, one of {', '.join(known)} expected")
-        if name == "off":
-            if not isinstance(value, list):
-                raise HeartlmError(f"off: {value!r} found, a list of kinds expected")
-            changes[name] = tuple(map(str, value))
-        elif isinstance(value, bool) or not isinstance(value, int if known[name].type == "int" else int | float):
-            raise HeartlmError(f"{name}: {value!r} found, a number expected")
-        else:
-            changes[name] = value
-    return replace(rules, **changes)
+    content = typed(dict[str, Any], read_yaml(path, "alarm rules"), path)
+    patients = typed(dict[str, dict[str, Any]], content.pop("patients", {}), f"{path}: patients")
+    common = typed(AlarmRules, content, path)
+    return common, {
+        name: typed(AlarmRules, asdict(common) | own, f"{path}: patients: {name}") for name, own in patients.items()
+    }
 
 
 @dataclass(frozen=True)

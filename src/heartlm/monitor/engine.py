@@ -1,6 +1,6 @@
 """`Monitor`: messages in, alarms out, and nothing forgotten when it is killed.
 
-    message ─► journal ─► Link (order, gaps) ─► Ward (seconds, models, rules) ─► alarms ─► log, files, listeners
+    message ─► journal ─► FrameLink (order, gaps) ─► Ward (seconds, models, rules) ─► alarms ─► log, files, listeners
 
 Time here is the streams' own. The clock on the wall decides one thing alone: that a stream from which nothing comes is
 silent.
@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json_lines
 from heartlm.monitor.alarms import LETHAL, Alarm
-from heartlm.monitor.journal import Journal
-from heartlm.monitor.link import Frame, Link, read_frame
-from heartlm.monitor.stream import Stream, Ward
+from heartlm.monitor.journal import MessageJournal
+from heartlm.monitor.link import Frame, FrameLink, read_frame
+from heartlm.monitor.stream import LiveStream, Ward
 
 Floats = NDArray[np.float32]
 Listener = Callable[[dict[str, Any]], None]
@@ -44,7 +44,7 @@ _FAULTS_LOGGED = 5
 
 
 @dataclass
-class Patient:
+class WatchedPatient:
     """One stream as the monitor knows it.
 
     Attributes:
@@ -57,8 +57,8 @@ class Patient:
         rate_bpm: mean of the last eight beats.
     """
 
-    link: Link
-    stream: Stream
+    link: FrameLink
+    stream: LiveStream
     history: Floats = field(default_factory=lambda: np.empty(0, np.float32))
     num_samples: int = 0
     strips: list[Alarm] = field(default_factory=list)
@@ -88,17 +88,17 @@ class Monitor:
 
     def __init__(self, ward: Ward, folder: Path | None = None, log: Callable[[str], None] = print) -> None:
         self.ward, self.folder, self.log = ward, folder, log
-        self.patients = dict[str, Patient]()
+        self.patients = dict[str, WatchedPatient]()
         self.alarms = dict[str, dict[str, Any]]()
         """All alarms by key, as JSON has them, with `acknowledged`: by whom, or None."""
         self.faults = Counter[str]()
         self.listeners = list[Listener]()
         self._alarm_log: IO[str] | None = None
-        self.journal: Journal | None = None
+        self.journal: MessageJournal | None = None
         self._snapshot_at = time.monotonic() + _SNAPSHOT_S
         self._sync_at = 0.0
         if folder is not None:
-            self.journal = Journal(folder / "journal")
+            self.journal = MessageJournal(folder / "journal")
             (folder / "strips").mkdir(exist_ok=True)
             known = folder / "alarms.jsonl"
             if known.exists():
@@ -117,8 +117,7 @@ class Monitor:
                 self.log(f"{source or 'message'}: refused: {error}")
             return
         if self.journal is not None:
-            own = message if stream is None else json.dumps(json.loads(message) | {"stream": stream}).encode()
-            self.journal.append(own)
+            self.journal.append(message, stream)
         self._take(frame)
 
     def _take(self, frame: Frame) -> None:
@@ -128,15 +127,18 @@ class Monitor:
             self._silence(frame.stream, patient, "end")
         try:
             if patient is None:
-                patient = Patient(Link(frame.rate_hz), self.ward.add(frame.stream, frame.rate_hz))
+                patient = WatchedPatient(FrameLink(frame.rate_hz), self.ward.add(frame.stream, frame.rate_hz))
                 self.patients[frame.stream] = patient
             elif frame.rate_hz != patient.link.rate_hz:
                 self.log(f"{frame.stream}: rate {patient.link.rate_hz:g} Hz changed to {frame.rate_hz:g}")
+                while self.step():  # what came at the old rate is judged at it
+                    pass
                 for alarm in patient.stream.rules.active.values():
                     self._announce(replace(alarm, stop=patient.num_samples))
+                self._save_strips(patient, ends=True)
                 begin_s = patient.stream.rules.begin_s + patient.num_samples / patient.link.rate_hz
                 stream = self.ward.add(frame.stream, frame.rate_hz, begin_s)
-                patient = Patient(Link(frame.rate_hz), stream)
+                patient = WatchedPatient(FrameLink(frame.rate_hz), stream)
                 self.patients[frame.stream] = patient
         except HeartlmError as error:
             self.faults[frame.stream] += 1
@@ -183,7 +185,7 @@ class Monitor:
             if now > self._snapshot_at:
                 self.save()
 
-    def _silence(self, name: str, patient: Patient, what: str) -> None:
+    def _silence(self, name: str, patient: WatchedPatient, what: str) -> None:
         """An alarm of the clock on the wall: nothing comes."""
         rate_hz, begin_s = patient.link.rate_hz, patient.stream.rules.begin_s
         last = patient.num_samples
@@ -199,13 +201,13 @@ class Monitor:
             return  # said before: a monitor that was killed goes through its last messages a second time
         entry = {"acknowledged": None, "strip": None} | (known or {}) | entry
         if known is None:
-            entry["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            entry["time"] = _now()
         self._note(entry)
 
     def _note(self, entry: dict[str, Any]) -> None:
         self.alarms[entry["key"]] = entry
         if len(self.alarms) > _MOST_ALARMS:
-            over = (key for key, each in self.alarms.items() if not _is_open(each) and each["strip"] is not None)
+            over = (key for key, each in self.alarms.items() if not _is_open(each))
             if (oldest := next(over, None)) is not None:
                 del self.alarms[oldest]
         if self._alarm_log is not None:
@@ -220,7 +222,7 @@ class Monitor:
         if entry is None:
             return False
         if entry["acknowledged"] is None:
-            seen = {"by": by[:64], "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+            seen = {"by": by[:64], "time": _now()}
             self._note(entry | {"acknowledged": seen})
         return True
 
@@ -228,24 +230,24 @@ class Monitor:
         """Alarms that last, and lethal ones that are not acknowledged."""
         return [entry for entry in self.alarms.values() if _is_open(entry)]
 
-    def _save_strips(self, patient: Patient) -> None:
-        """Write the strips of alarms of which the ten seconds after have come."""
+    def _save_strips(self, patient: WatchedPatient, ends: bool = False) -> None:
+        """Write the strips of alarms of which the ten seconds after have come, or of all where nothing more comes."""
         left = list[Alarm]()
         for alarm in patient.strips:
-            if alarm.raised + STRIP_S * alarm.rate_hz > patient.num_samples:
+            if not ends and alarm.raised + STRIP_S * alarm.rate_hz > patient.num_samples:
                 left.append(alarm)
             elif self.folder is not None:
                 self._save_strip(patient, alarm, self.folder / "strips")
         patient.strips = left
 
-    def _save_strip(self, patient: Patient, alarm: Alarm, folder: Path) -> None:
+    def _save_strip(self, patient: WatchedPatient, alarm: Alarm, folder: Path) -> None:
         """A WFDB record of one alarm, which a note marks."""
         import wfdb
 
-        entry, start = self.alarms[alarm.key], patient.num_samples - len(patient.history)
+        entry, start = self.alarms.get(alarm.key), patient.num_samples - len(patient.history)
         first = max(start, alarm.raised - round(STRIP_S * alarm.rate_hz))
         strip = patient.history[first - start :][: round(2 * STRIP_S * alarm.rate_hz)]
-        if entry["strip"] is not None or not np.isfinite(strip).any():
+        if entry is None or entry["strip"] is not None or not np.isfinite(strip).any():
             return
         name = f"strip_{sum(each['strip'] is not None for each in self.alarms.values()) + 1:06d}"
         wfdb.wrsamp(
@@ -268,8 +270,6 @@ class Monitor:
         """Everything that it remembers but the alarms, which have a log of their own."""
         return {
             name: {
-                "rate_hz": patient.link.rate_hz,
-                "begin_s": patient.stream.rules.begin_s,
                 "link": patient.link.state(),
                 "stream": patient.stream.state(),
                 "history": patient.history,
@@ -288,17 +288,14 @@ class Monitor:
         assert self.journal is not None, "only a journal can be recovered from"
         state, messages = self.journal.recover()
         for name, own in (state or {}).items():
-            stream = self.ward.add(name, own["rate_hz"], own["begin_s"])
-            stream.restore(own["stream"])
-            link = Link(own["rate_hz"])
+            link = FrameLink(own["stream"]["rate_hz"])
             link.restore(own["link"])
-            patient = Patient(link, stream, own["history"], own["num_samples"])
-            patient.strips = [
-                alarm for alarm in stream.rules.active.values() if self.alarms[alarm.key]["strip"] is None
-            ]
-            self.patients[name] = patient
-        for number, message in enumerate(messages, 1):
-            self._take(read_frame(message))
+            live = self.ward.add(name, link.rate_hz, own["stream"]["begin_s"])
+            live.restore(own["stream"])
+            strips = list(live.rules.active.values())
+            self.patients[name] = WatchedPatient(link, live, own["history"], own["num_samples"], strips)
+        for number, (message, stream) in enumerate(messages, 1):
+            self._take(read_frame(message, stream))
             if number % len(self.patients) == 0:  # about a frame of each
                 self.step()
         while self.step():
@@ -315,6 +312,10 @@ class Monitor:
             self.journal.close()
         if self._alarm_log is not None:
             self._alarm_log.close()
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _is_open(entry: dict[str, Any]) -> bool:

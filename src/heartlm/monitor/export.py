@@ -11,7 +11,6 @@ a voltage is the tokenizer's; a device needs its folder too.
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,55 +21,21 @@ from torch import Tensor, nn
 from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.files import atomic_file
-from heartlm.models.waveform import NUM_BANDS, WaveformNetwork
-from heartlm.monitor.models import KEPT_BEATS, LiveTrunk
+from heartlm.models.waveform import WaveformNetwork
+from heartlm.monitor.models import LiveTrunk
 from heartlm.training.waveform import WINDOW
 
 
-class _Beats(nn.Module):
-    """`LiveTrunk` that works out angles and places itself."""
-
-    def __init__(self, trunk: LiveTrunk) -> None:
-        super().__init__()
-        self.trunk = trunk
-        half = trunk.head_width // 2
-        self.register_buffer("frequency", 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half))
-        self.register_buffer("ring", torch.arange(KEPT_BEATS))
-
-    frequency: Tensor
-    ring: Tensor
-
-    def forward(self, codes: Tensor, cache: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities of the classes of one beat of each stream, and the cache after it."""
-        angle = position[:, None].double() * self.frequency
-        # ONNX knows sine and cosine of float32 alone, which is exact enough within one turn
-        angle = (angle - 2 * math.pi * torch.floor(angle / (2 * math.pi))).float()
-        turn = torch.stack([angle.cos(), angle.sin()])
-        logits, after = self.trunk(
-            codes, cache, turn, position[:, None] % KEPT_BEATS == self.ring, self.ring <= position[:, None]
-        )
-        return logits.softmax(dim=-1), after
-
-
 class _Waveform(nn.Module):
-    """The network of the task waveform with its spectrum as a product of matrices, which every runtime has."""
+    """The network of the task waveform, with probabilities in place of logits."""
 
     def __init__(self, network: WaveformNetwork) -> None:
         super().__init__()
         self.network = network
-        time = torch.arange(WINDOW, dtype=torch.float64)[:, None]
-        angle = 2 * math.pi * time * torch.arange(1, NUM_BANDS + 1) / WINDOW
-        self.register_buffer("waves", torch.cat([angle.cos(), angle.sin()], dim=1).float())
-
-    waves: Tensor
 
     def forward(self, codes: Tensor) -> Tensor:
         """Probabilities of the classes in windows."""
-
-        def power(signal: Tensor) -> Tensor:
-            return (signal @ self.waves).square().view(-1, 2, NUM_BANDS).sum(dim=1)
-
-        return self.network.class_logits(codes, power=power).softmax(dim=-1)
+        return self.network.class_logits(codes).softmax(dim=-1)
 
 
 def export_onnx(run: FineTuned, path: Path, batch_size: int = 1, int8: bool = False) -> None:
@@ -85,19 +50,17 @@ def export_onnx(run: FineTuned, path: Path, batch_size: int = 1, int8: bool = Fa
     Raises:
         HeartlmError: a model of another kind, or a package is missing.
     """
-    model, codes = run.model, torch.zeros
-    wrapped: nn.Module
+    model, wrapped = run.model, nn.Module()
     if isinstance(model, WaveformNetwork):
         wrapped = _Waveform(model)
-        inputs: dict[str, Tensor] = {"codes": codes(batch_size, WINDOW, 1, dtype=torch.int64)}
+        inputs = {"codes": torch.zeros(batch_size, WINDOW, 1, dtype=torch.int64)}
         outputs = ["probabilities"]
     elif run.info.task == "beats" and model.config.causal:
-        trunk = LiveTrunk(model)
-        wrapped = _Beats(trunk)
+        wrapped = trunk = LiveTrunk(model)
         inputs = {
-            "codes": codes(batch_size, len(model.config.facet_sizes), dtype=torch.int64),
+            "codes": torch.zeros(batch_size, len(model.config.facet_sizes), dtype=torch.int64),
             "cache": trunk.empty(batch_size),
-            "position": codes(batch_size, dtype=torch.int64),
+            "position": torch.zeros(batch_size, dtype=torch.int64),
         }
         outputs = ["probabilities", "cache_after"]
     else:

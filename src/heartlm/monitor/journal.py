@@ -1,6 +1,6 @@
 """What a monitor writes so that it can be killed: every message, and now and then all that it remembers.
 
-    folder/messages-000007.log    messages since snapshot 7: length, checksum, bytes
+    folder/messages-000007.log    messages since snapshot 7: length, checksum, name of the stream, bytes
     folder/snapshot-000007.npz    all streams as they were before the first of them
 
 A monitor that starts again reads the last snapshot and the messages after it, and so stands where it stood, to the
@@ -22,14 +22,17 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file
-from heartlm.monitor.link import MOST_BYTES
+from heartlm.monitor.link import MOST_BYTES, MOST_NAME
 
 _HEADER = struct.Struct("<II")
+_LONGEST = MOST_BYTES + 4 * MOST_NAME + 1
+Received = tuple[bytes, str | None]
+"""A message, and the name of its stream where the channel told it."""
 _KEPT = 2
 """Snapshots that are kept: one, should the last be damaged, more."""
 
 
-class Journal:
+class MessageJournal:
     """The messages and snapshots of one monitor.
 
     Args:
@@ -55,7 +58,7 @@ class Journal:
     def _path(self, kind: str, number: int) -> Path:
         return self.folder / f"{kind}-{number:06d}.{'npz' if kind == 'snapshot' else 'log'}"
 
-    def recover(self) -> tuple[dict[str, Any] | None, Iterator[bytes]]:
+    def recover(self) -> tuple[dict[str, Any] | None, Iterator[Received]]:
         """The last snapshot that can be read, None without any, and the messages since."""
         for number in [*reversed(self._numbers("snapshot")), 0]:
             try:
@@ -65,7 +68,7 @@ class Journal:
             return state, self._messages(number)
         return None, iter(())
 
-    def _messages(self, first: int) -> Iterator[bytes]:
+    def _messages(self, first: int) -> Iterator[Received]:
         for number in self._numbers("messages"):
             if number < first:
                 continue
@@ -74,20 +77,22 @@ class Journal:
                 whole = 0
                 while len(header := log.read(_HEADER.size)) == _HEADER.size:
                     length, checksum = _HEADER.unpack(header)
-                    if length > MOST_BYTES + MOST_BYTES // 8:
+                    if length > _LONGEST:
                         break
-                    message = log.read(length)
-                    if len(message) < length or zlib.crc32(message) != checksum:
+                    record = log.read(length)
+                    if len(record) < length or zlib.crc32(record) != checksum:
                         break
                     whole = log.tell()
-                    yield message
+                    name, _, message = record.partition(b"\n")
+                    yield message, name.decode() or None
                 log.truncate(whole)
 
-    def append(self, message: bytes) -> None:
-        """Write a message; `flush` makes sure that it is on disk."""
+    def append(self, message: bytes, stream: str | None = None) -> None:
+        """Write a message, and the name of its stream where the channel tells it; `flush` makes sure of the disk."""
         if self._log is None:
             self._log = self._path("messages", self._number).open("ab")
-        self._log.write(_HEADER.pack(len(message), zlib.crc32(message)) + message)
+        record = (stream or "").encode() + b"\n" + message
+        self._log.write(_HEADER.pack(len(record), zlib.crc32(record)) + record)
 
     def flush(self, to_disk: bool = True) -> None:
         """Give what was written to the system and, with `to_disk`, wait until it is on disk."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.errors import HeartlmError
 from heartlm.files import parse_json
 
@@ -32,6 +33,7 @@ MOST_GAP_S = 86_400.0
 MOST_MV = 500.0
 """No ECG has such a voltage: what is beyond is no valid sample."""
 MOST_NAME = 64
+HIGHEST_RATE_HZ = 4000.0
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,10 @@ def read_frame(message: bytes | str, stream: str | None = None) -> Frame:
         found = str(name)[:80]
         raise HeartlmError(f"stream: {found!r} found, a name of 1 to {MOST_NAME} printable characters expected")
     rate_hz = _number(content, "rate_hz")
-    if rate_hz is None or not 62 <= rate_hz <= 4000:
-        raise HeartlmError(f"{name}: rate_hz: {content.get('rate_hz')!r} found, 62 to 4000 expected")
+    if rate_hz is None or not LOWEST_RATE_HZ <= rate_hz <= HIGHEST_RATE_HZ:
+        raise HeartlmError(
+            f"{name}: rate_hz: {content.get('rate_hz')!r} found, {LOWEST_RATE_HZ:g} to {HIGHEST_RATE_HZ:g} expected"
+        )
     values = content.get("mv")
     if not isinstance(values, list) or not 0 < len(values) <= MOST_FRAME_S * rate_hz:
         raise HeartlmError(f"{name}: mv: a list of the samples of at most {MOST_FRAME_S:g} s expected")
@@ -108,7 +112,7 @@ def _number(content: dict[str, Any], name: str) -> float | None:
 
 
 @dataclass
-class Link:
+class FrameLink:
     """Puts the frames of one stream in order.
 
     Attributes:

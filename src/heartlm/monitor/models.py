@@ -6,6 +6,7 @@ With one size a stream gets the same answers to the last bit whatever streams sh
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.finetuned import FineTuned, load_finetuned
-from heartlm.models.fused import EPSILON
+from heartlm.evaluation.finetuned import FineTuned, load_of_tasks
+from heartlm.models.fused import rotate, swiglu
 from heartlm.models.heart import HeartModel
-from heartlm.models.pretrained import find_run
 from heartlm.models.transformer import Block
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
@@ -55,55 +55,49 @@ class LiveTrunk(nn.Module):
         with torch.no_grad():
             self.register_buffer("table", model.embedding.table())
         self.register_buffer("offset", model.embedding.offset)
+        half = self.head_width // 2
+        self.register_buffer("frequency", 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half))
+        self.register_buffer("ring", torch.arange(KEPT_BEATS))
 
     table: Tensor
     offset: Tensor
+    frequency: Tensor
+    ring: Tensor
 
     def empty(self, num_streams: int) -> Tensor:
         """Cache of streams without a token, float32 `[num_streams, depth, 2, heads, KEPT_BEATS, head_width]`."""
         return torch.zeros(num_streams, self.depth, 2, self.heads, KEPT_BEATS, self.head_width)
 
-    def forward(self, codes: Tensor, cache: Tensor, turn: Tensor, place: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, codes: Tensor, cache: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Judge one token of each stream.
 
         Args:
             codes: int64 `[B, num_facets]`.
             cache: see `empty`.
-            turn: cosine and sine of each position's angles, float32 `[2, B, head_width / 2]`.
-            place: where in the ring the token goes, as a mask, bool `[B, KEPT_BEATS]`.
-            seen: places in use, this one included, bool `[B, KEPT_BEATS]`.
+            position: how many tokens came before each, int64 `[B]`.
 
         Returns:
-            logits `[B, num_classes]` and what the cache becomes.
+            probabilities of the classes `[B, num_classes]`, and what the cache becomes.
         """
+        angle = position[:, None].double() * self.frequency
+        # within one turn float32 is exact enough, and ONNX has no sine and cosine of float64
+        angle = (angle - 2 * math.pi * torch.floor(angle / (2 * math.pi))).float()
+        turn = torch.stack([angle.cos(), angle.sin()])[:, :, None]
+        place, seen = position[:, None] % KEPT_BEATS == self.ring, self.ring <= position[:, None]
         x = F.embedding(codes + self.offset, self.table).sum(dim=1)
         kept = []
         for layer, block in enumerate(self.trunk.blocks):
             assert isinstance(block, Block), "a trunk is made of blocks"
-            qkv = block.qkv(_norm(x, block.norm_attention.weight)).view(len(x), 3, self.heads, self.head_width)
-            query, key, value = _turned(qkv[:, 0], turn), _turned(qkv[:, 1], turn), qkv[:, 2]
+            qkv = block.qkv(block.norm_attention(x)).view(len(x), 3, self.heads, self.head_width)
+            query, key, value = rotate(qkv[:, 0], turn), rotate(qkv[:, 1], turn), qkv[:, 2]
             new = torch.stack([key, value], dim=1)[:, :, :, None]
             ring = torch.where(place[:, None, None, :, None], new, cache[:, layer])
             kept.append(ring)
             score = (ring[:, 0] * query[:, :, None]).sum(dim=-1) * self.head_width**-0.5
             share = score.masked_fill(~seen[:, None], -torch.inf).softmax(dim=-1)
             x = x + block.attention_out((share[..., None] * ring[:, 1]).sum(dim=2).flatten(1))
-            gate, up = block.gate_up(_norm(x, block.norm_feed.weight)).chunk(2, dim=-1)
-            x = x + block.feed_out(F.silu(gate) * up)
-        logits: Tensor = self.head(_norm(x, self.trunk.norm.weight))
-        return logits, torch.stack(kept, dim=1)
-
-
-def _norm(x: Tensor, weight: Tensor) -> Tensor:
-    """As `rms_norm`, which has a kernel of its own that ONNX does not know."""
-    return F.rms_norm(x, weight.shape, weight, EPSILON)
-
-
-def _turned(x: Tensor, turn: Tensor) -> Tensor:
-    """`x` `[B, heads, head_width]` turned by its position."""
-    first, second = x.chunk(2, dim=-1)
-    cosine, sine = turn[0][:, None], turn[1][:, None]
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+            x = x + block.feed_out(swiglu(block.gate_up(block.norm_feed(x))))
+        return self.head(self.trunk.norm(x)).softmax(dim=-1), torch.stack(kept, dim=1)
 
 
 @dataclass(frozen=True)
@@ -132,10 +126,7 @@ class LiveModels:
         Raises:
             HeartlmError: one cannot be read, is of another task, or needs later beats.
         """
-        models = [load_finetuned(find_run(run), "last") for run in (beats, af, waveform)]
-        for model, task in zip(models, ("beats", "rhythm", "waveform"), strict=True):
-            if model.info.task != task:
-                raise HeartlmError(f"{model.folder.path}: task {model.info.task} found, {task} expected")
+        models = load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform})
         tokenizer, rhythm = models[0].tokenizer(), models[1].tokenizer()
         if not isinstance(tokenizer, BeatTokenizer) or not tokenizer.causal or not models[0].info.config.causal:
             raise HeartlmError(
@@ -161,23 +152,16 @@ class LiveModels:
             float32 `[num_streams, num_classes]`, and the caches after them.
         """
         answers, after = [], list[Tensor]()
-        half = self.trunk.head_width // 2
-        frequency = 10000.0 ** (-np.arange(half) / half)
         for begin in range(0, len(codes), BEATS_AT_ONCE):
             part = slice(begin, begin + BEATS_AT_ONCE)
             num = len(codes[part])
             spare = BEATS_AT_ONCE - num
             own = np.pad(np.stack(codes[part]).astype(np.int64), ((0, spare), (0, 0)))
             position = np.pad(np.array(positions[part]), (0, spare))
-            angle = position[:, None] * frequency
-            turn = torch.from_numpy(np.stack([np.cos(angle), np.sin(angle)]).astype(np.float32))
-            ring = np.arange(KEPT_BEATS)
-            place = torch.from_numpy(position[:, None] % KEPT_BEATS == ring)
-            seen = torch.from_numpy(ring <= position[:, None])
             empty = [torch.zeros_like(caches[begin])] * spare
             cache = torch.stack(caches[part] + empty)
-            logits, cache = self.trunk(torch.from_numpy(own), cache, turn, place, seen)
-            answers.append(logits[:num].softmax(dim=-1).numpy())
+            answer, cache = self.trunk(torch.from_numpy(own), cache, torch.from_numpy(position))
+            answers.append(answer[:num].numpy())
             after += [each.clone() for each in cache[:num]]
         return np.concatenate(answers), after
 

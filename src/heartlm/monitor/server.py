@@ -23,7 +23,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from heartlm.files import parse_json
 from heartlm.monitor.alarms import SEVERITIES
-from heartlm.monitor.engine import Monitor, Patient
+from heartlm.monitor.engine import Monitor, WatchedPatient
 
 TICK_S = 0.25
 MOST_SHOWN = 64
@@ -86,7 +86,6 @@ class Page:
 
     async def _listen(self, socket: WebSocket, shown: dict[str, int]) -> None:
         """Do what the page asks: show streams, from their last sample on; acknowledge an alarm."""
-        names = {self.shown(name): name for name in self.monitor.patients}
         try:
             while True:
                 try:
@@ -137,7 +136,7 @@ class Page:
             "faults": sum(monitor.faults.values()),
         }
 
-    def _status(self, name: str, patient: Patient, worst: dict[str, Any] | None) -> dict[str, Any]:
+    def _status(self, name: str, patient: WatchedPatient, worst: dict[str, Any] | None) -> dict[str, Any]:
         rate = patient.rate_bpm
         return {
             "name": self.shown(name),

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.database import open_database
+from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.monitor.engine import Monitor
@@ -30,30 +31,27 @@ class Replay:
 
     Args:
         folder: of recordings.
-        num_streams: with more streams than recordings, further ones begin later in a recording.
+        num_streams: by default one for each recording; with more, further ones begin later in a recording.
 
     Raises:
         HeartlmError: no recording of the folder has an ECG lead.
     """
 
-    def __init__(self, folder: Path, num_streams: int) -> None:
+    def __init__(self, folder: Path, num_streams: int | None = None) -> None:
         database = open_database(folder)
         found = list[tuple[Recording, int]]()
         for record_id in database.record_ids:
             recording = database.recording(record_id)
             lead = ecg_lead(recording)
-            if lead is not None and recording.rate_hz >= 62:
+            if lead is not None and recording.rate_hz >= LOWEST_RATE_HZ:
                 found.append((recording, lead))
         if not found:
             raise HeartlmError(f"{folder}: no recording with an ECG lead (one measured in mV), so nothing to replay")
-        self._beds = [
-            _Bed(
-                f"{place + 1:04d}-{found[place % len(found)][0].record_id}",
-                *found[place % len(found)],
-                place // len(found),
-            )
-            for place in range(num_streams)
-        ]
+        self._beds = list[_Bed]()
+        for place in range(num_streams or len(found)):
+            turn, which = divmod(place, len(found))
+            recording, lead = found[which]
+            self._beds.append(_Bed(f"{place + 1:04d}-{recording.record_id}", recording, lead, turn))
 
     def messages(self) -> Iterator[bytes]:
         """The next second of each stream."""

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heartlm.corpus.sources import PREFERRED_LEADS
+from heartlm.corpus.sources import chosen_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.monitor.alarms import Alarm, AlarmRules, JudgedBeat, Rules
@@ -33,7 +33,7 @@ AF_EVERY_S = 10
 
 
 @dataclass
-class Stream:
+class LiveStream:
     """One patient's stream: what has come of it and is not judged yet, and what is remembered.
 
     Attributes:
@@ -113,9 +113,9 @@ class Ward:
         self, models: LiveModels, rules: AlarmRules | None = None, of_patients: Mapping[str, AlarmRules] | None = None
     ) -> None:
         self.models, self.rules, self.of_patients = models, rules or AlarmRules(), of_patients or {}
-        self.streams = dict[str, Stream]()
+        self.streams = dict[str, LiveStream]()
 
-    def add(self, name: str, rate_hz: float, begin_s: float = 0.0) -> Stream:
+    def add(self, name: str, rate_hz: float, begin_s: float = 0.0) -> LiveStream:
         """Begin a stream, or the next part of one whose rate has changed.
 
         Args:
@@ -131,7 +131,7 @@ class Ward:
         except ValueError as error:
             raise HeartlmError(f"{name}: {error}") from None
         rules = Rules(name, self.of_patients.get(name, self.rules), rate_hz, begin_s)
-        stream = Stream(name, rate_hz, lead, rules, self.models.trunk.empty(1)[0])
+        stream = LiveStream(name, rate_hz, lead, rules, self.models.trunk.empty(1)[0])
         self.streams[name] = stream
         return stream
 
@@ -145,7 +145,7 @@ class Ward:
         Returns:
             Alarms raised and ended, in the order of the streams.
         """
-        seconds = list[tuple[Stream, Second]]()
+        seconds = list[tuple[LiveStream, Second]]()
         for stream in self.streams.values():
             samples = stream.next_second()
             if samples is not None:
@@ -172,12 +172,12 @@ class Ward:
             changes += self.step()
         return changes
 
-    def _judge_beats(self, seconds: list[tuple[Stream, Second]]) -> None:
+    def _judge_beats(self, seconds: list[tuple[LiveStream, Second]]) -> None:
         """Judge the beats of a second: the first of each stream together, then the second of each, and so on."""
         for stream, _ in seconds:
             stream.beats = []
         classes = self.models.beats.info.classes
-        left: list[tuple[Stream, tuple[Beat, ...]]] = [(stream, second.beats) for stream, second in seconds]
+        left: list[tuple[LiveStream, tuple[Beat, ...]]] = [(stream, second.beats) for stream, second in seconds]
         while left := [(stream, beats) for stream, beats in left if beats]:
             answer, caches = self.models.judge_beats(
                 [beats[0].codes for _, beats in left],
@@ -192,7 +192,7 @@ class Ward:
                 stream.beats.append(JudgedBeat(beats[0].sample, classes[best], float(own[best])))
             left = [(stream, beats[1:]) for stream, beats in left]
 
-    def _rhythms(self, streams: Iterable[Stream]) -> dict[str, float]:
+    def _rhythms(self, streams: Iterable[LiveStream]) -> dict[str, float]:
         """Probability of AF of those streams for which it is time."""
         names, codes = list[str](), list[NDArray[np.uint16]]()
         for stream in streams:
@@ -216,9 +216,7 @@ def ecg_lead(recording: Recording) -> int | None:
     """The lead measured in millivolts that is watched: the first of the usual ones, else the first; None without."""
     if not recording.has_signal or recording.num_samples == 0:
         return None
-    voltage = [lead for lead, unit in enumerate(recording.units) if unit == "mV"]
-    order = {name: place for place, name in enumerate(PREFERRED_LEADS)}
-    return min(voltage, key=lambda lead: order.get(recording.lead_names[lead].lower(), len(order)), default=None)
+    return next(iter(chosen_leads(recording, "test", "first")), None)
 
 
 def alarms_of(recording: Recording, models: LiveModels, rules: AlarmRules | None = None) -> list[Alarm]:

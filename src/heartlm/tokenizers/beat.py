@@ -50,7 +50,8 @@ MOST_LEVELS = 64
 
 
 @lru_cache
-def _rr_levels(causal: bool) -> Levels:
+def rr_levels(causal: bool) -> Levels:
+    """The levels of the RR facets."""
     return levels_of(CAUSAL_FACETS if causal else OFFLINE_FACETS, causal)
 
 
@@ -167,7 +168,7 @@ class BeatTokenizer(Tokenizer):
         """Encode every beat of one lead."""
         beats, rate_hz = lead.annotations, lead.rate_hz
         shape, deviation = self._fitted()
-        intervals = rr_codes(beats.sample, beats.rate_hz, _rr_levels(self.causal_only))
+        intervals = rr_codes(beats.sample, beats.rate_hz, rr_levels(self.causal_only))
         codes = np.empty((beats.num_beats, len(self.facets)), np.uint16)
         scale_mv = np.empty(beats.num_beats, np.float32)
         rr_s = rr_intervals_s(beats.sample, beats.rate_hz)

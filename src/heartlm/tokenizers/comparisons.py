@@ -269,7 +269,7 @@ def in_part(times_s: Doubles, part: tuple[float, float]) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Usual:
+class UsualBeat:
     """Medians over beats that others are compared with: parts of the waveform, and two numbers."""
 
     qrs: Floats
@@ -302,7 +302,7 @@ class Parts:
         width = np.sum(away > 0.35 * away.max(axis=1, keepdims=True), axis=1, dtype=np.float32) * np.float32(step_s)
         return cls(qrs, t, p, np.log(width + 0.01), np.ptp(qrs, axis=1))
 
-    def usual(self, others: slice, rr_s: Doubles) -> Usual:
+    def usual(self, others: slice, rr_s: Doubles) -> UsualBeat:
         """What is usual among `others`, whose intervals are `rr_s[others]`."""
         qrs, alike = self.qrs[others], np.ones(others.stop - others.start, bool)
         for _ in range(2):
@@ -312,7 +312,7 @@ class Parts:
         interval_s = np.nan_to_num(rr_s[others])
         slow = alike & (interval_s >= np.quantile(interval_s[alike], 0.75))
         slow_p = np.median(self.p[others][slow], axis=0)
-        return Usual(
+        return UsualBeat(
             qrs=median,
             slow_qrs=np.median(qrs[interval_s >= np.quantile(interval_s, 0.75)], axis=0),
             t=np.median(self.t[others][alike], axis=0),
@@ -325,7 +325,7 @@ class Parts:
     def __getitem__(self, beats: slice) -> Parts:
         return Parts(*(part[beats] for part in vars(self).values()))
 
-    def compared(self, usual: Usual, earlier_p: Floats | None = None) -> dict[str, Floats]:
+    def compared(self, usual: UsualBeat, earlier_p: Floats | None = None) -> dict[str, Floats]:
         """Compare these beats with what is usual.
 
         Args:

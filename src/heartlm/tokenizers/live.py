@@ -16,7 +16,7 @@ from heartlm.errors import HeartlmError
 from heartlm.kernels.running import stretch_medians
 from heartlm.kernels.waveform import LEAST_SCALE
 from heartlm.tokenizers import comparisons
-from heartlm.tokenizers.beat import BeatTokenizer
+from heartlm.tokenizers.beat import BeatTokenizer, rr_levels
 from heartlm.tokenizers.comparisons import (
     AROUND,
     EVERY,
@@ -27,14 +27,13 @@ from heartlm.tokenizers.comparisons import (
     P_S,
     STEADY,
     Parts,
-    Usual,
+    UsualBeat,
     in_part,
 )
-from heartlm.tokenizers.rr import CAUSAL_FACETS, LONG_BEATS, levels_of, rr_codes
+from heartlm.tokenizers.rr import LONG_BEATS, rr_codes
 
 Floats = NDArray[np.float32]
 
-_LEVELS = levels_of(CAUSAL_FACETS, causal=True)
 _RECENT = 8 * STEADY
 """Intervals among which a sudden change of the rate is looked for."""
 
@@ -63,7 +62,7 @@ class LiveBeats:
         self.log_slow = float("nan")
         self.last_change = 0.0
         self.p_waves = np.empty((0, int(in_part(tokenizer.window.times_s, P_S).sum())), np.float32)
-        self._usual: Usual | None = None
+        self._usual: UsualBeat | None = None
 
     def push(self, sample: int, wave_mv: Floats) -> NDArray[np.uint16]:
         """Tokenise the next beat.
@@ -95,7 +94,7 @@ class LiveBeats:
             [
                 shape.encode(own[None])[0],
                 deviation.encode((own - self.dominant)[None])[0],
-                rr_codes(self.sample[-LONG_BEATS - 2 :], self.rate_hz, _LEVELS)[-1],
+                rr_codes(self.sample[-LONG_BEATS - 2 :], self.rate_hz, rr_levels(causal=True))[-1],
                 [comparisons.SCALES[name].level(values[name]) for name in tokenizer.comparisons],
             ]
         )
@@ -109,7 +108,7 @@ class LiveBeats:
         """Continue from what `state` gave, for the same tokenizer and rate."""
         for name in _REMEMBERED:
             setattr(self, name, state[name])
-        self._usual = None if state["usual"] is None else Usual(**state["usual"])
+        self._usual = None if state["usual"] is None else UsualBeat(**state["usual"])
 
     def _rhythm(self, rr_s: NDArray[np.float64], renew: bool) -> dict[str, float]:
         """`comparisons.rhythm_values` of the last beat."""
