@@ -37,12 +37,12 @@ from heartlm.evaluation.predictions import token_probabilities
 from heartlm.files import read_json, write_json
 from heartlm.models.pretrained import find_run
 from heartlm.models.transformer import rotary_angles
-from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules, JudgedBeat, Rules
+from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules, JudgedBeat, LeadSecond, Rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.export import export_onnx
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.sources import Replay
-from heartlm.monitor.stream import Ward, ecg_lead
+from heartlm.monitor.stream import Ward, ecg_leads
 from heartlm.tokenizers.base import Lead
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
@@ -63,10 +63,10 @@ def watched(models: LiveModels, database: Database, record_ids: list[str], work:
         ward, own = Ward(models), dict[str, dict[str, Alarm]]()
         for record_id in missing[begin : begin + TOGETHER]:
             recording = database.recording(record_id)
-            lead = ecg_lead(recording)
-            assert lead is not None, f"{record_id} has an ECG lead"
-            ward.add(record_id, recording.rate_hz)
-            ward.push(record_id, recording.signal(0, recording.num_samples, (lead,))[0])
+            leads = ecg_leads(recording)
+            assert leads, f"{record_id} has an ECG lead"
+            ward.add(record_id, recording.rate_hz, num_leads=len(leads))
+            ward.push(record_id, recording.signal(0, recording.num_samples, leads))
             own[record_id] = {}
         for alarm in ward.run():
             own[alarm.stream][alarm.key] = alarm
@@ -180,7 +180,7 @@ def by_annotations(recording: Recording) -> list[Alarm]:
         now = round(second * recording.rate_hz)
         upto = int(np.searchsorted(beats.sample, now))
         own = [JudgedBeat(int(beats.sample[place]), str(symbols[place]), 1.0) for place in range(at, upto)]
-        found |= {alarm.key: alarm for alarm in rules.second(now, own, None, 1.0, None)}
+        found |= {alarm.key: alarm for alarm in rules.second(now, [LeadSecond(own, None, 1.0)], None)}
         at = upto
     return list(found.values())
 
@@ -224,7 +224,7 @@ def study_load(counts: list[int], seconds: int) -> list[Table]:
         ),
     )
     for number in counts:
-        monitor, source = Monitor(Ward(models), log=lambda _: None), Replay(DATA / "mitdb", number)
+        monitor, source = Monitor(Ward(models), log=lambda _: None), Replay(DATA / "mitdb", number, 1)
         before, begin, delays = resource.getrusage(resource.RUSAGE_SELF), time.monotonic(), list[float]()
         for second in range(seconds):
             due = begin + second
@@ -304,8 +304,7 @@ def study_links(number: int) -> list[Table]:
 
 def signal_of(database: Database, record_id: str) -> tuple[np.ndarray, float]:
     recording = database.recording(record_id)
-    lead = ecg_lead(recording)
-    return recording.signal(0, round(40 * recording.rate_hz), (lead,))[0], recording.rate_hz
+    return recording.signal(0, round(40 * recording.rate_hz), ecg_leads(recording, 1))[0], recording.rate_hz
 
 
 def mutated(name: str, signal: np.ndarray, rate_hz: float, choose: random.Random, faults: Counter[str]) -> list[bytes]:

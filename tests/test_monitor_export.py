@@ -54,7 +54,7 @@ def test_beats_beyond_the_ring_are_those_of_the_monitor(tmp_path: Path, models: 
     found = _streamed(_session(tmp_path, "beats-causal"), models, codes)[0]
     cache = [models.trunk.empty(1)[0]]
     for place, own in enumerate(codes[:, 0].astype(np.uint16)):
-        answer, cache = models.judge_beats([own], cache, [place])
+        answer = models.judge_beats(own[None], cache, [place])
         assert np.abs(np.log(found[place]) - np.log(answer[0])).max() < 1e-4
 
 

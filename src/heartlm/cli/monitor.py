@@ -31,6 +31,7 @@ class MonitorOptions:
     Attributes:
         replay: a folder of recordings to replay as streams.
         streams: how many; the recordings take turns. By default one for each recording.
+        leads: of each recording of a replay, at most; an alarm needs those that can be read to agree.
         speed: seconds of each stream sent a second.
         lines: read one message a line from standard input, and end with it.
         mqtt: a broker, as host or host:port; streams publish to heartlm/ecg/NAME, alarms go to heartlm/alarms/NAME.
@@ -56,6 +57,7 @@ class MonitorOptions:
 
     replay: Path | None = None
     streams: int | None = None
+    leads: int = 2
     speed: float = 1.0
     lines: bool = False
     mqtt: str | None = None
@@ -117,10 +119,14 @@ def _check(options: MonitorOptions) -> str | None:
     Raises:
         HeartlmError: options that contradict each other, or a page that would be open to others.
     """
+    from heartlm.monitor.link import MOST_LEADS
+
     if not (options.replay or options.lines or options.mqtt):
         raise HeartlmError("nothing to watch: give --replay FOLDER, --lines or --mqtt HOST")
     if options.streams is not None and options.streams < 1:
         raise HeartlmError(f"streams: {options.streams} found, at least 1 expected")
+    if not 1 <= options.leads <= MOST_LEADS:
+        raise HeartlmError(f"leads: {options.leads} found, 1 to {MOST_LEADS} expected")
     if not 0 < options.speed <= 1000:
         raise HeartlmError(f"speed: {options.speed:g} found, above 0 and at most 1000 expected")
     if options.fhir and not options.webhook:
@@ -165,7 +171,7 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     if options.mqtt:
         broker = sources.Mqtt(options.mqtt, monitor, loop)
     if options.replay is not None:
-        source = sources.Replay(options.replay, options.streams)
+        source = sources.Replay(options.replay, options.streams, options.leads)
         tasks.append(asyncio.create_task(sources.replay(monitor, source, options.speed)))
     ends = asyncio.create_task(sources.read_lines(monitor)) if options.lines else None
     end_at = loop.time() + (options.duration or float("inf"))

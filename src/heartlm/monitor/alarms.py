@@ -34,6 +34,8 @@ SEVERITIES = {
 }
 """Kinds of alarms, the most urgent first. A lethal alarm stays until it is acknowledged."""
 
+_ONE_IS_ENOUGH = ("extreme tachycardia",)
+"""Of several leads, one that finds this kind is enough: a lead misses beats more often than it finds too many."""
 _KEPT_BEATS, _KEPT_S = 32, 8
 _LOST_S, _FOUND_S = 5, 2
 """Seconds without valid samples after which a signal is lost, and seconds with them after which it is found."""
@@ -172,120 +174,74 @@ class JudgedBeat:
     probability: float
 
 
-class Rules:
-    """The rules of one stream, and what they remember.
+@dataclass(frozen=True)
+class LeadSecond:
+    """What one second of one lead shows.
 
-    Args:
-        stream: its name.
-        rules: when alarms are raised.
-        rate_hz: samples a second.
-        begin_s: where in the stream sample 0 lies.
+    Attributes:
+        beats: that can be judged since the second before, in order.
+        wave: probabilities of the waveform classes in the last four seconds, `[5]`; None where unknown.
+        valid: share of valid samples in the second.
     """
 
-    def __init__(self, stream: str, rules: AlarmRules, rate_hz: float, begin_s: float = 0.0) -> None:
-        self.stream, self.rules, self.rate_hz, self.begin_s = stream, rules, rate_hz, begin_s
+    beats: Sequence[JudgedBeat]
+    wave: NDArray[np.float32] | None
+    valid: float
+
+
+@dataclass(frozen=True)
+class LeadJudgement:
+    """What the rules find in one lead.
+
+    Attributes:
+        found: kinds that hold: where each began, and its confidence.
+        readable: whether it would show VF and asystole.
+        has_beats: whether what the detector finds in it are heartbeats, and neither noise nor VF.
+        begin: since when it has been without a gap.
+    """
+
+    found: dict[str, tuple[int, float]]
+    readable: bool
+    has_beats: bool
+    begin: int
+
+
+class LeadRules:
+    """What the rules find in one lead, and what they remember of it.
+
+    Args:
+        rules: when alarms are raised.
+        rate_hz: samples a second.
+    """
+
+    def __init__(self, rules: AlarmRules, rate_hz: float) -> None:
+        self.rules, self.rate_hz = rules, rate_hz
         self.beats = list[JudgedBeat]()
         self.waves = np.empty((0, 5), np.float32)
         self.valid = np.empty(0)
         self.lost = False
-        self.af = 0.0
         self.begin = 0
         """Where the last gap ended, or the stream began."""
         self.vf = -(10**9)
         """When VF was last found."""
-        self.active = dict[str, Alarm]()
 
-    def second(
-        self,
-        now: int,
-        beats: Sequence[JudgedBeat],
-        wave: NDArray[np.float32] | None,
-        valid: float,
-        af: float | None,
-    ) -> list[Alarm]:
-        """Take in what was found in one more second.
-
-        Args:
-            now: samples that came so far.
-            beats: that can be judged since the second before, in order.
-            wave: probabilities of the waveform classes in the last four seconds, `[5]`; None where unknown.
-            valid: share of valid samples in the second.
-            af: probability of AF, None where it was not judged now.
-
-        Returns:
-            Alarms that were raised, and those that ended with their `stop`.
-        """
-        self.beats = [*self.beats, *beats][-_KEPT_BEATS:]
-        own = np.full((1, 5), np.nan, np.float32) if wave is None else wave[None]
+    def take(self, now: int, second: LeadSecond) -> None:
+        """Take in one more second, the last of `now` samples."""
+        self.beats = [*self.beats, *second.beats][-_KEPT_BEATS:]
+        own = np.full((1, 5), np.nan, np.float32) if second.wave is None else second.wave[None]
         self.waves = np.concatenate([self.waves, own])[-_KEPT_S:]
-        self.valid = np.append(self.valid, valid)[-_KEPT_S:]
-        self.af = self.af if af is None else af
-        if valid < _WHOLE:  # a beat may be missing here: what comes after has no interval to what was before
+        self.valid = np.append(self.valid, second.valid)[-_KEPT_S:]
+        if second.valid < _WHOLE:  # a beat may be missing here: what comes after has no interval to what was before
             self.begin = now
-        changes = self._signal(now)
-        if self.lost:
-            return changes
-        found = self._found(now)
-        for kind in SEVERITIES:
-            if kind == "signal lost" or kind in self.rules.off:
-                continue
-            place = found.get(kind)
-            if kind in self.active:
-                if place is None:
-                    changes.append(self._ended(kind, now))
-            elif place is not None:
-                changes.append(self._raised(kind, place[0], now, place[1]))
-        return changes
-
-    def state(self) -> dict[str, Any]:
-        """What it remembers: numbers, arrays, and dictionaries of them."""
-        return {
-            "sample": np.array([beat.sample for beat in self.beats], np.int64),
-            "symbol": np.array([beat.symbol for beat in self.beats], "<U1"),
-            "probability": np.array([beat.probability for beat in self.beats]),
-            **{name: getattr(self, name) for name in ("waves", "valid", "lost", "af", "begin", "vf")},
-            "active": {
-                kind: {"start": alarm.start, "raised": alarm.raised, "confidence": alarm.confidence}
-                for kind, alarm in self.active.items()
-            },
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` gave, for the same stream and rate."""
-        columns = (state[name].tolist() for name in ("sample", "symbol", "probability"))
-        self.beats = [JudgedBeat(*values) for values in zip(*columns, strict=True)]
-        for name in ("waves", "valid", "lost", "af", "begin", "vf"):
-            setattr(self, name, state[name])
-        self.active = {
-            kind: Alarm(self.stream, kind, stop=None, rate_hz=self.rate_hz, begin_s=self.begin_s, **alarm)
-            for kind, alarm in state["active"].items()
-        }
-
-    def _signal(self, now: int) -> list[Alarm]:
-        second = round(self.rate_hz)
-        if not self.lost and len(self.valid) >= _LOST_S and (self.valid[-_LOST_S:] < _VALID).all():
-            self.lost = True
-            ended = [self._ended(kind, now) for kind in list(self.active)]
-            if "signal lost" in self.rules.off:
-                return ended
-            return [*ended, self._raised("signal lost", now - _LOST_S * second, now, 1.0)]
-        if self.lost and (self.valid[-_FOUND_S:] >= _VALID).all():
+        if not self.lost:
+            self.lost = len(self.valid) >= _LOST_S and bool((self.valid[-_LOST_S:] < _VALID).all())
+        elif (self.valid[-_FOUND_S:] >= _VALID).all():
             self.lost = False
-            self.beats, self.af, self.begin = [], 0.0, max(self.begin, now - _FOUND_S * second)
+            self.beats, self.begin = [], max(self.begin, now - _FOUND_S * round(self.rate_hz))
             self.waves = self.waves[:0]
-            return [self._ended("signal lost", now)] if "signal lost" in self.active else []
-        return []
 
-    def _raised(self, kind: str, start: int, now: int, confidence: float) -> Alarm:
-        alarm = Alarm(self.stream, kind, max(0, start), now, None, confidence, self.rate_hz, self.begin_s)
-        self.active[kind] = alarm
-        return alarm
-
-    def _ended(self, kind: str, now: int) -> Alarm:
-        return replace(self.active.pop(kind), stop=now)
-
-    def _found(self, now: int) -> dict[str, tuple[int, float]]:
-        """Kinds that hold now: where each began, and its confidence."""
+    def judge(self, now: int) -> LeadJudgement:
+        """What holds now."""
         rules, rate_hz, found = self.rules, self.rate_hz, dict[str, tuple[int, float]]()
         readable = bool((self.valid[-4:] >= _VALID).all())
         known = self.waves[~np.isnan(self.waves[:, 0])]
@@ -300,7 +256,7 @@ class Rules:
         if readable and not noisy and "VF" not in found and quiet_s >= rules.asystole_s + _LATE_S:
             found["asystole"] = now - round(quiet_s * rate_hz), float(max(shares[ASYSTOLE], 1 - shares[NOISE]))
         if noisy or self.vf > now - _AFTER_VF_S * rate_hz:  # what the detector finds here are no heartbeats
-            return found | {kind: (0, 0.0) for kind in self.active if kind not in ("VF", "asystole", "signal lost")}
+            return LeadJudgement(found, readable and not noisy, False, self.begin)
         rr_s = np.diff([beat.sample for beat in beats]) / rate_hz
         if quiet_s < rules.asystole_s:
             for kind, num, slow, limit in (
@@ -321,6 +277,140 @@ class Rules:
                     found["VT"] = of_run[0].sample, mean
         if len(rr_s) and rr_s[-1] >= rules.pause_s and quiet_s < rules.pause_s:
             found["pause"] = beats[-2].sample, 1.0
-        if self.af >= (rules.af_share if "AF" not in self.active else rules.af_share / 2):
-            found["AF"] = now, self.af
-        return found
+        return LeadJudgement(found, readable, True, self.begin)
+
+    def state(self) -> dict[str, Any]:
+        """What it remembers: numbers and arrays."""
+        return {
+            "sample": np.array([beat.sample for beat in self.beats], np.int64),
+            "symbol": np.array([beat.symbol for beat in self.beats], "<U1"),
+            "probability": np.array([beat.probability for beat in self.beats]),
+            **{name: getattr(self, name) for name in ("waves", "valid", "lost", "begin", "vf")},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` gave, for the same rate."""
+        columns = (state[name].tolist() for name in ("sample", "symbol", "probability"))
+        self.beats = [JudgedBeat(*values) for values in zip(*columns, strict=True)]
+        for name in ("waves", "valid", "lost", "begin", "vf"):
+            setattr(self, name, state[name])
+
+
+class Rules:
+    """The rules of one stream, and what they remember.
+
+    With several leads an alarm needs all that can be read at the moment, because noise, a loose electrode and a low
+    QRS are mostly of one lead. One lead is enough for `_ONE_IS_ENOUGH`.
+
+    Args:
+        stream: its name.
+        rules: when alarms are raised.
+        rate_hz: samples a second.
+        begin_s: where in the stream sample 0 lies.
+        num_leads: leads of the stream.
+    """
+
+    def __init__(
+        self, stream: str, rules: AlarmRules, rate_hz: float, begin_s: float = 0.0, num_leads: int = 1
+    ) -> None:
+        self.stream, self.rules, self.rate_hz, self.begin_s = stream, rules, rate_hz, begin_s
+        self.leads = [LeadRules(rules, rate_hz) for _ in range(num_leads)]
+        self.lost = False
+        self.af = 0.0
+        self.lead_in_use = 0
+        """The first lead whose beats counted when last any did."""
+        self.active = dict[str, Alarm]()
+
+    def second(self, now: int, leads: Sequence[LeadSecond], af: float | None) -> list[Alarm]:
+        """Take in what was found in one more second.
+
+        Args:
+            now: samples of each lead that came so far.
+            leads: what each of them shows.
+            af: probability of AF, None where it was not judged now.
+
+        Returns:
+            Alarms that were raised, and those that ended with their `stop`.
+        """
+        for lead, own in zip(self.leads, leads, strict=True):
+            lead.take(now, own)
+        self.af = self.af if af is None else af
+        was_lost, self.lost = self.lost, all(lead.lost for lead in self.leads)
+        changes = list[Alarm]()
+        if self.lost:
+            if not was_lost:
+                self.af = 0.0
+                changes = [self._ended(kind, now) for kind in list(self.active)]
+                if "signal lost" not in self.rules.off:
+                    changes.append(self._raised("signal lost", now - _LOST_S * round(self.rate_hz), now, 1.0))
+            return changes
+        if "signal lost" in self.active:
+            changes.append(self._ended("signal lost", now))
+        found = self._agreed(now)
+        for kind in SEVERITIES:
+            if kind == "signal lost" or kind in self.rules.off:
+                continue
+            place = found.get(kind)
+            if kind in self.active:
+                if place is None:
+                    changes.append(self._ended(kind, now))
+            elif place is not None:
+                changes.append(self._raised(kind, place[0], now, place[1]))
+        return changes
+
+    def state(self) -> dict[str, Any]:
+        """What it remembers: numbers, arrays, and dictionaries of them."""
+        return {
+            "leads": {str(place): lead.state() for place, lead in enumerate(self.leads)},
+            "lost": self.lost,
+            "af": self.af,
+            "lead_in_use": self.lead_in_use,
+            "active": {
+                kind: {"start": alarm.start, "raised": alarm.raised, "confidence": alarm.confidence}
+                for kind, alarm in self.active.items()
+            },
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` gave, for the same stream, rate and leads."""
+        for place, lead in enumerate(self.leads):
+            lead.restore(state["leads"][str(place)])
+        self.lost, self.af, self.lead_in_use = state["lost"], state["af"], state["lead_in_use"]
+        self.active = {
+            kind: Alarm(self.stream, kind, stop=None, rate_hz=self.rate_hz, begin_s=self.begin_s, **alarm)
+            for kind, alarm in state["active"].items()
+        }
+
+    def _raised(self, kind: str, start: int, now: int, confidence: float) -> Alarm:
+        alarm = Alarm(self.stream, kind, max(0, start), now, None, confidence, self.rate_hz, self.begin_s)
+        self.active[kind] = alarm
+        return alarm
+
+    def _ended(self, kind: str, now: int) -> Alarm:
+        return replace(self.active.pop(kind), stop=now)
+
+    def _agreed(self, now: int) -> dict[str, tuple[int, float]]:
+        """Kinds that hold now, and no lead denies: where each began, and its confidence."""
+        judged = [None if lead.lost else lead.judge(now) for lead in self.leads]
+        leads = [lead for lead in judged if lead is not None]
+        out = dict[str, tuple[int, float]]()
+        for kind in SEVERITIES:
+            places = [lead.found[kind] for lead in leads if kind in lead.found]
+            if not places:
+                continue
+            start = min(start for start, _ in places)
+            denied = any(
+                kind not in lead.found
+                and lead.begin <= start
+                and (lead.readable if kind in ("VF", "asystole") else lead.has_beats)
+                for lead in leads
+            )
+            if not denied or kind in _ONE_IS_ENOUGH:
+                out[kind] = start, min(confidence for _, confidence in places)
+        usable = (place for place, lead in enumerate(judged) if lead is not None and lead.has_beats)
+        self.lead_in_use = next(usable, self.lead_in_use)
+        if not any(lead.has_beats for lead in leads):  # what lasts is not known to have ended
+            return out | {kind: (0, 0.0) for kind in self.active if kind not in ("VF", "asystole")}
+        if self.af >= (self.rules.af_share if "AF" not in self.active else self.rules.af_share / 2):
+            out["AF"] = now, self.af
+        return out

@@ -50,7 +50,7 @@ class WatchedPatient:
     Attributes:
         link: puts its frames in order.
         stream: judges it.
-        history: its last samples, for strips; the last is the last that came.
+        history: its last samples `[num_leads, num_samples]`, for strips; the last is the last that came.
         strips: alarms whose ten seconds after are not complete.
         heard: when its last message came, in seconds of the monitor's clock.
         silent: whether nothing comes.
@@ -59,7 +59,7 @@ class WatchedPatient:
 
     link: FrameLink
     stream: LiveStream
-    history: Floats = field(default_factory=lambda: np.empty(0, np.float32))
+    history: Floats
     num_samples: int = 0
     strips: list[Alarm] = field(default_factory=list)
     heard: float = 0.0
@@ -127,19 +127,17 @@ class Monitor:
             self._silence(frame.stream, patient, "end")
         try:
             if patient is None:
-                patient = WatchedPatient(FrameLink(frame.rate_hz), self.ward.add(frame.stream, frame.rate_hz))
-                self.patients[frame.stream] = patient
-            elif frame.rate_hz != patient.link.rate_hz:
-                self.log(f"{frame.stream}: rate {patient.link.rate_hz:g} Hz changed to {frame.rate_hz:g}")
+                patient = self._admit(frame, 0.0)
+            elif (frame.rate_hz, len(frame.mv)) != (patient.link.rate_hz, patient.link.num_leads):
+                link, now = patient.link, f"{len(frame.mv)} at {frame.rate_hz:g} Hz"
+                self.log(f"{frame.stream}: leads: {link.num_leads} at {link.rate_hz:g} Hz changed to {now}")
                 while self.step():  # what came at the old rate is judged at it
                     pass
                 for alarm in patient.stream.rules.active.values():
                     self._announce(replace(alarm, stop=patient.num_samples))
                 self._save_strips(patient, ends=True)
                 begin_s = patient.stream.rules.begin_s + patient.num_samples / patient.link.rate_hz
-                stream = self.ward.add(frame.stream, frame.rate_hz, begin_s)
-                patient = WatchedPatient(FrameLink(frame.rate_hz), stream)
-                self.patients[frame.stream] = patient
+                patient = self._admit(frame, begin_s)
         except HeartlmError as error:
             self.faults[frame.stream] += 1
             self.log(f"refused: {error}")
@@ -149,11 +147,19 @@ class Monitor:
         most = round(_HISTORY_S * frame.rate_hz)
         for samples in patient.link.take(frame):
             self.ward.push(frame.stream, samples)
-            patient.history = np.concatenate([patient.history, samples[-most:]])[-most:]
-            patient.num_samples += len(samples)
+            patient.history = np.concatenate([patient.history, samples[:, -most:]], axis=1)[:, -most:]
+            patient.num_samples += samples.shape[1]
         for fault in patient.link.counts - before:
             if not before[fault] and fault != "lost samples":
                 self.log(f"{frame.stream}: {fault}: counted from now on")
+
+    def _admit(self, frame: Frame, begin_s: float) -> WatchedPatient:
+        """Begin a stream, or the next part of one, with its first frame."""
+        num_leads = len(frame.mv)
+        stream = self.ward.add(frame.stream, frame.rate_hz, begin_s, num_leads)
+        history = np.empty((num_leads, 0), np.float32)
+        patient = self.patients[frame.stream] = WatchedPatient(FrameLink(frame.rate_hz, num_leads), stream, history)
+        return patient
 
     def step(self) -> bool:
         """Judge one second of each stream that has one; whether there was any."""
@@ -161,7 +167,8 @@ class Monitor:
         changes = self.ward.step()
         moved = [each for name, each in self.patients.items() if each.stream.num_seconds > before[name]]
         for patient in moved:
-            for beat in patient.stream.beats:
+            rules = patient.stream.rules
+            for beat in patient.stream.leads[rules.lead_in_use].beats:
                 patient.beats.append((beat.sample / patient.link.rate_hz, beat.symbol))
         for alarm in changes:
             self._announce(alarm)
@@ -244,21 +251,21 @@ class Monitor:
         """A WFDB record of one alarm, which a note marks."""
         import wfdb
 
-        entry, start = self.alarms.get(alarm.key), patient.num_samples - len(patient.history)
+        entry, start = self.alarms.get(alarm.key), patient.num_samples - patient.history.shape[1]
         first = max(start, alarm.raised - round(STRIP_S * alarm.rate_hz))
-        strip = patient.history[first - start :][: round(2 * STRIP_S * alarm.rate_hz)]
+        strip = patient.history[:, first - start :][:, : round(2 * STRIP_S * alarm.rate_hz)]
         if entry is None or entry["strip"] is not None or not np.isfinite(strip).any():
             return
         name = f"strip_{sum(each['strip'] is not None for each in self.alarms.values()) + 1:06d}"
         wfdb.wrsamp(
             name,
             fs=alarm.rate_hz,
-            units=["mV"],
-            sig_name=["ECG"],
-            p_signal=strip[:, None].astype(np.float64),
-            fmt=["16"],
-            adc_gain=[2000.0],
-            baseline=[0],
+            units=["mV"] * len(strip),
+            sig_name=[f"ECG{place + 1}" for place in range(len(strip))],
+            p_signal=strip.T.astype(np.float64),
+            fmt=["16"] * len(strip),
+            adc_gain=[2000.0] * len(strip),
+            baseline=[0] * len(strip),
             comments=[f"{alarm.key}: {alarm.severity}, raised {entry['time']}"],
             write_dir=str(folder),
         )
@@ -288,9 +295,9 @@ class Monitor:
         assert self.journal is not None, "only a journal can be recovered from"
         state, messages = self.journal.recover()
         for name, own in (state or {}).items():
-            link = FrameLink(own["stream"]["rate_hz"])
+            link = FrameLink(own["stream"]["rate_hz"], len(own["history"]))
             link.restore(own["link"])
-            live = self.ward.add(name, link.rate_hz, own["stream"]["begin_s"])
+            live = self.ward.add(name, link.rate_hz, own["stream"]["begin_s"], link.num_leads)
             live.restore(own["stream"])
             strips = list(live.rules.active.values())
             self.patients[name] = WatchedPatient(link, live, own["history"], own["num_samples"], strips)

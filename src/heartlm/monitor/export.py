@@ -22,7 +22,7 @@ from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.files import atomic_file
 from heartlm.models.waveform import WaveformNetwork
-from heartlm.monitor.models import LiveTrunk
+from heartlm.monitor.models import KEPT_BEATS, LiveTrunk
 from heartlm.training.waveform import WINDOW
 
 
@@ -36,6 +36,20 @@ class _Waveform(nn.Module):
     def forward(self, codes: Tensor) -> Tensor:
         """Probabilities of the classes in windows."""
         return self.network.class_logits(codes).softmax(dim=-1)
+
+
+class _Beats(nn.Module):
+    """The model of beats, with the whole cache in and out."""
+
+    def __init__(self, trunk: LiveTrunk) -> None:
+        super().__init__()
+        self.trunk = trunk
+
+    def forward(self, codes: Tensor, cache: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities of the classes, and what the cache becomes."""
+        answer, new = self.trunk(codes, cache, position)
+        place = position[:, None] % KEPT_BEATS == self.trunk.ring
+        return answer, torch.where(place[:, None, None, None, :, None], new[..., None, :], cache)
 
 
 def export_onnx(run: FineTuned, path: Path, batch_size: int = 1, int8: bool = False) -> None:
@@ -56,7 +70,8 @@ def export_onnx(run: FineTuned, path: Path, batch_size: int = 1, int8: bool = Fa
         inputs = {"codes": torch.zeros(batch_size, WINDOW, 1, dtype=torch.int64)}
         outputs = ["probabilities"]
     elif run.info.task == "beats" and model.config.causal:
-        wrapped = trunk = LiveTrunk(model)
+        trunk = LiveTrunk(model)
+        wrapped = _Beats(trunk)
         inputs = {
             "codes": torch.zeros(batch_size, len(model.config.facet_sizes), dtype=torch.int64),
             "cache": trunk.empty(batch_size),

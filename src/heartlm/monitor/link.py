@@ -4,6 +4,7 @@ A frame is a JSON object:
 
     {"stream": "bed-7", "rate_hz": 250, "start": 15000, "mv": [0.01, 0.02, null, ...]}
 
+Of several leads `mv` is a list of such lists, one for each lead.
 `start` is the number of the first sample, counted by the sender. A sender that cannot count gives `t` instead, seconds
 on its own clock; a clock that is off by 1 % does no harm, because only the time since the frame before is looked at.
 """
@@ -32,7 +33,7 @@ MOST_GAP_S = 86_400.0
 """A frame that is further ahead is refused: its number is wrong rather than its signal a day late."""
 MOST_MV = 500.0
 """No ECG has such a voltage: what is beyond is no valid sample."""
-MOST_NAME = 64
+MOST_NAME, MOST_LEADS = 64, 3
 HIGHEST_RATE_HZ = 4000.0
 
 
@@ -45,7 +46,7 @@ class Frame:
         rate_hz: samples a second.
         start: number of the first sample, None where the sender does not count.
         t: seconds on the sender's clock, None where `start` is given.
-        mv: float32 `[num_samples]`, NaN where invalid.
+        mv: float32 `[num_leads, num_samples]`, NaN where invalid.
     """
 
     stream: str
@@ -83,14 +84,15 @@ def read_frame(message: bytes | str, stream: str | None = None) -> Frame:
             f"{name}: rate_hz: {content.get('rate_hz')!r} found, {LOWEST_RATE_HZ:g} to {HIGHEST_RATE_HZ:g} expected"
         )
     values = content.get("mv")
-    if not isinstance(values, list) or not 0 < len(values) <= MOST_FRAME_S * rate_hz:
-        raise HeartlmError(f"{name}: mv: a list of the samples of at most {MOST_FRAME_S:g} s expected")
+    if not isinstance(values, list):
+        raise HeartlmError(f"{name}: mv: a list of samples expected")
     try:
-        mv = np.array(values, np.float32)
+        mv = np.array(values if values and isinstance(values[0], list) else [values], np.float32)
     except (TypeError, ValueError, OverflowError):
-        raise HeartlmError(f"{name}: mv: numbers and null expected") from None
-    if mv.ndim != 1:
-        raise HeartlmError(f"{name}: mv: a flat list of numbers expected")
+        raise HeartlmError(f"{name}: mv: numbers and null expected, or such lists of one length") from None
+    if mv.ndim != 2 or len(mv) > MOST_LEADS or not 0 < mv.shape[1] <= MOST_FRAME_S * rate_hz:
+        expected = f"samples of at most {MOST_FRAME_S:g} s, of at most {MOST_LEADS} leads"
+        raise HeartlmError(f"{name}: mv: {expected} expected")
     with np.errstate(invalid="ignore"):
         mv[~(np.abs(mv) <= MOST_MV)] = np.nan
     start, t = _number(content, "start"), _number(content, "t")
@@ -117,12 +119,14 @@ class FrameLink:
 
     Attributes:
         rate_hz: samples a second.
+        num_leads: of the stream.
         next: number of the sample that is expected, None before the first frame.
         early: frames that wait, by their first sample.
         counts: what was wrong: `late or double`, `lost samples`, `gaps`, `too far ahead`.
     """
 
     rate_hz: float
+    num_leads: int = 1
     next: int | None = None
     early: dict[int, Floats] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -133,7 +137,7 @@ class FrameLink:
         """Take in a frame.
 
         Returns:
-            Samples in order, without a hole: NaN stands for those that never came.
+            Samples `[num_leads, num_samples]` in order, without a hole: NaN stands for those that never came.
         """
         start = self._start(frame)
         if self.next is None:
@@ -141,7 +145,7 @@ class FrameLink:
         if start - self.next > MOST_GAP_S * self.rate_hz:
             self.counts["too far ahead"] += 1
             return []
-        if start + len(frame.mv) <= self.next or start in self.early:
+        if start + frame.mv.shape[1] <= self.next or start in self.early:
             self.counts["late or double"] += 1
             return []
         self.early[start] = frame.mv
@@ -157,8 +161,8 @@ class FrameLink:
             return self.next or 0
         since = (frame.t - self.anchor[0]) * self.rate_hz
         last = self.early.get(self.anchor[1])
-        length = len(last) if last is not None else (self.next or 0) - self.anchor[1]
-        if abs(since - length) <= len(frame.mv) / 2:
+        length = last.shape[1] if last is not None else (self.next or 0) - self.anchor[1]
+        if abs(since - length) <= frame.mv.shape[1] / 2:
             return self.anchor[1] + length  # right after the last one, as far as a clock can tell
         return max(0, self.anchor[1] + round(min(max(since, -(2.0**52)), 2.0**52)))
 
@@ -168,17 +172,17 @@ class FrameLink:
         while self.early:
             start = min(self.early)
             if start > self.next:
-                latest = max(first + len(samples) for first, samples in self.early.items())
+                latest = max(first + samples.shape[1] for first, samples in self.early.items())
                 if latest - start < AHEAD_S * self.rate_hz:
                     break
                 self.counts["gaps"] += 1
                 self.counts["lost samples"] += start - self.next
-                out.append(np.full(start - self.next, np.nan, np.float32))
+                out.append(np.full((self.num_leads, start - self.next), np.nan, np.float32))
                 self.next = start
-            samples = self.early.pop(start)[self.next - start :]
-            if len(samples):
+            samples = self.early.pop(start)[:, self.next - start :]
+            if samples.shape[1]:
                 out.append(samples)
-                self.next += len(samples)
+                self.next += samples.shape[1]
         return out
 
     def state(self) -> dict[str, Any]:

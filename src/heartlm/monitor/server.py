@@ -150,13 +150,14 @@ class Page:
 
     def _signal(self, name: str, shown: dict[str, int]) -> dict[str, Any] | None:
         patient = self.monitor.patients[name]
-        new = min(patient.num_samples - shown[name], len(patient.history))
+        new = min(patient.num_samples - shown[name], patient.history.shape[1])
         if new <= 0:
             return None
         step = max(1, round(patient.link.rate_hz / 125))
         first = patient.num_samples - new
         offset = -first % step  # always the same samples, however they are cut
-        own = patient.history[len(patient.history) - new + offset :: step]
+        lead = patient.history[patient.stream.rules.lead_in_use]
+        own = lead[len(lead) - new + offset :: step]
         shown[name] = patient.num_samples
         values = [None if math.isnan(value) else round(value, 3) for value in own.tolist()]
         return {"hz": patient.link.rate_hz / step, "mv": values}

@@ -1,6 +1,6 @@
-"""One lead of a live stream, second by second: its beats, their tokens, and the window that the waveform network reads.
+"""One lead of a live stream, second by second: its beats, and the window that the waveform network reads.
 
-    samples of one second ─► detector ─► beats ─► waveform of each ─► codes
+    samples of one second ─► detector ─► beats ─► waveform of each, for its token
                        └───► 100 Hz, without the slow average ─► the last four seconds as voltage codes
 
 Everything is a function of the seconds before, and a second is cut off by counting samples, so nothing depends on the
@@ -43,10 +43,10 @@ _GRID = int(GRID_HZ)
 
 @dataclass(frozen=True)
 class Beat:
-    """A beat that can be judged: its position in the stream, and the codes of its token."""
+    """A beat that can be judged: its position in the stream, and the lead around it at the tokenizer's times."""
 
     sample: int
-    codes: NDArray[np.uint16]
+    wave_mv: Floats
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,10 @@ class LiveLead:
         self.raw = np.concatenate([self.raw, samples_mv])[-round(_BASELINE_S * self.rate_hz) :]
         known = np.isfinite(samples_mv)
         if known.any():
-            known &= np.abs(samples_mv - np.nanmedian(self.raw)) <= _FURTHEST_MV
+            median = np.median(self.raw)
+            if np.isnan(median):  # nanmedian takes several times as long, so only where it is needed
+                median = np.nanmedian(self.raw)
+            known &= np.abs(samples_mv - median) <= _FURTHEST_MV
             last = self.raw[max(0, len(self.raw) - len(samples_mv) - 1)]
             for step in np.flatnonzero(np.abs(np.diff(samples_mv, prepend=last)) > self._step_mv):
                 known[step : step + round(_STEP_S * self.rate_hz)] = False
@@ -156,7 +159,7 @@ class LiveLead:
         start = self.num_samples - len(self.recent)
         first = max(sample + math.floor(self._offsets[0]) - len(self._weights) // 2 - 1, start)
         piece = smooth(self.recent[first - start : sample + self._ahead + 1 - start], self._weights)
-        return Beat(sample, self.tokens.push(sample, interpolate(piece, sample - first + self._offsets)))
+        return Beat(sample, interpolate(piece, sample - first + self._offsets))
 
     def _extend_grid(self, samples_mv: Floats) -> None:
         """Voltage codes of this second; at its end the low-pass takes the last sample for those that follow."""

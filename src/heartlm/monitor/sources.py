@@ -18,7 +18,7 @@ from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.link import MOST_BYTES
-from heartlm.monitor.stream import ecg_lead
+from heartlm.monitor.stream import NUM_LEADS, ecg_leads
 
 FRAME_S = 1.0
 """Length of the frames of a replay."""
@@ -32,26 +32,27 @@ class Replay:
     Args:
         folder: of recordings.
         num_streams: by default one for each recording; with more, further ones begin later in a recording.
+        most_leads: of each recording, at most.
 
     Raises:
         HeartlmError: no recording of the folder has an ECG lead.
     """
 
-    def __init__(self, folder: Path, num_streams: int | None = None) -> None:
+    def __init__(self, folder: Path, num_streams: int | None = None, most_leads: int = NUM_LEADS) -> None:
         database = open_database(folder)
-        found = list[tuple[Recording, int]]()
+        found = list[tuple[Recording, tuple[int, ...]]]()
         for record_id in database.record_ids:
             recording = database.recording(record_id)
-            lead = ecg_lead(recording)
-            if lead is not None and recording.rate_hz >= LOWEST_RATE_HZ:
-                found.append((recording, lead))
+            leads = ecg_leads(recording, most_leads)
+            if leads and recording.rate_hz >= LOWEST_RATE_HZ:
+                found.append((recording, leads))
         if not found:
             raise HeartlmError(f"{folder}: no recording with an ECG lead (one measured in mV), so nothing to replay")
         self._beds = list[_Bed]()
         for place in range(num_streams or len(found)):
             turn, which = divmod(place, len(found))
-            recording, lead = found[which]
-            self._beds.append(_Bed(f"{place + 1:04d}-{recording.record_id}", recording, lead, turn))
+            recording, leads = found[which]
+            self._beds.append(_Bed(f"{place + 1:04d}-{recording.record_id}", recording, leads, turn))
 
     def messages(self) -> Iterator[bytes]:
         """The next second of each stream."""
@@ -62,19 +63,20 @@ class Replay:
 class _Bed:
     """One stream of a replay."""
 
-    def __init__(self, name: str, recording: Recording, lead: int, turn: int) -> None:
-        self.name, self.recording, self.lead = name, recording, lead
+    def __init__(self, name: str, recording: Recording, leads: tuple[int, ...], turn: int) -> None:
+        self.name, self.recording, self.leads = name, recording, leads
         self.first = round(turn * 97 * recording.rate_hz) % max(1, recording.num_samples)
         self.num_sent = 0
-        self._block: NDArray[np.float32] = np.empty(0, np.float32)
+        self._block: NDArray[np.float32] = np.empty((len(leads), 0), np.float32)
         self._block_first = -1
 
     def next_message(self) -> bytes:
         rate_hz = self.recording.rate_hz
         stop = round((self.num_sent / rate_hz + FRAME_S) * rate_hz)
         mv = self._samples(self.num_sent, stop)
-        values = [None if np.isnan(value) else round(float(value), 4) for value in mv]
-        message = {"stream": self.name, "rate_hz": rate_hz, "start": self.num_sent, "mv": values}
+        values = [[None if np.isnan(value) else round(value, 4) for value in lead] for lead in mv.tolist()]
+        own = values[0] if len(values) == 1 else values
+        message = {"stream": self.name, "rate_hz": rate_hz, "start": self.num_sent, "mv": own}
         self.num_sent = stop
         return json.dumps(message).encode()
 
@@ -86,12 +88,12 @@ class _Bed:
             block = at // length
             if block != self._block_first:
                 end = min(total, (block + 1) * length)
-                self._block = self.recording.signal(block * length, end, (self.lead,))[0]
+                self._block = self.recording.signal(block * length, end, self.leads)
                 self._block_first = block
-            piece = self._block[at - block * length :][: stop - place]
+            piece = self._block[:, at - block * length :][:, : stop - place]
             parts.append(piece)
-            place += len(piece)
-        return np.concatenate(parts)
+            place += piece.shape[1]
+        return np.concatenate(parts, axis=1)
 
 
 async def replay(monitor: Monitor, source: Replay, speed: float) -> None:

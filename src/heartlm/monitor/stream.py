@@ -19,10 +19,11 @@ from torch import Tensor
 from heartlm.corpus.sources import chosen_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
-from heartlm.monitor.alarms import Alarm, AlarmRules, JudgedBeat, Rules
+from heartlm.monitor.alarms import Alarm, AlarmRules, JudgedBeat, LeadSecond, Rules
 from heartlm.monitor.models import AF_BEATS, LiveModels
 from heartlm.monitor.signal import Beat, LiveLead, Second
 from heartlm.tokenizers.base import Lead
+from heartlm.tokenizers.live import push_beats
 
 Floats = NDArray[np.float32]
 
@@ -30,6 +31,37 @@ _BLOCK_S = 60
 """So much of a recording is read at once."""
 AF_EVERY_S = 10
 """AF is judged so often."""
+NUM_LEADS = 2
+"""Leads of a recording that are watched, unless another number is asked for."""
+
+
+@dataclass
+class WatchedLead:
+    """One lead of a stream, and what the models remember of it.
+
+    Attributes:
+        signal: what the signal says.
+        cache: what the model of beats keeps.
+        positions: of the last beats, for AF.
+        beats: that were judged in the last step.
+    """
+
+    signal: LiveLead
+    cache: Tensor
+    num_beats: int = 0
+    positions: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    beats: list[JudgedBeat] = field(default_factory=list)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `restore` needs: numbers, texts, arrays, and dictionaries of them."""
+        own = {"signal": self.signal.state(), "cache": self.cache.numpy().copy()}
+        return own | {"num_beats": self.num_beats, "positions": self.positions}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` gave."""
+        self.signal.restore(state["signal"])
+        self.cache = torch.tensor(state["cache"])
+        self.num_beats, self.positions = state["num_beats"], state["positions"]
 
 
 @dataclass
@@ -39,25 +71,18 @@ class LiveStream:
     Attributes:
         name: of the stream.
         rate_hz: samples a second.
-        lead: what the signal says.
+        leads: of it.
         rules: what is alarmed of.
-        cache: what the model of beats keeps.
-        pending: samples that are not a whole second yet, or wait to be judged, in pieces.
+        pending: samples `[num_leads, num_samples]` that are not a whole second yet, or wait to be judged, in pieces.
         num_seconds: seconds that are judged.
-        positions: of the last beats, for AF.
-        beats: that were judged in the last step.
     """
 
     name: str
     rate_hz: float
-    lead: LiveLead
+    leads: list[WatchedLead]
     rules: Rules
-    cache: Tensor
     pending: list[Floats] = field(default_factory=list)
     num_seconds: int = 0
-    num_beats: int = 0
-    positions: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    beats: list[JudgedBeat] = field(default_factory=list)
 
     def edge(self, second: int) -> int:
         """The first sample of a second of the stream."""
@@ -68,36 +93,34 @@ class LiveStream:
         return {
             "rate_hz": self.rate_hz,
             "begin_s": self.rules.begin_s,
-            "lead": self.lead.state(),
+            "leads": {str(place): lead.state() for place, lead in enumerate(self.leads)},
             "rules": self.rules.state(),
-            "cache": self.cache.numpy(),
-            "pending": np.concatenate([np.empty(0, np.float32), *self.pending]),
-            **{name: getattr(self, name) for name in ("num_seconds", "num_beats", "positions")},
+            "pending": np.concatenate([np.empty((len(self.leads), 0), np.float32), *self.pending], axis=1),
+            "num_seconds": self.num_seconds,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave."""
-        self.lead.restore(state["lead"])
+        for place, lead in enumerate(self.leads):
+            lead.restore(state["leads"][str(place)])
         self.rules.restore(state["rules"])
-        self.cache = torch.from_numpy(state["cache"])
-        self.pending = [state["pending"]]
-        for name in ("num_seconds", "num_beats", "positions"):
-            setattr(self, name, state[name])
+        self.pending, self.num_seconds = [state["pending"]], state["num_seconds"]
 
     @property
     def ready(self) -> bool:
         """Whether a whole second waits."""
-        return sum(map(len, self.pending)) >= self.edge(self.num_seconds + 1) - self.edge(self.num_seconds)
+        length = self.edge(self.num_seconds + 1) - self.edge(self.num_seconds)
+        return sum(len(piece[0]) for piece in self.pending) >= length
 
     def next_second(self) -> Floats | None:
-        """The samples of the next second, if they are all there."""
+        """The samples of the next second, `[num_leads, num_samples]`, if they are all there."""
         if not self.ready:
             return None
         length = self.edge(self.num_seconds + 1) - self.edge(self.num_seconds)
         # An hour of a lost signal may wait in one piece, which is not to be copied every second.
-        whole = self.pending[0] if len(self.pending) == 1 else np.concatenate(self.pending)
-        self.pending = [whole[length:]] if len(whole) > length else []
-        return whole[:length]
+        whole = self.pending[0] if len(self.pending) == 1 else np.concatenate(self.pending, axis=1)
+        self.pending = [whole[:, length:]] if whole.shape[1] > length else []
+        return whole[:, :length]
 
 
 class Ward:
@@ -115,29 +138,36 @@ class Ward:
         self.models, self.rules, self.of_patients = models, rules or AlarmRules(), of_patients or {}
         self.streams = dict[str, LiveStream]()
 
-    def add(self, name: str, rate_hz: float, begin_s: float = 0.0) -> LiveStream:
+    def add(self, name: str, rate_hz: float, begin_s: float = 0.0, num_leads: int = 1) -> LiveStream:
         """Begin a stream, or the next part of one whose rate has changed.
 
         Args:
             name: of the stream.
             rate_hz: samples a second.
             begin_s: where in the stream its first sample lies.
+            num_leads: of the stream.
 
         Raises:
             HeartlmError: the rate is too low for the detector.
         """
         try:
-            lead = LiveLead(self.models.beat_tokenizer, rate_hz)
+            signals = [LiveLead(self.models.beat_tokenizer, rate_hz) for _ in range(num_leads)]
         except ValueError as error:
             raise HeartlmError(f"{name}: {error}") from None
-        rules = Rules(name, self.of_patients.get(name, self.rules), rate_hz, begin_s)
-        stream = LiveStream(name, rate_hz, lead, rules, self.models.trunk.empty(1)[0])
+        leads = [WatchedLead(signal, self.models.trunk.empty(1)[0]) for signal in signals]
+        rules = Rules(name, self.of_patients.get(name, self.rules), rate_hz, begin_s, num_leads)
+        stream = LiveStream(name, rate_hz, leads, rules)
         self.streams[name] = stream
         return stream
 
     def push(self, name: str, samples_mv: Floats) -> None:
-        """Take in samples of a stream that was added, float32, NaN where invalid; `step` judges them."""
-        self.streams[name].pending.append(np.asarray(samples_mv, np.float32))
+        """Take in samples of a stream that was added; `step` judges them.
+
+        Args:
+            name: of the stream.
+            samples_mv: float32 `[num_leads, num_samples]`, of one lead also `[num_samples]`; NaN where invalid.
+        """
+        self.streams[name].pending.append(np.atleast_2d(np.asarray(samples_mv, np.float32)))
 
     def step(self) -> list[Alarm]:
         """Judge one second of each stream that has one; empty where nothing changed.
@@ -145,24 +175,28 @@ class Ward:
         Returns:
             Alarms raised and ended, in the order of the streams.
         """
-        seconds = list[tuple[LiveStream, Second]]()
+        moved, seconds = list[LiveStream](), list[tuple[WatchedLead, Second]]()
         for stream in self.streams.values():
             samples = stream.next_second()
             if samples is not None:
-                seconds.append((stream, stream.lead.second(samples)))
+                seconds += [(lead, lead.signal.second(own)) for lead, own in zip(stream.leads, samples, strict=True)]
                 stream.num_seconds += 1
-        if not seconds:
+                moved.append(stream)
+        if not moved:
             return []
         self._judge_beats(seconds)
-        known = [(stream, second.window) for stream, second in seconds if second.window is not None]
-        answer = self.models.judge_windows([window for _, window in known]) if known else np.empty((0, 5), np.float32)
-        waves = {stream.name: own for (stream, _), own in zip(known, answer, strict=True)}
-        rhythms = self._rhythms(stream for stream, _ in seconds)
-        changes = list[Alarm]()
-        for stream, second in seconds:
-            now = stream.edge(stream.num_seconds)
-            name = stream.name
-            changes += stream.rules.second(now, stream.beats, waves.get(name), second.valid, rhythms.get(name))
+        windows = [second.window for _, second in seconds if second.window is not None]
+        answers = iter(self.models.judge_windows(windows) if windows else ())
+        shown = iter(
+            [
+                LeadSecond(lead.beats, None if second.window is None else next(answers), second.valid)
+                for lead, second in seconds
+            ]
+        )
+        rhythms, changes = self._rhythms(moved), list[Alarm]()
+        for stream in moved:
+            now, own = stream.edge(stream.num_seconds), [next(shown) for _ in stream.leads]
+            changes += stream.rules.second(now, own, rhythms.get(stream.name))
         return changes
 
     def run(self) -> list[Alarm]:
@@ -172,37 +206,42 @@ class Ward:
             changes += self.step()
         return changes
 
-    def _judge_beats(self, seconds: list[tuple[LiveStream, Second]]) -> None:
-        """Judge the beats of a second: the first of each stream together, then the second of each, and so on."""
-        for stream, _ in seconds:
-            stream.beats = []
+    def _judge_beats(self, seconds: list[tuple[WatchedLead, Second]]) -> None:
+        """Tokenise and judge the beats of a second: the first of each lead together, then the second, and so on."""
+        for lead, _ in seconds:
+            lead.beats = []
         classes = self.models.beats.info.classes
-        left: list[tuple[LiveStream, tuple[Beat, ...]]] = [(stream, second.beats) for stream, second in seconds]
-        while left := [(stream, beats) for stream, beats in left if beats]:
-            answer, caches = self.models.judge_beats(
-                [beats[0].codes for _, beats in left],
-                [stream.cache for stream, _ in left],
-                [stream.num_beats for stream, _ in left],
+        left: list[tuple[WatchedLead, tuple[Beat, ...]]] = [(lead, second.beats) for lead, second in seconds]
+        while left := [(lead, beats) for lead, beats in left if beats]:
+            codes = push_beats(
+                [lead.signal.tokens for lead, _ in left],
+                [beats[0].sample for _, beats in left],
+                np.stack([beats[0].wave_mv for _, beats in left]),
             )
-            for (stream, beats), own, cache in zip(left, answer, caches, strict=True):
+            answer = self.models.judge_beats(
+                codes,
+                [lead.cache for lead, _ in left],
+                [lead.num_beats for lead, _ in left],
+            )
+            for (lead, beats), own in zip(left, answer, strict=True):
                 best = int(own.argmax())
-                stream.cache = cache
-                stream.num_beats += 1
-                stream.positions = np.append(stream.positions, beats[0].sample)[-AF_BEATS[-1] - 64 :]
-                stream.beats.append(JudgedBeat(beats[0].sample, classes[best], float(own[best])))
-            left = [(stream, beats[1:]) for stream, beats in left]
+                lead.num_beats += 1
+                lead.positions = np.append(lead.positions, beats[0].sample)[-AF_BEATS[-1] - 64 :]
+                lead.beats.append(JudgedBeat(beats[0].sample, classes[best], float(own[best])))
+            left = [(lead, beats[1:]) for lead, beats in left]
 
     def _rhythms(self, streams: Iterable[LiveStream]) -> dict[str, float]:
-        """Probability of AF of those streams for which it is time."""
+        """Probability of AF of those streams for which it is time, by the lead in use."""
         names, codes = list[str](), list[NDArray[np.uint16]]()
         for stream in streams:
-            enough = [length for length in AF_BEATS if len(stream.positions) >= length]
+            positions = stream.leads[stream.rules.lead_in_use].positions
+            enough = [length for length in AF_BEATS if len(positions) >= length]
             if stream.num_seconds % AF_EVERY_S or not enough:
                 continue
             known = Annotations(
                 stream.rate_hz,
-                stream.positions,
-                np.full(len(stream.positions), "Q", "<U1"),
+                positions,
+                np.full(len(positions), "Q", "<U1"),
                 beats_labelled=False,
             )
             names.append(stream.name)
@@ -212,20 +251,25 @@ class Ward:
         return dict(zip(names, self.models.judge_rhythms(codes).tolist(), strict=True))
 
 
-def ecg_lead(recording: Recording) -> int | None:
-    """The lead measured in millivolts that is watched: the first of the usual ones, else the first; None without."""
+def ecg_leads(recording: Recording, most: int = NUM_LEADS) -> tuple[int, ...]:
+    """The leads measured in millivolts that are watched: the usual one first, then in the order of the recording."""
     if not recording.has_signal or recording.num_samples == 0:
-        return None
-    return next(iter(chosen_leads(recording, "test", "first")), None)
+        return ()
+    first = chosen_leads(recording, "test", "first")
+    others = (lead for lead in chosen_leads(recording, "train", "all") if lead not in first)
+    return (*first, *others)[:most]
 
 
-def alarms_of(recording: Recording, models: LiveModels, rules: AlarmRules | None = None) -> list[Alarm]:
+def alarms_of(
+    recording: Recording, models: LiveModels, rules: AlarmRules | None = None, most_leads: int = NUM_LEADS
+) -> list[Alarm]:
     """The alarms of a whole recording, those that a monitor raises of its stream.
 
     Args:
-        recording: with an ECG lead; the one that `ecg_lead` chooses is watched.
+        recording: with an ECG lead; those that `ecg_leads` chooses are watched.
         models: for live streams.
         rules: when alarms are raised.
+        most_leads: leads that are watched, at most.
 
     Returns:
         Each alarm once, in the order in which they were raised, with its end if it ended.
@@ -233,14 +277,14 @@ def alarms_of(recording: Recording, models: LiveModels, rules: AlarmRules | None
     Raises:
         HeartlmError: no ECG lead, a rate too low for the detector, or an unreadable file.
     """
-    lead = ecg_lead(recording)
-    if lead is None:
+    leads = ecg_leads(recording, most_leads)
+    if not leads:
         raise HeartlmError(f"{recording.path}: no ECG lead (none measured in mV), so there is nothing to watch")
     ward = Ward(models, rules)
-    stream = ward.add(recording.record_id, recording.rate_hz)
+    stream = ward.add(recording.record_id, recording.rate_hz, num_leads=len(leads))
     found, block = dict[str, Alarm](), round(_BLOCK_S * recording.rate_hz)
     for start in range(0, recording.num_samples, block):
         stop = min(start + block, recording.num_samples)
-        ward.push(stream.name, recording.signal(start, stop, (lead,))[0])
+        ward.push(stream.name, recording.signal(start, stop, leads))
         found |= {alarm.key: alarm for alarm in ward.run()}
     return list(found.values())

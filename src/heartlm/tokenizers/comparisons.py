@@ -13,6 +13,7 @@ side. The causal form looks back alone. Values become levels; code 0 is "unknown
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,19 +70,6 @@ class LinearScale:
             code: NDArray[np.uint16] = (np.clip(place, 0, self.num_levels - 1) + 1).astype(np.uint16)
         code[np.isnan(value)] = 0
         return code
-
-    def level(self, value: float | np.float32) -> int:
-        """`encode` of one value, rounded alike."""
-        if np.isnan(value):
-            return 0
-        return (
-            int(
-                min(
-                    max(np.floor((value - self.low) / (self.high - self.low) * self.num_levels), 0), self.num_levels - 1
-                )
-            )
-            + 1
-        )
 
     def decode(self, code: NDArray[np.integer]) -> Floats:
         """Centre of each code's level, float32; NaN for code 0."""
@@ -236,11 +224,17 @@ def morphology_values(
     """
     parts, stop = Parts.of(shape, times_s), len(shape)
     if not causal:
-        return parts.compared(parts.usual(slice(0, stop), rr_s))
+        values = parts.compared(parts.usual(slice(0, stop), rr_s))
+        near = mean_around(values["p_correlation"].astype(np.float64), NEAR, NEAR)
+        return values | {"p_correlation_near": near.astype(np.float32)}
     groups = []
     for begin in range(first_beat, stop, EVERY):
         usual = parts.usual(slice(max(begin + 1 - LOOK_BACK, 0), begin + 1), rr_s)
-        groups.append(parts[begin : begin + EVERY].compared(usual, parts.p[max(begin - 2 * NEAR, 0) : begin]))
+        values = parts[begin : begin + EVERY].compared(usual)
+        earlier = correlation(parts.p[max(begin - 2 * NEAR, 0) : begin], usual.slow_p[None])
+        alike = np.concatenate([earlier, values["p_correlation"]]).astype(np.float64)
+        near = mean_around(alike, 2 * NEAR, 0)[len(earlier) :]
+        groups.append(values | {"p_correlation_near": near.astype(np.float32)})
     return {name: np.concatenate([group[name] for group in groups]) for name in groups[0]}
 
 
@@ -270,15 +264,23 @@ def in_part(times_s: Doubles, part: tuple[float, float]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class UsualBeat:
-    """Medians over beats that others are compared with: parts of the waveform, and two numbers."""
+    """Medians over beats that others are compared with: parts of the waveform `[points]`, and two numbers.
+
+    Of several leads stacked: parts `[num_leads, points]`, and numbers `[num_leads]`.
+    """
 
     qrs: Floats
     slow_qrs: Floats
     t: Floats
     p: Floats
     slow_p: Floats
-    log_width: np.float32
-    consistency: np.float32
+    log_width: np.float32 | Floats
+    consistency: np.float32 | Floats
+
+    @classmethod
+    def stack(cls, usual: Sequence[UsualBeat]) -> UsualBeat:
+        """Those of several leads as one."""
+        return cls(**{name: np.stack([vars(own)[name] for own in usual]) for name in vars(usual[0])})
 
 
 @dataclass(frozen=True)
@@ -325,30 +327,25 @@ class Parts:
     def __getitem__(self, beats: slice) -> Parts:
         return Parts(*(part[beats] for part in vars(self).values()))
 
-    def compared(self, usual: UsualBeat, earlier_p: Floats | None = None) -> dict[str, Floats]:
-        """Compare these beats with what is usual.
+    def compared(self, usual: UsualBeat) -> dict[str, Floats]:
+        """Compare these beats with what is usual: in their lead, or for each beat in a lead of its own.
 
-        Args:
-            usual: what is usual.
-            earlier_p: P waves of the beats before, at most 2 `NEAR`: then the mean nearby looks back only.
+        Returns:
+            Values of all names but `p_correlation_near`, which other beats have a part in.
         """
-        size = np.float32(np.ptp(usual.qrs) + 1e-6)
-        p = self.p if earlier_p is None else np.concatenate([earlier_p, self.p])
-        to_slow = correlation(p, usual.slow_p[None])
-        near = mean_around(to_slow.astype(np.float64), *((NEAR, NEAR) if earlier_p is None else (2 * NEAR, 0)))
-        earlier = len(p) - len(self.p)
-        difference = np.sqrt(np.mean((self.p - usual.slow_p) ** 2, axis=1)) / (np.ptp(usual.slow_p) + np.float32(0.02))
+        size = np.ptp(usual.qrs, axis=-1) + np.float32(1e-6)
+        difference = np.sqrt(np.mean((self.p - usual.slow_p) ** 2, axis=1))
+        difference /= np.ptp(usual.slow_p, axis=-1) + np.float32(0.02)
         return {
-            "qrs_correlation": correlation(self.qrs, usual.qrs[None]),
-            "qrs_correlation_slow": correlation(self.qrs, usual.slow_qrs[None]),
+            "qrs_correlation": correlation(self.qrs, np.atleast_2d(usual.qrs)),
+            "qrs_correlation_slow": correlation(self.qrs, np.atleast_2d(usual.slow_qrs)),
             "qrs_difference": np.sqrt(np.mean((self.qrs - usual.qrs) ** 2, axis=1)) / size,
             "qrs_width": self.log_width,
             "qrs_width_over_usual": self.log_width - usual.log_width,
             "qrs_size_over_usual": np.log(self.size / size + np.float32(1e-3)),
-            "t_correlation": correlation(self.t, usual.t[None]),
-            "p_correlation": to_slow[earlier:],
+            "t_correlation": correlation(self.t, np.atleast_2d(usual.t)),
+            "p_correlation": correlation(self.p, np.atleast_2d(usual.slow_p)),
             "p_difference": np.log(difference + np.float32(1e-3)),
-            "p_correlation_near": near[earlier:].astype(np.float32),
-            "p_consistency": np.full(len(self.p), usual.consistency),
-            "p_correlation_usual": correlation(self.p, usual.p[None]),
+            "p_consistency": np.zeros(len(self.p), np.float32) + usual.consistency,
+            "p_correlation_usual": correlation(self.p, np.atleast_2d(usual.p)),
         }

@@ -1,12 +1,16 @@
-"""Beat tokens of a live stream: one beat in, its codes out.
+"""Beat tokens of live streams: the next beat of each of many leads in, their codes out.
 
 The codes are those that the causal `BeatTokenizer` gives for the whole recording; only sums over many beats may differ
 in their last bit. What a token looks back at is bounded, so that memory does not grow: `LOOK_BACK` waveforms, `LONG`
 intervals, and the last sudden change of the rate, however long ago it was.
+
+Leads are tokenised together, because a beat alone costs more in calls than in arithmetic. Each row of an array is of
+one lead, and what is older than its stream is NaN, so that a lead gets the same codes in any company.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,31 +19,38 @@ from numpy.typing import NDArray
 from heartlm.errors import HeartlmError
 from heartlm.kernels.running import stretch_medians
 from heartlm.kernels.waveform import LEAST_SCALE
-from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.beat import BeatTokenizer, rr_levels
 from heartlm.tokenizers.comparisons import (
     AROUND,
     EVERY,
     IRREGULAR,
     LONG,
+    LONGEST_S,
     LOOK_BACK,
     NEAR,
     P_S,
+    SHORTEST_S,
     STEADY,
+    SUDDEN,
     Parts,
     UsualBeat,
+    codes_of,
     in_part,
+    long_interval,
 )
 from heartlm.tokenizers.rr import LONG_BEATS, rr_codes
+from heartlm.tokenizers.running import correlation
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 
-_RECENT = 8 * STEADY
-"""Intervals among which a sudden change of the rate is looked for."""
+_CHANGE_REACH = 3 * STEADY - 1
+"""The last intervals, in which a change shows that is known of now: `STEADY` before and after it, and as many again to
+see that it is the greatest of its neighbours."""
 
 
 class LiveBeats:
-    """Tokens of one lead, beat by beat.
+    """What is remembered of one lead.
 
     Args:
         tokenizer: fitted and causal.
@@ -56,105 +67,141 @@ class LiveBeats:
         num_points = len(tokenizer.window.times_s)
         self.num_beats = 0
         self.sample = np.empty(0, np.int64)
+        self.log_rr = np.empty(0)
+        """Logarithm of the interval before each of the last beats, NaN for the first of all."""
         self.shape = np.empty((0, num_points), np.float32)
+        self.recent = list[Floats]()
+        """Waveforms since the medians were computed."""
         self.ranges = np.empty(0)
         self.dominant = np.zeros(num_points, np.float32)
         self.log_slow = float("nan")
         self.last_change = 0.0
         self.p_waves = np.empty((0, int(in_part(tokenizer.window.times_s, P_S).sum())), np.float32)
-        self._usual: UsualBeat | None = None
-
-    def push(self, sample: int, wave_mv: Floats) -> NDArray[np.uint16]:
-        """Tokenise the next beat.
-
-        Args:
-            sample: its position, after those of the beats before.
-            wave_mv: the lead, low-passed, at the times of the tokenizer's window around it, float32 `[num_points]`.
-
-        Returns:
-            Its codes, uint16 `[num_facets]`.
-        """
-        tokenizer = self.tokenizer
-        self.sample = np.append(self.sample, sample)[-LONG - 2 :]
-        self.ranges = np.append(self.ranges, float(np.ptp(wave_mv)))[-tokenizer.window.scale_beats :]
-        scale = max(np.float32(np.median(self.ranges)), np.float32(LEAST_SCALE))
-        clip = tokenizer.window.clip
-        own = np.clip((wave_mv - np.median(wave_mv)) / scale, -clip, clip)
-        self.shape = np.concatenate([self.shape[1 - LOOK_BACK :], own[None]])
-        rr_s = np.diff(self.sample, prepend=np.nan) / self.rate_hz
-        renew = self.num_beats % EVERY == 0
-        if renew:
-            whole = np.array([0]), np.array([len(self.shape)])
-            self.dominant = stretch_medians(self.shape, *whole)[0]
-        values = self._rhythm(rr_s, renew) | self._waveform(own, rr_s[-len(self.shape) :], renew)
-        shape, deviation = tokenizer.quantizer, tokenizer.deviation_quantizer
-        assert shape is not None and deviation is not None, "a causal tokenizer that was loaded is fitted"
-        self.num_beats += 1
-        return np.concatenate(
-            [
-                shape.encode(own[None])[0],
-                deviation.encode((own - self.dominant)[None])[0],
-                rr_codes(self.sample[-LONG_BEATS - 2 :], self.rate_hz, rr_levels(causal=True))[-1],
-                [comparisons.SCALES[name].level(values[name]) for name in tokenizer.comparisons],
-            ]
-        )
+        self.usual: UsualBeat | None = None
 
     def state(self) -> dict[str, Any]:
         """What it remembers: numbers, arrays, and a dictionary of them."""
-        usual = None if self._usual is None else dict(vars(self._usual))
-        return {name: getattr(self, name) for name in _REMEMBERED} | {"usual": usual}
+        own = {name: getattr(self, name) for name in _REMEMBERED}
+        recent = np.array(self.recent, np.float32).reshape(-1, self.shape.shape[1])
+        return own | {"recent": recent, "usual": None if self.usual is None else dict(vars(self.usual))}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave, for the same tokenizer and rate."""
         for name in _REMEMBERED:
             setattr(self, name, state[name])
-        self._usual = None if state["usual"] is None else UsualBeat(**state["usual"])
+        self.recent = list(state["recent"])
+        self.usual = None if state["usual"] is None else UsualBeat(**state["usual"])
 
-    def _rhythm(self, rr_s: NDArray[np.float64], renew: bool) -> dict[str, float]:
-        """`comparisons.rhythm_values` of the last beat."""
-        log_rr = np.log(np.clip(rr_s, comparisons.SHORTEST_S, comparisons.LONGEST_S))
-        kept = np.exp(log_rr[-LONG - 1 :])
-        change = np.abs(np.diff(log_rr[-LOOK_BACK - 2 :]))[-LOOK_BACK - 1 :]
-        if renew:
-            self.log_slow = comparisons.long_interval(log_rr[-LONG - 1 :])
-        recent = log_rr[-_RECENT:]
-        begin, size = comparisons.sudden_changes(recent)
-        known = begin == len(recent) - 1 - comparisons.CHANGE_KNOWN_AFTER
-        if known.any():
-            self.last_change = float(size[known][0])
-        near = slice(-2 * AROUND - 1, None)
-        irregular = np.where(np.isnan(change), np.nan, change > IRREGULAR)
-        last = log_rr[-1]
-        return {
-            "rr_over_mean": last - np.log(_mean(kept)),
-            "rr_over_slow": last - self.log_slow,
-            "rr_over_near": last - np.log(_mean(kept[-2 * NEAR - 1 :])),
-            "irregularity": _median(change[near]),
-            "irregular_share": _mean(irregular[near]),
-            "irregular_share_long": _mean(irregular),
-            "last_sudden_change": self.last_change,
-        }
-
-    def _waveform(self, own: Floats, rr_s: NDArray[np.float64], renew: bool) -> dict[str, np.float32]:
-        """`comparisons.morphology_values` of the last beat."""
-        times_s = self.tokenizer.window.times_s
-        if renew:
-            self._usual = Parts.of(self.shape, times_s).usual(slice(0, len(self.shape)), rr_s)
-        assert self._usual is not None, "the first beat renews it"
-        parts = Parts.of(own[None], times_s)
-        compared = parts.compared(self._usual, self.p_waves)
-        self.p_waves = np.concatenate([self.p_waves, parts.p])[-2 * NEAR :]
-        return {name: value[0] for name, value in compared.items()}
+    def renew(self) -> None:
+        """Compute the medians of the last beats again."""
+        self.shape = np.concatenate([self.shape, *(own[None] for own in self.recent)])[-LOOK_BACK:]
+        self.recent = []
+        self.dominant = stretch_medians(self.shape, np.array([0]), np.array([len(self.shape)]))[0]
+        self.log_slow = long_interval(self.log_rr)
+        rr_s = np.diff(self.sample[-len(self.shape) - 1 :], prepend=np.nan)[-len(self.shape) :] / self.rate_hz
+        self.usual = Parts.of(self.shape, self.tokenizer.window.times_s).usual(slice(0, len(self.shape)), rr_s)
 
 
-_REMEMBERED = ("num_beats", "sample", "shape", "p_waves", "ranges", "dominant", "log_slow", "last_change")
+_REMEMBERED = ("num_beats", "sample", "log_rr", "shape", "p_waves", "ranges", "dominant", "log_slow", "last_change")
 
 
-def _mean(values: NDArray[np.float64]) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+def push_beats(leads: Sequence[LiveBeats], samples: Sequence[int], waves_mv: Floats) -> NDArray[np.uint16]:
+    """Tokenise the next beat of each lead.
+
+    Args:
+        leads: with one tokenizer.
+        samples: where the beat of each lies, after the beats before.
+        waves_mv: each lead, low-passed, at the times of the tokenizer's window around the beat, float32
+            `[num_leads, num_points]`.
+
+    Returns:
+        Its codes, uint16 `[num_leads, num_facets]`.
+    """
+    tokenizer = leads[0].tokenizer
+    quantizer, deviation, clip = tokenizer.quantizer, tokenizer.deviation_quantizer, tokenizer.window.clip
+    assert quantizer is not None and deviation is not None, "a causal tokenizer that was loaded is fitted"
+    num_ranges = tokenizer.window.scale_beats
+    for lead, sample, size in zip(leads, samples, np.ptp(waves_mv, axis=1).tolist(), strict=True):
+        rr_s = (sample - lead.sample[-1]) / lead.rate_hz if len(lead.sample) else np.nan
+        lead.sample = np.append(lead.sample, sample)[-LOOK_BACK - 1 :]
+        lead.log_rr = np.append(lead.log_rr, np.log(min(max(rr_s, SHORTEST_S), LONGEST_S)))[-LONG - 1 :]
+        lead.ranges = np.append(lead.ranges, size)[-num_ranges:]
+    scale = _medians(_padded([lead.ranges for lead in leads], num_ranges)).astype(np.float32)
+    middle = np.median(waves_mv, axis=1, keepdims=True)
+    shape: Floats = np.clip((waves_mv - middle) / np.maximum(scale, np.float32(LEAST_SCALE))[:, None], -clip, clip)
+    for lead, own in zip(leads, shape, strict=True):
+        lead.recent.append(own)
+        if lead.num_beats % EVERY == 0:
+            lead.renew()
+        lead.num_beats += 1
+    values = _rhythm(leads) | _morphology(leads, Parts.of(shape, tokenizer.window.times_s))
+    levels = rr_levels(causal=True)
+    rr = [rr_codes(lead.sample[-LONG_BEATS - 2 :], lead.rate_hz, levels)[-1] for lead in leads]
+    away = deviation.encode(shape - np.stack([lead.dominant for lead in leads]))
+    return np.concatenate([quantizer.encode(shape), away, rr, codes_of(values, tokenizer.comparisons)], axis=1)
 
 
-def _median(values: NDArray[np.float64]) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else float("nan")
+def _rhythm(leads: Sequence[LiveBeats]) -> dict[str, Doubles]:
+    """`comparisons.rhythm_values` of the last beat of each lead."""
+    log_rr = _padded([lead.log_rr for lead in leads], LONG + 1)
+    change = np.abs(np.diff(log_rr[:, -LOOK_BACK - 2 :]))
+    irregular = np.where(np.isnan(change), np.nan, change > IRREGULAR)
+    kept, last, near = np.exp(log_rr), log_rr[:, -1], slice(-2 * AROUND - 1, None)
+    recent = np.lib.stride_tricks.sliding_window_view(log_rr[:, -_CHANGE_REACH:], STEADY, axis=1)
+    median = _medians(recent)
+    size = np.nan_to_num(median[:, STEADY:] - median[:, :-STEADY])
+    greatest = np.abs(size).argmax(axis=1) == STEADY // 2
+    for lead, own, is_known in zip(leads, size[:, STEADY // 2].tolist(), greatest, strict=True):
+        if is_known and abs(own) > SUDDEN:
+            lead.last_change = own
+    return {
+        "rr_over_mean": last - np.log(_means(kept)),
+        "rr_over_slow": last - np.array([lead.log_slow for lead in leads]),
+        "rr_over_near": last - np.log(_means(kept[:, -2 * NEAR - 1 :])),
+        "irregularity": _medians(change[:, near]),
+        "irregular_share": _means(irregular[:, near]),
+        "irregular_share_long": _means(irregular),
+        "last_sudden_change": np.array([lead.last_change for lead in leads]),
+    }
+
+
+def _morphology(leads: Sequence[LiveBeats], parts: Parts) -> dict[str, Floats]:
+    """`comparisons.morphology_values` of the last beat of each lead."""
+    usual = UsualBeat.stack([lead.usual for lead in leads if lead.usual is not None])  # the first beat renews it
+    values = parts.compared(usual)
+    alike = np.full((len(leads), 2 * NEAR + 1), np.nan)
+    alike[:, -1] = values["p_correlation"]
+    earlier = np.zeros((len(leads), 2 * NEAR, parts.p.shape[1]), np.float32)
+    for row, lead in enumerate(leads):
+        earlier[row, 2 * NEAR - len(lead.p_waves) :] = lead.p_waves
+    slow = np.repeat(usual.slow_p, 2 * NEAR, axis=0)
+    found = correlation(earlier.reshape(len(slow), -1), slow).reshape(len(leads), -1)
+    for row, (lead, own) in enumerate(zip(leads, parts.p, strict=True)):
+        num = len(lead.p_waves)
+        alike[row, -1 - num : -1] = found[row, 2 * NEAR - num :]
+        lead.p_waves = np.concatenate([lead.p_waves, own[None]])[-2 * NEAR :]
+    return values | {"p_correlation_near": _means(alike).astype(np.float32)}
+
+
+def _padded(rows: Sequence[Doubles], width: int) -> Doubles:
+    """Rows of at most `width` values as one array, NaN before them."""
+    out = np.full((len(rows), width), np.nan)
+    for own, row in zip(out, rows, strict=True):
+        own[width - len(row) :] = row
+    return out
+
+
+def _means(rows: Doubles) -> Doubles:
+    """Mean of the known values of each row, NaN without any."""
+    known = ~np.isnan(rows)
+    with np.errstate(invalid="ignore"):
+        mean: Doubles = np.where(known, rows, 0.0).sum(axis=-1) / known.sum(axis=-1)
+    return mean
+
+
+def _medians(rows: Doubles) -> Doubles:
+    """Median of the known values along the last axis, NaN without any."""
+    ordered, num = np.sort(rows, axis=-1), (~np.isnan(rows)).sum(axis=-1, keepdims=True)
+    low, high = (np.take_along_axis(ordered, place, -1) for place in (np.maximum(num - 1, 0) // 2, num // 2))
+    median: Doubles = ((low + high) / 2)[..., 0]
+    return median

@@ -1,0 +1,323 @@
+"""Alarms of a bedside, true and false: what `heartlm monitor` says to each, by the score of the Challenge 2015.
+
+    python benchmarks/bedside.py --work FOLDER [--noise FOLDER]
+
+The recordings of the Challenge are not part of this study. Its cases are made of others: 90 s of two leads of
+mitdb and svdb that end with an alarm. In a true case the last seconds show what it says: annotated VT and flutter, and
+beats of the patient set closer, further apart, in a row of ventricular ones, or ended. In a false one they show the
+patient's own rhythm through what makes bedside monitors call: muscle noise, wander, a lead that falls off, lies flat,
+shrinks or sways. VF is cudb's, of one lead. A case counts as called if an alarm of its kind was raised or lasted in
+its last seconds. Cases of one patient are in one fold; nothing is chosen on the second.
+
+Score: (TP + TN) / (TP + TN + FP + 5 FN) (Clifford et al., Computing in Cardiology 42:273, 2015), with true and false
+cases weighted as they were in its training recordings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import random
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from bench.measure import Table
+from bench.output import write_results
+
+import heartlm.ecg.splits as splits
+from heartlm.ecg.database import open_database
+from heartlm.ecg.recording import Recording
+from heartlm.monitor.alarms import AlarmRules, LeadSecond, Rules
+from heartlm.monitor.models import LiveModels
+from heartlm.monitor.stream import Ward, ecg_leads
+
+DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
+CASE_S = 90
+LAST_S = 12.0
+"""An alarm in the last seconds of a case belongs to it."""
+OF_CHALLENGE = {
+    "asystole": (22, 100),
+    "extreme bradycardia": (46, 43),
+    "extreme tachycardia": (131, 9),
+    "VF": (6, 52),
+    "VT": (89, 252),
+}
+"""True and false alarms of each kind in the training recordings of the Challenge."""
+PER_PATIENT = 2
+
+
+@dataclass
+class Case:
+    """`signal_mv` is float32 `[num_leads, num_samples]` and ends with an alarm, of `kinds` that are true."""
+
+    name: str
+    patient: str
+    what: str
+    kinds: tuple[str, ...]
+    rate_hz: float
+    signal_mv: np.ndarray
+
+
+def cases(noise: Path | None) -> list[Case]:
+    """All cases, the same ones each time."""
+    muscle = None
+    if noise is not None:
+        recording = open_database(noise).recording("ma")
+        muscle = recording.rate_hz, recording.signal(0, recording.num_samples, (0, 1))
+    out = list[Case]()
+    for name in ("mitdb", "svdb"):
+        database = open_database(DATA / name)
+        ids = list(splits.DS1 + splits.DS2) if name == "mitdb" else list(database.record_ids)
+        for record_id in ids:
+            out += of_recording(f"{name}/{record_id}", database.recording(record_id), muscle)
+    cudb = open_database(DATA / "cudb")
+    for record_id in cudb.record_ids:
+        recording = cudb.recording(record_id)
+        spans = [span for span in recording.annotations.rhythms if span.name in ("VFIB", "VFL")]
+        for span in spans[:1]:
+            stop = min(span.stop, span.start + round(9 * recording.rate_hz), recording.num_samples)
+            start = stop - round(CASE_S * recording.rate_hz)
+            if start >= 0 and stop - span.start >= 6 * recording.rate_hz:
+                signal = recording.signal(start, stop, ecg_leads(recording))
+                out.append(Case(f"cudb/{record_id}", f"cudb/{record_id}", "VF", ("VF",), recording.rate_hz, signal))
+    return out
+
+
+def of_recording(name: str, recording: Recording, muscle: tuple[float, np.ndarray] | None) -> list[Case]:
+    """Cases of one recording of two leads."""
+    choose, out, rate_hz = random.Random(name), list[Case](), recording.rate_hz
+    beats = recording.annotations
+    symbols = np.array(list("NSVFQ?"))[beats.beat_classes()]
+    leads = ecg_leads(recording)
+    length = round(CASE_S * rate_hz)
+
+    def cut(stop: int) -> np.ndarray:
+        return recording.signal(stop - length, stop, leads).copy()
+
+    def add(what: str, kinds: tuple[str, ...], signal: np.ndarray) -> None:
+        out.append(Case(f"{name} {what} {len(out)}", name, what, kinds, rate_hz, signal.astype(np.float32)))
+
+    rhythms = [span for span in recording.annotations.rhythms if span.name in ("VT", "VFL", "VFIB")]
+    for span in rhythms[:3]:
+        inside = (beats.sample >= span.start) & (beats.sample < span.stop)
+        stop = min(span.stop + round(rate_hz), recording.num_samples, span.start + round(9 * rate_hz))
+        if stop < length:
+            continue
+        if span.name == "VT" and inside.sum() >= 5:
+            add("annotated VT", ("VT",), cut(stop))
+        elif span.name != "VT" and stop - span.start >= 6 * rate_hz:
+            add("annotated flutter", ("VF", "VT"), cut(stop))
+    for _ in range(PER_PATIENT):
+        # 90 s of which the end shows what the patient always has
+        stop = choose.randrange(length, recording.num_samples)
+        near = (beats.sample > stop - 30 * rate_hz) & (beats.sample < stop)
+        if any(span.start < stop and span.stop > stop - 30 * rate_hz for span in rhythms) or near.sum() < 12:
+            continue
+        if by_annotations(beats.sample[near], symbols[near], rate_hz):
+            continue
+        clean = cut(stop)
+        add("clean", (), clean)
+        for what in choose.sample(FAULTS if muscle is not None else FAULTS[2:], 3):
+            add(what, (), spoiled(clean, what, rate_hz, choose, muscle))
+        places = beats.sample[near] - (stop - length)
+        normal, v = places[np.isin(symbols[near], ["N", "S"])], places[symbols[near] == "V"]
+        if len(normal) > 8:
+            onset = int(normal[-4] + 0.45 * rate_hz)
+            kept = clean[:, :onset]
+            pieces = [beat_of(clean, int(place), rate_hz) for place in normal[-8:-4]]
+            quiet = choose.uniform(5.5, 8)
+            add("ended", ("asystole",), np.hstack([kept, quiet_line(kept, quiet, rate_hz, choose)])[:, -length:])
+            slow = chain(kept, pieces, choose.uniform(1.65, 2.3), choose.randint(5, 6), rate_hz, choose)
+            add("slow", ("extreme bradycardia",), slow[:, -length:])
+            fast = chain(kept, pieces, choose.uniform(0.34, 0.41), choose.randint(19, 26), rate_hz, choose)
+            add("fast", ("extreme tachycardia",), fast[:, -length:])
+        if len(v):
+            kept = clean[:, : int(places[-6] + 0.4 * rate_hz)]
+            pieces = [beat_of(clean, int(place), rate_hz, 0.3) for place in v[-3:]]
+            pieces = [piece for piece in pieces if piece.shape[1]]
+            if pieces:
+                run = chain(kept, pieces, choose.uniform(0.33, 0.55), choose.randint(6, 14), rate_hz, choose)
+                add("V in a row", ("VT",), run[:, -length:])
+    return out
+
+
+FAULTS = ("muscle", "muscle on one", "loose", "flat", "small", "small on one", "wander", "sway on one", "sway")
+
+
+def spoiled(
+    clean: np.ndarray, what: str, rate_hz: float, choose: random.Random, muscle: tuple[float, np.ndarray] | None
+) -> np.ndarray:
+    """The case with a fault in its last seconds."""
+    signal, seconds = clean.copy(), choose.uniform(6, 18)
+    num = round(seconds * rate_hz)
+    tail = signal[:, -num:]
+    hit = [choose.randrange(len(signal))] if what.endswith("one") or what in ("loose", "flat") else range(len(signal))
+    times = np.arange(num) / rate_hz
+    for lead in hit:
+        own = tail[lead]
+        height = float(np.percentile(np.abs(own - np.median(own)), 99))
+        if what.startswith("muscle"):
+            assert muscle is not None, "drawn only with it"
+            first = choose.randrange(round(muscle[1].shape[1] - seconds * muscle[0] - 1))
+            piece = muscle[1][lead % 2, first : first + round(seconds * muscle[0])]
+            piece = np.interp(np.linspace(0, len(piece) - 1, num), np.arange(len(piece)), piece)
+            own += (piece - piece.mean()) / piece.std() * height * choose.uniform(0.2, 0.9)
+        elif what == "loose":
+            own[:] = choose.choice([5.0, -5.0, 0.0])
+        elif what == "flat":
+            own[:] = np.median(own) + 0.01 * np.random.default_rng(choose.randrange(99)).normal(size=num)
+        elif what.startswith("small"):
+            own[:] = np.median(own) + (own - np.median(own)) * choose.uniform(0.08, 0.3)
+        elif what == "wander":
+            own += height * choose.uniform(1, 4) * np.sin(2 * np.pi * choose.uniform(0.2, 0.7) * times)
+        else:
+            hz, wobble = choose.uniform(2.5, 7), choose.uniform(0.5, 1.5)
+            phase = 2 * np.pi * hz * times + wobble * np.sin(2 * np.pi * 0.4 * times)
+            own += height * choose.uniform(0.5, 1.5) * np.sin(phase)
+    return signal
+
+
+def beat_of(signal: np.ndarray, place: int, rate_hz: float, after_s: float = 0.26) -> np.ndarray:
+    """One beat without most of its diastole; empty at the edge."""
+    first, last = place - round(0.1 * rate_hz), place + round(after_s * rate_hz)
+    return signal[:, first:last] if first >= 0 and last <= signal.shape[1] else signal[:, :0]
+
+
+def quiet_line(kept: np.ndarray, seconds: float, rate_hz: float, choose: random.Random) -> np.ndarray:
+    """A lead without beats: a slow wander and a little noise, from where the signal stands."""
+    num, noise = round(seconds * rate_hz), np.random.default_rng(choose.randrange(2**31))
+    times = np.arange(num) / rate_hz
+    height = np.percentile(np.abs(kept[:, -num:] - np.median(kept, axis=1)[:, None]), 99, axis=1)
+    slow = 0.08 * np.sin(2 * np.pi * choose.uniform(0.1, 0.35) * times) * height[:, None]
+    fine = np.apply_along_axis(
+        lambda own: np.convolve(own, np.ones(5) / 5, "same"), 1, noise.normal(size=(len(kept), num))
+    )
+    level = np.median(kept[:, -round(2 * rate_hz) :], axis=1)[:, None]
+    start = (kept[:, -1:] - level) * np.exp(-times / 0.15)
+    return level + start + slow + 0.03 * height[:, None] * fine
+
+
+def chain(
+    kept: np.ndarray, pieces: list[np.ndarray], rr_s: float, num: int, rate_hz: float, choose: random.Random
+) -> np.ndarray:
+    """`kept`, and then `num` beats each `rr_s` after the one before, joined by straight lines."""
+    parts, end = [kept], kept[:, -1]
+    for place in range(num + 1):
+        own = pieces[place % len(pieces)]
+        step = max(own.shape[1] + 2, round(rr_s * rate_hz * choose.uniform(0.97, 1.03)))
+        if own.shape[1] + 2 > rr_s * rate_hz:
+            own = own[:, : round(rr_s * rate_hz) - 2]
+            step = own.shape[1] + 2
+        gap = step - own.shape[1]
+        ramp = np.linspace(0, 1, gap)[None]
+        parts.append(end[:, None] * (1 - ramp) + own[:, :1] * ramp)
+        if place < num:
+            parts.append(own)
+            end = own[:, -1]
+        else:  # a beat is known only when something came after it
+            parts.append(np.repeat(own[:, :1], round(0.8 * rate_hz), axis=1))
+    return np.hstack(parts)
+
+
+def by_annotations(sample: np.ndarray, symbols: np.ndarray, rate_hz: float) -> bool:
+    """Whether the patient's own rhythm comes near one of the alarms."""
+    rr_s = np.diff(sample) / rate_hz
+    runs = max((len(run) for run in "".join(symbols).replace("F", "V").split("N") if set(run) <= {"V"}), default=0)
+    means = [np.convolve(rr_s, np.ones(num) / num, "valid") for num in (4, 16) if len(rr_s) >= num]
+    return bool(rr_s.max() > 3 or runs >= 4 or means[0].max() > 1.35 or means[-1].min() < 60 / 130)
+
+
+class Recorder(Rules):
+    """Rules that keep what they were given."""
+
+    def second(self, now: int, leads: list[LeadSecond], af: float | None) -> list:
+        self.__dict__.setdefault("given", []).append((now, leads, af))
+        return super().second(now, leads, af)
+
+
+def given(models: LiveModels, all_cases: list[Case], work: Path) -> dict[str, list]:
+    """What the rules get of each case, second by second; kept in `work`."""
+    path = work / "given.pickle"
+    found = pickle.loads(path.read_bytes()) if path.exists() else {}
+    left = [case for case in all_cases if case.name not in found]
+    for begin in range(0, len(left), 16):
+        ward = Ward(models)
+        for case in left[begin : begin + 16]:
+            stream = ward.add(case.name, case.rate_hz, num_leads=len(case.signal_mv))
+            stream.rules = Recorder(case.name, AlarmRules(), case.rate_hz, 0.0, len(case.signal_mv))
+            ward.push(case.name, case.signal_mv)
+        ward.run()
+        found |= {name: stream.rules.given for name, stream in ward.streams.items()}
+        if begin % 160 == 0 or begin + 16 >= len(left):
+            path.write_bytes(pickle.dumps(found))
+            print(begin, "of", len(left), flush=True)
+    return found
+
+
+def called(case: Case, seconds: list, rules: AlarmRules) -> set[str]:
+    """Kinds of alarms that were raised or lasted in the last seconds of a case."""
+    own, since = Rules(case.name, rules, case.rate_hz, 0.0, len(case.signal_mv)), seconds[-1][0] - LAST_S * case.rate_hz
+    out = set[str]()
+    for now, leads, af in seconds:
+        changes = own.second(now, leads, af)
+        if now > since:
+            out |= {alarm.kind for alarm in changes if alarm.stop is None} | set(own.active)
+    return out
+
+
+def score(all_cases: list[Case], kinds_called: dict[str, set[str]]) -> tuple[Table, float]:
+    table = Table("Cases", ("kind", "true cases", "called, %", "false cases", "called, %", "score"))
+    total = np.zeros(2)
+    for kind, (num_true, num_false) in OF_CHALLENGE.items():
+        true = [kind in kinds_called[case.name] for case in all_cases if kind in case.kinds]
+        false = [kind in kinds_called[case.name] for case in all_cases if not case.kinds]
+        tp, fp = float(np.mean(true)), float(np.mean(false))
+        right = num_true * tp + num_false * (1 - fp)
+        paid = right + num_false * fp + 5 * num_true * (1 - tp)
+        total += right, paid
+        table.add(kind, len(true), f"{100 * tp:.1f}", len(false), f"{100 * fp:.1f}", f"{100 * right / paid:.1f}")
+    table.add("all", "", "", "", "", f"{100 * total[0] / total[1]:.1f}")
+    return table, 100 * total[0] / total[1]
+
+
+def by_fault(all_cases: list[Case], kinds_called: dict[str, set[str]]) -> Table:
+    table = Table("By what a case shows", ("what", "cases", *OF_CHALLENGE))
+    groups = defaultdict(list)
+    for case in all_cases:
+        groups[case.what].append(kinds_called[case.name])
+    for what, own in sorted(groups.items()):
+        table.add(what, len(own), *(f"{100 * np.mean([kind in each for each in own]):.0f} %" for kind in OF_CHALLENGE))
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("build/bedside"), help="keeps what the models said")
+    parser.add_argument("--noise", type=Path, help="folder with the noise recording `ma` of nstdb")
+    settings = parser.parse_args()
+    torch.set_num_threads(1)
+    settings.work.mkdir(parents=True, exist_ok=True)
+    all_cases = cases(settings.noise)
+    print(len(all_cases), "cases", flush=True)
+    seconds = given(LiveModels.load(), all_cases, settings.work)
+    tables = []
+    for fold, name in enumerate(("chosen by", "not chosen by")):
+        own = [case for case in all_cases if fold_of(case) == fold]
+        kinds_called = {case.name: called(case, seconds[case.name], AlarmRules()) for case in own}
+        for table in (score(own, kinds_called)[0], by_fault(own, kinds_called)):
+            table.title = f"{table.title}: patients {name}"
+            tables.append(table.close())
+    write_results("bedside", "Alarms of a bedside, true and false", tables)
+
+
+def fold_of(case: Case) -> int:
+    patient = "mitdb/201" if case.patient == "mitdb/202" else case.patient
+    return random.Random(f"fold {patient}").randrange(2)
+
+
+if __name__ == "__main__":
+    main()
