@@ -193,9 +193,7 @@ def quiet_line(kept: np.ndarray, seconds: float, rate_hz: float, choose: random.
     times = np.arange(num) / rate_hz
     height = np.percentile(np.abs(kept[:, -num:] - np.median(kept, axis=1)[:, None]), 99, axis=1)
     slow = 0.08 * np.sin(2 * np.pi * choose.uniform(0.1, 0.35) * times) * height[:, None]
-    fine = np.apply_along_axis(
-        lambda own: np.convolve(own, np.ones(5) / 5, "same"), 1, noise.normal(size=(len(kept), num))
-    )
+    fine = noise.normal(size=(5, len(kept), num)).mean(axis=0)
     level = np.median(kept[:, -round(2 * rate_hz) :], axis=1)[:, None]
     start = (kept[:, -1:] - level) * np.exp(-times / 0.15)
     return level + start + slow + 0.03 * height[:, None] * fine

@@ -179,8 +179,11 @@ def by_annotations(recording: Recording) -> list[Alarm]:
     for second in range(1, int(recording.duration_s) + 1):
         now = round(second * recording.rate_hz)
         upto = int(np.searchsorted(beats.sample, now))
-        own = [JudgedBeat(int(beats.sample[place]), str(symbols[place]), 1.0) for place in range(at, upto)]
-        found |= {alarm.key: alarm for alarm in rules.second(now, [LeadSecond(own, None, 1.0)], None)}
+        own = [
+            JudgedBeat(int(beats.sample[place]), str(symbols[place]), 1.0, float(symbols[place] == "V"))
+            for place in range(at, upto)
+        ]
+        found |= {alarm.key: alarm for alarm in rules.second(now, [LeadSecond(own, None, 1.0, 1.0)], None)}
         at = upto
     return list(found.values())
 

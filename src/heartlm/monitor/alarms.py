@@ -34,11 +34,15 @@ SEVERITIES = {
 }
 """Kinds of alarms, the most urgent first. A lethal alarm stays until it is acknowledged."""
 
-_ONE_IS_ENOUGH = ("extreme tachycardia",)
-"""Of several leads, one that finds this kind is enough: a lead misses beats more often than it finds too many."""
+_QUIET = 0.35
+"""Share of a beat's usual range below which a second holds no beat, whatever else it holds."""
+_SLOWER = 0.7
+"""A lead denies a tachycardia only if it shows a rate below this share of the limit: leads miss some of the beats."""
 _KEPT_BEATS, _KEPT_S = 32, 8
 _LOST_S, _FOUND_S = 5, 2
 """Seconds without valid samples after which a signal is lost, and seconds with them after which it is found."""
+_SAME_BEAT_S = 0.15
+"""Leads show a beat at most so far apart (the window of ANSI/AAMI EC57)."""
 _LATE_S = 0.7
 """A beat is known so long after its peak: 0.51 s for the decision, and the end of the second."""
 _VF_KNOWN_S, _VF_ENDS_S, _AFTER_VF_S = 7, 4, 8
@@ -60,6 +64,8 @@ class AlarmRules:
         tachycardia_beats: over this number of beats.
         vt_bpm: ventricular tachycardia is at least this fast
         vt_beats: over this number of ventricular beats in a row.
+        v_share: probability of ventricular beats, mean over the leads, from which on beats that are ventricular in one
+            lead are a run or VT.
         vf_share: mean probability of VF in the last three seconds from which on VF is called.
         run_beats: a run has at least this number of ventricular beats in a row.
         pause_s: seconds between two beats.
@@ -75,6 +81,7 @@ class AlarmRules:
     tachycardia_beats: int = 17
     vt_bpm: float = 100.0
     vt_beats: int = 5
+    v_share: float = 0.5
     vf_share: float = 0.8
     run_beats: int = 3
     pause_s: float = 2.0
@@ -90,7 +97,15 @@ class AlarmRules:
         """
         beats = "bradycardia_beats", "tachycardia_beats", "vt_beats", "run_beats"
         require(self, lambda value: 2 <= value <= _KEPT_BEATS, f"2 to {_KEPT_BEATS}", *beats)
-        require(self, lambda value: 0 < value <= 1, "above 0 and at most 1", "vf_share", "af_share", "noise_share")
+        require(
+            self,
+            lambda value: 0 < value <= 1,
+            "above 0 and at most 1",
+            "v_share",
+            "vf_share",
+            "af_share",
+            "noise_share",
+        )
         positive = "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm", "pause_s"
         require(self, lambda value: 0 < value < math.inf, "a positive number", *positive)
         if unknown := sorted(set(self.off) - set(SEVERITIES)):
@@ -167,11 +182,21 @@ class Alarm:
 
 @dataclass(frozen=True)
 class JudgedBeat:
-    """A beat with its AAMI class and the probability of that class."""
+    """A beat that was judged.
+
+    Attributes:
+        sample: its position.
+        symbol: its AAMI class.
+        probability: of that class.
+        ventricular: probability of the class V.
+        faint: whether it is much lower than the beats before and unlike them: the detector finds such in silence.
+    """
 
     sample: int
     symbol: str
     probability: float
+    ventricular: float
+    faint: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,11 +207,13 @@ class LeadSecond:
         beats: that can be judged since the second before, in order.
         wave: probabilities of the waveform classes in the last four seconds, `[5]`; None where unknown.
         valid: share of valid samples in the second.
+        height: range of the second over the usual range of a beat; NaN where unknown.
     """
 
     beats: Sequence[JudgedBeat]
     wave: NDArray[np.float32] | None
     valid: float
+    height: float
 
 
 @dataclass(frozen=True)
@@ -219,6 +246,7 @@ class LeadRules:
         self.beats = list[JudgedBeat]()
         self.waves = np.empty((0, 5), np.float32)
         self.valid = np.empty(0)
+        self.heights = np.empty(0)
         self.lost = False
         self.begin = 0
         """Where the last gap ended, or the stream began."""
@@ -227,7 +255,8 @@ class LeadRules:
 
     def take(self, now: int, second: LeadSecond) -> None:
         """Take in one more second, the last of `now` samples."""
-        self.beats = [*self.beats, *second.beats][-_KEPT_BEATS:]
+        self.beats = [*self.beats, *(beat for beat in second.beats if not beat.faint)][-_KEPT_BEATS:]
+        self.heights = np.append(self.heights, second.height)[-_KEPT_S:]
         own = np.full((1, 5), np.nan, np.float32) if second.wave is None else second.wave[None]
         self.waves = np.concatenate([self.waves, own])[-_KEPT_S:]
         self.valid = np.append(self.valid, second.valid)[-_KEPT_S:]
@@ -239,6 +268,16 @@ class LeadRules:
             self.lost = False
             self.beats, self.begin = [], max(self.begin, now - _FOUND_S * round(self.rate_hz))
             self.waves = self.waves[:0]
+
+    def rate_since(self, start: int) -> float:
+        """Beats a minute since then, 0 with less than two."""
+        own = [beat.sample for beat in self.beats if beat.sample >= start]
+        return 60 * self.rate_hz * (len(own) - 1) / (own[-1] - own[0]) if len(own) > 1 else 0.0
+
+    def ventricular_since(self, start: int) -> float:
+        """Mean probability that the beats since then are ventricular."""
+        own = [beat.ventricular for beat in self.beats if beat.sample >= start - _SAME_BEAT_S * self.rate_hz]
+        return float(np.mean(own)) if own else 0.0
 
     def judge(self, now: int) -> LeadJudgement:
         """What holds now."""
@@ -253,7 +292,8 @@ class LeadRules:
             found["VF"] = now - round(_VF_KNOWN_S * rate_hz), float(shares[VF])
         beats = [beat for beat in self.beats if beat.sample >= self.begin]
         quiet_s = (now - (beats[-1].sample if beats else self.begin)) / rate_hz
-        if readable and not noisy and "VF" not in found and quiet_s >= rules.asystole_s + _LATE_S:
+        quiet = bool((self.heights[-4:] < _QUIET).all())  # what the network takes for noise hides no beat
+        if readable and (quiet or not noisy) and "VF" not in found and quiet_s >= rules.asystole_s + _LATE_S:
             found["asystole"] = now - round(quiet_s * rate_hz), float(max(shares[ASYSTOLE], 1 - shares[NOISE]))
         if noisy or self.vf > now - _AFTER_VF_S * rate_hz:  # what the detector finds here are no heartbeats
             return LeadJudgement(found, readable and not noisy, False, self.begin)
@@ -284,23 +324,24 @@ class LeadRules:
         return {
             "sample": np.array([beat.sample for beat in self.beats], np.int64),
             "symbol": np.array([beat.symbol for beat in self.beats], "<U1"),
-            "probability": np.array([beat.probability for beat in self.beats]),
-            **{name: getattr(self, name) for name in ("waves", "valid", "lost", "begin", "vf")},
+            **{name: np.array([getattr(beat, name) for beat in self.beats]) for name in ("probability", "ventricular")},
+            **{name: getattr(self, name) for name in ("waves", "valid", "heights", "lost", "begin", "vf")},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave, for the same rate."""
-        columns = (state[name].tolist() for name in ("sample", "symbol", "probability"))
+        columns = (state[name].tolist() for name in ("sample", "symbol", "probability", "ventricular"))
         self.beats = [JudgedBeat(*values) for values in zip(*columns, strict=True)]
-        for name in ("waves", "valid", "lost", "begin", "vf"):
+        for name in ("waves", "valid", "heights", "lost", "begin", "vf"):
             setattr(self, name, state[name])
 
 
 class Rules:
     """The rules of one stream, and what they remember.
 
-    With several leads an alarm needs all that can be read at the moment, because noise, a loose electrode and a low
-    QRS are mostly of one lead. One lead is enough for `_ONE_IS_ENOUGH`.
+    With several leads an alarm that one finds can be denied by another that can be read, because noise, a loose
+    electrode and a low QRS are mostly of one lead: VF, asystole, bradycardia and pauses by any that does not find them;
+    VT and runs where the leads' mean probability of ventricular beats is low; a tachycardia by a far lower rate.
 
     Args:
         stream: its name.
@@ -391,26 +432,31 @@ class Rules:
 
     def _agreed(self, now: int) -> dict[str, tuple[int, float]]:
         """Kinds that hold now, and no lead denies: where each began, and its confidence."""
-        judged = [None if lead.lost else lead.judge(now) for lead in self.leads]
-        leads = [lead for lead in judged if lead is not None]
+        rules = self.rules
+        judged = [(lead, lead.judge(now)) for lead in self.leads if not lead.lost]
+        of_beats = [(lead, own) for lead, own in judged if own.has_beats]
         out = dict[str, tuple[int, float]]()
         for kind in SEVERITIES:
-            places = [lead.found[kind] for lead in leads if kind in lead.found]
+            places = [own.found[kind] for _, own in judged if kind in own.found]
             if not places:
                 continue
             start = min(start for start, _ in places)
-            denied = any(
-                kind not in lead.found
-                and lead.begin <= start
-                and (lead.readable if kind in ("VF", "asystole") else lead.has_beats)
-                for lead in leads
-            )
-            if not denied or kind in _ONE_IS_ENOUGH:
+            able = [(lead, own) for lead, own in of_beats if own.begin <= start]
+            if kind in ("VF", "asystole"):
+                denied = any(kind not in own.found for _, own in judged if own.readable and own.begin <= start)
+            elif kind in ("VT", "run"):
+                shares = [lead.ventricular_since(start) for lead, _ in able]
+                denied = bool(shares) and sum(shares) / len(shares) < rules.v_share
+            elif kind == "extreme tachycardia":
+                first = now - round(60 / rules.tachycardia_bpm * rules.tachycardia_beats * self.rate_hz)
+                denied = any(lead.rate_since(first) < _SLOWER * rules.tachycardia_bpm for lead, _ in able)
+            else:
+                denied = any(kind not in own.found for _, own in able)
+            if not denied:
                 out[kind] = start, min(confidence for _, confidence in places)
-        usable = (place for place, lead in enumerate(judged) if lead is not None and lead.has_beats)
-        self.lead_in_use = next(usable, self.lead_in_use)
-        if not any(lead.has_beats for lead in leads):  # what lasts is not known to have ended
+        if not of_beats:  # what lasts is not known to have ended
             return out | {kind: (0, 0.0) for kind in self.active if kind not in ("VF", "asystole")}
-        if self.af >= (self.rules.af_share if "AF" not in self.active else self.rules.af_share / 2):
+        self.lead_in_use = next(place for place, lead in enumerate(self.leads) if lead is of_beats[0][0])
+        if self.af >= (rules.af_share if "AF" not in self.active else rules.af_share / 2):
             out["AF"] = now, self.af
         return out

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.detect import StreamingDetector
 from heartlm.ecg.spans import runs
-from heartlm.kernels.waveform import interpolate, smooth
+from heartlm.kernels.waveform import LEAST_SCALE, interpolate, smooth
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.live import LiveBeats
 from heartlm.tokenizers.millivolts import NO_SIGNAL, quantize
@@ -57,11 +57,13 @@ class Second:
         beats: in order; mostly of this second, now and then of the four before.
         window: codes of the last four seconds, uint16 `[WINDOW, 1]`; None until there are four.
         valid: share of the second's samples that are numbers and not flat, 0 to 1.
+        height: its range without the slow average over the usual range of a beat; NaN where unknown.
     """
 
     beats: tuple[Beat, ...]
     window: NDArray[np.uint16] | None
     valid: float
+    height: float
 
 
 class LiveLead:
@@ -125,10 +127,11 @@ class LiveLead:
         ready = self.waiting + self._ahead < self.num_samples
         beats = tuple(self._beat(int(sample)) for sample in self.waiting[ready])
         self.waiting = self.waiting[~ready]
-        self._extend_grid(samples_mv)
+        range_mv = self._extend_grid(samples_mv)
         self.num_seconds += 1
         window = self.grid[:, None] if len(self.grid) == WINDOW else None
-        return Second(beats, window, float(valid.mean()))
+        usual_mv = float(np.median(self.tokens.ranges)) if len(self.tokens.ranges) else float("nan")
+        return Second(beats, window, float(valid.mean()), range_mv / max(usual_mv, LEAST_SCALE))
 
     def _nothing(self, samples_mv: Floats) -> Second:
         """A second without a signal; there may be hours of them."""
@@ -140,7 +143,7 @@ class LiveLead:
         beats = tuple(self._beat(int(sample)) for sample in self.waiting)
         self.waiting, self.average, self.same = self.waiting[:0], None, 0
         self.grid = np.concatenate([self.grid, np.full(_GRID, NO_SIGNAL, np.uint16)])[-WINDOW:]
-        return Second(beats, None, 0.0)
+        return Second(beats, None, 0.0, float("nan"))
 
     def _flat(self, samples_mv: Floats) -> NDArray[np.bool_]:
         """Samples in runs of equal ones, which may start before this second."""
@@ -161,8 +164,11 @@ class LiveLead:
         piece = smooth(self.recent[first - start : sample + self._ahead + 1 - start], self._weights)
         return Beat(sample, interpolate(piece, sample - first + self._offsets))
 
-    def _extend_grid(self, samples_mv: Floats) -> None:
-        """Voltage codes of this second; at its end the low-pass takes the last sample for those that follow."""
+    def _extend_grid(self, samples_mv: Floats) -> float:
+        """Voltage codes of this second, whose range in mV is returned.
+
+        At its end the low-pass takes the last sample for those that follow.
+        """
         start = self.num_samples - len(samples_mv)
         halo = min(len(self._grid_weights), len(self.recent) - len(samples_mv))
         piece = smooth(self.recent[len(self.recent) - len(samples_mv) - halo :], self._grid_weights)
@@ -180,6 +186,7 @@ class LiveLead:
         nearest = np.clip(np.round(place).astype(np.int64), 0, len(samples_mv) - 1)
         codes[np.isnan(samples_mv[nearest])] = NO_SIGNAL
         self.grid = np.concatenate([self.grid, codes])[-WINDOW:]
+        return float(np.ptp(voltage - slow))
 
     def state(self) -> dict[str, Any]:
         """Everything that `restore` needs: numbers, arrays, and dictionaries of them."""

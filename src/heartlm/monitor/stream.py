@@ -189,7 +189,7 @@ class Ward:
         answers = iter(self.models.judge_windows(windows) if windows else ())
         shown = iter(
             [
-                LeadSecond(lead.beats, None if second.window is None else next(answers), second.valid)
+                LeadSecond(lead.beats, None if second.window is None else next(answers), second.valid, second.height)
                 for lead, second in seconds
             ]
         )
@@ -211,6 +211,7 @@ class Ward:
         for lead, _ in seconds:
             lead.beats = []
         classes = self.models.beats.info.classes
+        ventricular = classes.index("V")
         left: list[tuple[WatchedLead, tuple[Beat, ...]]] = [(lead, second.beats) for lead, second in seconds]
         while left := [(lead, beats) for lead, beats in left if beats]:
             codes = push_beats(
@@ -227,7 +228,9 @@ class Ward:
                 best = int(own.argmax())
                 lead.num_beats += 1
                 lead.positions = np.append(lead.positions, beats[0].sample)[-AF_BEATS[-1] - 64 :]
-                lead.beats.append(JudgedBeat(beats[0].sample, classes[best], float(own[best])))
+                faint = lead.signal.tokens.faint
+                beat = JudgedBeat(beats[0].sample, classes[best], float(own[best]), float(own[ventricular]), faint)
+                lead.beats.append(beat)
             left = [(lead, beats[1:]) for lead, beats in left]
 
     def _rhythms(self, streams: Iterable[LiveStream]) -> dict[str, float]:

@@ -44,6 +44,8 @@ from heartlm.tokenizers.running import correlation
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
+FAINT, ALIKE = 0.3, 0.75
+"""A beat is faint below this share of the usual range, if its QRS complex has a lower correlation with the usual."""
 _CHANGE_REACH = 3 * STEADY - 1
 """The last intervals, in which a change shows that is known of now: `STEADY` before and after it, and as many again to
 see that it is the greatest of its neighbours."""
@@ -78,6 +80,8 @@ class LiveBeats:
         self.last_change = 0.0
         self.p_waves = np.empty((0, int(in_part(tokenizer.window.times_s, P_S).sum())), np.float32)
         self.usual: UsualBeat | None = None
+        self.faint = False
+        """Whether the last beat is much lower than the others and unlike them: detectors find such in silence."""
 
     def state(self) -> dict[str, Any]:
         """What it remembers: numbers, arrays, and a dictionary of them."""
@@ -135,6 +139,8 @@ def push_beats(leads: Sequence[LiveBeats], samples: Sequence[int], waves_mv: Flo
             lead.renew()
         lead.num_beats += 1
     values = _rhythm(leads) | _morphology(leads, Parts.of(shape, tokenizer.window.times_s))
+    for lead, usual_mv, alike in zip(leads, scale.tolist(), values["qrs_correlation"].tolist(), strict=True):
+        lead.faint = bool(lead.ranges[-1] < FAINT * usual_mv and alike < ALIKE)
     levels = rr_levels(causal=True)
     rr = [rr_codes(lead.sample[-LONG_BEATS - 2 :], lead.rate_hz, levels)[-1] for lead in leads]
     away = deviation.encode(shape - np.stack([lead.dominant for lead in leads]))
