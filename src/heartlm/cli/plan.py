@@ -35,6 +35,10 @@ class PlanOptions:
 
 def run(arguments: Sequence[str]) -> int:
     """Plan as `arguments` say, and print the plan next to the naive one."""
+    if arguments and arguments[0] == "memory":
+        from heartlm.cli import plan_memory
+
+        return plan_memory.run(arguments[1:])
     options = parse(
         PlanOptions,
         arguments,
@@ -43,6 +47,7 @@ def run(arguments: Sequence[str]) -> int:
         examples=[
             "heartlm plan examples/published_campaign.yaml",
             "heartlm plan PLAN.yaml --out campaign-planned.yaml --gantt plan.svg",
+            "heartlm plan memory --help       # the memory of a rank in a training step",
         ],
         positionals=["plan"],
     )

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
@@ -33,7 +34,8 @@ BUCKET_CAPS_MB = (1.0, 4.0, 16.0, 64.0)
 
 def sharded(module: nn.Module, blocks: Sequence[nn.Module], device: torch.device) -> nn.Module:
     """Shard the parameters of `module`, which are replaced, over the ranks (FSDP2): each block, and the rest."""
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    with unset_fake_temporarily():  # the mesh reads its ranks from a tensor, also in a dry run
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for part in (*blocks, module):
         shard = fully_shard(part, mesh=mesh)
         shard.set_gradient_divide_factor(1.0)
@@ -46,6 +48,7 @@ def replicated(
     bucket_cap_mb: float,
     exchange: GradientSync | None = None,
     shared: Callable[[Tensor], None] | None = None,
+    synced: bool = True,
 ) -> DistributedDataParallel:
     """Wrap `module`, so that ranks add up its gradients, bucket by bucket, during the backward pass (DDP).
 
@@ -54,11 +57,16 @@ def replicated(
         bucket_cap_mb: MiB of gradients that are sent together.
         exchange: called for every sum, and when no gradient is left to compute.
         shared: adds up a bucket in place, at once; by default the process group does it, meanwhile.
+        synced: see that the ranks have the same parameters, and send the first's; a dry run cannot.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 renames broadcast_buffers, 2.11 has only that
         wrapped = DistributedDataParallel(
-            module, broadcast_buffers=False, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True
+            module,
+            broadcast_buffers=False,
+            bucket_cap_mb=bucket_cap_mb,
+            gradient_as_bucket_view=True,
+            init_sync=synced,
         )
 
     def add_up(bucket: Any) -> torch.futures.Future[Tensor]:

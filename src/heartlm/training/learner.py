@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from heartlm.distributed.communication import GradientSync
 from heartlm.distributed.parallel import HostAllReduce
@@ -65,7 +65,7 @@ class Learner:
         if self.ranks.world_size > 1 and config.parallel == "fsdp":
             self.module = sharded(self.alone, list(self.model.trunk.blocks), device)
         self.learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = AdamW(_groups(self.learning, config.weight_decay), betas=(0.9, 0.95), fused=True)
+        self.optimizer: Optimizer = AdamW(_groups(self.learning, config.weight_decay), betas=(0.9, 0.95), fused=True)
         self.exchange = exchange
 
     def replicate(self, some: Callable[[], Batch], sums: HostAllReduce) -> None:
@@ -104,6 +104,14 @@ class Learner:
         Returns:
             Sums of this rank's losses, the first under "loss"; and the norm of the whole gradient.
         """
+        names, values = self.backward(step, micro_batches, num_counted)
+        *losses, whole = values.tolist()  # waits for the device, once
+        return dict(zip(names, losses, strict=True)), whole
+
+    def backward(
+        self, step: int, micro_batches: list[Batch], num_counted: Callable[[], float]
+    ) -> tuple[tuple[str, ...], Tensor]:
+        """The same without waiting for the device: names of the losses; and their sums with the norm last."""
         self.module.train()
         names: tuple[str, ...] = ()
         sums: list[Tensor] = []
@@ -116,8 +124,7 @@ class Learner:
         if self.exchange is not None:
             self.exchange.returned()
         norm = gradient_norm([p.grad for p in self.learning if p.grad is not None])
-        *losses, whole = torch.cat([torch.stack(sums).sum(dim=0), norm[None]]).tolist()  # waits for the device, once
-        return dict(zip(names, losses, strict=True)), whole
+        return names, torch.cat([torch.stack(sums).sum(dim=0), norm[None]])
 
     def step(self, rate: float, norm: float) -> None:
         """Clip the gradient, whose norm is `norm`, and move the weights by `rate`."""

@@ -1,0 +1,133 @@
+"""The memory that `heartlm plan memory` predicts against what CPU ranks allocate in real steps.
+
+    python benchmarks/memory.py
+
+Every rank builds the model, wraps it as training does and takes three steps in a gloo group, while torch's profiler
+notes each allocation and release of torch's CPU allocator. The peak is the largest running sum, of the rank with most.
+That is what the plan claims to predict, counted by another mechanism: the plan follows tensors through the dispatcher
+and runs no kernel, the profiler sits in the allocator. Resident memory would add Python, libraries and pages that the C
+library keeps. The time of a step is the median of those after the second, without the profiler; both ranks have a core
+where the machine has as many. Two ranks on a CPU say what the ways cost here, and nothing of GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from bench.measure import Table
+from bench.output import write_results
+from torch.profiler import ProfilerActivity, profile
+
+from heartlm.distributed.parallel import HostAllReduce
+from heartlm.distributed.ranks import Ranks
+from heartlm.models.pretrained import FOLDER
+from heartlm.tokenizers.base import load_tokenizer
+from heartlm.training.config import PretrainConfig
+from heartlm.training.dry_run import Sharing, learner_of, model_to_pretrain, step_memory, take_step
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training: `windows` are those of each rank."""
+
+    depth: int
+    window: int
+    windows: int
+    ranks: int
+    sharing: Sharing
+    timed_steps: int = 0
+
+    def config(self) -> PretrainConfig:
+        return PretrainConfig(depth=self.depth, window=self.window, batch_size=self.windows * self.ranks)
+
+
+def measured(case: Case) -> tuple[int, list[float]]:
+    """Peak of this rank in bytes, and seconds of its steps; in the process group, where there are several ranks."""
+    config, tokenizer = case.config(), load_tokenizer(FOLDER / "foundation" / "tokenizer")
+    ranks = Ranks.from_environment()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        learner = learner_of(model_to_pretrain(config, tokenizer), config, tokenizer, ranks, case.sharing)
+        learner.replicate(lambda: None, HostAllReduce(ranks))  # type: ignore[arg-type,return-value]
+        for step in range(3):
+            take_step(learner, config, step)
+    assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
+    notes = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    # the places of the codes are of the model, but NumPy has allocated them
+    peak = now = sum(buffer.nbytes for name, buffer in learner.model.named_buffers() if "places" in name)
+    for note in sorted(notes, key=lambda event: event.start_ns()):
+        now += note.nbytes()
+        peak = max(peak, now)
+    times_s = []
+    for step in range(case.timed_steps):
+        begin_s = time.perf_counter()
+        take_step(learner, config, step)
+        times_s.append(time.perf_counter() - begin_s)
+    return peak, times_s
+
+
+def rank(case: Case) -> None:
+    """Measure as one rank; the first prints the peak of the rank with most, and its own times."""
+    torch.set_num_threads(1)
+    found: list[Any] = [None] * case.ranks
+    if case.ranks > 1:
+        dist.init_process_group("gloo")
+        dist.all_gather_object(found, measured(case))
+        dist.destroy_process_group()
+    else:
+        found = [measured(case)]
+    if Ranks.from_environment().is_first:
+        print(json.dumps([max(peak for peak, _ in found), found[0][1]]))
+
+
+def run(case: Case) -> tuple[int, list[float]]:
+    """Start the ranks of `case`; the largest peak in bytes, and seconds of steps."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
+    command = [sys.executable, *(launcher if case.ranks > 1 else []), __file__, "--case", json.dumps(asdict(case))]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    peak, times_s = json.loads(done.stdout.strip().splitlines()[-1])
+    return peak, times_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    if (case := parser.parse_args().case) is not None:
+        rank(Case(**json.loads(case)))
+        return
+    tokenizer = load_tokenizer(FOLDER / "foundation" / "tokenizer")
+    kinds = "parameters", "gradients", "optimizer", "activations", "rest"
+    table = Table(
+        "peak memory of a rank, MB: predicted and measured",
+        ("depth", "window", "windows a rank", "ranks", "way", "predicted", "measured", "error", *kinds),
+    )
+    steps = Table("two CPU ranks: seconds of a step", ("depth", "window", "windows a rank", "way", "s a step"))
+    grid = [Case(depth, window, 4, 1, "ddp") for depth in (4, 8, 16) for window in (128, 512) if depth * window < 8192]
+    ways: tuple[Sharing, ...] = ("ddp", "zero1", "fsdp")
+    grid += [Case(depth, 128, 4, 2, way, 5) for depth in (4, 8, 16) for way in ways]
+    grid += [Case(4, 512, 4, 2, "ddp"), Case(4, 128, 4, 4, "ddp"), Case(8, 128, 4, 4, "fsdp")]
+    for case in grid:
+        plan = step_memory(case.config(), tokenizer, case.ranks, case.sharing)
+        peak, times_s = run(case)
+        error = f"{100 * (plan.peak / peak - 1):+.1f} %"
+        place = case.depth, case.window, case.windows
+        way = case.sharing if case.ranks > 1 else "alone"
+        megabytes = [getattr(plan, kind) / 1e6 for kind in kinds]
+        table.add(*place, case.ranks, way, plan.peak / 1e6, peak / 1e6, error, *megabytes)
+        if times_s:
+            steps.add(*place, way, statistics.median(times_s))
+    table.close()
+    steps.close()
+    write_results("memory", "Memory of a rank in a training step", [table, steps], {"steps": 3, "threads": 1})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The plan of memory against what a real step allocates, and what more ranks change in it."""
+
+from __future__ import annotations
+
+import memory
+import pytest
+
+from heartlm.cli.main import main
+from heartlm.errors import HeartlmError
+from heartlm.models.pretrained import FOLDER
+from heartlm.tokenizers.base import Tokenizer, load_tokenizer
+from heartlm.training.config import PretrainConfig
+from heartlm.training.dry_run import Sharing, StepMemory, step_memory
+
+
+def tokenizer() -> Tokenizer:
+    return load_tokenizer(FOLDER / "foundation" / "tokenizer")
+
+
+def plan(ranks: int, sharing: Sharing, accumulation: int = 1) -> StepMemory:
+    """Of a small model with 4 windows on each rank; the rhythm tokenizer has few facets, so it is quick."""
+    config = PretrainConfig(depth=1, width=64, window=512, batch_size=4 * ranks, accumulation=accumulation)
+    return step_memory(config, load_tokenizer(FOLDER / "af" / "tokenizer"), ranks, sharing)
+
+
+def test_the_plan_is_what_a_rank_allocates():
+    case = memory.Case(depth=2, window=64, windows=4, ranks=1, sharing="ddp")
+    measured, _ = memory.measured(case)
+    assert step_memory(case.config(), tokenizer(), 1, "ddp").peak == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharing", ["ddp", "zero1", "fsdp"])
+def test_the_plan_is_what_two_ranks_allocate(sharing: Sharing):
+    case = memory.Case(depth=2, window=64, windows=4, ranks=2, sharing=sharing)
+    measured, _ = memory.run(case)
+    assert step_memory(case.config(), tokenizer(), 2, sharing).peak == pytest.approx(measured, rel=0.1)
+
+
+def test_each_way_saves_what_it_should():
+    alone, ddp, zero1, fsdp = plan(1, "ddp"), plan(64, "ddp"), plan(64, "zero1"), plan(64, "fsdp")
+    assert alone.num_parameters == ddp.num_parameters == zero1.num_parameters == fsdp.num_parameters
+    assert ddp.gradients == zero1.gradients == 4 * ddp.num_parameters  # all in buckets, from the first step on
+    assert ddp.parameters == alone.parameters
+    assert ddp.optimizer == alone.optimizer >= 8 * ddp.num_parameters
+    assert zero1.optimizer < ddp.optimizer / 2  # whole parameters go to ranks, the largest here to rank 0
+    assert fsdp.optimizer < ddp.optimizer / 16
+    assert plan(64, "ddp", accumulation=4).activations < ddp.activations / 2
+
+
+def test_the_command_says_whether_it_fits(capsys: pytest.CaptureFixture[str]):
+    words = ["plan", "memory", "--depth", "1", "--width", "64", "--window", "16", "--batch-size", "4"]
+    assert main([*words, "--memory-gb", "0.001"]) == 1
+    assert "does not fit" in capsys.readouterr().out
+
+
+def test_a_batch_that_does_not_split_is_refused():
+    with pytest.raises(HeartlmError, match="batch_size: 6 found, a multiple of 4 expected"):
+        step_memory(PretrainConfig(depth=1, window=16, batch_size=6), tokenizer(), 4, "ddp")
