@@ -15,16 +15,10 @@ def notebook_script(
     """A script that serves JupyterLab on one node until the time is up; what it prints has the address and token."""
     lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash"]
     lines.append(f"# JupyterLab on {topology.words}, profile {profile.name}.")
-    if profile.scheduler == "slurm":
-        lines += header(topology, profile, name=name, output=logs / f"{name}-%j.out", stops=False)
-    return text_of(
-        [*lines, "", *body(_what(profile, port), topology, profile, python=python, module="jupyterlab", ranks=False)]
-    )
-
-
-def _what(profile: SiteProfile, port: int) -> list[str]:
     here = profile.scheduler == "none"
-    return [
+    if not here:
+        lines += header(topology, profile, name=name, output=logs / f"{name}-%j.out", stops=False)
+    what = [
         "# What to run; the token in the address it prints keeps others out.",
         *([] if here else ["chmod go= /dev/stdout || true # the job's output, whatever the umask"]),
         "command=(",
@@ -35,6 +29,7 @@ def _what(profile: SiteProfile, port: int) -> list[str]:
         ")",
         *([] if here else [f'echo "JupyterLab will be at $(hostname):{port}"']),
     ]
+    return text_of([*lines, "", *body(what, topology, profile, python=python, module="jupyterlab", ranks=False)])
 
 
 def tunnel(port: int, profile: SiteProfile, here: bool) -> str:

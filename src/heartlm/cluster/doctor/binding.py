@@ -45,7 +45,8 @@ def check_binding(context: Context) -> Section:
     facts: dict[str, Any] = {"settings": {name: os.environ[name] for name in THREAD_NAMES if name in os.environ}}
     told = ", ".join(f"{name}={value}" for name, value in facts["settings"].items()) or "none set"
     lines = [f"variables of threads: {told}"]
-    cores = _cores(context)
+    cpus = context.fact("processors", "core_cpus") or [core.cpus[0] for core in usable_cores()]
+    cores = list(cpus)[: min(4, int(context.fact("processors", "usable_cores", len(cpus))))]  # a CPU of each
     if len(cores) < 2:
         return Section([*lines, "one core: there is nothing to pin"], facts)
     for_s = (QUICK_COUNT_S if context.quick else COUNT_S) / ROUNDS
@@ -63,12 +64,6 @@ def check_binding(context: Context) -> Section:
     because = f"{len(cores)} unpinned processes shared cores, and were {gain:.2f}x slower together than pinned ones"
     how = f"taskset -c {cores[0]} heartlm …   taskset -c {cores[1]} heartlm …   (ranks of torchrun are pinned anyway)"
     return Section(lines, facts, [Advice("pin runs that are side by side", how, gain, because)])
-
-
-def _cores(context: Context) -> list[int]:
-    """CPUs to count on, one a core, four at most."""
-    cpus = context.fact("processors", "core_cpus") or [core.cpus[0] for core in usable_cores()]
-    return list(cpus)[: min(4, int(context.fact("processors", "usable_cores", len(cpus))))]
 
 
 def counted(places: list[str], for_s: float) -> list[tuple[int, float]]:

@@ -74,8 +74,12 @@ def memory(root: Path) -> dict[str, Any]:
     """Bytes of memory, of what is available, and the limit of this process's cgroup or None."""
     lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    limits = [_limit(folder / name) for folder in cgroups(root) for name in ("memory.max", "memory.limit_in_bytes")]
-    below = [limit for limit in limits if limit is not None and limit < kib["MemTotal"] * 1024]
+    limits = []
+    for folder in cgroups(root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):  # version 2 says "max" where there is no limit
+                limits.append(_integer(folder / name))
+    below = [limit for limit in limits if limit < kib["MemTotal"] * 1024]
     return {
         "memory_bytes": kib["MemTotal"] * 1024,
         "memory_available_bytes": kib.get("MemAvailable", kib["MemTotal"]) * 1024,
@@ -106,13 +110,6 @@ def cgroups(root: Path) -> list[Path]:
             inside = tree / path.lstrip("/")
             folders += [folder for folder in (inside, *inside.parents) if folder.is_relative_to(tree)]
     return folders
-
-
-def _limit(path: Path) -> int | None:
-    try:
-        return _integer(path)
-    except (OSError, ValueError):
-        return None
 
 
 def _integer(path: Path) -> int:
