@@ -6,18 +6,15 @@ Every rank builds the model, wraps it as training does and takes three steps in 
 notes each allocation and release of torch's CPU allocator. The peak is the largest running sum, of the rank with most.
 That is what the plan claims to predict, counted by another mechanism: the plan follows tensors through the dispatcher
 and runs no kernel, the profiler sits in the allocator. Resident memory would add Python, libraries and pages that the C
-library keeps. The time of a step is the median of those after the second, without the profiler; both ranks have a core
-where the machine has as many. Two ranks on a CPU say what the ways cost here, and nothing of GPUs.
+library keeps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,14 +41,13 @@ class Case:
     windows: int
     ranks: int
     sharing: Sharing
-    timed_steps: int = 0
 
     def config(self) -> PretrainConfig:
         return PretrainConfig(depth=self.depth, window=self.window, batch_size=self.windows * self.ranks)
 
 
-def measured(case: Case) -> tuple[int, list[float]]:
-    """Peak of this rank in bytes, and seconds of its steps; in the process group, where there are several ranks."""
+def measured(case: Case) -> int:
+    """Peak of this rank in bytes; in the process group, where there are several ranks."""
     config, tokenizer = case.config(), load_tokenizer(FOLDER / "foundation" / "tokenizer")
     ranks = Ranks.from_environment()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -66,16 +62,11 @@ def measured(case: Case) -> tuple[int, list[float]]:
     for note in sorted(notes, key=lambda event: event.start_ns()):
         now += note.nbytes()
         peak = max(peak, now)
-    times_s = []
-    for step in range(case.timed_steps):
-        begin_s = time.perf_counter()
-        take_step(learner, config, step)
-        times_s.append(time.perf_counter() - begin_s)
-    return peak, times_s
+    return peak
 
 
 def rank(case: Case) -> None:
-    """Measure as one rank; the first prints the peak of the rank with most, and its own times."""
+    """Measure as one rank; the first prints the peak of the rank with most."""
     torch.set_num_threads(1)
     found: list[Any] = [None] * case.ranks
     if case.ranks > 1:
@@ -85,23 +76,24 @@ def rank(case: Case) -> None:
     else:
         found = [measured(case)]
     if Ranks.from_environment().is_first:
-        print(json.dumps([max(peak for peak, _ in found), found[0][1]]))
+        print(max(found))
 
 
-def run(case: Case) -> tuple[int, list[float]]:
-    """Start the ranks of `case`; the largest peak in bytes, and seconds of steps."""
+def run(case: Case) -> int:
+    """Start the ranks of `case`; the largest peak in bytes."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
     command = [sys.executable, *(launcher if case.ranks > 1 else []), __file__, "--case", json.dumps(asdict(case))]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
-    peak, times_s = json.loads(done.stdout.strip().splitlines()[-1])
-    return peak, times_s
+    return int(done.stdout.strip().splitlines()[-1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", help=argparse.SUPPRESS)
-    if (case := parser.parse_args().case) is not None:
-        rank(Case(**json.loads(case)))
+    parser.add_argument("--depths", type=int, nargs="+", default=[4, 8, 16])
+    chosen = parser.parse_args()
+    if chosen.case is not None:
+        rank(Case(**json.loads(chosen.case)))
         return
     tokenizer = load_tokenizer(FOLDER / "foundation" / "tokenizer")
     kinds = "parameters", "gradients", "optimizer", "activations", "rest"
@@ -109,24 +101,20 @@ def main() -> None:
         "peak memory of a rank, MB: predicted and measured",
         ("depth", "window", "windows a rank", "ranks", "way", "predicted", "measured", "error", *kinds),
     )
-    steps = Table("two CPU ranks: seconds of a step", ("depth", "window", "windows a rank", "way", "s a step"))
-    grid = [Case(depth, window, 4, 1, "ddp") for depth in (4, 8, 16) for window in (128, 512) if depth * window < 8192]
     ways: tuple[Sharing, ...] = ("ddp", "zero1", "fsdp")
-    grid += [Case(depth, 128, 4, 2, way, 5) for depth in (4, 8, 16) for way in ways]
-    grid += [Case(4, 512, 4, 2, "ddp"), Case(4, 128, 4, 4, "ddp"), Case(8, 128, 4, 4, "fsdp")]
+    grid = [Case(4, 512, 4, 1, "ddp"), Case(4, 128, 4, 4, "ddp"), Case(4, 128, 4, 4, "fsdp")]
+    for depth in chosen.depths:
+        grid += [Case(depth, 128, 4, 1, "ddp"), *(Case(depth, 128, 4, 2, way) for way in ways)]
     for case in grid:
         plan = step_memory(case.config(), tokenizer, case.ranks, case.sharing)
-        peak, times_s = run(case)
+        peak = run(case)
         error = f"{100 * (plan.peak / peak - 1):+.1f} %"
         place = case.depth, case.window, case.windows
         way = case.sharing if case.ranks > 1 else "alone"
         megabytes = [getattr(plan, kind) / 1e6 for kind in kinds]
         table.add(*place, case.ranks, way, plan.peak / 1e6, peak / 1e6, error, *megabytes)
-        if times_s:
-            steps.add(*place, way, statistics.median(times_s))
     table.close()
-    steps.close()
-    write_results("memory", "Memory of a rank in a training step", [table, steps], {"steps": 3, "threads": 1})
+    write_results("memory", "Memory of a rank in a training step", [table], {"steps": 3, "threads": 1})
 
 
 if __name__ == "__main__":
