@@ -256,19 +256,20 @@ def given(models: LiveModels, all_cases: list[Case], work: Path) -> dict[str, li
     return found
 
 
-def called(case: Case, seconds: list, rules: AlarmRules) -> set[str]:
-    """Kinds of alarms that were raised or lasted in the last seconds of a case."""
-    own, since = Rules(case.name, rules, case.rate_hz, 0.0, len(case.signal_mv)), seconds[-1][0] - LAST_S * case.rate_hz
+def called(case: Case, seconds: list, num_leads: int) -> set[str]:
+    """Kinds of alarms that were raised or lasted in the last seconds of a case, by at most `num_leads` of its leads."""
+    num_leads = min(num_leads, len(case.signal_mv))
+    own, since = Rules(case.name, AlarmRules(), case.rate_hz, 0.0, num_leads), seconds[-1][0] - LAST_S * case.rate_hz
     out = set[str]()
     for now, leads, af in seconds:
-        changes = own.second(now, leads, af)
+        changes = own.second(now, leads[:num_leads], af)
         if now > since:
             out |= {alarm.kind for alarm in changes if alarm.stop is None} | set(own.active)
     return out
 
 
-def score(all_cases: list[Case], kinds_called: dict[str, set[str]]) -> tuple[Table, float]:
-    table = Table("Cases", ("kind", "true cases", "called, %", "false cases", "called, %", "score"))
+def score(title: str, all_cases: list[Case], kinds_called: dict[str, set[str]]) -> Table:
+    table = Table(title, ("kind", "true cases", "called, %", "false cases", "called, %", "score"))
     total = np.zeros(2)
     for kind, (num_true, num_false) in OF_CHALLENGE.items():
         true = [kind in kinds_called[case.name] for case in all_cases if kind in case.kinds]
@@ -279,17 +280,17 @@ def score(all_cases: list[Case], kinds_called: dict[str, set[str]]) -> tuple[Tab
         total += right, paid
         table.add(kind, len(true), f"{100 * tp:.1f}", len(false), f"{100 * fp:.1f}", f"{100 * right / paid:.1f}")
     table.add("all", "", "", "", "", f"{100 * total[0] / total[1]:.1f}")
-    return table, 100 * total[0] / total[1]
+    return table.close()
 
 
-def by_fault(all_cases: list[Case], kinds_called: dict[str, set[str]]) -> Table:
-    table = Table("By what a case shows", ("what", "cases", *OF_CHALLENGE))
+def by_fault(title: str, all_cases: list[Case], kinds_called: dict[str, set[str]]) -> Table:
+    table = Table(title, ("what", "cases", *OF_CHALLENGE))
     groups = defaultdict(list)
     for case in all_cases:
         groups[case.what].append(kinds_called[case.name])
     for what, own in sorted(groups.items()):
-        table.add(what, len(own), *(f"{100 * np.mean([kind in each for each in own]):.0f} %" for kind in OF_CHALLENGE))
-    return table
+        table.add(what, len(own), *(f"{100 * np.mean([kind in each for each in own]):.0f}" for kind in OF_CHALLENGE))
+    return table.close()
 
 
 def main() -> None:
@@ -305,10 +306,11 @@ def main() -> None:
     tables = []
     for fold, name in enumerate(("chosen by", "not chosen by")):
         own = [case for case in all_cases if fold_of(case) == fold]
-        kinds_called = {case.name: called(case, seconds[case.name], AlarmRules()) for case in own}
-        for table in (score(own, kinds_called)[0], by_fault(own, kinds_called)):
-            table.title = f"{table.title}: patients {name}"
-            tables.append(table.close())
+        for num_leads in (1, 2):
+            kinds_called = {case.name: called(case, seconds[case.name], num_leads) for case in own}
+            about = f"patients {name}, {('first lead alone', 'two leads')[num_leads - 1]}"
+            tables.append(score(f"Cases of {about}", own, kinds_called))
+        tables.append(by_fault(f"By what a case shows, {about}: called, %", own, kinds_called))
     write_results("bedside", "Alarms of a bedside, true and false", tables)
 
 
