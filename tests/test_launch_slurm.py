@@ -111,7 +111,8 @@ def assert_same(run: Path, expected: Path, relative: float = SAME) -> None:
 # --- two nodes are one process ----------------------------------------------------------------------------------------
 
 
-def test_two_nodes_train_on_mitdb_as_one_process_does(place: Place, tmp_path: Path):
+@pytest.mark.parametrize("ranks_per_node", [1, 2])
+def test_two_nodes_train_on_mitdb_as_one_process_does(place: Place, tmp_path: Path, ranks_per_node: int):
     mitdb = tmp_path / "mitdb"
     mitdb.mkdir()
     for path in shared_data("mitdb").iterdir():
@@ -120,10 +121,11 @@ def test_two_nodes_train_on_mitdb_as_one_process_does(place: Place, tmp_path: Pa
     corpus = tmp_path / "corpus"
     build_corpus([mitdb], BeatTokenizer(num_levels=2, num_deviation_levels=1, num_codes=32), corpus)
     settings = {"window": 128, "precision": "fp32"}
-    status, out, err = place.launch("mitdb-run", corpus, "--wait", **settings)
+    ranks = "--ranks-per-node", str(ranks_per_node), "--cpus-per-task", str(ranks_per_node)
+    status, out, err = place.launch("mitdb-run", corpus, "--wait", *ranks, **settings)
     assert status == 0, err
     assert "COMPLETED" in err
-    assert "nodes: 2, ranks on each: 1" in place.log(out.split()[0])
+    assert f"nodes: 2, ranks on each: {ranks_per_node}" in place.log(out.split()[0])
     alone = pretrain(
         PretrainConfig(corpus=corpus, out=tmp_path / "alone", device="cpu", **{**SETTINGS, **OFTEN, **settings})
     )

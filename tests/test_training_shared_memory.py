@@ -14,7 +14,7 @@ import torch.distributed as dist
 from heartlm.distributed import shared_memory
 from heartlm.distributed.parallel import HostAllReduce, is_peer_failure
 from heartlm.distributed.ranks import Ranks
-from heartlm.distributed.shared_memory import KINDS, SLOT_BYTES, RankGone, SharedSum, shared_sum_of
+from heartlm.distributed.shared_memory import KINDS, SLOT_BYTES, NodesSum, RankGone, SharedSum, shared_sum_of
 from tests.ranks import run_in_a_process_of_its_own, run_ranks
 
 
@@ -96,6 +96,43 @@ def without_as_rank(folder: str) -> None:
     assert HostAllReduce(ranks)(1.0, rank) == [of, of * (of - 1) / 2]
 
 
+def nodes_as_rank(per_node: int) -> None:
+    """Machines of `per_node` ranks, the last of as many as are left: each through its memory, and firsts by gloo."""
+    rank, of = dist.get_rank(), dist.get_world_size()
+    local = min(per_node, of - rank // per_node * per_node)
+    ranks = Ranks(rank, of, rank % per_node, local)
+    add_up = shared_sum_of(ranks, 60)
+    assert isinstance(add_up, NodesSum)
+    for kind in KINDS:
+        for num in (1, 17, SLOT_BYTES // 4 + 1):
+            mine = numbers(rank, num, kind)
+            expected = sum(numbers(other, num, kind) for other in range(1, of)) + numbers(0, num, kind)
+            add_up(mine)
+            if kind is torch.int64:
+                assert torch.equal(mine, expected)
+            assert torch.allclose(mine, expected, atol=1e-5)
+            seen = [torch.empty_like(mine) for _ in range(of)]
+            dist.all_gather(seen, mine)
+            assert all(torch.equal(own, mine) for own in seen), "the same bits on every rank"
+    wait = HostAllReduce(ranks).begin(1.0, rank)
+    assert wait() == wait() == [of, of * (of - 1) / 2]
+    dist.barrier()
+
+
+def lose_node_as_rank(victim: int) -> None:
+    """Of 2 machines with 2 ranks each one rank is killed: none of the others waits for it."""
+    rank = dist.get_rank()
+    add_up = shared_sum_of(Ranks(rank, 4, rank % 2, 2), 60)
+    assert add_up is not None
+    add_up(torch.ones(3))
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises((RankGone, RuntimeError)) as raised:
+        for _ in range(3):
+            add_up(torch.ones(3))
+    assert is_peer_failure(raised.value)
+
+
 def elsewhere_as_rank() -> None:
     rank, of = dist.get_rank(), dist.get_world_size()
     assert shared_sum_of(Ranks(rank, of, 0, 1), 60) is None
@@ -122,6 +159,16 @@ def in_turn(calls: list[tuple[int, str, list[str], list[int]]]) -> None:
 def test_ranks_add_up(function: object, num_ranks: int) -> None:
     name = getattr(function, "__name__", "")
     run_in_a_process_of_its_own(f"{__name__}:in_turn", [(num_ranks, name, [], [0] * num_ranks)])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is shared through /dev/shm")
+def test_machines_add_up_among_their_first_ranks() -> None:
+    killed = -signal.SIGKILL
+    calls = [(4, "nodes_as_rank", [2], [0] * 4), (3, "nodes_as_rank", [2], [0] * 3)]
+    calls += [
+        (4, "lose_node_as_rank", [victim], [killed if rank == victim else 0 for rank in range(4)]) for victim in (2, 3)
+    ]
+    run_in_a_process_of_its_own(f"{__name__}:in_turn", calls)
 
 
 def test_rounds_follow_each_other_and_nothing_is_left(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from heartlm.distributed.allreduce import FILL_BYTES, TIMEOUT_S, process_group
 from heartlm.distributed.ranks import Ranks
-from heartlm.distributed.shared_memory import shared_sum_of
+from heartlm.distributed.shared_memory import NodesSum, shared_sum_of
 from heartlm.errors import HeartlmError, needs
 
 Way = Callable[[Tensor], object]
@@ -33,7 +33,8 @@ def among_ranks(ranks: Ranks, wanted: Mapping[str, Any], mpi: Any = None) -> dic
 
     Args:
         ranks: where this process stands.
-        wanted: `sizes` in bytes, `rounds`, `device`, and, unless torchrun says it, where to meet, `meet_at`.
+        wanted: `sizes` in bytes, `rounds`, `device`, as how many `machines` to count this one, and, unless torchrun
+            says it, where to meet, `meet_at`.
         mpi: the communicator of mpi4py that holds the same ranks.
 
     Returns:
@@ -44,7 +45,7 @@ def among_ranks(ranks: Ranks, wanted: Mapping[str, Any], mpi: Any = None) -> dic
     """
     with (
         process_group(ranks, "cpu", wanted.get("meet_at")),
-        _ways(ranks, str(wanted["device"]), mpi) as (ways, left_out),
+        _ways(_spread(ranks, wanted.get("machines", 1)), str(wanted["device"]), mpi) as (ways, left_out),
     ):
         for name, (add_up, device) in ways.items():
             _check(name, add_up, device, ranks.world_size)
@@ -90,6 +91,12 @@ def _meeting_place(ranks: Ranks, folder: str) -> str:
         return f"tcp://{socket.gethostname()}:{free.getsockname()[1]}"
 
 
+def _spread(ranks: Ranks, machines: int) -> Ranks:
+    """The ranks of one machine as if they were those of several."""
+    each = ranks.local_world_size // machines
+    return Ranks(ranks.rank, ranks.world_size, ranks.local_rank % each, each)
+
+
 @contextmanager
 def _ways(ranks: Ranks, device: str, mpi: Any) -> Iterator[tuple[dict[str, tuple[Way, torch.device]], list[str]]]:
     """The ways there are, each with the device its numbers lie on, and why others are left out."""
@@ -97,7 +104,9 @@ def _ways(ranks: Ranks, device: str, mpi: Any) -> Iterator[tuple[dict[str, tuple
     ways: dict[str, tuple[Way, torch.device]] = {}
     left_out: list[str] = []
     shared = shared_sum_of(ranks, TIMEOUT_S)
-    if shared is not None:
+    if isinstance(shared, NodesSum):
+        ways["shared memory, gloo between machines"] = shared, host
+    elif shared is not None:
         ways["shared memory"] = shared, host
     else:
         left_out.append("shared memory, as ranks are on several machines or there are no compiled kernels")

@@ -37,12 +37,15 @@ class Options(BenchOptions):
         rounds: of every size; the median counts.
         ranks: to start here; by default one a GPU where there are several, otherwise one a core, 2 to 8. It means
             nothing under torchrun or mpiexec.
+        machines: treat the ranks started here as those of so many machines, equally many on each; between them
+            numbers still go through the loopback device.
         sizes_kib: message sizes in KiB.
         device: auto measures NCCL too where every rank can have a GPU; cpu does not; cuda insists.
     """
 
     rounds: int = 15
     ranks: int | None = None
+    machines: int = 1
     sizes_kib: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -58,6 +61,7 @@ class Options(BenchOptions):
             raise HeartlmError(f"sizes_kib: {list(self.sizes_kib)} found, two sizes or more expected, to fit a line")
         if self.ranks is not None:
             at_least("ranks", self.ranks, 2)
+        at_least("machines", self.machines, 1)
 
 
 def run(options: Options) -> list[BenchTable]:
@@ -81,7 +85,11 @@ def _found(options: Options, wanted: Mapping[str, Any]) -> dict[str, Any] | None
         return among_ranks(ranks, wanted)
     if any(int(os.environ.get(name, "1")) > 1 for name in MPI_SIZES):
         return among_mpi_ranks(wanted)
-    return dict(json.loads(ask_ranks(MODULE, _num_ranks(options), wanted).splitlines()[-1]))
+    num_ranks = _num_ranks(options)
+    if num_ranks % options.machines:
+        raise HeartlmError(f"machines: {options.machines} found, a divisor of {num_ranks} ranks expected")
+    wanted = {**wanted, "machines": options.machines}
+    return dict(json.loads(ask_ranks(MODULE, num_ranks, wanted).splitlines()[-1]))
 
 
 def _num_ranks(options: Options) -> int:

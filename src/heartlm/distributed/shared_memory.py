@@ -1,4 +1,4 @@
-"""Numbers added up through memory that the ranks of one machine share.
+"""Numbers added up through memory that the ranks of a machine share, and between machines among one rank of each.
 
 gloo sends them through the loopback device, which copies each several times and takes the time of the very cores that
 train. Here a rank writes its numbers once where all can read them, adds up its part, and reads the sum.
@@ -16,10 +16,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from ctypes import addressof, c_char
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from heartlm.distributed.agreement import RankConsensus
@@ -117,22 +119,78 @@ class SharedSum:
         return True
 
 
-def shared_sum_of(ranks: Ranks, timeout_s: float) -> SharedSum | None:
-    """The sum of `ranks`, which all call this; None where they are on several machines, or one of them cannot.
+class NodesSum:
+    """Adds up tensors over the ranks of several machines: in each through its memory, and between their first ranks.
+
+        of a machine ─► its sum ─► first ranks, over the network ─► total ─► of a machine
+
+    Args:
+        of_machine: adds up over the ranks of this machine.
+        is_first: whether this is the first rank of its machine.
+        between: the group of these ranks.
+    """
+
+    def __init__(self, of_machine: SharedSum, is_first: bool, between: dist.ProcessGroup) -> None:
+        self._of_machine, self._is_first, self._between = of_machine, is_first, between
+
+    def __call__(self, numbers: Tensor) -> None:
+        """Replace `numbers`, as `SharedSum` takes them, by their sums, the same bits on every rank.
+
+        Raises:
+            RankGone: a rank of this machine has.
+            RuntimeError: the first rank of another machine has exited.
+        """
+        self._of_machine(numbers)
+        self._between_machines(numbers)
+
+    def begin(self, numbers: Tensor) -> Callable[[], None]:
+        """As `SharedSum.begin`; machines exchange their sums when it is first waited for."""
+        wait_for, is_done = self._of_machine.begin(numbers), False
+
+        def wait() -> None:
+            nonlocal is_done
+            if not is_done:
+                wait_for()
+                self._between_machines(numbers)
+                is_done = True
+
+        return wait
+
+    def _between_machines(self, numbers: Tensor) -> None:
+        if self._is_first:
+            dist.all_reduce(numbers, group=self._between)
+        else:
+            numbers.zero_()
+        self._of_machine(numbers)  # the total and zeros
+
+
+def shared_sum_of(ranks: Ranks, timeout_s: float) -> SharedSum | NodesSum | None:
+    """The sum of `ranks`, which all call this; None where no machine has two of them, or one of them cannot.
+
+    Ranks of a machine follow each other, as `torchrun` numbers them.
 
     Raises:
         RuntimeError: another rank has exited.
     """
-    if not 1 < ranks.world_size == ranks.local_world_size:
+    if ranks.world_size == 1:
         return None
     agreement = RankConsensus(timeout_s)
-    return opened(ranks, timeout_s, lambda mine: agreement.all(lambda: mine))
+    if max(agreement.all(lambda: ranks.local_world_size)) == 1:
+        return None
+    of_machine = opened(ranks, timeout_s, lambda mine: agreement.all(lambda: mine))
+    if of_machine is None or ranks.world_size == ranks.local_world_size:
+        return of_machine
+    local_ranks = agreement.all(lambda: ranks.local_rank)
+    firsts = [rank for rank, local_rank in enumerate(local_ranks) if local_rank == 0]
+    between = dist.new_group(firsts, timeout=timedelta(seconds=timeout_s), backend="gloo")
+    agreement.all(lambda: None)  # a rank that ended now would be missed by those that still connect
+    return NodesSum(of_machine, ranks.local_rank == 0, between)
 
 
 def opened(
     ranks: Ranks, timeout_s: float, gather: Callable[[Any], list[Any]], slot_bytes: int = SLOT_BYTES
 ) -> SharedSum | None:
-    """The sum of `ranks`, which are on one machine and all call this; None where one of them cannot.
+    """The sum of the ranks of a machine; the ranks of all machines call this. None where one of them cannot.
 
     Args:
         ranks: this one and how many there are.
@@ -140,10 +198,10 @@ def opened(
         gather: gives what every rank gave it, by rank.
         slot_bytes: see `SharedSum`.
     """
-    path = gather(_new_file() if ranks.is_first else None)[0]
+    path = gather(_new_file() if ranks.local_rank == 0 else None)[ranks.rank - ranks.local_rank]
     made: list[SharedSum] = []
     all_have = all(gather(path is not None and _opened(path, ranks, timeout_s, slot_bytes, made)))
-    if path is not None and ranks.is_first:
+    if path is not None and ranks.local_rank == 0:
         path.unlink(missing_ok=True)
     return made[0] if all_have else None
 
