@@ -130,8 +130,7 @@ class LiveLead:
         range_mv = self._extend_grid(samples_mv)
         self.num_seconds += 1
         window = self.grid[:, None] if len(self.grid) == WINDOW else None
-        usual_mv = float(np.median(self.tokens.ranges)) if len(self.tokens.ranges) else float("nan")
-        return Second(beats, window, float(valid.mean()), range_mv / max(usual_mv, LEAST_SCALE))
+        return Second(beats, window, float(valid.mean()), range_mv / max(self.tokens.usual_mv, LEAST_SCALE))
 
     def _nothing(self, samples_mv: Floats) -> Second:
         """A second without a signal; there may be hours of them."""

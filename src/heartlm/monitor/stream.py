@@ -31,6 +31,8 @@ _BLOCK_S = 60
 """So much of a recording is read at once."""
 AF_EVERY_S = 10
 """AF is judged so often."""
+UNKNOWN_BEATS = 8
+"""The first beats of a stream have none to be compared with, so their class is unknown (Q)."""
 NUM_LEADS = 2
 """Leads of a recording that are watched, unless another number is asked for."""
 
@@ -228,8 +230,14 @@ class Ward:
                 best = int(own.argmax())
                 lead.num_beats += 1
                 lead.positions = np.append(lead.positions, beats[0].sample)[-AF_BEATS[-1] - 64 :]
-                faint = lead.signal.tokens.faint
-                beat = JudgedBeat(beats[0].sample, classes[best], float(own[best]), float(own[ventricular]), faint)
+                faint, known = lead.signal.tokens.faint, lead.num_beats > UNKNOWN_BEATS
+                beat = JudgedBeat(
+                    beats[0].sample,
+                    classes[best] if known else "Q",
+                    float(own[best]) if known else 0.0,
+                    float(own[ventricular]) if known else 0.0,
+                    faint,
+                )
                 lead.beats.append(beat)
             left = [(lead, beats[1:]) for lead, beats in left]
 

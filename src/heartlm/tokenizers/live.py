@@ -44,6 +44,7 @@ from heartlm.tokenizers.running import correlation
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
+_FEWEST = 12
 FAINT, ALIKE = 0.3, 0.75
 """A beat is faint below this share of the usual range, if its QRS complex has a lower correlation with the usual."""
 _CHANGE_REACH = 3 * STEADY - 1
@@ -82,6 +83,11 @@ class LiveBeats:
         self.usual: UsualBeat | None = None
         self.faint = False
         """Whether the last beat is much lower than the others and unlike them: detectors find such in silence."""
+
+    @property
+    def usual_mv(self) -> float:
+        """Range that three of four beats exceed, so that a few artefacts do not raise it; NaN with less than twelve."""
+        return float(np.quantile(self.ranges, 0.25)) if len(self.ranges) >= _FEWEST else float("nan")
 
     def state(self) -> dict[str, Any]:
         """What it remembers: numbers, arrays, and a dictionary of them."""
@@ -139,8 +145,8 @@ def push_beats(leads: Sequence[LiveBeats], samples: Sequence[int], waves_mv: Flo
             lead.renew()
         lead.num_beats += 1
     values = _rhythm(leads) | _morphology(leads, Parts.of(shape, tokenizer.window.times_s))
-    for lead, usual_mv, alike in zip(leads, scale.tolist(), values["qrs_correlation"].tolist(), strict=True):
-        lead.faint = bool(lead.ranges[-1] < FAINT * usual_mv and alike < ALIKE)
+    for lead, alike in zip(leads, values["qrs_correlation"].tolist(), strict=True):
+        lead.faint = alike < ALIKE and bool(lead.ranges[-1] < FAINT * lead.usual_mv)
     levels = rr_levels(causal=True)
     rr = [rr_codes(lead.sample[-LONG_BEATS - 2 :], lead.rate_hz, levels)[-1] for lead in leads]
     away = deviation.encode(shape - np.stack([lead.dominant for lead in leads]))
