@@ -28,6 +28,8 @@ _HEADER = struct.Struct("<II")
 _LONGEST = MOST_BYTES + 4 * MOST_NAME + 1
 Received = tuple[bytes, str | None]
 """A message, and the name of its stream where the channel told it."""
+_SCHEMA = 2
+"""Of snapshots; another number says that streams remember something else."""
 _KEPT = 2
 """Snapshots that are kept: one, should the last be damaged, more."""
 
@@ -59,13 +61,21 @@ class MessageJournal:
         return self.folder / f"{kind}-{number:06d}.{'npz' if kind == 'snapshot' else 'log'}"
 
     def recover(self) -> tuple[dict[str, Any] | None, Iterator[Received]]:
-        """The last snapshot that can be read, None without any, and the messages since."""
+        """The last snapshot that can be read, None without any, and the messages since.
+
+        Raises:
+            HeartlmError: another version of heartlm wrote it.
+        """
         for number in [*reversed(self._numbers("snapshot")), 0]:
             try:
                 state = read_state(self._path("snapshot", number)) if number else None
             except (OSError, ValueError, KeyError):
                 continue
-            return state, self._messages(number)
+            if state is None:
+                return None, self._messages(number)
+            if state.get("schema") != _SCHEMA:
+                raise HeartlmError(f"{self.folder}: written by another version of heartlm: choose another --out")
+            return state["streams"], self._messages(number)
         return None, iter(())
 
     def _messages(self, first: int) -> Iterator[Received]:
@@ -106,7 +116,7 @@ class MessageJournal:
         self.close()
         number = self._number + 1
         with atomic_file(self._path("snapshot", number), "wb") as file:
-            write_state(file, state)
+            write_state(file, {"schema": _SCHEMA, "streams": state})
         self._number = number
         for kind in ("snapshot", "messages"):
             for old in self._numbers(kind):
