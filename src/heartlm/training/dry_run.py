@@ -21,7 +21,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.wrapping import replicated
@@ -68,8 +68,9 @@ class StepMemory:
 def step_memory(config: PretrainConfig, tokenizer: Tokenizer, num_ranks: int, sharing: Sharing) -> StepMemory:
     """Run two steps of pretraining on a CPU dry, as rank 0 of `num_ranks`; what follows from the depth is filled in.
 
-    Two, since the state of the optimiser is there from the end of the first one on. DDP takes the second: it orders its
-    buckets again after its first step, which needs numbers.
+    The first is not counted. It leaves the state of the optimiser, and what DTensor remembers of operations: to learn
+    the shape of a result DTensor runs it once on whole tensors, which allocates nothing outside of a dry run. DDP takes
+    the second step alone: it orders its buckets again after its first, which needs numbers.
 
     Args:
         config: settings; `parallel` and `device` do not count.
@@ -87,11 +88,12 @@ def step_memory(config: PretrainConfig, tokenizer: Tokenizer, num_ranks: int, sh
     tracker = _Tracker()
     with _fake_group(num_ranks), FakeTensorMode(allow_non_fake_inputs=True):
         learner = learner_of(model, config, tokenizer, Ranks(0, num_ranks), sharing)
-        tracker.track_external(learner.module, learner.optimizer)
+        take_step(learner, config, 0)
+        state: Optimizer = learner.optimizer
+        tracker.track_external(learner.module, state.optim if isinstance(state, ZeroRedundancyOptimizer) else state)
         buckets = 0
         with tracker:
             tracker.root = learner.module
-            take_step(learner, config, 0)
             if num_ranks > 1 and sharing != "fsdp":
                 before = _kinds(tracker, "current")["Total"]
                 cap = 25.0 if config.bucket_cap_mb == "auto" else config.bucket_cap_mb
