@@ -37,7 +37,7 @@ class Options(BenchOptions):
         rounds: of every size; the median counts.
         ranks: to start here; by default one a GPU where there are several, otherwise one a core, 2 to 8. It means
             nothing under torchrun or mpiexec.
-        machines: treat the ranks started here as those of so many machines, equally many on each; between them
+        machines: count the ranks started here as those of several machines, equally many on each; between these
             numbers still go through the loopback device.
         sizes_kib: message sizes in KiB.
         device: auto measures NCCL too where every rank can have a GPU; cpu does not; cuda insists.

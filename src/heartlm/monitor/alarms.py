@@ -97,15 +97,8 @@ class AlarmRules:
         """
         beats = "bradycardia_beats", "tachycardia_beats", "vt_beats", "run_beats"
         require(self, lambda value: 2 <= value <= _KEPT_BEATS, f"2 to {_KEPT_BEATS}", *beats)
-        require(
-            self,
-            lambda value: 0 < value <= 1,
-            "above 0 and at most 1",
-            "v_share",
-            "vf_share",
-            "af_share",
-            "noise_share",
-        )
+        shares = "v_share", "vf_share", "af_share", "noise_share"
+        require(self, lambda value: 0 < value <= 1, "above 0 and at most 1", *shares)
         positive = "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm", "pause_s"
         require(self, lambda value: 0 < value < math.inf, "a positive number", *positive)
         if unknown := sorted(set(self.off) - set(SEVERITIES)):
@@ -224,13 +217,11 @@ class LeadJudgement:
         found: kinds that hold: where each began, and its confidence.
         readable: whether it would show VF and asystole.
         has_beats: whether what the detector finds in it are heartbeats, and neither noise nor VF.
-        begin: since when it has been without a gap.
     """
 
     found: dict[str, tuple[int, float]]
     readable: bool
     has_beats: bool
-    begin: int
 
 
 class LeadRules:
@@ -296,7 +287,7 @@ class LeadRules:
         if readable and (quiet or not noisy) and "VF" not in found and quiet_s >= rules.asystole_s + _LATE_S:
             found["asystole"] = now - round(quiet_s * rate_hz), float(max(shares[ASYSTOLE], 1 - shares[NOISE]))
         if noisy or self.vf > now - _AFTER_VF_S * rate_hz:  # what the detector finds here are no heartbeats
-            return LeadJudgement(found, readable and not noisy, False, self.begin)
+            return LeadJudgement(found, readable and not noisy, False)
         rr_s = np.diff([beat.sample for beat in beats]) / rate_hz
         if quiet_s < rules.asystole_s:
             for kind, num, slow, limit in (
@@ -317,7 +308,7 @@ class LeadRules:
                     found["VT"] = of_run[0].sample, mean
         if len(rr_s) and rr_s[-1] >= rules.pause_s and quiet_s < rules.pause_s:
             found["pause"] = beats[-2].sample, 1.0
-        return LeadJudgement(found, readable, True, self.begin)
+        return LeadJudgement(found, readable, True)
 
     def state(self) -> dict[str, Any]:
         """What it remembers: numbers and arrays."""
@@ -325,15 +316,18 @@ class LeadRules:
             "sample": np.array([beat.sample for beat in self.beats], np.int64),
             "symbol": np.array([beat.symbol for beat in self.beats], "<U1"),
             **{name: np.array([getattr(beat, name) for beat in self.beats]) for name in ("probability", "ventricular")},
-            **{name: getattr(self, name) for name in ("waves", "valid", "heights", "lost", "begin", "vf")},
+            **{name: getattr(self, name) for name in _REMEMBERED},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave, for the same rate."""
         columns = (state[name].tolist() for name in ("sample", "symbol", "probability", "ventricular"))
         self.beats = [JudgedBeat(*values) for values in zip(*columns, strict=True)]
-        for name in ("waves", "valid", "heights", "lost", "begin", "vf"):
+        for name in _REMEMBERED:
             setattr(self, name, state[name])
+
+
+_REMEMBERED = ("waves", "valid", "heights", "lost", "begin", "vf")
 
 
 class Rules:
@@ -434,29 +428,29 @@ class Rules:
         """Kinds that hold now, and no lead denies: where each began, and its confidence."""
         rules = self.rules
         judged = [(lead, lead.judge(now)) for lead in self.leads if not lead.lost]
-        of_beats = [(lead, own) for lead, own in judged if own.has_beats]
+        of_beats = [lead for lead, own in judged if own.has_beats]
         out = dict[str, tuple[int, float]]()
         for kind in SEVERITIES:
             places = [own.found[kind] for _, own in judged if kind in own.found]
             if not places:
                 continue
             start = min(start for start, _ in places)
-            able = [(lead, own) for lead, own in of_beats if own.begin <= start]
+            able = [lead for lead in of_beats if lead.begin <= start]
             if kind in ("VF", "asystole"):
-                denied = any(kind not in own.found for _, own in judged if own.readable and own.begin <= start)
+                denied = any(kind not in own.found for lead, own in judged if own.readable and lead.begin <= start)
             elif kind in ("VT", "run"):
-                shares = [lead.ventricular_since(start) for lead, _ in able]
+                shares = [lead.ventricular_since(start) for lead in able]
                 denied = bool(shares) and sum(shares) / len(shares) < rules.v_share
             elif kind == "extreme tachycardia":
                 first = now - round(60 / rules.tachycardia_bpm * rules.tachycardia_beats * self.rate_hz)
-                denied = any(lead.rate_since(first) < _SLOWER * rules.tachycardia_bpm for lead, _ in able)
+                denied = any(lead.rate_since(first) < _SLOWER * rules.tachycardia_bpm for lead in able)
             else:
-                denied = any(kind not in own.found for _, own in able)
+                denied = any(kind not in own.found for lead, own in judged if lead in able)
             if not denied:
                 out[kind] = start, min(confidence for _, confidence in places)
         if not of_beats:  # what lasts is not known to have ended
             return out | {kind: (0, 0.0) for kind in self.active if kind not in ("VF", "asystole")}
-        self.lead_in_use = next(place for place, lead in enumerate(self.leads) if lead is of_beats[0][0])
+        self.lead_in_use = self.leads.index(of_beats[0])
         if self.af >= (rules.af_share if "AF" not in self.active else rules.af_share / 2):
             out["AF"] = now, self.af
         return out
