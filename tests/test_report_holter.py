@@ -189,7 +189,7 @@ def test_a_day_of_beats_stays_light():
     symbol = rng.choice(list("NSVF"), len(sample), p=[0.01, 0.9, 0.08, 0.01])
     starts = np.sort(rng.integers(0, num - 5000, 4000))
     events = [
-        Event(list(KINDS)[place % 13], int(start), int(start) + 5000, 0.9, 20, 100.0)
+        Event(list(KINDS)[place % len(KINDS)], int(start), int(start) + 5000, 0.9, 20, 100.0)
         for place, start in enumerate(starts)
     ]
     quality = np.ones((3, num // (10 * RATE_HZ)), np.float32)

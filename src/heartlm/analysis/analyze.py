@@ -3,7 +3,8 @@
     recording ─► blocks of an hour ─► up to three leads ─► beats of each ─► beats that most leads have
                       │                                                       │
                       │                       tokens of each lead ─► class probabilities, mean of the leads
-                      └► best lead at 100 Hz ─► VF, VT, asystole, noise in each second
+                      ├► best lead at 100 Hz ─► VF, VT, asystole, noise in each second
+                      └► all leads without QRS complexes ─► flutter in each second
     all beats ─► RR intervals ─► AF        all of these ─► rules (`events`) ─► `Findings`
 
 Blocks keep memory flat over the length of a recording. Each is read with a margin on both sides, whose beats count for
@@ -26,6 +27,8 @@ from numpy.typing import NDArray
 import heartlm
 from heartlm.analysis.events import beat_events, in_order, second_events
 from heartlm.analysis.findings import QUALITY_S, Event, Findings, covered, crossed
+from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
+from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
 from heartlm.corpus.sources import PREFERRED_LEADS
@@ -64,6 +67,7 @@ class _Block:
     sample: Places
     probability: NDArray[np.float32]
     seconds: NDArray[np.float64]
+    flutter: NDArray[np.float64]
     quality: NDArray[np.float32]
     measures: NDArray[np.float64]
 
@@ -123,16 +127,20 @@ class Analyst:
         sample = np.concatenate([block.sample for block in blocks])
         probability = np.concatenate([block.probability for block in blocks])
         seconds = np.concatenate([block.seconds for block in blocks])
+        flutters = np.concatenate([block.flutter for block in blocks])
         quality = np.concatenate([block.quality for block in blocks], axis=1)
         apart = unlike(np.concatenate([block.measures for block in blocks]))
-        return replace(self._findings(recording, leads, sample, probability, seconds, quality), unlike=apart)
+        return replace(self._findings(recording, leads, sample, probability, seconds, flutters, quality), unlike=apart)
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> _Block:
         """Judge the samples `start` to `stop`."""
         rate_hz = recording.rate_hz
         margin = round(MARGIN_S / QUALITY_S) * round(QUALITY_S * rate_hz)
         first, last = max(0, start - margin), min(recording.num_samples, stop + margin)
-        signals = recording.signal(first, last, leads)
+        atrial = tuple(lead for lead in atrial_leads(recording, leads) if lead not in leads)
+        signals = recording.signal(first, last, leads + atrial)
+        of_atria = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
+        signals = signals[: len(leads)]
         of_leads = [lead_quality(signal, rate_hz) for signal in signals]
         quality = np.stack([lead.quality for lead in of_leads])
         sample = _voted([lead.sample for lead in of_leads], quality, rate_hz)
@@ -147,6 +155,7 @@ class Analyst:
             sample[own] + first,
             probability[own],
             seconds[begin_s : begin_s + num_seconds],
+            flutter(of_atria, sample, rate_hz)[begin_s : begin_s + num_seconds],
             quality[:, pieces][:, :num_pieces],
             measures,
         )
@@ -200,6 +209,7 @@ class Analyst:
         sample: Places,
         probability: NDArray[np.float32],
         seconds: NDArray[np.float64],
+        flutters: NDArray[np.float64],
         quality: NDArray[np.float32],
     ) -> Findings:
         """Join what the models said by the rules."""
@@ -219,8 +229,10 @@ class Analyst:
             sample, probability = sample[~blank], probability[~blank]
         classes = np.array(self.beats.info.classes)
         clear = ~crossed(events, sample)
+        of_atria = second_events("flutter", flutters, (flutters > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
         af = self._af_events(sample, clear, rate_hz)
-        in_af = covered(af, sample)
+        af = of_atria + [each for each in af if covered(of_atria, sample[covered([each], sample)]).mean() < 0.5]
+        in_af = covered(in_order(af), sample)
         supraventricular = list(classes).index("S")
         choice = probability.argmax(axis=1)
         changed = in_af & (choice == supraventricular)

@@ -21,7 +21,8 @@ KINDS = {
     "VT": "ventricular tachycardia: 3 or more ventricular beats in a row at 100/min or faster",
     "IVR": "slow ventricular run: 3 or more ventricular beats in a row below 100/min",
     "SVT": "supraventricular tachycardia: 3 or more supraventricular ectopic beats in a row at 100/min or faster",
-    "AF": "atrial fibrillation, or flutter with irregular conduction",
+    "flutter": "atrial flutter: a steady wave, 231 to 351 a minute, between the QRS complexes",
+    "AF": "atrial fibrillation, or flutter whose wave is not seen",
     "pause": "2 s or more between two beats",
     "bradycardia": "below 50/min over 5 beats or more",
     "tachycardia": "above 100/min over 16 beats or more",
@@ -38,8 +39,8 @@ QUALITY_S = 10.0
 RATE_INTERVALS = 8
 """A slowest or fastest heart rate is the mean of this number of intervals in a row."""
 
-_RHYTHMS = {"VF": "VFIB", "asystole": "ASYS", "VT": "VT", "IVR": "IVR", "SVT": "SVTA", "AF": "AFIB", "bigeminy": "B"}
-_RHYTHMS |= {"trigeminy": "T", "unreadable": "NOISE"}
+_RHYTHMS = {"VF": "VFIB", "asystole": "ASYS", "VT": "VT", "IVR": "IVR", "SVT": "SVTA", "flutter": "AFL"}
+_RHYTHMS |= {"AF": "AFIB", "bigeminy": "B", "trigeminy": "T", "unreadable": "NOISE"}
 """WFDB's rhythm of each kind that is a rhythm, the one that counts where two overlap first."""
 
 
@@ -170,7 +171,7 @@ class Findings:
         hour, clear = round(3600 * rate_hz), self.readable()
         rr_s = np.diff(self.sample) / rate_hz
         begin = Counter((event.start // hour, event.kind) for event in self.events)
-        lasting = {kind: self.of_kind(kind) for kind in ("AF", "unreadable")}
+        lasting = {kind: self.of_kind(kind) for kind in ("AF", "flutter", "unreadable")}
         for start in range(0, max(1, self.recording.num_samples), hour):
             stop = min(start + hour, self.recording.num_samples)
             first, last = np.searchsorted(self.sample, [start, stop])

@@ -39,7 +39,7 @@ def normal_intervals(findings: Findings) -> tuple[NDArray[np.float64], NDArray[n
     rr_s = np.diff(findings.sample) / findings.recording.rate_hz
     normal = findings.symbol == "N"
     kept = normal[1:] & normal[:-1] & findings.readable() & (rr_s >= NN_RANGE_S[0]) & (rr_s <= NN_RANGE_S[1])
-    kept &= ~crossed(findings.of_kind("AF"), findings.sample)
+    kept &= ~crossed([*findings.of_kind("flutter"), *findings.of_kind("AF")], findings.sample)
     return rr_s[kept], ends[kept]
 
 

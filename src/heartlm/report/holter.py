@@ -30,7 +30,7 @@ LEADS_PER_STRIP, STRIPS_PER_KIND = 2, 3
 MOST_EPISODES = 20
 """Episodes of atrial fibrillation that are listed: the longest."""
 
-_SLOW, _LONG = ("bradycardia",), ("VF", "asystole", "pause", "AF", "bigeminy", "trigeminy", "unreadable")
+_SLOW, _LONG = ("bradycardia",), ("VF", "asystole", "pause", "flutter", "AF", "bigeminy", "trigeminy", "unreadable")
 
 
 def holter_page(findings: Findings) -> str:
@@ -176,11 +176,12 @@ def _blocks(findings: Findings, summary: Mapping[str, Any]) -> list[tuple[str, l
         ),
         ("Supraventricular", [("Beats", burden("S")), ("SVT", spells("SVT"))]),
         (
-            "Atrial fibrillation",
+            "Atrial fibrillation and flutter",
             [
                 ("Burden", percent(_af_burden(findings))),
                 ("Episodes", spells("AF")),
                 ("Longest", duration(longest_af) if longest_af else MISSING),
+                ("Flutter", spells("flutter")),
             ],
         ),
         (

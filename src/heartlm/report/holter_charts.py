@@ -41,7 +41,8 @@ _STEPS_S = [1, 2, 5, 10, 15, 30, *(60 * m for m in (1, 2, 5, 10, 15, 30)), *(360
 
 DANGEROUS = ("VF", "asystole", "VT")
 _COLOUR = {"IVR": "class-V", "bigeminy": "class-V", "trigeminy": "class-V", "couplet": "class-V"}
-_COLOUR |= {"SVT": "class-S", "AF": "accent", "unreadable": "grey-2"} | dict.fromkeys(DANGEROUS, "class-V")
+_COLOUR |= {"SVT": "class-S", "flutter": "accent", "AF": "accent", "unreadable": "grey-2"}
+_COLOUR |= dict.fromkeys(DANGEROUS, "class-V")
 
 
 def trend(findings: Findings) -> Markup | None:

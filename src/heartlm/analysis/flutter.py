@@ -1,0 +1,119 @@
+"""Atrial flutter, by the wave of the atria between the QRS complexes.
+
+RR intervals do not tell flutter with a regular ventricular rate from sinus rhythm. But in flutter the atria beat 231 to
+351 times a minute like clockwork, so that a wave of one frequency and its first harmonic explains most of the signal
+between the QRS complexes. In sinus rhythm P and T waves explain as much only where their own harmonics fall on such a
+frequency, and these move with the RR intervals: an irregular ventricular rhythm rules them out, and a regular one
+counts only if its rate is that of flutter with 2:1 conduction. Regular flutter with 3:1 or 4:1 conduction is not found.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import butter, resample_poly, sosfiltfilt
+
+from heartlm.ecg.recording import Recording
+
+Floats = NDArray[np.float64]
+
+RATE_HZ = 125
+WINDOW_S, HOP_S = 10, 5
+_BAND_HZ = 1.0, 15.0
+_QRS_S = 0.08, 0.10
+"""What is left out before and after a beat's mark."""
+_BIN = 2 * WINDOW_S
+"""Bins of the spectrum in one hertz."""
+_WAVE = np.arange(77, 118)
+"""Bins in which flutter is looked for: 3.85 to 5.85 Hz."""
+_ORDER = np.arange(-2, 3)
+"""Parts of the model of the signal: a constant, the wave and its first harmonic, as complex exponentials."""
+
+_ATRIAL_LEADS = "ii", "iii", "avf", "v1"
+"""Where the waves of flutter are seen best."""
+
+FEWEST_BEATS = 4
+IRREGULAR = 0.05
+"""Least standard deviation of RR intervals over their mean in an irregular rhythm."""
+SHARE, REGULAR_SHARE = 0.5, 0.65
+"""Least share of the signal that the wave explains, in an irregular and in a regular rhythm.
+
+Chosen on ptb-xl (folds 1 to 8), ludb and DS1: docs/analyze.md."""
+LONGEST_RR_S, RATIO_REACH = 0.505, 0.06
+"""A regular rhythm counts if its RR interval is no longer, and is two periods of the wave but for this."""
+
+
+def atrial_leads(recording: Recording, leads: tuple[int, ...]) -> tuple[int, ...]:
+    """Indices of the leads in which flutter is looked for: II, III, aVF and V1 of many leads, else `leads`."""
+    names = [name.lower() for name in recording.lead_names]
+    named = tuple(names.index(name) for name in _ATRIAL_LEADS if name in names)
+    return named if len(named) > 2 else leads
+
+
+def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz: float) -> Floats:
+    """Look for flutter in each second.
+
+    Args:
+        signals_mv: leads of one stretch, float32 `[num_leads, num_samples]`, NaN where invalid.
+        sample: beats in it, int64 `[num_beats]`, ascending.
+        rate_hz: samples a second.
+
+    Returns:
+        The share of the signal that the wave of the atria explains, in the best window of `WINDOW_S` that the second
+        lies in and that is flutter, float64 `[num_seconds]`; 0 where none is.
+    """
+    num_seconds = -int(-signals_mv.shape[1] // rate_hz)
+    found = np.zeros(num_seconds)
+    ratio = Fraction(RATE_HZ / rate_hz).limit_denominator(1000)
+    even = resample_poly(np.nan_to_num(signals_mv), ratio.numerator, ratio.denominator, axis=1)
+    length = WINDOW_S * RATE_HZ
+    even = np.pad(even, ((0, 0), (0, RATE_HZ)))  # a recording of ten seconds may lack its last sample
+    even = sosfiltfilt(butter(2, _BAND_HZ, "bandpass", fs=RATE_HZ, output="sos"), even, axis=1)
+    beats = np.round(sample * (RATE_HZ / rate_hz)).astype(np.int64)
+    between = np.ones(even.shape[1], np.bool_)
+    for beat in beats.tolist():
+        between[max(0, beat - round(_QRS_S[0] * RATE_HZ)) : beat + round(_QRS_S[1] * RATE_HZ)] = False
+    for second in range(0, num_seconds - WINDOW_S + 1, HOP_S):
+        place = slice(second * RATE_HZ, second * RATE_HZ + length)
+        rr_s = np.diff(beats[(beats >= place.start) & (beats < place.stop)]) / RATE_HZ
+        if len(rr_s) + 1 < FEWEST_BEATS:
+            continue
+        explained = wave_share(even[:, place], between[place])
+        best = int(explained.argmax())
+        share, periods = explained[best], float(np.median(rr_s)) * _WAVE[best] / _BIN
+        regular = rr_s.std() < IRREGULAR * rr_s.mean()
+        if regular and (np.median(rr_s) > LONGEST_RR_S or abs(periods - 2) > RATIO_REACH):
+            continue
+        if share >= (REGULAR_SHARE if regular else SHARE):
+            own = slice(second, second + WINDOW_S)
+            found[own] = np.maximum(found[own], share)
+    return found
+
+
+def wave_share(signals: Floats, between: NDArray[np.bool_]) -> Floats:
+    """What share of the signal between QRS complexes a wave of each frequency explains.
+
+    A least-squares fit of `_ORDER` at the samples that count, for all frequencies at once: the products of its parts
+    are bins of the spectrum of `between`.
+
+    Args:
+        signals: float64 `[num_leads, num_samples]`, at `RATE_HZ`, at most `WINDOW_S` long.
+        between: which samples count, bool `[num_samples]`.
+
+    Returns:
+        Share of the variance, the mean of the two leads that show it best, float64 `[len(_WAVE)]`.
+    """
+    num_bins = _BIN * RATE_HZ
+    weight = np.fft.fft(between, num_bins)
+    spectra = np.fft.fft(np.where(between, signals, 0), num_bins)
+    parts = _ORDER[:, None] - _ORDER
+    gram = weight[_WAVE[:, None, None] * parts % num_bins]
+    right = spectra[:, _WAVE[:, None] * _ORDER % num_bins]
+    fitted = np.linalg.solve(gram, right[..., None])[..., 0]
+    mean = np.abs(spectra[:, 0]) ** 2 / max(1, between.sum())
+    explained = (fitted.conj() * right).sum(axis=-1).real - mean[:, None]
+    total = (np.where(between, signals, 0) ** 2).sum(axis=1) - mean
+    shares = explained / np.maximum(total, 1e-12)[:, None]
+    return np.asarray(np.sort(shares, axis=0)[-2:].mean(axis=0))
