@@ -86,17 +86,64 @@ def hugging_face(items: NDArray[np.uint16], folder: Path, batch_size: int) -> di
     return rivals
 
 
+class _Drawn:
+    """Draws batches from a memory map, which each worker opens itself."""
+
+    def __init__(self, folder: Path, batch_size: int, whole: bool) -> None:
+        self.path, self.batch_size, self.whole = folder / "items.npy", batch_size, whole
+        self.items: Any = None
+
+    def __call__(self, batch: Any) -> Any:
+        number = batch if isinstance(batch, int) else batch.iteration
+        if self.items is None:
+            self.items = np.load(self.path, mmap_mode="r")
+        drawn = self.items[np.random.default_rng(number).integers(0, len(self.items), self.batch_size)]
+        return drawn if self.whole else list(drawn)  # workers hand over single items
+
+
+def dali(items: NDArray[np.uint16], folder: Path, batch_size: int) -> dict[str, Batches]:
+    """NVIDIA DALI on the CPU: an external source that hands over whole batches, drawn at random, widened by DALI."""
+    from nvidia.dali import fn, pipeline_def, types
+
+    folder.mkdir(parents=True)
+    np.save(folder / "items.npy", items)
+
+    def batches(workers: int) -> Batches:
+        @pipeline_def(  # type: ignore[untyped-decorator]
+            batch_size=batch_size, num_threads=1, device_id=None, py_num_workers=workers or 1, py_start_method="spawn"
+        )
+        def pipeline() -> Any:
+            codes = fn.external_source(
+                _Drawn(folder, batch_size, not workers), batch=True, dtype=types.UINT16, ndim=1, parallel=bool(workers)
+            )
+            return fn.cast(codes, dtype=types.INT64)
+
+        built = pipeline()
+        built.build()
+        while True:
+            (codes,) = built.run()
+            yield torch.from_dlpack(codes.as_tensor())
+
+    return {f"NVIDIA DALI, {_workers(workers)}": batches(workers) for workers in WORKERS}
+
+
 Packaged = Callable[[NDArray[np.uint16], Path, int], dict[str, Batches]]
 PACKAGES: dict[str, tuple[str, str, Packaged]] = {
     "streaming": ("MosaicML streaming", "mosaicml-streaming", streaming),
     "webdataset": ("WebDataset", "webdataset", webdataset),
     "datasets": ("Hugging Face datasets", "datasets", hugging_face),
+    "nvidia.dali": ("NVIDIA DALI", "nvidia-dali-cuda120", dali),
 }
 """Module that has to be there, then name, package and maker of the rivals."""
 
 
 def installed() -> dict[str, tuple[str, str, Packaged]]:
-    return {module: entry for module, entry in PACKAGES.items() if importlib.util.find_spec(module)}
+    return {module: entry for module, entry in PACKAGES.items() if _is_there(module)}
+
+
+def _is_there(module: str) -> bool:
+    parent, _, _ = module.rpartition(".")
+    return (not parent or _is_there(parent)) and importlib.util.find_spec(module) is not None
 
 
 def _workers(number: int) -> str:

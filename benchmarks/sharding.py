@@ -1,29 +1,39 @@
-"""The memory that `heartlm plan memory` predicts against what CPU ranks allocate in real steps.
+"""Ways to share a training among ranks, DDP, ZeRO-1 and FSDP2: memory of a rank, predicted and measured, and time.
 
-    python benchmarks/memory.py
+    python benchmarks/sharding.py
 
-Every rank builds the model, wraps it as training does and takes three steps in a gloo group. Measured is the peak of
-its resident memory above what the process held before, after a small training of the same kind had made libraries take
-what they keep; the C library gives freed memory back at once. Of the ranks the one with most counts. The plan follows
-tensors through the dispatcher and runs no kernel. torch's profiler is no measure here: it does not see what threads of
-gloo free, so its sum grows from step to step where resident memory does not.
+Memory is predicted by `heartlm plan memory`. To measure it, every rank builds the model, wraps it as training does and
+takes three steps in a gloo group. Measured is the peak of its resident memory above what the process held before, after
+a small training of the same kind had made libraries take what they keep; the C library gives freed memory back at once.
+Of the ranks the one with most counts. The plan follows tensors through the dispatcher and runs no kernel. torch's
+profiler is no measure here: it does not see what threads of gloo free, so its sum grows from step to step where
+resident memory does not.
+
+Times are of further runs, with the C library as it is, ways in turns: of a rank's steps the median, of the ranks the
+slowest. Gradients of DDP and ZeRO-1 are added up through shared memory, as in training; FSDP2 has gloo. A rank has one
+thread. Ranks that are more than the cores take turns on them, which costs every way alike.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from bench.measure import Table
+from bench.measure import Table, per
 from bench.output import write_results
 
 from heartlm.distributed.parallel import HostAllReduce
@@ -32,6 +42,10 @@ from heartlm.models.pretrained import FOLDER
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import PretrainConfig
 from heartlm.training.dry_run import Sharing, learner_of, model_to_pretrain, step_memory, take_step
+
+WAYS: tuple[Sharing, ...] = ("ddp", "zero1", "fsdp")
+TIMED_STEPS = 7
+"""Of which the first two do not count."""
 
 AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 """Lets the C library give memory back to the system as soon as it is freed, so that the peak is what was needed."""
@@ -61,14 +75,18 @@ def measured(case: Case) -> int:
     return 1024 * (_kilobytes("VmHWM") - before)
 
 
-def train(case: Case) -> None:
-    """Three steps."""
+def train(case: Case, steps: int = 3) -> list[float]:
+    """Take steps, and return the seconds of each."""
     config, tokenizer = case.config(), load_tokenizer(FOLDER / "foundation" / "tokenizer")
     ranks = Ranks.from_environment()
     learner = learner_of(model_to_pretrain(config, tokenizer), config, tokenizer, ranks, case.sharing)
     learner.replicate(lambda: None, HostAllReduce(ranks))  # type: ignore[arg-type,return-value]
-    for step in range(3):
+    taken_s = []
+    for step in range(steps):
+        begin_s = time.perf_counter()
         take_step(learner, config, step)
+        taken_s.append(time.perf_counter() - begin_s)
+    return taken_s
 
 
 def _kilobytes(name: str) -> int:
@@ -76,36 +94,56 @@ def _kilobytes(name: str) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
 
 
-def rank(case: Case) -> None:
-    """Measure as one rank; the first prints the peak of the rank with most."""
+def rank(case: Case, timed: bool) -> None:
+    """Measure as one rank; the first prints the peak in bytes, or the seconds of a step, of the rank with most."""
     torch.set_num_threads(1)
     found: list[Any] = [None] * case.ranks
     if case.ranks > 1:
         dist.init_process_group("gloo")
-        dist.all_gather_object(found, measured(case))
+    own = statistics.median(train(case, TIMED_STEPS)[2:]) if timed else measured(case)
+    if case.ranks > 1:
+        dist.all_gather_object(found, own)
         dist.destroy_process_group()
     else:
-        found = [measured(case)]
+        found = [own]
     if Ranks.from_environment().is_first:
         print(max(found))
 
 
-def run(case: Case) -> int:
-    """Start the ranks of `case`; the largest peak in bytes."""
+def run(case: Case, timed: bool = False) -> float:
+    """Start the ranks of `case`; the largest peak in bytes, or the seconds of a step."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
     command = [sys.executable, *(launcher if case.ranks > 1 else []), __file__, "--case", json.dumps(asdict(case))]
-    environment = os.environ | AT_ONCE
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300, env=environment)
-    return int(done.stdout.strip().splitlines()[-1])
+    command += ["--timed"] if timed else []
+    environment = os.environ | ({} if timed else AT_ONCE)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=900, env=environment)
+    return float(done.stdout.strip().splitlines()[-1])
+
+
+def times(depths: Sequence[int], rounds: int) -> Table:
+    """Seconds of a step of each way, in turns, and times as long as DDP's."""
+    table = Table(
+        "seconds of a step", ("depth", "ranks", *(f"{way}, s" for way in WAYS), *(f"{way} / ddp" for way in WAYS[1:]))
+    )
+    for depth, ranks in itertools.product(depths, (2, 4)):
+        taken: dict[Sharing, list[float]] = {way: [] for way in WAYS}
+        for _, way in itertools.product(range(rounds), WAYS):
+            taken[way].append(run(Case(depth, 128, 4, ranks, way), timed=True))
+        ratios = [statistics.median(np.divide(taken[way], taken["ddp"]).tolist()) for way in WAYS[1:]]
+        table.add(depth, ranks, *(per(taken[way]) for way in WAYS), *ratios)
+    table.close()
+    return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--depths", type=int, nargs="+", default=[4, 8, 16])
+    parser.add_argument("--timed", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=3, help="of the times")
     chosen = parser.parse_args()
     if chosen.case is not None:
-        rank(Case(**json.loads(chosen.case)))
+        rank(Case(**json.loads(chosen.case)), chosen.timed)
         return
     tokenizer = load_tokenizer(FOLDER / "foundation" / "tokenizer")
     kinds = "parameters", "gradients", "optimizer", "activations", "rest"
@@ -113,10 +151,9 @@ def main() -> None:
         "peak memory of a rank, MB: predicted and measured",
         ("depth", "window", "windows a rank", "ranks", "way", "predicted", "measured", "error", *kinds),
     )
-    ways: tuple[Sharing, ...] = ("ddp", "zero1", "fsdp")
     grid = [Case(4, 512, 4, 1, "ddp"), Case(4, 128, 4, 4, "ddp"), Case(4, 128, 4, 4, "fsdp")]
     for depth in chosen.depths:
-        grid += [Case(depth, 128, 4, 1, "ddp"), *(Case(depth, 128, 4, 2, way) for way in ways)]
+        grid += [Case(depth, 128, 4, 1, "ddp"), *(Case(depth, 128, 4, 2, way) for way in WAYS)]
     for case in grid:
         plan = step_memory(case.config(), tokenizer, case.ranks, case.sharing)
         peak = run(case)
@@ -126,7 +163,7 @@ def main() -> None:
         megabytes = [getattr(plan, kind) / 1e6 for kind in kinds]
         table.add(*place, case.ranks, way, plan.peak / 1e6, peak / 1e6, error, *megabytes)
     table.close()
-    write_results("memory", "Memory of a rank in a training step", [table], {"steps": 3, "threads": 1})
+    write_results("sharding", "Sharing a training among ranks", [table, times(chosen.depths, chosen.rounds)])
 
 
 if __name__ == "__main__":
