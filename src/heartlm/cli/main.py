@@ -107,12 +107,11 @@ def _run(argv: list[str]) -> int:
 def run_process() -> NoReturn:
     """Be the command `heartlm` in a process of its own.
 
-    A rank that failed or was stopped ends without taking torch's process groups apart: when another rank has exited,
-    their threads and destructors can abort the process, whose status is lost then.
+    A rank ends without taking torch's process groups apart. When another rank has exited, their threads and destructors
+    can abort the process, whose status is lost then; with FSDP2 that happened after good runs, too (LOG.md, SIGABRT).
     """
     status = main()
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    if "torch.distributed" in sys.modules and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         for thread in threading.enumerate():
             if thread is not threading.main_thread() and not thread.daemon:
                 thread.join()  # as Python does: a checkpoint may be under way

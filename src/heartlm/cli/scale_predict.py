@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from heartlm.distributed.allreduce import AllReduceFit
     from heartlm.scaling.predict import Prediction, Predictor
 
-FIT_FILE = "all_reduce.json"
-"""In the folder of a study: what an all-reduce took where it was measured."""
+FIT_FILE, GATHER_FILE = "all_reduce.json", "all_gather.json"
+"""In the folder of a study: what an all-reduce, and an all-gather, took where it was measured."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class StepOptions(NetworkOptions):
         study: the folder of a study with one-rank measurements.
         ranks: processes that train together, on all nodes.
         nodes: machines.
+        parallel: how ranks share the work: ddp, or fsdp (FSDP2).
         scaling: strong shares the measured batch among ranks, weak gives each rank one like it.
         bucket_mb: MiB of gradients that are sent together.
         tokens: of a whole training, to state its hours.
@@ -55,6 +56,7 @@ class StepOptions(NetworkOptions):
     study: Path
     ranks: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
     nodes: list[int] = field(default_factory=lambda: [1])
+    parallel: Literal["ddp", "fsdp"] = "ddp"
     scaling: Literal["strong", "weak"] = "strong"
     bucket_mb: float = 25.0
     tokens: float | None = None
@@ -116,10 +118,10 @@ def run_predict(arguments: Sequence[str]) -> int:
     from heartlm.scaling.predict import scaled
 
     options.check()
-    predictor = _predictor(options, options.study, max(options.ranks) > 1)
+    predictor = _predictor(options, options.study, max(options.ranks) > 1, options.parallel == "fsdp")
     cells = [
         [
-            scaled(one.largest(options.bucket_mb), ranks, nodes, options.scaling)
+            scaled(one.largest(options.bucket_mb, options.parallel), ranks, nodes, options.scaling)
             for ranks, nodes in product(options.ranks, options.nodes)
         ]
         for one in predictor.kinds.values()
@@ -150,8 +152,10 @@ def run_validate(arguments: Sequence[str]) -> int:
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.predict import validate
 
-    predictor = _predictor(options, options.study, True)
-    validation = validate(load_measurements(options.study), predictor)
+    measurements = load_measurements(options.study)
+    sharded = any(each.cell.parallel == "fsdp" for each in measurements)
+    predictor = _predictor(options, options.study, True, sharded)
+    validation = validate(measurements, predictor)
     _write(options.out, validation.to_json())
     print(json.dumps(validation.to_json(), indent=2) if options.json else "\n".join(validation_table(validation)))
     return 0
@@ -182,7 +186,7 @@ def run_hardware(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _predictor(options: NetworkOptions, study: Path, with_network: bool) -> Predictor:
+def _predictor(options: NetworkOptions, study: Path, with_network: bool, sharded: bool) -> Predictor:
     from heartlm.distributed.allreduce import AllReduceFit
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.hardware import load_hardware, network_of
@@ -192,9 +196,11 @@ def _predictor(options: NetworkOptions, study: Path, with_network: bool) -> Pred
     hardware = load_hardware(options.hardware) if options.hardware else None
     between = [AllReduceFit.load(path) for path in options.all_reduce_between]
     network, fit_error, most = network_of(_fits(options, study, with_network), between, hardware)
+    gathers = _fits(options, study, sharded, gather=True)
     return Predictor(
         measurements,
         network,
+        shard_network=network_of([fit.twice for fit in gathers], between, hardware)[0] if gathers else None,
         fit_error=fit_error,
         most_measured=most,
         most_per_node=hardware.facts.get("devices_per_node") if hardware else None,
@@ -202,20 +208,23 @@ def _predictor(options: NetworkOptions, study: Path, with_network: bool) -> Pred
     )
 
 
-def _fits(options: NetworkOptions, study: Path, wanted: bool) -> list[AllReduceFit]:
+def _fits(options: NetworkOptions, study: Path, wanted: bool, gather: bool = False) -> list[AllReduceFit]:
     """The fits given; without them and without a machine, that of the study, or one measured here and kept there."""
     from heartlm.distributed.allreduce import AllReduceFit, measure_all_reduce
 
     if options.all_reduce:
-        return [AllReduceFit.load(path) for path in options.all_reduce]
-    kept = study / FIT_FILE
+        return [] if gather else [AllReduceFit.load(path) for path in options.all_reduce]
+    kept = study / (GATHER_FILE if gather else FIT_FILE)
     if options.hardware or not wanted:
         return []
     if kept.exists():
         return [AllReduceFit.load(kept)]
-    fit = measure_all_reduce()
+    fit = measure_all_reduce(gather=gather)
     fit.save(kept)
-    print(f"an all-reduce among {fit.world_size} ranks was measured here: {kept}", file=sys.stderr)
+    print(
+        f"an {'all-gather' if gather else 'all-reduce'} among {fit.world_size} ranks was measured here: {kept}",
+        file=sys.stderr,
+    )
     return [fit]
 
 

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from itertools import combinations
 from pathlib import Path
@@ -67,6 +67,12 @@ class AllReduceFit:
     def time_s(self, num_bytes: float) -> float:
         """Seconds that a message of `num_bytes` takes."""
         return self.latency_s + num_bytes / self.bytes_per_s
+
+    @property
+    def twice(self) -> AllReduceFit:
+        """The all-reduce of which this all-gather is half (Thakur, Rabenseifner & Gropp 2005)."""
+        points = tuple((size, 2 * taken_s) for size, taken_s in self.points)
+        return replace(self, latency_s=2 * self.latency_s, bytes_per_s=self.bytes_per_s / 2, points=points)
 
     @property
     def median_error(self) -> float:
@@ -133,6 +139,7 @@ def measure_all_reduce(
     device: str = "auto",
     sizes_bytes: Sequence[int] = SIZES_BYTES,
     rounds: int = ROUNDS,
+    gather: bool = False,
 ) -> AllReduceFit:
     """Measure among the ranks that torchrun started, or among `num_ranks` on this machine.
 
@@ -142,6 +149,7 @@ def measure_all_reduce(
         device: cpu for gloo, cuda for NCCL; auto takes GPUs where every rank can have one.
         sizes_bytes: message sizes, multiples of 4.
         rounds: of each size; the median counts.
+        gather: measure an all-gather in its place, of which each rank has a part of the message, as FSDP2 makes it.
 
     Raises:
         HeartlmError: fewer than 2 ranks, fewer GPUs than ranks, or a rank failed.
@@ -149,7 +157,7 @@ def measure_all_reduce(
     ranks = Ranks.from_environment()
     if ranks.world_size > 1:
         with process_group(ranks, device):
-            return measure_in_group(sizes_bytes, rounds)
+            return measure_in_group(sizes_bytes, rounds, gather)
     if device != "cpu":
         num_gpus, least = _num_gpus(), num_ranks or 2
         if device == "cuda" and num_gpus < least:
@@ -159,7 +167,8 @@ def measure_all_reduce(
     num_ranks = num_ranks or min(8, max(2, len(usable_cores())))
     if num_ranks < 2:
         raise HeartlmError(f"num_ranks: {num_ranks} found, at least 2 expected: one rank has no other to add up with")
-    return _measured_by_others(num_ranks, device, sizes_bytes, rounds)
+    wanted = {"device": device, "sizes_bytes": list(sizes_bytes), "rounds": rounds, "gather": gather}
+    return AllReduceFit.from_json(json.loads(ask_ranks(MODULE, num_ranks, wanted).splitlines()[-1]))
 
 
 def _num_gpus() -> int:
@@ -168,7 +177,9 @@ def _num_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def measure_in_group(sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROUNDS) -> AllReduceFit:
+def measure_in_group(
+    sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROUNDS, gather: bool = False
+) -> AllReduceFit:
     """Measure in the default process group, which is there; every rank calls this, and all return the same."""
     import torch
     import torch.distributed as dist
@@ -177,17 +188,25 @@ def measure_in_group(sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROU
 
     backend = str(dist.get_backend())
     device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
-    shared = shared_sum_of(Ranks.from_environment(), TIMEOUT_S) if backend == "gloo" else None
-    add_up, backend = (shared, "shared memory") if shared else (dist.all_reduce, backend)
+    act: Callable[[Any], object] = dist.all_reduce
+    if gather:
+        num_ranks, rank = dist.get_world_size(), dist.get_rank()
+
+        def act(message: torch.Tensor) -> None:
+            own = message[: len(message) // num_ranks * num_ranks]
+            dist.all_gather_into_tensor(own, own.chunk(num_ranks)[rank].clone())
+
+    elif backend == "gloo" and (shared := shared_sum_of(Ranks.from_environment(), TIMEOUT_S)) is not None:
+        act, backend = shared, "shared memory"
     medians = torch.tensor(
-        [_median_s(size, rounds, device, add_up) for size in sizes_bytes], dtype=torch.float64, device=device
+        [_median_s(size, rounds, device, act) for size in sizes_bytes], dtype=torch.float64, device=device
     )
     dist.all_reduce(medians, dist.ReduceOp.MAX)
     points = tuple(zip(sizes_bytes, medians.tolist(), strict=True))
     return AllReduceFit(*fit_points(points), dist.get_world_size(), backend, points)
 
 
-def _median_s(num_bytes: int, rounds: int, device: Any, add_up: Callable[[Any], object]) -> float:
+def _median_s(num_bytes: int, rounds: int, device: Any, act: Callable[[Any], object]) -> float:
     """Seconds of one all-reduce in the middle of `rounds`; small ones go many in a row, as clocks are no finer."""
     import torch
 
@@ -197,7 +216,7 @@ def _median_s(num_bytes: int, rounds: int, device: Any, add_up: Callable[[Any], 
     for _ in range(rounds + 1):
         begin_s = time.perf_counter()
         for _ in range(in_a_row):
-            add_up(message)
+            act(message)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         taken_s.append((time.perf_counter() - begin_s) / in_a_row)
@@ -240,12 +259,6 @@ def process_group(ranks: Ranks, device: str = "auto", meet_at: str | None = None
         raise HeartlmError(f"rank {ranks.rank} cannot add up with the others: {str(error).splitlines()[0]}") from error
     finally:
         pin(cpus_of(cores))
-
-
-def _measured_by_others(num_ranks: int, device: str, sizes_bytes: Sequence[int], rounds: int) -> AllReduceFit:
-    """Start ranks on this machine; the first one prints the fit."""
-    wanted = {"device": device, "sizes_bytes": list(sizes_bytes), "rounds": rounds}
-    return AllReduceFit.from_json(json.loads(ask_ranks(MODULE, num_ranks, wanted).splitlines()[-1]))
 
 
 def ask_ranks(module: str, num_ranks: int, wanted: Mapping[str, Any]) -> str:
@@ -295,7 +308,7 @@ def main(arguments: Sequence[str]) -> None:
     if arguments:
         wanted = json.loads(arguments[0])
         with process_group(ranks, wanted["device"], wanted["meet_at"]):
-            fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"])
+            fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"], wanted["gather"])
     else:
         fit = measure_all_reduce()
     if ranks.is_first:

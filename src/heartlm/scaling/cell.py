@@ -45,6 +45,7 @@ class StudyCell:
         accumulation: micro-batches of a rank and step.
         copies: independent trainings of one rank side by side, each with this whole batch: what the machine itself
             allows. Cells of a study proper have 1.
+        parallel: how ranks share the work, ddp or fsdp.
     """
 
     stage: Literal["pretrain", "finetune"]
@@ -59,6 +60,7 @@ class StudyCell:
     global_batch: int = 16
     accumulation: int = 1
     copies: int = 1
+    parallel: Literal["ddp", "fsdp"] = "ddp"
 
     @property
     def name(self) -> str:
@@ -66,7 +68,8 @@ class StudyCell:
         layout = f"r{self.ranks}-n{self.nodes}-c{self.cpus_per_task}"
         sizes = f"b{self.bucket_cap_mb:g}-g{self.global_batch}-a{self.accumulation}"
         copies = f"-x{self.copies}" if self.copies > 1 else ""
-        return f"{self.stage}-{self.database}-w{self.window}-{layout}-{self.precision}-{self.scaling}-{sizes}{copies}"
+        more = copies + ("-fsdp" if self.parallel == "fsdp" else "")
+        return f"{self.stage}-{self.database}-w{self.window}-{layout}-{self.precision}-{self.scaling}-{sizes}{more}"
 
     @property
     def num_cores(self) -> int:
@@ -87,7 +90,9 @@ class StudyCell:
     def base(self) -> StudyCell:
         """What it is compared with: one rank that computes the same (strong), or one rank's part of it (weak)."""
         batch = self.global_batch if self.scaling == "strong" else self.global_batch // self.ranks
-        return replace(self, ranks=1, nodes=1, copies=1, global_batch=batch, bucket_cap_mb=StudyCell.bucket_cap_mb)
+        return replace(
+            self, ranks=1, nodes=1, copies=1, global_batch=batch, bucket_cap_mb=StudyCell.bucket_cap_mb, parallel="ddp"
+        )
 
     @property
     def ceiling(self) -> StudyCell:
@@ -116,6 +121,7 @@ class Measurement:
         hidden_communication_s: sums over ranks on their way while the rank computed; None where not measured.
         rank_busy_s: of every rank, the step without any waiting for others.
         num_parameters: that learn.
+        num_blocks: of the model; 0 where it was not noted.
         gradient_bytes: that ranks add up in a step.
         flops_per_token: see `training.utilization`.
         peak_memory_bytes: the most main memory of a rank.
@@ -143,6 +149,7 @@ class Measurement:
     hidden_communication_s: float | None = None
     rank_busy_s: list[float] = field(default_factory=list)
     num_parameters: int = 0
+    num_blocks: int = 0
     gradient_bytes: int = 0
     flops_per_token: float | None = None
     peak_memory_bytes: int = 0

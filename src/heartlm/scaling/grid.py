@@ -95,16 +95,19 @@ def grid_of(config: ScalingStudyConfig, place: Resources) -> Grid:
 
 
 def _layouts(config: ScalingStudyConfig, one: StudyCell) -> Iterable[StudyCell]:
-    """Cells of a group, each once; buckets mean nothing to one rank."""
+    """Cells of a group, each once; buckets mean nothing to one rank, nor to sharded ones."""
     together = math.lcm(*config.ranks) * config.accumulation if one.scaling == "strong" else config.accumulation
     windows = max(1, round(config.batch_tokens / one.window / together)) * together
     cells: dict[StudyCell, None] = {}
-    for cpus, nodes, ranks, cap in itertools.product(
-        config.cpus_per_task, config.nodes, config.ranks, config.buckets_mb
+    for cpus, nodes, ranks, parallel, cap in itertools.product(
+        config.cpus_per_task, config.nodes, config.ranks, config.parallels, config.buckets_mb
     ):
         batch = windows if one.scaling == "strong" else windows * ranks
-        cap = cap if ranks > 1 else StudyCell.bucket_cap_mb
+        if ranks == 1:
+            parallel = "ddp"
+        cap = cap if ranks > 1 and parallel == "ddp" else StudyCell.bucket_cap_mb
         cell = replace(one, cpus_per_task=cpus, nodes=nodes, ranks=ranks, bucket_cap_mb=cap, global_batch=batch)
+        cell = replace(cell, parallel=parallel)
         cells[cell] = None
     return cells
 

@@ -49,14 +49,19 @@ class Network:
     within: Link | None = None
     between: Link | None = None
 
-    def all_reduce_s(self, num_bytes: float, ranks: int, nodes: int = 1) -> float:
+    def all_reduce_s(self, num_bytes: float, ranks: int, nodes: int = 1, *, by_node: bool = False) -> float:
         """Seconds that `ranks` on `nodes` need to add up a message of `num_bytes`.
+
+        With `by_node` the ranks of a node add up first, then one of each node, and then each node again, which tells
+        the others the sum (`distributed.shared_memory.NodesSum`).
 
         Raises:
             HeartlmError: it would cross a link that nothing is known about.
         """
         if ranks == 1:
             return 0.0
+        if by_node and 1 < nodes < ranks:
+            return 2 * self.all_reduce_s(num_bytes, ranks // nodes) + self.all_reduce_s(num_bytes, nodes, nodes)
         crossed = [(self.within, "within a node")] if ranks > nodes else []
         crossed += [(self.between, "between nodes")] if nodes > 1 else []
         links = [link for link, _ in crossed if link is not None]

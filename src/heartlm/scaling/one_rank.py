@@ -17,6 +17,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -71,12 +72,13 @@ class OneRank:
         self.beside = [each for each in measurements if each.cell.copies > 1]
         assert self.alone, "a kind without one-rank measurements"
         self.on_gpu = any(each.peak_device_memory_bytes is not None for each in self.alone)
+        self.num_blocks = max(each.num_blocks for each in self.alone)
         self.gradient_bytes = statistics.median(each.num_parameters * 4 for each in self.alone)
 
-    def largest(self, bucket_cap_mb: float) -> StudyCell:
-        """The measured one-rank cell with the largest batch, for gradients sent in buckets of that size."""
+    def largest(self, bucket_cap_mb: float, parallel: Literal["ddp", "fsdp"] = "ddp") -> StudyCell:
+        """The measured one-rank cell with the largest batch, for gradients shared that way, in buckets of that size."""
         cells = [each.cell for each in self.alone]
-        return replace(max(cells, key=lambda cell: cell.global_batch), bucket_cap_mb=bucket_cap_mb)
+        return replace(max(cells, key=lambda cell: cell.global_batch), bucket_cap_mb=bucket_cap_mb, parallel=parallel)
 
     def work(self, cell: StudyCell, pick: Callable[[Range], float]) -> RankWork:
         """What a rank of `cell` does in a step; `pick` chooses within the range of each part."""
@@ -86,15 +88,18 @@ class OneRank:
         # Two thirds, from counting operations, where the backward pass was not timed.
         fractions = [each.backward_s / each.compute_s for each in self.alone if each.backward_s and each.compute_s]
         backward_s = compute_s * (statistics.median(fractions) if fractions else 2 / 3)
+        optimizer_s = statistics.median(_scaled(each, each.optimizer_s) for each in self.alone)
+        blocks = self.num_blocks if cell.parallel == "fsdp" else 0
         return RankWork(
             forward_s=compute_s - backward_s,
             backward_s=backward_s,
-            optimizer_s=statistics.median(_scaled(each, each.optimizer_s) for each in self.alone),
+            optimizer_s=optimizer_s / cell.ranks if cell.parallel == "fsdp" else optimizer_s,  # of its shard
             data_s=micro_batches
             * pick(self._seconds(tokens, lambda each: _scaled(each, each.data_s) / each.cell.accumulation)),
             other_s=statistics.median(_scaled(each, each.other_s) for each in self.alone),
             micro_batches=micro_batches,
             bucket_bytes=bucket_bytes(self.gradient_bytes, cell.bucket_cap_mb),
+            block_bytes=[self.gradient_bytes / max(1, blocks)] * blocks,
         )
 
     def jitter(self) -> list[float]:

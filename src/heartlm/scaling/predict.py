@@ -74,6 +74,7 @@ class Predictor:
     Args:
         measurements: of a study; only those of one rank are used.
         network: between ranks.
+        shard_network: the same for gathering and scattering shards, where that was measured apart.
         fit_error: relative error of the all-reduce times.
         most_measured: ranks that were measured together, in an all-reduce or a training.
         most_per_node: ranks that a node has devices for; None for any.
@@ -85,6 +86,7 @@ class Predictor:
         measurements: Iterable[Measurement],
         network: Network,
         *,
+        shard_network: Network | None = None,
         fit_error: float = 0.0,
         most_measured: int = 1,
         most_per_node: int | None = None,
@@ -96,6 +98,7 @@ class Predictor:
             raise HeartlmError("no good measurement of one rank found: predictions start from those")
         self.noise, self.freedom = repeat_noise(known)
         self.network, self.fit_error, self.most_measured = network, fit_error, most_measured
+        self.shard_network = shard_network or network
         self.most_per_node, self.notes = most_per_node, list(notes)
 
     def predict(self, cell: StudyCell) -> Prediction:
@@ -113,8 +116,9 @@ class Predictor:
         one = self.kinds[kind]
         # The fraction of a rank's computing that communication takes: nothing of a GPU; all where CPU ranks add up
         # through shared memory and compute again afterwards; one of its cores where a rank sends to other nodes.
-        core_share = 0.0 if one.on_gpu else 1.0 if cell.nodes == 1 else 1 / cell.cpus_per_task
-        middle = self._simulated(one, cell, lambda each: each.value, self.network, core_share)
+        blocking = cell.nodes == 1 or cell.parallel == "fsdp"  # gloo gathers while nothing is computed
+        core_share = 0.0 if one.on_gpu else 1.0 if blocking else 1 / cell.cpus_per_task
+        middle = self._simulated(one, cell, lambda each: each.value, 1.0, core_share)
         part_s = middle.typical_part_s()
         step_s = sum(part_s.values())
         low_s, high_s = self._bounds(one, cell, step_s)
@@ -138,6 +142,8 @@ class Predictor:
         per_node = -(-cell.ranks // cell.nodes)
         if cell.ranks % cell.nodes:
             return f"{cell.ranks} ranks on {cell.nodes} nodes: expected as many ranks on each node"
+        if cell.parallel == "fsdp" and not self.kinds[Kind.of(cell)].num_blocks:
+            return "the blocks of the model were not noted when it was measured: measure one rank again for FSDP2"
         if self.most_per_node is not None and per_node > self.most_per_node:
             return f"{per_node} ranks on a node that has devices for {self.most_per_node}"
         if cell.global_batch % (cell.ranks * cell.accumulation):
@@ -148,11 +154,14 @@ class Predictor:
         return None
 
     def _simulated(
-        self, one: OneRank, cell: StudyCell, pick: Callable[[Range], float], network: Network, core_share: float
+        self, one: OneRank, cell: StudyCell, pick: Callable[[Range], float], longer: float, core_share: float
     ) -> Simulated:
         slowdown = one.slowdown(cell.ranks // cell.nodes, tokens_of(cell))
         factor = pick(slowdown) if slowdown else 1.0
-        around = Surroundings(cell.ranks, cell.nodes, network, factor, core_share, one.jitter())
+        is_sharded = cell.parallel == "fsdp"
+        network = (self.shard_network if is_sharded else self.network).slowed(longer)
+        by_node = not is_sharded and not one.on_gpu  # NCCL finds its own way
+        around = Surroundings(cell.ranks, cell.nodes, network, factor, core_share, one.jitter(), by_node)
         return simulate(one.work(cell, pick), around)
 
     def _bounds(self, one: OneRank, cell: StudyCell, step_s: float) -> tuple[float, float]:
@@ -160,9 +169,8 @@ class Predictor:
         from scipy.stats import t
 
         longer = 1 + self.fit_error
-        slow, fast = self.network.slowed(longer), self.network.slowed(1 / longer)
-        low = self._simulated(one, cell, lambda each: each.low, fast, 0.0)
-        high = self._simulated(one, cell, lambda each: each.high, slow, 0.0 if one.on_gpu else 1.0)
+        low = self._simulated(one, cell, lambda each: each.low, 1 / longer, 0.0)
+        high = self._simulated(one, cell, lambda each: each.high, longer, 0.0 if one.on_gpu else 1.0)
         if self.freedom:
             # Half a Student interval of one more run, next to the means of those alone and of the slowdown.
             repeats = 1 + max(each.repeat for each in one.alone)

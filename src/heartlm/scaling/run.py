@@ -220,6 +220,7 @@ def training_fields(config: ScalingStudyConfig, cell: StudyCell, out: Path, foun
         "precision": cell.precision,
         "threads": cell.cpus_per_task,
         "bucket_cap_mb": cell.bucket_cap_mb,
+        "parallel": cell.parallel,
         "compile": config.compile,
         "measure": True,
     }

@@ -1,4 +1,4 @@
-"""Steps of DDP training, event by event.
+"""Steps of DDP and FSDP2 training, event by event.
 
     data ─► forward ─► backward ──┬──┬──┬─► last gradient ─► wait for the sums ─► optimiser ─► other
                                   ▼  ▼  ▼ buckets, as they are ready on every rank
@@ -7,6 +7,12 @@
 A bucket is ready when the backward pass has computed all its gradients. Its sum over ranks starts when the slowest rank
 has the bucket and the previous sum is done. Where communication needs the core that computes, as on CPU ranks, it takes
 a fraction of that core.
+
+With FSDP2 parameters are gathered block by block, before the forward and again before the backward pass of each, while
+the block before is computed; gradients of a block are summed and scattered as soon as the backward pass has them:
+
+    compute:         wait ─► block 0 ─► block 1 ─► … ─► block 1 back ─► block 0 back ─► wait ─► optimiser
+    communication:   gather 0, gather 1, …            gather 0, scatter 1, scatter 0
 
 Ranks differ by their jitter: each rank has the same relative step times in a different order. One rank alone therefore
 takes on average what was measured, and the slowest of several ranks takes longer.
@@ -41,6 +47,7 @@ class RankWork:
         other_s: all else.
         micro_batches: of a step; gradients are sent in the last.
         bucket_bytes: of every bucket, in the order in which they are ready.
+        block_bytes: with FSDP2, of the parameters of every block, in the order of the forward pass; else none.
     """
 
     forward_s: float
@@ -50,6 +57,7 @@ class RankWork:
     other_s: float = 0.0
     micro_batches: int = 1
     bucket_bytes: Sequence[float] = ()
+    block_bytes: Sequence[float] = ()
 
     @property
     def alone_s(self) -> float:
@@ -69,6 +77,7 @@ class Surroundings:
         slowdown: of all computing, by the other ranks of the node; 1 for none.
         core_share: of the computing core that communication takes while it runs, 0 to 1.
         jitter: relative times of steps of one rank, around 1; a step is simulated for each.
+        by_node: gradients are added up on each node first, and then by one rank of each.
         seed: of the order of jitter.
     """
 
@@ -78,6 +87,7 @@ class Surroundings:
     slowdown: float = 1.0
     core_share: float = 0.0
     jitter: Sequence[float] = (1.0,)
+    by_node: bool = False
     seed: int = 0
 
 
@@ -121,29 +131,38 @@ def simulate(work: RankWork, around: Surroundings) -> Simulated:
     """Simulate as many steps as `around.jitter` has entries; arrays of times are `[ranks]`."""
     jitter = np.asarray(around.jitter, dtype=float)
     orders = np.random.default_rng(around.seed).permuted(np.tile(jitter, (around.ranks, 1)), axis=1)
-    costs_s = [around.network.all_reduce_s(size, around.ranks, around.nodes) for size in work.bucket_bytes]
-    tail_s = around.network.all_reduce_s(TAIL_BYTES, around.ranks, around.nodes) if costs_s else 0.0
+
+    def all_reduce_s(size: float) -> float:
+        return around.network.all_reduce_s(size, around.ranks, around.nodes, by_node=around.by_node)
+
+    costs_s = [all_reduce_s(size) for size in work.block_bytes or work.bucket_bytes]
+    tail_s = all_reduce_s(TAIL_BYTES) if costs_s else 0.0
     micro_batch_s = work.forward_s + work.backward_s
+    compute_s = work.micro_batches * micro_batch_s
+    sent_in_step_s = sum(costs_s) * (work.micro_batches + 0.5 if work.block_bytes else 1)
     before_s = micro_batch_s * (work.micro_batches - 1) + work.forward_s
     clock_s = np.zeros(around.ranks)
     steps, hidden_s = list[dict[str, float]](), list[float]()
     for step in range(len(jitter)):
         factor = orders[:, step] * around.slowdown
         got_s = clock_s + work.data_s * factor
-        begin_s = got_s + before_s * factor
-        ready_s, sent_s = _backward(begin_s, work, factor, costs_s, around.core_share)
+        if work.block_bytes:
+            ready_s, sent_s = _sharded(got_s, work, factor, costs_s, around.core_share)
+        else:
+            ready_s, sent_s = _backward(got_s + before_s * factor, work, factor, costs_s, around.core_share)
         last_s = float(ready_s.max())
         through_s = max(sent_s, last_s) + tail_s
         parts = {
             "data": got_s - clock_s,
-            "compute": work.micro_batches * micro_batch_s * factor,
-            "exposed_communication": through_s - last_s + (ready_s - begin_s - work.backward_s * factor),
+            "compute": compute_s * factor,
+            "exposed_communication": through_s - last_s + (ready_s - got_s - compute_s * factor),
             "straggler": last_s - ready_s,
             "optimizer": work.optimizer_s * factor,
             "other": work.other_s * factor,
         }
         steps.append({name: float(each.mean()) for name, each in parts.items()})
-        hidden_s.append(max(0.0, sum(costs_s) - (through_s - tail_s - last_s)))
+        exposed_s = float(parts["exposed_communication"].mean()) - tail_s
+        hidden_s.append(max(0.0, sent_in_step_s - exposed_s))
         clock_s = through_s + parts["optimizer"] + parts["other"]
     return Simulated({name: np.array([each[name] for each in steps]) for name in steps[0]}, float(np.mean(hidden_s)))
 
@@ -165,6 +184,43 @@ def _backward(
         first_s = busy.pop()[0] if busy and busy[-1][1] == start_s else start_s
         sent_s = start_s + cost_s
         busy.append((first_s, sent_s))
+    return ready_s, sent_s
+
+
+def _sharded(
+    begin_s: Seconds, work: RankWork, factor: Seconds, costs_s: Sequence[float], core_share: float
+) -> tuple[Seconds, float]:
+    """When each rank has its last gradient, and when the last one is scattered; `costs_s` are of whole all-reduces.
+
+    A gather and a sum that is scattered are each half of an all-reduce (Thakur, Rabenseifner & Gropp 2005). The next
+    block is gathered while one is computed, which is what FSDP2 does by itself.
+    """
+    if len(begin_s) == 1:
+        ready_s = begin_s + work.micro_batches * (work.forward_s + work.backward_s) * factor
+        return ready_s, float(ready_s.max())
+    fractions = np.asarray(work.block_bytes, dtype=float) / sum(work.block_bytes)
+    forward = [(fraction * work.forward_s, cost_s / 2) for fraction, cost_s in zip(fractions, costs_s, strict=True)]
+    backward = [(fraction * work.backward_s, cost_s / 2) for fraction, cost_s in zip(fractions, costs_s, strict=True)]
+    passes = [(forward, False), (backward[::-1], False)] * (work.micro_batches - 1)
+    passes += [(forward, False), (backward[::-1], True)]
+    ready_s, sent_s = begin_s, -np.inf
+    busy: deque[tuple[float, float]] = deque()
+
+    def send(cost_s: float, from_s: Seconds) -> float:
+        start_s = max(sent_s, float(from_s.max()))
+        first_s = busy.pop()[0] if busy and busy[-1][1] == start_s else start_s
+        busy.append((first_s, start_s + cost_s))
+        return start_s + cost_s
+
+    for blocks, scatters in passes:
+        arrived_s = sent_s = send(blocks[0][1], ready_s)
+        for place, (work_s, half_s) in enumerate(blocks):
+            ready_s = np.maximum(ready_s, arrived_s)
+            if place + 1 < len(blocks):
+                arrived_s = sent_s = send(blocks[place + 1][1], ready_s)
+            ready_s = _computed(ready_s, work_s * factor, busy, 1 - core_share)
+            if scatters:
+                sent_s = send(half_s, ready_s)
     return ready_s, sent_s
 
 

@@ -34,6 +34,7 @@ class ScalingStudyConfig:
         cpus_per_task: cores, and threads, of a rank.
         precisions: of matrix products.
         buckets_mb: MiB of gradients that are sent together.
+        parallels: how several ranks share the work: ddp, fsdp.
         scalings: strong keeps the global batch, weak gives every rank a batch of that size.
         batch_tokens: tokens of a global batch (of a rank's batch when weak); every window width gets about as many, in
             windows that all of `ranks` can share.
@@ -69,6 +70,7 @@ class ScalingStudyConfig:
     cpus_per_task: list[int] = field(default_factory=lambda: [1])
     precisions: list[Literal["fp32", "bf16"]] = field(default_factory=lambda: ["fp32"])
     buckets_mb: list[float] = field(default_factory=lambda: [25.0])
+    parallels: list[Literal["ddp", "fsdp"]] = field(default_factory=lambda: ["ddp"])
     scalings: list[Literal["strong", "weak"]] = field(default_factory=lambda: ["strong"])
     batch_tokens: int = 4096
     accumulation: int = 1
@@ -101,6 +103,7 @@ class ScalingStudyConfig:
             "nodes",
             "cpus_per_task",
             "precisions",
+            "parallels",
             "scalings",
             "buckets_mb",
         ):
