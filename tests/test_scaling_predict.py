@@ -45,6 +45,7 @@ def works(draw: st.DrawFn) -> RankWork:
         other_s=draw(seconds),
         micro_batches=draw(st.integers(1, 3)),
         bucket_bytes=sizes,
+        block_bytes=sizes if draw(st.booleans()) else (),
     )
 
 
@@ -118,6 +119,30 @@ def test_a_bucket_begins_when_ready_and_when_the_one_before_is_through():
     assert one.hidden_communication_s == pytest.approx(1.0)
     shared = simulate(work, replace(around, core_share=0.5))  # the second bucket is ready at 3.75 s, the first through
     assert shared.step_s.mean() == pytest.approx(5.25 + tail_s + 0.5)
+
+
+def test_blocks_are_gathered_ahead_and_scattered_behind():
+    """Two ranks, two blocks: gathers and scatters of 0.5 s each, forward 2 s, backward 4 s, nothing else."""
+    work = RankWork(forward_s=2.0, backward_s=4.0, block_bytes=[1e6, 1e6])
+    around = Surroundings(ranks=2, network=Network(Link(1e6)))  # an all-reduce of a block: 1 s
+    # The first gather is waited for, before each pass; the last scatter, behind the last block.
+    assert simulate(work, around).step_s == pytest.approx([0.5 + 2 + 0.5 + 4 + 0.5], abs=1e-3)
+    # Where gathering stops computing, gathers and scatters all add: two in each pass, two scatters.
+    blocking = simulate(work, replace(around, core_share=1.0))
+    assert blocking.step_s == pytest.approx([2 + 4 + 6 * 0.5], abs=1e-3)
+    # A second micro-batch gathers again and scatters nothing; one rank alone does neither.
+    assert simulate(replace(work, micro_batches=2), around).step_s == pytest.approx(
+        [2 * (0.5 + 2 + 0.5 + 4) + 0.5], abs=1e-3
+    )
+    assert simulate(work, replace(around, ranks=1)).step_s == pytest.approx([6.0])
+
+
+def test_ranks_that_add_up_by_node_cross_the_slow_link_once():
+    network = Network(within=Link(1e9), between=Link(1e6))
+    flat, by_node = (network.all_reduce_s(1e6, 8, 2, by_node=by_node) for by_node in (False, True))
+    assert by_node == pytest.approx(2 * network.all_reduce_s(1e6, 4) + network.all_reduce_s(1e6, 2, 2))
+    assert by_node < flat
+    assert network.all_reduce_s(1e6, 2, 2, by_node=True) == network.all_reduce_s(1e6, 2, 2)
 
 
 def test_the_fit_comes_back_and_grows_by_the_formulas():
