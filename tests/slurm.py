@@ -3,8 +3,8 @@
     munged (own key and socket) ◄── slurmctld ◄── slurmd -N node1, slurmd -N node2
 
 Every file is in one folder that goes with the cluster, every daemon stays in the foreground of a process of its own, so
-nothing is left when the tests end. Nodes claim two cores each, whatever the machine has. Jobs are counted from a number
-of the cluster's own, for ports of jobs follow from it and another cluster may run next to this one.
+nothing is left when the tests end. Nodes claim two cores and some GPUs each, whatever the machine has. Jobs are counted
+from a number of the cluster's own, for ports of jobs follow from it and another cluster may run next to this one.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from heartlm.distributed.spawn import free_ports
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo", "scontrol", "setpriv")
 NODES = ("node1", "node2")
 CPUS_PER_NODE = 2
+GPUS = {"a100": 2, "a100_1g.5gb": 2}
+"""What each node claims to have, by kind: links to a device. The second kind is a MIG slice."""
+
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 
@@ -54,6 +57,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=sched_min_interval=100000,sched_interval=1,bf_interval=1
 SlurmdParameters=config_overrides
 AccountingStorageType=accounting_storage/none
+GresTypes=gpu
 JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 SwitchType=switch/none
@@ -147,18 +151,31 @@ def running() -> Iterator[Cluster]:
 def _configure(folder: Path) -> None:
     ports = free_ports(1 + len(NODES))
     host = socket.gethostname().partition(".")[0]
+    gres = ",".join(f"gpu:{kind}:{count}" for kind, count in GPUS.items())
     nodes = [
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS_PER_NODE} State=UNKNOWN"
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS_PER_NODE} Gres={gres} "
+        "State=UNKNOWN"
         for name, port in zip(NODES, ports[1:], strict=True)
     ]
     text = CONFIG.format(
         host=host, folder=folder, controller_port=ports[0], nodes="\n".join(nodes), names=",".join(NODES)
     )
     (folder / "slurm.conf").write_text(text)
+    (folder / "gres.conf").write_text("".join(_gpus(folder)))
     (folder / "state").mkdir()
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o400)
+
+
+def _gpus(folder: Path) -> Iterator[str]:
+    """A line of gres.conf for each kind; SLURM numbers GPUs by the ends of the names of their files."""
+    first = 0
+    for kind, count in GPUS.items():
+        for number in range(first, first + count):
+            (folder / f"gpu{number}").symlink_to("/dev/null")  # SLURM wants a device
+        yield f"Name=gpu Type={kind} File={folder}/gpu[{first}-{first + count - 1}]\n"
+        first += count
 
 
 def _munge(folder: Path) -> Sequence[str]:

@@ -37,6 +37,7 @@ class LaunchOptions:
         nodes: how many.
         gpus_per_node: by default all that the profile says a node has; 0 trains on CPUs.
         ranks_per_node: processes that train together on a node; by default one a GPU, or one.
+        runs_per_gpu: how many runs share a GPU: this one asks for a slice of it; the profile names its gpu_slices.
         cpus_per_task: CPUs that the ranks of a node share; by default the node's part that belongs to its GPUs.
         time: limit, as HH:MM:SS or D-HH:MM:SS.
         account: what is charged.
@@ -58,6 +59,7 @@ class LaunchOptions:
     nodes: int = 1
     gpus_per_node: int | None = None
     ranks_per_node: int | None = None
+    runs_per_gpu: int = 1
     cpus_per_task: int | None = None
     time: str = "01:00:00"
     account: str | None = None
@@ -168,24 +170,29 @@ def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
         asked = getattr(options, name)
         if most and asked is not None and asked > most:
             raise HeartlmError(f"{name}: {asked} found, at most {most} expected: a node of {profile.name} has no more")
+    if options.runs_per_gpu > 1 and (here or not gpus):
+        raise HeartlmError(f"runs_per_gpu: {options.runs_per_gpu} found, 1 expected: no GPU is asked of SLURM")
+    if options.runs_per_gpu > 1 and options.gpus_per_node is None:
+        gpus = 1
     ranks = options.ranks_per_node or gpus or 1
     return Topology(
         options.nodes,
         gpus,
         ranks,
-        options.cpus_per_task or _cpus(profile, gpus, ranks),
+        options.cpus_per_task or _cpus(profile, gpus, ranks, options.runs_per_gpu),
         seconds_of(options.time),
+        options.runs_per_gpu,
     )
 
 
-def _cpus(profile: SiteProfile, gpus: int, ranks: int) -> int:
+def _cpus(profile: SiteProfile, gpus: int, ranks: int, runs_per_gpu: int) -> int:
     """What belongs to this number of GPUs of a node; where nothing is known of it, one CPU a rank."""
     if profile.scheduler == "none":
         return len(os.sched_getaffinity(0))
     if profile.cpus_per_node is None:
         return ranks
     share = 1.0 if profile.whole_nodes or not (gpus and profile.gpus_per_node) else gpus / profile.gpus_per_node
-    return max(ranks, int(profile.cpus_per_node * share))
+    return max(ranks, int(profile.cpus_per_node * share / max(1, runs_per_gpu)))
 
 
 def _work(path: Path, topology: Topology) -> RunFile:

@@ -32,6 +32,7 @@ class SiteProfile:
         memory_gb: of a node.
         whole_nodes: a job gets whole nodes, whatever it asks for.
         gpu_option: how GPUs are asked for; {gpus} stands for the number on a node.
+        gpu_slices: how one MIG slice is asked for, by how many slices of this size a GPU is divided into.
         header: further options of sbatch.
         modules: loaded before anything else.
         container: apptainer, or none.
@@ -54,6 +55,7 @@ class SiteProfile:
     memory_gb: int | None = None
     whole_nodes: bool = False
     gpu_option: str = "--gpus-per-node={gpus}"
+    gpu_slices: dict[int, str] = field(default_factory=dict)
     header: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     container: str = "none"
@@ -77,6 +79,12 @@ class SiteProfile:
             raise self._error("image: nothing found, the image of the container expected: give --image FILE")
         if set("{}") & set(self.gpu_option.replace("{gpus}", "")):
             raise self._error(f"gpu_option: {self.gpu_option!r} found, {{gpus}} is all that may stand in braces")
+        if any(slices < 2 for slices in self.gpu_slices):
+            raise self._error(
+                f"gpu_slices: {min(self.gpu_slices)} found, at least 2 expected: a GPU has that many slices"
+            )
+        if self.gpu_slices and self.whole_nodes:
+            raise self._error("gpu_slices: found together with whole_nodes, but slices are given one by one")
         if self.signal_before_s < 1:
             raise self._error(f"signal_before_s: {self.signal_before_s} found, at least 1 expected")
 

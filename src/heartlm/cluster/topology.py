@@ -20,6 +20,7 @@ class Topology:
         ranks_per_node: processes that train; as a rule one a GPU.
         cpus_per_task: CPUs that the ranks of a node share.
         time_s: after which SLURM ends the job.
+        runs_per_gpu: how many runs share a GPU; without GPUs it means nothing.
     """
 
     nodes: int = 1
@@ -27,9 +28,10 @@ class Topology:
     ranks_per_node: int = 1
     cpus_per_task: int = 1
     time_s: int = 3600
+    runs_per_gpu: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "ranks_per_node", "cpus_per_task", "time_s"):
+        for name in ("nodes", "ranks_per_node", "cpus_per_task", "time_s", "runs_per_gpu"):
             if getattr(self, name) < 1:
                 raise HeartlmError(f"{name}: {getattr(self, name)} found, at least 1 expected")
         if self.gpus_per_node < 0:
@@ -39,6 +41,11 @@ class Topology:
                 f"ranks_per_node: {self.ranks_per_node} found, at most {self.gpus_per_node} expected: "
                 "each rank wants a GPU of its own"
             )
+        if self.gpus_per_node and self.runs_per_gpu > 1 and (self.world_size, self.gpus_per_node) != (1, 1):
+            raise HeartlmError(
+                f"runs_per_gpu: {self.runs_per_gpu} found, but 1 expected with {self.words}: a run that shares a GPU "
+                "has one node, one GPU and one rank"
+            )
 
     @property
     def world_size(self) -> int:
@@ -47,7 +54,9 @@ class Topology:
 
     @property
     def words(self) -> str:
-        """For example `2 nodes × 4 GPUs`."""
+        """For example `2 nodes × 4 GPUs`, `1 node × 1/4 GPU`."""
+        if self.gpus_per_node == 1 < self.runs_per_gpu:
+            return f"{counted(self.nodes, 'node')} × 1/{self.runs_per_gpu} GPU"
         of_node = counted(self.gpus_per_node, "GPU") if self.gpus_per_node else counted(self.ranks_per_node, "CPU rank")
         return f"{counted(self.nodes, 'node')} × {of_node}"
 

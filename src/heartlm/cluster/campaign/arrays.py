@@ -9,6 +9,7 @@ them. What waits for a task that failed is taken out of the queue. A task that f
 
 Where a site gives whole nodes only, experiments that want a part of one share it: such a task is a campaign of its own,
 run on the cores and GPUs of that node (`campaign.local`), which tries again and passes over what it cannot run itself.
+So do experiments that share a GPU through MPS (`cluster.sharing`).
 """
 
 from __future__ import annotations
@@ -80,10 +81,14 @@ def _runs(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def places_on_node(topology: Topology, profile: SiteProfile) -> int:
-    """How many experiments of `topology` share a node: one, unless the site gives whole nodes and they want a part."""
-    if not profile.whole_nodes or topology.nodes > 1 or not topology.gpus_per_node:
+    """How many experiments of `topology` a job runs side by side.
+
+    One, unless the site gives whole nodes and they want a part, or they share a GPU that the site does not divide.
+    """
+    if topology.nodes > 1 or not topology.gpus_per_node:
         return 1
-    return max(1, profile.gpus_per_node // topology.gpus_per_node)
+    parts = profile.gpus_per_node // topology.gpus_per_node if profile.whole_nodes else 1
+    return max(1, parts) * (1 if profile.gpu_slices else topology.runs_per_gpu)
 
 
 def arrays_of(experiments: Sequence[Experiment], profile: SiteProfile) -> list[TaskArray]:

@@ -39,7 +39,7 @@ An experiment needs those it names in `needs` (of a stage: `needs: [pretrain]`, 
 every one whose result it reads. An evaluation without a `name` gets that of the experiment. Paths are relative to the
 folder of the campaign's file, where all commands run. A topology has the fields of `cluster.topology.Topology`, `time`
 for `time_s` as SLURM writes it, and by default a rank for each GPU; fields not given are those of the campaign's own,
-of which an evaluation takes one node, GPU and rank.
+of which an evaluation takes one node, GPU and rank. With  runs_per_gpu: 4  four runs of one GPU each share one.
 `start_s` is an order, never a time to wait for.
 """
 

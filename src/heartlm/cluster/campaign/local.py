@@ -80,8 +80,8 @@ class LocalRunner:
             HeartlmError: a result of other settings is in the way, or the campaign is being run already.
             CampaignStopped: a signal asked for it.
         """
-        if not 1 <= self.parallel <= len(self.cores):
-            raise HeartlmError(f"parallel: {self.parallel} found, 1 to {len(self.cores)} expected, the cores there are")
+        if not 1 <= self.parallel <= (num_cpus := len(cpus_of(self.cores))):
+            raise HeartlmError(f"parallel: {self.parallel} found, 1 to {num_cpus} expected, the CPUs there are")
         of_these = "all" if self.only is None else hashlib.sha256(",".join(sorted(self.only)).encode()).hexdigest()[:12]
         taken = f"{self.campaign.name}: another process runs this campaign already"
         with sole_holder(self.campaign.state_folder / f"local-{of_these}.lock", taken), self._signals():

@@ -18,6 +18,7 @@ from heartlm.cluster.campaign.campaign import Campaign
 from heartlm.cluster.campaign.done import progress_of
 from heartlm.cluster.profile import SiteProfile
 from heartlm.cluster.script import REQUEUE, RESUME, WAIT, body, header, lead_s, one_line, text_of
+from heartlm.cluster.sharing import mps_lines
 from heartlm.cluster.submit import call, submit
 from heartlm.cluster.topology import Topology
 from heartlm.cluster.torchrun import STOPPED_STATUS
@@ -71,9 +72,11 @@ def script_of(
     topology = array.topology
     title = f"# Campaign {campaign.name}, {array.experiments[0].stage}: {topology.words} each, profile {profile.name}."
     if array.places > 1:
-        gpus, cpus = topology.gpus_per_node * array.places, topology.cpus_per_task * array.places
-        topology = replace(topology, gpus_per_node=gpus, cpus_per_task=min(cpus, profile.cpus_per_node or cpus))
-        title += f" {array.places} share a node."
+        gpus = topology.gpus_per_node * array.places // topology.runs_per_gpu
+        cpus = topology.cpus_per_task * array.places
+        cpus = min(cpus, profile.cpus_per_node or cpus)
+        topology = replace(topology, gpus_per_node=gpus, cpus_per_task=cpus, runs_per_gpu=1)
+        title += f" {array.places} share a {'node' if profile.whole_nodes else 'GPU'}."
     lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash", title]
     throttle = f"%{at_most}" if at_most else ""
     further = [f"--array={array.numbers}{throttle}", "--kill-on-invalid-dep=yes"]
@@ -110,6 +113,7 @@ def _body_shared(
     *inner, start = body(_line_of_task(array, campaign, "_ words"), topology, profile, python=python, ranks=False)
     return [
         *inner,
+        *([*mps_lines(array.topology.runs_per_gpu, profile), ""] if array.topology.runs_per_gpu > 1 else []),
         "step=",
         "asked=",
         "cancelled=",

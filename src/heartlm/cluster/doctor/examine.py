@@ -11,6 +11,7 @@ from heartlm import __version__
 from heartlm.cluster.doctor.binding import check_binding
 from heartlm.cluster.doctor.hardware import check_devices, check_interconnect, check_processors
 from heartlm.cluster.doctor.section import Advice, Check, Context, Section
+from heartlm.cluster.doctor.sharing import check_sharing
 from heartlm.cluster.doctor.software import check_allocation, check_kernels, check_versions
 from heartlm.cluster.doctor.storage import check_storage
 from heartlm.cluster.doctor.together import check_all_reduce
@@ -27,6 +28,7 @@ CHECKS: Mapping[str, Check] = {
     "binding": check_binding,
     "storage": check_storage,
     "trials": check_trials,
+    "sharing": check_sharing,
 }
 """In this order: later ones look at what earlier ones found, and ranks do not wait for what only the first one does."""
 

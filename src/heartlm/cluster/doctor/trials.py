@@ -133,7 +133,7 @@ def summary(step_s: float, noise: float, num_threads: int, outcomes: list[dict[s
 
 
 def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, Any]:
-    """Train on a small corpus; median seconds of a step, the warm-up left out, and threads of a rank.
+    """Train on a small corpus; median seconds of a step, the warm-up left out, threads of a rank, memory of a GPU.
 
     Raises:
         HeartlmError: the training failed, or took too long.
@@ -159,7 +159,11 @@ def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, 
             raise HeartlmError(next(telling, lines[-1]))  # torchrun prints many more lines
         run = RunFolder(out)
         train = next(line for line in reversed(run.metrics) if line["split"] == "train")
-        return {"step_s": float(train["step_median_s"]), "num_threads": int(run.environment["num_threads"])}
+        return {
+            "step_s": float(train["step_median_s"]),
+            "num_threads": int(run.environment["num_threads"]),
+            "peak_device_memory_bytes": train.get("peak_device_memory_bytes"),
+        }
     except subprocess.TimeoutExpired:
         raise HeartlmError(f"not done within {LIMIT_S} s") from None
     finally:

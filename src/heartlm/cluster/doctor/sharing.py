@@ -1,0 +1,95 @@
+"""Whether several runs should share a GPU, and what the site offers for it: MIG slices, or MPS."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from heartlm.cluster.doctor.section import Advice, Context, Section, size_in_words
+from heartlm.cluster.doctor.trials import AS_IT_IS, STEPS, WINDOWS, trained
+
+LARGER = 4
+"""How many times the batch a second training has: as much work as this number of runs side by side."""
+
+CONTROL = "nvidia-cuda-mps-control"
+_SLICE = re.compile(r"gpu:([^:,(]*\d+g\.\d+gb[^:,(]*)")
+
+
+def check_sharing(context: Context) -> Section:
+    """Say what lets runs share a GPU here, and whether a small model's step leaves room for a second run."""
+    gpus = context.fact("devices", "gpus", [])
+    slices = slices_of(gres())
+    mps = shutil.which(CONTROL)
+    facts: dict[str, Any] = {"slices": slices, "mps": mps}
+    lines = offers(slices, mps, gpus)
+    num_gpus = int(context.fact("versions", "torch_sees_gpus", 0))
+    if not num_gpus or context.quick:
+        because = (
+            "heartlm doctor without --quick measures it" if num_gpus else "no GPU here that a run could leave idle"
+        )
+        return Section([*lines, f"whether sharing pays: not measured, {because}"], facts)
+    small, large = (trained(AS_IT_IS, context.scratch, times * WINDOWS["gpu"], STEPS) for times in (1, LARGER))
+    gain = room(small["step_s"], large["step_s"])
+    facts |= {"gain": gain, "peak_device_memory_bytes": small["peak_device_memory_bytes"]}
+    line, advice = verdict(gain, small["peak_device_memory_bytes"], bool(slices or mps), gpus)
+    return Section([*lines, line], facts, advice)
+
+
+def gres() -> str:
+    """The generic resources of SLURM's nodes, as `sinfo` prints them; empty where there is no SLURM that answers."""
+    try:
+        done = subprocess.run(
+            ["sinfo", "--noheader", "--format=%G"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def slices_of(text: str) -> list[str]:
+    """The kinds of GPU in SLURM's `text` that are MIG slices by their names, such as `a100_1g.5gb`."""
+    return sorted(set(_SLICE.findall(text)))
+
+
+def offers(slices: Sequence[str], mps: str | None, gpus: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line on MIG and a line on MPS."""
+    num_instances = sum(len(gpu["mig_instances"] or []) for gpu in gpus)
+    if slices:
+        mig = f"SLURM gives MIG slices ({', '.join(slices)}): name them in the profile as gpu_slices"
+    elif num_instances:
+        mig = f"MIG: {num_instances} slice(s) on this machine, but SLURM names none as a kind of GPU"
+    else:
+        mig = "MIG: no slices, neither of SLURM nor on this machine"
+    where = f"MPS: {mps}, a campaign with runs_per_gpu starts it in its jobs"
+    return [mig, where if mps else f"MPS: {CONTROL} not found, so runs that share a GPU take turns"]
+
+
+def room(step_s: float, larger_step_s: float) -> float:
+    """How many times the work a GPU does in the same time when given more at once.
+
+    A step that waits for launches of kernels or for its data takes hardly longer with more work: near `LARGER` the GPU
+    is idle most of the time, near 1 one run fills it.
+    """
+    return LARGER * step_s / larger_step_s
+
+
+def verdict(
+    gain: float, memory_bytes: int | None, is_offered: bool, gpus: Sequence[Mapping[str, Any]]
+) -> tuple[str, list[Advice]]:
+    """A line on whether sharing pays, and the advice to share where it does and the site lets runs do so."""
+    runs = min(LARGER, int(gain))
+    of_gpu = min((gpu["memory_bytes"] for gpu in gpus), default=0)
+    seen = f"{LARGER} times the batch take {LARGER / gain:.1f} times as long"
+    if runs < 2:
+        return f"sharing does not pay: {seen}, so one run fills a GPU", []
+    if memory_bytes is not None and of_gpu and runs * memory_bytes > of_gpu:
+        fits = size_in_words(memory_bytes)
+        return f"sharing does not pay: {seen}, but {runs} runs of {fits} do not fit into {size_in_words(of_gpu)}", []
+    line = f"sharing pays: {seen}, so a step of a small model waits for launches or data; {runs} runs have room"
+    if not is_offered:
+        return line, []
+    how = f"topology: {{gpus_per_node: 1, runs_per_gpu: {runs}}}   in the campaign's file"
+    return line, [Advice(f"let {runs} small runs share a GPU", how, gain, seen)]

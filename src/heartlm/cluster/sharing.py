@@ -1,0 +1,64 @@
+"""Several runs on one GPU: each on a MIG slice where a site has slices, otherwise side by side through NVIDIA MPS.
+
+    runs_per_gpu: 4 ─┬─ the profile has gpu_slices ─► one job a run, which asks for one slice as its GPU
+                     └─ it has none ─► one job for 4 runs: control daemon ─► runs on equal parts of the GPU ─► quit
+
+A process can use one MIG slice only, and several slices do no collectives together, so a run that shares a GPU has one
+rank (docs.nvidia.com/datacenter/tesla/mig-user-guide, "CUDA Visible Devices"). SLURM gives slices as GPUs of a type of
+their own (slurm.schedmd.com/gres.html, "MIG Management").
+"""
+
+from __future__ import annotations
+
+from heartlm.cluster.profile import SiteProfile
+from heartlm.cluster.topology import Topology
+from heartlm.errors import HeartlmError
+
+
+def gpu_option(topology: Topology, profile: SiteProfile) -> str:
+    """The option of sbatch that asks for the GPUs of a node, or for the smallest slice that is a run's part of one.
+
+    Raises:
+        HeartlmError: the profile has no slice that is large enough.
+    """
+    runs = topology.runs_per_gpu
+    if runs == 1:
+        return profile.gpu_option.replace("{gpus}", str(topology.gpus_per_node))
+    if not profile.gpu_slices:
+        raise HeartlmError(
+            f"runs_per_gpu: {runs} found, but profile {profile.name} has no gpu_slices: leave it out, or use heartlm "
+            "campaign, which starts several runs in one job"
+        )
+    large_enough = [slices for slices in profile.gpu_slices if slices <= runs]
+    if not large_enough:
+        raise HeartlmError(
+            f"runs_per_gpu: {runs} found, at least {min(profile.gpu_slices)} expected: the largest slice of profile "
+            f"{profile.name} is one of {min(profile.gpu_slices)} on a GPU"
+        )
+    return profile.gpu_slices[max(large_enough)]
+
+
+def mps_lines(runs_per_gpu: int, profile: SiteProfile) -> list[str]:
+    """Lines of a batch script that let the runs of `launcher` share GPUs, until the script ends in whatever way.
+
+    What they rest on is in NVIDIA's documentation, docs.nvidia.com/deploy/mps. Pipes belong into a local folder that no
+    other user has. An indexed mask set for the daemon numbers devices again for its clients, a mask of UUIDs does not.
+    `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of 100 % / n gives n clients equal parts. A client that finds no daemon runs
+    without MPS, taking turns with the others.
+    """
+    return [
+        f"# {runs_per_gpu} runs share a GPU through NVIDIA MPS. Its daemon belongs to this job and ends with it.",
+        "# GPUs are named by UUID, as the daemon numbers those of its own mask again.",
+        "mps=$(mktemp -d /tmp/heartlm-mps-XXXXXX)",
+        'mkdir "$mps/pipe" "$mps/log"',
+        'export CUDA_MPS_PIPE_DIRECTORY="$mps/pipe" CUDA_MPS_LOG_DIRECTORY="$mps/log"',
+        f"export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={max(1, 100 // runs_per_gpu)}",
+        *(['export APPTAINER_BIND="${APPTAINER_BIND:+$APPTAINER_BIND,}$mps"'] if profile.container != "none" else []),
+        'ask=(nvidia-smi --query-gpu=uuid "--format=csv,noheader")',
+        'if uuids=$("${ask[@]}" ${CUDA_VISIBLE_DEVICES:+"--id=$CUDA_VISIBLE_DEVICES"} | paste -sd,); then',
+        '    export CUDA_VISIBLE_DEVICES="$uuids"',
+        '    launcher=(env "CUDA_VISIBLE_DEVICES=$uuids" "${launcher[@]}") # srun sets indices again',
+        "fi",
+        "trap 'echo quit | nvidia-cuda-mps-control || true; rm -rf \"$mps\"' EXIT",
+        'nvidia-cuda-mps-control -d || echo "MPS did not start: runs take turns on the GPU"',
+    ]

@@ -1,0 +1,71 @@
+#!/bin/bash
+# heartlm pretrain on 1 node × 1/7 GPU, profile mig-site.
+#SBATCH --job-name=small
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:a100_1g.5gb:1
+#SBATCH --cpus-per-task=4
+#SBATCH --time=01:00:00
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=logs/small-%j.out
+
+set -euo pipefail
+
+# Where: what SLURM gave, which may be another number of nodes after a requeue.
+cpus=$SLURM_CPUS_PER_TASK
+nodes=$SLURM_JOB_NUM_NODES
+ranks=1 # on each
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+address=$(scontrol --oneliner show node "${hosts[0]}" | grep -o 'NodeAddr=[^ ]*')
+rendezvous="${address#NodeAddr=}:$((10000 + SLURM_JOB_ID % 20000))"
+export OMP_NUM_THREADS=$((cpus > ranks ? cpus / ranks : 1))
+export NCCL_DEBUG=WARN
+export HEARTLM_HOSTS="${hosts[*]}"
+echo "nodes: $nodes, ranks on each: $ranks, they meet at $rendezvous"
+
+# What to run.
+command=(
+    pretrain
+    --corpus=corpora/many
+    --out=runs/small
+    --device=cuda
+)
+run_folder=runs/small
+if grep -qs '"finished": null' "$run_folder/run.json"; then
+    echo "$run_folder was started and is not finished: it continues"
+    command=("${command[0]}" "--resume=$run_folder")
+fi
+
+# How: one torchrun a node starts the ranks there.
+launcher=(
+    python -m heartlm.cluster.torchrun
+    "--nnodes=$nodes" "--nproc-per-node=$ranks"
+    --rdzv-backend=c10d "--rdzv-endpoint=$rendezvous"
+    "--rdzv-id=$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"
+    -m heartlm
+)
+
+step=
+asked=
+cancelled=
+# Asked to stop, 120 s before the time limit, ranks save a checkpoint and end with status 143; then
+# this job queues again and continues where it was. Cancelled, it does not.
+trap 'asked=yes; kill -USR1 "$step" || true' USR1
+trap 'asked=yes cancelled=yes' TERM
+srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-per-task="$cpus" --cpu-bind=cores \
+    --kill-on-bad-exit=0 --wait=60 \
+    "${launcher[@]}" "${command[@]}" &
+step=$!
+status=0
+wait "$step" || status=$?
+while [[ -n $asked ]]; do # a signal ended the waiting, not the run
+    asked=
+    status=0
+    wait "$step" || status=$?
+done
+if ((status == 143)) && [[ -z $cancelled ]]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"
