@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.cli.options import parse
+from heartlm.cluster.memory import memory_warning
 from heartlm.cluster.profile import SiteProfile, load_profile
 from heartlm.cluster.run_file import POSITIONAL, RunFile
 from heartlm.cluster.topology import Topology, counted, seconds_of
@@ -96,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
         return _jupyter(options, topology, profile)
     if options.run is None:
         raise HeartlmError("run: nothing found, a YAML file expected: heartlm launch RUN.yaml")
-    work = _work(options.run, topology)
+    work = _work(options.run, topology, profile)
     from heartlm.cluster.script import render
 
     name = options.name or options.run.stem
@@ -195,7 +196,7 @@ def _cpus(profile: SiteProfile, gpus: int, ranks: int, runs_per_gpu: int) -> int
     return max(ranks, int(profile.cpus_per_node * share / max(1, runs_per_gpu)))
 
 
-def _work(path: Path, topology: Topology) -> RunFile:
+def _work(path: Path, topology: Topology, profile: SiteProfile) -> RunFile:
     """The run of a file, its fields checked, with a place to write and a device."""
     work = RunFile.load(path)
     if not work.is_training:
@@ -210,7 +211,7 @@ def _work(path: Path, topology: Topology) -> RunFile:
         raise HeartlmError(f"{path}: resume: leave it out: a run that was started in out continues without it")
     if work.fields.get("device") in (None, "auto"):
         work = work.having(device="cuda" if topology.gpus_per_node else "cpu")
-    _check_training(work, topology)
+    _check_training(work, topology, profile)
     return work
 
 
@@ -223,7 +224,7 @@ def _check_single(work: RunFile) -> None:
     parse(kind, work.argv()[1:], command=work.command, summary="", examples=(), positionals=by_place)
 
 
-def _check_training(work: RunFile, topology: Topology) -> None:
+def _check_training(work: RunFile, topology: Topology, profile: SiteProfile) -> None:
     from heartlm.training.config import FinetuneConfig, PretrainConfig
 
     kind = PretrainConfig if work.command == "pretrain" else FinetuneConfig
@@ -241,6 +242,8 @@ def _check_training(work: RunFile, topology: Topology) -> None:
     if depth is not None:
         config.follow(depth, 32 * depth)
     config.check_split(topology.world_size)
+    if isinstance(config, PretrainConfig) and (warning := memory_warning(config, topology, profile)):
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def _depth(run: Path | None) -> int | None:

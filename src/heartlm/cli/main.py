@@ -111,7 +111,8 @@ def run_process() -> NoReturn:
     can abort the process, whose status is lost then; with FSDP2 that happened after good runs, too (LOG.md, SIGABRT).
     """
     status = main()
-    if "torch.distributed" in sys.modules and os.environ.get("WORLD_SIZE", "1") != "1":
+    distributed, is_rank = sys.modules.get("torch.distributed"), os.environ.get("WORLD_SIZE", "1") != "1"
+    if distributed and (is_rank or (distributed.is_available() and distributed.is_initialized())):
         for thread in threading.enumerate():
             if thread is not threading.main_thread() and not thread.daemon:
                 thread.join()  # as Python does: a checkpoint may be under way

@@ -29,7 +29,8 @@ class SiteProfile:
         required: which of account, partition, qos and image a job must name.
         gpus_per_node: what a node has, and what a job asks for by default.
         cpus_per_node: hardware threads of a node; None where it is not known.
-        memory_gb: of a node.
+        memory_gb: of a node, in 10^9 bytes.
+        gpu_memory_gb: of a GPU; None where it is not known.
         whole_nodes: a job gets whole nodes, whatever it asks for.
         gpu_option: how GPUs are asked for; {gpus} stands for the number on a node.
         gpu_slices: how one MIG slice is asked for, by how many slices of this size a GPU is divided into.
@@ -53,6 +54,7 @@ class SiteProfile:
     gpus_per_node: int = 0
     cpus_per_node: int | None = None
     memory_gb: int | None = None
+    gpu_memory_gb: float | None = None
     whole_nodes: bool = False
     gpu_option: str = "--gpus-per-node={gpus}"
     gpu_slices: dict[int, str] = field(default_factory=dict)

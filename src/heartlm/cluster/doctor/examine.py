@@ -10,6 +10,7 @@ from typing import Any
 from heartlm import __version__
 from heartlm.cluster.doctor.binding import check_binding
 from heartlm.cluster.doctor.hardware import check_devices, check_interconnect, check_processors
+from heartlm.cluster.doctor.memory import check_memory
 from heartlm.cluster.doctor.section import Advice, Check, Context, Section
 from heartlm.cluster.doctor.sharing import check_sharing
 from heartlm.cluster.doctor.software import check_allocation, check_kernels, check_versions
@@ -26,6 +27,7 @@ CHECKS: Mapping[str, Check] = {
     "kernels": check_kernels,
     "all_reduce": check_all_reduce,
     "binding": check_binding,
+    "memory": check_memory,
     "storage": check_storage,
     "trials": check_trials,
     "sharing": check_sharing,
