@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,10 @@ import torch
 from heartlm.cluster.gpus import MASK, visible_gpus
 from heartlm.distributed.device import device_and_precision
 from heartlm.instrumentation.energy import energy_counter
+from heartlm.runs.run_folder import RunFolder
+from heartlm.tokenizers.base import load_tokenizer
+from heartlm.training.config import PretrainConfig
+from heartlm.training.dry_run import step_memory
 from heartlm.training.feed import Feed
 from heartlm.training.layout import BatchLayout
 from tests.test_training_feed import CORPUS, MAKERS, TENSORS, order_of
@@ -194,6 +199,43 @@ def test_energy_is_counted_and_only_grows() -> None:
         busy = (busy @ busy).clamp(-1, 1)
         torch.cuda.synchronize()
     assert counter() > before
+
+
+@real_gpu
+def test_memory_of_a_step_is_near_what_is_planned(
+    tiny_corpus: Path, tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    """The plan counts kernels of a CPU, so it may be off; how far is to be reported."""
+    size = {"depth": 8, "window": 256, "batch_size": 32}
+    run = tmp_path / "run"
+    trained(tiny_corpus, run, **size, steps=4, validate_every=4, checkpoint_every=4, dropout=0, measure=True)
+    found = json.loads(RunFolder(run).measured(0).read_text())["peak_device_memory_bytes"]
+    config = PretrainConfig(**size)
+    planned = step_memory(config, load_tokenizer(tiny_corpus / "tokenizer"), 1, "ddp").peak
+    record_property("planned over measured", planned / found)
+    print(f"planned {planned / 1e6:.0f} MB, measured {found / 1e6:.0f} MB")
+    assert 0.5 < planned / found < 2
+
+
+@real_gpu
+@pytest.mark.skipif(not shutil.which("nvidia-cuda-mps-control"), reason="no nvidia-cuda-mps-control on PATH")
+def test_two_runs_share_a_gpu_through_mps(
+    tiny_corpus: Path, tmp_path: Path, reference: dict[tuple[str, int], float]
+) -> None:
+    pipes, logs = tmp_path / "pipe", tmp_path / "log"
+    pipes.mkdir(), logs.mkdir()
+    shared = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs)}
+    shared |= {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+    subprocess.run(["nvidia-cuda-mps-control", "-d"], env=shared, check=True, timeout=60)
+    try:
+        runs = [tmp_path / f"run-{each}" for each in range(2)]
+        started = [subprocess.Popen(command(tiny_corpus, run), env=shared) for run in runs]
+        assert [each.wait(TIMEOUT_S) for each in started] == [0, 0]
+    finally:
+        subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env=shared, timeout=60, check=False)
+    assert (logs / "server.log").stat().st_size  # otherwise they took turns without MPS
+    for run in runs:
+        assert losses(run) == pytest.approx(reference, rel=FP32)
 
 
 # --- which GPU --------------------------------------------------------------------------------------------------------

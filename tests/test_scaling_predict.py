@@ -295,7 +295,7 @@ def test_a_measured_machine_is_written_and_read(tmp_path: Path):
     (tmp_path / "here.json").write_text('{"facts": {"nodes": {"value": 4}}}')
     with pytest.raises(HeartlmError, match=r"here.json: facts.nodes.source: nothing found"):
         load_hardware(str(tmp_path / "here.json"))
-    with pytest.raises(HeartlmError, match="it is one of dgx-h200, meluxina"):
+    with pytest.raises(HeartlmError, match="it is one of dgx-h100, dgx-h200, meluxina"):
         load_hardware("cray")
 
 
