@@ -61,6 +61,9 @@ SCRIPTS = {
         FOUNDATION, Topology(2, 4, 4, 128, 7200), profile("meluxina"), name="foundation", logs=LOGS
     ),
     "generic-cpu": lambda: render(FOUNDATION, Topology(2, 0, 2, 8, 90), profile("generic"), name="cpu", logs=LOGS),
+    "elastic": lambda: render(
+        FOUNDATION, Topology(1, 4, 4, 32, 7200, max_nodes=4), profile("generic"), name="foundation", logs=LOGS
+    ),
     "own-site": lambda: render(BEATS, Topology(3, 2, 2, 16, 90000), profile_of(SITE, "own"), name="beats", logs=LOGS),
     "tokenize": lambda: render(TOKENS, Topology(1, 0, 1, 32, 3600), profile("generic"), name="tokens", logs=LOGS),
     "evaluate": lambda: render(SCORES, Topology(1, 1, 1, 8, 3600), profile_of(SITE, "own"), name="scores", logs=LOGS),

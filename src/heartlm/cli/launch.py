@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.cli.options import parse
+from heartlm.cluster.elastic import nodes_of
 from heartlm.cluster.memory import memory_warning
 from heartlm.cluster.profile import SiteProfile, load_profile
 from heartlm.cluster.run_file import POSITIONAL, RunFile
@@ -36,6 +37,7 @@ class LaunchOptions:
         run: a YAML file with the fields of one command, and  command: pretrain, finetune, evaluate or tokenize.
         profile: of the site: a name (generic, local, meluxina) or a YAML file; by default generic, here local.
         nodes: how many.
+        elastic: the fewest and the most nodes, such as 1:4: training continues while nodes are lost and come back.
         gpus_per_node: by default all that the profile says a node has; 0 trains on CPUs.
         ranks_per_node: processes that train together on a node; by default one a GPU, or one.
         runs_per_gpu: how many runs share a GPU: this one asks for a slice of it; the profile names its gpu_slices.
@@ -58,6 +60,7 @@ class LaunchOptions:
     run: Path | None = None
     profile: str | None = None
     nodes: int = 1
+    elastic: str | None = None
     gpus_per_node: int | None = None
     ranks_per_node: int | None = None
     runs_per_gpu: int = 1
@@ -102,10 +105,11 @@ def run(arguments: Sequence[str]) -> int:
 
     name = options.name or options.run.stem
     python = "python" if profile.container != "none" else sys.executable
-    return _go(options, render(work, topology, profile, name=name, logs=options.logs, python=python), name)
+    script = render(work, topology, profile, name=name, logs=options.logs, python=python)
+    return _go(options, topology, script, name)
 
 
-def _go(options: LaunchOptions, script: str, name: str) -> int:
+def _go(options: LaunchOptions, topology: Topology, script: str, name: str) -> int:
     if options.local:
         from heartlm.cluster.local import run_here
 
@@ -117,19 +121,22 @@ def _go(options: LaunchOptions, script: str, name: str) -> int:
         return 0
     from heartlm.cluster.submit import check_success, follow
 
-    job = _queued(options, script, name)
+    job = _queued(options, topology, script, name)
     if options.wait:
         check_success(follow(job, lambda line: print(line, file=sys.stderr)))
     return 0
 
 
-def _queued(options: LaunchOptions, script: str, name: str) -> str:
+def _queued(options: LaunchOptions, topology: Topology, script: str, name: str) -> str:
     from heartlm.cluster.submit import submit
     from heartlm.files import atomic_file
 
     with atomic_file(options.logs / f"{name}.sh") as stream:
         stream.write(script)
     job = submit(options.logs / f"{name}.sh")
+    for _ in range(topology.nodes, topology.max_nodes):
+        helps = f"--job-name={name}-helps-{job}"
+        submit(options.logs / f"{name}.sh", "--nodes=1", f"--dependency=after:{job}", helps, arguments=[job])
     print(job)
     print(f"queued as job {job}; it will print to {options.logs / f'{name}-{job}.out'}", file=sys.stderr)
     return job
@@ -142,7 +149,8 @@ def _jupyter(options: LaunchOptions, topology: Topology, profile: SiteProfile) -
         raise HeartlmError(f"nodes: {topology.nodes} found, 1 expected by --jupyter")
     name = options.name or "jupyter"
     python = "python" if profile.container != "none" else sys.executable
-    status = _go(options, notebook_script(topology, profile, name, options.logs, options.port, python), name)
+    script = notebook_script(topology, profile, name, options.logs, options.port, python)
+    status = _go(options, topology, script, name)
     print(tunnel(options.port, profile, here=options.local), file=sys.stderr)
     return status
 
@@ -164,6 +172,9 @@ def _profile(options: LaunchOptions) -> SiteProfile:
 
 def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
     here = profile.scheduler == "none"
+    nodes, max_nodes = nodes_of(options.elastic) if options.elastic is not None else (options.nodes, 0)
+    if max_nodes and (here or options.jupyter or options.nodes != 1):
+        raise HeartlmError(f"elastic: {options.elastic} found, but it is for trainings on SLURM, without nodes")
     if here and options.nodes > 1:
         raise HeartlmError(f"nodes: {options.nodes} found, 1 expected: this machine is one node; use --ranks-per-node")
     gpus = profile.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
@@ -177,12 +188,13 @@ def _topology(options: LaunchOptions, profile: SiteProfile) -> Topology:
         gpus = 1
     ranks = options.ranks_per_node or gpus or 1
     return Topology(
-        options.nodes,
+        nodes,
         gpus,
         ranks,
         options.cpus_per_task or _cpus(profile, gpus, ranks, options.runs_per_gpu),
         seconds_of(options.time),
         options.runs_per_gpu,
+        max_nodes,
     )
 
 
@@ -200,7 +212,7 @@ def _work(path: Path, topology: Topology, profile: SiteProfile) -> RunFile:
     """The run of a file, its fields checked, with a place to write and a device."""
     work = RunFile.load(path)
     if not work.is_training:
-        if topology.world_size > 1:
+        if topology.world_size > 1 or topology.max_nodes:
             asked = f"{counted(topology.nodes, 'node')} with {counted(topology.ranks_per_node, 'rank')} each found"
             raise HeartlmError(f"{path}: heartlm {work.command} is one process, but {asked}: give 1 and 1")
         _check_single(work)
@@ -241,7 +253,8 @@ def _check_training(work: RunFile, topology: Topology, profile: SiteProfile) -> 
     depth = config.depth if isinstance(config, PretrainConfig) else _depth(config.run)
     if depth is not None:
         config.follow(depth, 32 * depth)
-    config.check_split(topology.world_size)
+    for nodes in range(topology.nodes, max(topology.nodes, topology.max_nodes) + 1):
+        config.check_split(nodes * topology.ranks_per_node)
     if isinstance(config, PretrainConfig) and (warning := memory_warning(config, topology, profile)):
         print(f"warning: {warning}", file=sys.stderr)
 

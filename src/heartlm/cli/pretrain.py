@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from heartlm.cli.options import existing, parse
-from heartlm.distributed.ranks import Ranks, ReportedByPeer
+from heartlm.distributed.ranks import Ranks, ReportedByPeer, status_of
 from heartlm.errors import HeartlmError
 from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import LAYOUT, PretrainConfig, TrainingConfig
@@ -61,9 +61,9 @@ def run_or_resume(settings: Callable[[], Config], work: Callable[[Config], Path]
     ranks = Ranks.from_environment()
     try:
         return _run_or_resume(settings, work, arguments, ranks)
-    except ReportedByPeer:
+    except ReportedByPeer as error:
         time.sleep(LINGER_S)
-        return 2
+        return status_of(error)
 
 
 def _run_or_resume(

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from heartlm.cluster.elastic import END, meet_options, where_lines
 from heartlm.cluster.profile import SiteProfile
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.sharing import gpu_option
@@ -140,8 +141,8 @@ def body(
         [*(f"module load {shlex.quote(module)}" for module in profile.modules), "set -euo pipefail"],
         _where(topology, profile, ranks=ranks) if slurm else _here(topology, profile),
         list(what),
-        [*_launcher(python, module, slurm=slurm, ranks=ranks), *_container(topology, profile)],
-        _started(lead_s(topology, profile), slurm=slurm, ranks=ranks),
+        [*_launcher(python, module, topology, slurm=slurm, ranks=ranks), *_container(topology, profile)],
+        _started(lead_s(topology, profile), slurm=slurm, ranks=ranks, is_elastic=topology.max_nodes > 0),
     ]
     return [line for part in parts for line in ("", *part)][1:]
 
@@ -181,17 +182,22 @@ def _where(topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str
     if not ranks:
         return [*lines, *_threads("1"), *_exports(profile)]
     return [
-        *lines,
-        "nodes=$SLURM_JOB_NUM_NODES",
-        f"ranks={topology.ranks_per_node} # on each",
-        'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
-        "address=$(scontrol --oneliner show node \"${hosts[0]}\" | grep -o 'NodeAddr=[^ ]*')",
-        'rendezvous="${address#NodeAddr=}:$((10000 + SLURM_JOB_ID % 20000))"',
+        *(where_lines(topology) if topology.max_nodes else [*lines, *_meeting_point(topology)]),
         *_threads("ranks"),
         *(["export NCCL_DEBUG=WARN"] if topology.gpus_per_node else []),
         *_exports(profile),
         f'export {HOSTS}="${{hosts[*]}}"',
         'echo "nodes: $nodes, ranks on each: $ranks, they meet at $rendezvous"',
+    ]
+
+
+def _meeting_point(topology: Topology) -> list[str]:
+    return [
+        "nodes=$SLURM_JOB_NUM_NODES",
+        f"ranks={topology.ranks_per_node} # on each",
+        'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
+        "address=$(scontrol --oneliner show node \"${hosts[0]}\" | grep -o 'NodeAddr=[^ ]*')",
+        'rendezvous="${address#NodeAddr=}:$((10000 + SLURM_JOB_ID % 20000))"',
     ]
 
 
@@ -212,12 +218,14 @@ def _exports(profile: SiteProfile) -> list[str]:
 # --- how --------------------------------------------------------------------------------------------------------------
 
 
-def _launcher(python: str, module: str, *, slurm: bool, ranks: bool) -> list[str]:
+def _launcher(python: str, module: str, topology: Topology, *, slurm: bool, ranks: bool) -> list[str]:
     program = f"{shlex.quote(python)} -m"
     if not ranks:
         return ["# How.", f"launcher=({program} {module})"]
     meet = ["--standalone", '"--nproc-per-node=$ranks"']
-    if slurm:
+    if slurm and topology.max_nodes:
+        meet = meet_options(topology)
+    elif slurm:
         meet = [
             '"--nnodes=$nodes" "--nproc-per-node=$ranks"',
             '--rdzv-backend=c10d "--rdzv-endpoint=$rendezvous"',
@@ -237,7 +245,7 @@ def _container(topology: Topology, profile: SiteProfile) -> list[str]:
     return [*lines, f"    {shlex.quote(profile.image)}", '    "${launcher[@]}"', ")"]
 
 
-def _started(lead_s: int, *, slurm: bool, ranks: bool) -> list[str]:
+def _started(lead_s: int, *, slurm: bool, ranks: bool, is_elastic: bool) -> list[str]:
     run = '"${launcher[@]}" "${command[@]}"'
     if not ranks:
         return [f'exec srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" {run}' if slurm else f"exec {run}"]
@@ -260,7 +268,8 @@ def _started(lead_s: int, *, slurm: bool, ranks: bool) -> list[str]:
             f"{run} &",
         ]
     lines += ["step=$!", *WAIT]
-    return [*lines, *(REQUEUE if slurm else []), 'exit "$status"']
+    lines += END if is_elastic else REQUEUE if slurm else []
+    return [*lines, 'exit "$status"']
 
 
 WAIT = [

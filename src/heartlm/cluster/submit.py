@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,13 +60,13 @@ class JobState:
         return last_line(self.output)
 
 
-def submit(script: Path, *options: str) -> str:
-    """Queue a script as it lies there; return the number of the job.
+def submit(script: Path, *options: str, arguments: Sequence[str] = ()) -> str:
+    """Queue a script as it lies there, to be run with `arguments`; return the number of the job.
 
     Raises:
         HeartlmError: SLURM is not here, or refuses.
     """
-    return call("sbatch", "--parsable", *options, str(script)).strip().partition(";")[0]
+    return call("sbatch", "--parsable", *options, str(script), *arguments).strip().partition(";")[0]
 
 
 def call(*words: str) -> str:

@@ -20,6 +20,7 @@ class Topology:
         ranks_per_node: processes that train; as a rule one a GPU.
         cpus_per_task: CPUs that the ranks of a node share.
         time_s: after which SLURM ends the job.
+        max_nodes: the most nodes, where their number may change and `nodes` is the fewest; 0 where it may not.
         runs_per_gpu: how many runs share a GPU; without GPUs it means nothing.
     """
 
@@ -29,6 +30,7 @@ class Topology:
     cpus_per_task: int = 1
     time_s: int = 3600
     runs_per_gpu: int = 1
+    max_nodes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("nodes", "ranks_per_node", "cpus_per_task", "time_s", "runs_per_gpu"):
@@ -58,6 +60,8 @@ class Topology:
         if self.gpus_per_node == 1 < self.runs_per_gpu:
             return f"{counted(self.nodes, 'node')} × 1/{self.runs_per_gpu} GPU"
         of_node = counted(self.gpus_per_node, "GPU") if self.gpus_per_node else counted(self.ranks_per_node, "CPU rank")
+        if self.max_nodes:
+            return f"{self.nodes} to {self.max_nodes} nodes × {of_node}"
         return f"{counted(self.nodes, 'node')} × {of_node}"
 
 

@@ -19,9 +19,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import takewhile
 from pathlib import Path
 from threading import Event, Thread
 
+from heartlm.distributed.ranks import LOST_STATUS
 from heartlm.network import address_towards, is_own_port
 
 ASK = signal.SIGUSR1
@@ -31,8 +33,11 @@ STOPPED_STATUS = 128 + signal.SIGTERM
 HOSTS = "HEARTLM_HOSTS"
 """Names of all nodes, by which one that holds the meeting point finds the way to the others."""
 
-NOT_SAID = (0, 2, STOPPED_STATUS)
+NOT_SAID = (0, 2, LOST_STATUS, STOPPED_STATUS)
 """Statuses of ranks that have said themselves why they ended."""
+
+LAST_CALL_S = 10
+"""How long the nodes of an elastic run wait for further ones before the ranks start."""
 
 OTHERS_END_WITHIN_S = 10.0
 """How long a node that ended waits for the last words of the others."""
@@ -56,6 +61,10 @@ def main(arguments: Sequence[str]) -> int:
     from torch.distributed.run import main as torchrun
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    if is_elastic(arguments):
+        from heartlm.cluster.elastic import use_elastic_agent
+
+        use_elastic_agent(_is_host(arguments, os.environ), asked)
     try:
         torchrun(["--signals-to-handle=SIGHUP,SIGQUIT", *placed(arguments), *kept_apart(arguments)])
     except ChildFailedError as error:
@@ -79,7 +88,7 @@ def wait_for_others(arguments: Sequence[str]) -> None:
     from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
     num_nodes, host, port = _meeting(arguments)
-    if num_nodes == 1 or not host:
+    if num_nodes == 1 or not host or is_elastic(arguments):
         return
     with suppress(DistError):
         store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=OTHERS_END_WITHIN_S))
@@ -96,24 +105,44 @@ def placed(arguments: Sequence[str], environment: Mapping[str, str] = os.environ
     By itself torchrun compares names: a node whose own name means 127.0.1.1 does not know that it holds the meeting
     point, and offers the others that address.
     """
-    num_nodes, host, port = _meeting(arguments)
+    num_nodes, host, _ = _meeting(arguments)
     if num_nodes == 1:
         return ["--local-addr=127.0.0.1"]
     if not host:  # of another kind of rendezvous
         return []
-    if environment.get("SLURM_STEP_NUM_NODES") == str(num_nodes):
-        is_host = environment["SLURM_NODEID"] == "0"  # the batch script meets at the first node
-    else:
-        is_host = is_own_port(host, port)
+    conf = f"--rdzv-conf=is_host={_is_host(arguments, environment)}"
+    if is_elastic(arguments):
+        conf += f",last_call_timeout={LAST_CALL_S}"
     address = address_towards(host, environment.get(HOSTS, "").split())
-    return [f"--rdzv-conf=is_host={is_host}", *([f"--local-addr={address}"] if address else [])]
+    return [conf, *([f"--local-addr={address}"] if address else [])]
+
+
+def _is_host(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether this node holds the meeting point. Batch scripts meet at the first node, of an elastic run's main job."""
+    num_nodes, host, port = _meeting(arguments)
+    main = _options(arguments).get("rdzv-id", "").partition("-")[0]
+    if is_elastic(arguments) and "SLURM_JOB_ID" in environment:
+        return environment["SLURM_JOB_ID"] == main and environment["SLURM_NODEID"] == "0"
+    if environment.get("SLURM_STEP_NUM_NODES") == str(num_nodes):
+        return environment["SLURM_NODEID"] == "0"
+    return is_own_port(host, port)
+
+
+def is_elastic(arguments: Sequence[str]) -> bool:
+    """Whether the number of nodes may change, as in `--nnodes=1:4`."""
+    return ":" in _options(arguments).get("nnodes", "")
 
 
 def _meeting(arguments: Sequence[str]) -> tuple[int, str, int]:
-    """How many nodes meet, and at which host and port."""
-    options = dict(word.removeprefix("--").partition("=")[::2] for word in arguments)
+    """How many nodes meet at most, and at which host and port."""
+    options = _options(arguments)
     host, _, port = options.get("rdzv-endpoint", ":0").rpartition(":")
-    return int(options.get("nnodes", 1)), host, int(port)
+    return int(options.get("nnodes", "1").rpartition(":")[2]), host, int(port)
+
+
+def _options(arguments: Sequence[str]) -> dict[str, str]:
+    """Those of torchrun, which stand before the module."""
+    return dict(word.removeprefix("--").partition("=")[::2] for word in takewhile(lambda word: word != "-m", arguments))
 
 
 def kept_apart(arguments: Sequence[str]) -> list[str]:

@@ -11,9 +11,22 @@ from dataclasses import dataclass
 
 from heartlm.errors import HeartlmError
 
+LOST_STATUS = os.EX_TEMPFAIL
+"""Exit status of a rank that lost another one, where torchrun may start both again; otherwise it is 2."""
+
 
 class ReportedByPeer(HeartlmError):  # noqa: N818
     """An error that another rank tells the user about."""
+
+
+class PeerLost(HeartlmError):  # noqa: N818
+    """Another rank has exited, or does not answer."""
+
+
+def status_of(error: HeartlmError, environment: Mapping[str, str] = os.environ) -> int:
+    """The exit status of a rank that ends with `error`."""
+    is_lost = isinstance(error, PeerLost) or isinstance(error.__cause__, PeerLost)
+    return LOST_STATUS if is_lost and environment.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" else 2
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from torch.optim import Optimizer
 from heartlm.distributed.agreement import RankConsensus
 from heartlm.distributed.device import on_this_device
 from heartlm.distributed.parallel import reason_of
+from heartlm.distributed.ranks import PeerLost
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, read_json, replace_folder, sha256_of, write_json
 from heartlm.progress import say
@@ -219,7 +220,7 @@ def _explained(path: Path, error: Exception) -> Exception:
     if isinstance(error, OSError):
         return explained(path, error)
     if isinstance(error, RuntimeError):  # of gloo, or of another rank
-        return HeartlmError(f"{path} was not finished: {reason_of(error)}; the newest complete checkpoint is good")
+        return PeerLost(f"{path} was not finished: {reason_of(error)}; the newest complete checkpoint is good")
     return error
 
 

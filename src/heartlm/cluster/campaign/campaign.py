@@ -61,7 +61,7 @@ from heartlm.files import read_yaml
 
 FIELDS = ("name", "topology", "grid", "stages", "experiments")
 EXPERIMENT_FIELDS = ("name", "stage", "run", "needs", "topology", "start_s")
-TOPOLOGY_FIELDS = ("time", *(field.name for field in fields(Topology)))
+TOPOLOGY_FIELDS = ("time", *(field.name for field in fields(Topology) if field.name != "max_nodes"))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
 

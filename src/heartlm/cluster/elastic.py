@@ -1,0 +1,175 @@
+"""Training that continues with the nodes that are left, and takes in nodes that come, without another loss curve.
+
+    main job, the fewest nodes ── torchrun ─┐
+    helper job, one node ──────── torchrun ─┼─ meet ─► ranks ─► a node goes or comes ─► meet again, from a checkpoint
+    helper job, one node ──────── torchrun ─┘
+
+Each node above the fewest is a job of its own. SLURM takes a node that is down out of a job for good, also with
+`--no-kill`; a job whose node is down it queues again, and the next free node joins the training. The main job holds the
+meeting point: when its first node is lost, all queue again.
+
+What is trained follows from the seed and the step, never from the number of ranks (`training.layout`), so the losses
+are those of an unbroken run up to the order of sums.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from heartlm.cluster.topology import Topology
+from heartlm.cluster.torchrun import STOPPED_STATUS
+from heartlm.distributed.ranks import LOST_STATUS
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json
+
+MAX_RESTARTS = 3
+"""How often ranks of a node may die by themselves. Lost or new nodes do not count."""
+
+
+MOST_REQUEUES = 20
+"""How often a helper joins again: one whose node always fails would interrupt the others for ever."""
+
+
+def nodes_of(text: str) -> tuple[int, int]:
+    """The fewest and the most nodes of `1:4`.
+
+    Raises:
+        HeartlmError: it is something else.
+    """
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if found is None or not 1 <= int(found[1]) < int(found[2]):
+        raise HeartlmError(f"elastic: {text!r} found, the fewest and the most nodes expected, for example 1:4")
+    return int(found[1]), int(found[2])
+
+
+# --- the batch script -------------------------------------------------------------------------------------------------
+
+
+def where_lines(topology: Topology) -> list[str]:
+    """Lines that find the main job, which is `$1` in a helper's, its first node and the meeting point."""
+    return [
+        "# Where: $1 is the job to help with the nodes of this one; without it, this is the main job.",
+        "cpus=$SLURM_CPUS_PER_TASK",
+        "nodes=$SLURM_JOB_NUM_NODES",
+        f"ranks={topology.ranks_per_node} # on each",
+        "main=${1:-$SLURM_JOB_ID}",
+        'about=$(scontrol --oneliner show job "$main") || about=',
+        "if [[ $main != \"$SLURM_JOB_ID\" && $about != *' JobState=RUNNING '* ]]; then",
+        "    if [[ $about =~ ' JobState='(PENDING|REQUEUED|COMPLETING|CONFIGURING|SUSPENDED)' ' ]]; then",
+        '        scontrol requeue "$SLURM_JOB_ID"',
+        "    fi",
+        '    echo "job $main does not run: nothing to help with"',
+        "    exit 0",
+        "fi",
+        "[[ $about =~ ' NodeList='([^ ]*) ]] && mapfile -t hosts < <(scontrol show hostnames \"${BASH_REMATCH[1]}\")",
+        "[[ $about =~ ' Restarts='([0-9]*) ]] && meeting=$main-${BASH_REMATCH[1]}",
+        "address=$(scontrol --oneliner show node \"${hosts[0]}\" | grep -o 'NodeAddr=[^ ]*')",
+        'rendezvous="${address#NodeAddr=}:$((10000 + main % 20000))"',
+    ]
+
+
+def meet_options(topology: Topology) -> list[str]:
+    """The options of torchrun, quoted for bash."""
+    return [
+        f'--nnodes={topology.nodes}:{topology.max_nodes} "--nproc-per-node=$ranks" --max-restarts={MAX_RESTARTS}',
+        '--rdzv-backend=c10d "--rdzv-endpoint=$rendezvous" "--rdzv-id=$meeting"',
+    ]
+
+
+END = [
+    'if [[ $main != "$SLURM_JOB_ID" ]]; then',
+    f"    if ((status != 0 && ${{SLURM_RESTART_COUNT:-0}} < {MOST_REQUEUES})) && [[ -z $cancelled ]]; then",
+    '        scontrol requeue "$SLURM_JOB_ID" # it joins again, or ends at once where the main job has ended',
+    "    fi",
+    f"elif ((status == {STOPPED_STATUS})) && [[ -z $cancelled ]]; then",
+    '    scontrol requeue "$SLURM_JOB_ID"',
+    "else # helpers that still wait in the queue are not needed any more",
+    '    scancel --state=PENDING --name="$SLURM_JOB_NAME-helps-$main" || true',
+    "fi",
+]
+
+
+# --- torchrun ---------------------------------------------------------------------------------------------------------
+
+
+def use_elastic_agent(is_host: bool, asked: Event) -> None:
+    """Let torchrun, in this process, start ranks again where that helps, and continue the run that was started.
+
+    Args:
+        is_host: this node holds the meeting point; when another leaves, the meeting point stays open.
+        asked: set when ranks of this node were asked to stop.
+    """
+    # Otherwise ranks of a later round get the store of an earlier one, whose place new nodes are never given.
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.launcher import api
+
+    class ElasticAgent(LocalElasticAgent):
+        first_args: tuple[Any, ...] | None = None
+        _remaining_restarts: int
+
+        def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+            # All nodes have met, and no rank begins a run before all ranks have: every node sees the same folder.
+            spec = worker_group.spec
+            self.first_args = self.first_args or spec.args
+            spec.args = tuple(continued(self.first_args))
+            if worker_group.group_rank == 0:
+                words = f"{worker_group.group_world_size} node(s) train together"
+                print(words, file=sys.stderr, flush=True)
+            started: dict[int, Any] = super()._start_workers(worker_group)
+            return started
+
+        def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+            result: RunResult = super()._monitor_workers(worker_group)
+            if result.state != WorkerState.FAILED:
+                return result
+            again = starts_again([failure.exitcode for failure in result.failures.values()], asked.is_set())
+            if again == "free":
+                self._remaining_restarts += 1
+            elif again == "never":
+                self._remaining_restarts = 0
+            if self._remaining_restarts == 0 and not is_host:
+                raise SignalException("this node leaves, the others continue", signal.SIGTERM)
+            return result
+
+        def _restart_workers(self, worker_group: WorkerGroup) -> None:
+            if asked.is_set():  # another node waits for the next round already, which is not for this one
+                self._stop_workers(worker_group)
+                raise SignalException("this node was asked to stop", signal.SIGTERM)
+            super()._restart_workers(worker_group)
+
+    vars(api)["LocalElasticAgent"] = ElasticAgent  # torchrun has no option for it
+
+
+def starts_again(statuses: Sequence[int], was_asked: bool) -> str:
+    """Whether ranks that ended with `statuses` start again: free, counted or never.
+
+    Where others were lost or asked to stop, the ranks here did nothing wrong. A rank that was killed (negative) or
+    ended by a defect (1) may do better the next time. What the user has to mend (2) stays as it is.
+    """
+    if was_asked:
+        return "never"
+    if all(status in (LOST_STATUS, STOPPED_STATUS) for status in statuses):
+        return "free"
+    return "counted" if all(status < 2 or status in (LOST_STATUS, STOPPED_STATUS) for status in statuses) else "never"
+
+
+def continued(arguments: Sequence[Any]) -> list[Any]:
+    """The words of a rank; they resume the run where it was started already and is not finished."""
+    words = list(arguments)
+    out = next((word.removeprefix("--out=") for word in words if str(word).startswith("--out=")), None)
+    if out is None or not (note := Path(out, "run.json")).is_file():
+        return words
+    if read_json(note, dict[str, Any]).get("finished", "") is not None:
+        return words
+    command = words.index("heartlm") + 1
+    return [*words[: command + 1], f"--resume={out}"]
