@@ -26,7 +26,7 @@ from heartlm.training.dry_run import Sharing, model_to_pretrain, step_memory
 WIDTHS = (128, 256, 384, 512, 640, 768, 896, 1024)
 BEATS = 50e6
 MACHINES = {"A100-40": "meluxina", "H100": "dgx-h100"}
-DEPTHS = (4, 8, 16, 24, 32, 48, 64)
+DEPTHS = (8, 16, 24, 32)
 PLANNED: tuple[tuple[Sharing, int], ...] = (
     ("ddp", 4),
     ("zero1", 4),

@@ -26,7 +26,8 @@ class NetworkOptions:
     """What is known of links.
 
     Attributes:
-        hardware: a machine by name (meluxina, dgx-h100, dgx-h200) or its JSON file: its links, as far as they are known.
+        hardware: a machine by name (meluxina, dgx-h100, dgx-h200) or its JSON file: its links, as far as they are
+            known.
         all_reduce: files of all-reduce fits, of links within a node; by default, and where no hardware is given, that
             of the study, which is measured here where it is missing.
         all_reduce_between: files of all-reduce fits measured among nodes, one rank on each.
