@@ -22,11 +22,11 @@ from tests.test_launch_slurm import Place, assert_same, place  # noqa: F401
 
 pytestmark = pytest.mark.slow
 
-STEPS = 200
+STEPS = 150
 SETTINGS: dict[str, Any] = {
     "depth": 2,
     "window": 128,
-    "batch_size": 64,
+    "batch_size": 32,
     "steps": STEPS,
     "threads": 1,
     "log_every": 1,
@@ -123,12 +123,18 @@ def node_down(run: Elastic) -> None:
     run.set_helper_node("down")
 
 
+@pytest.fixture(scope="module")
+def unbroken(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("elastic") / "unbroken"
+    return pretrain(PretrainConfig(corpus=tiny_corpus, out=out, device="cpu", **SETTINGS))
+
+
 @pytest.mark.parametrize("lose", [launcher_killed, node_down])
 def test_a_run_loses_a_node_and_gets_one_back(
     lose: Callable[[Elastic], None],
     place: Place,  # noqa: F811
     tiny_corpus: Path,
-    tmp_path: Path,
+    unbroken: Path,
 ):
     run = Elastic(place, "elastic", tiny_corpus)
     run.wait(lambda: run.num_rounds(1) + run.num_rounds(2) > 0, "the first ranks")
@@ -148,5 +154,4 @@ def test_a_run_loses_a_node_and_gets_one_back(
     assert run.log().count("resumed after step") >= 2
     place.wait(lambda: state_of(run.helper).has_ended, "the end of the helper")
     assert state_of(run.helper).state == "COMPLETED"
-    unbroken = pretrain(PretrainConfig(corpus=tiny_corpus, out=tmp_path / "unbroken", device="cpu", **SETTINGS))
     assert_same(Path("runs/elastic"), unbroken, relative=SAME)
