@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
+import re
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +21,7 @@ from heartlm.errors import HeartlmError, needs
 EXAMPLES = (
     "heartlm monitor --replay mitdb --streams 20",
     "heartlm monitor --mqtt broker.ward:1883 --out ward",
+    "heartlm monitor --nats broker.ward:4222 --worker a",
     "sensor | heartlm monitor --lines --webhook https://alarms.example/ecg",
 )
 _POLL_S, _LAST_S = 0.1, 10.0
@@ -35,6 +39,9 @@ class MonitorOptions:
         speed: seconds of each stream sent a second.
         lines: read one message a line from standard input, and end with it.
         mqtt: a broker, as host or host:port; streams publish to heartlm/ecg/NAME, alarms go to heartlm/alarms/NAME.
+        nats: a NATS broker with JetStream, whose streams several monitors share: each is a worker, and takes over the
+            streams of one that is lost.
+        worker: name of this one, by default of the machine and process.
         out: folder for the journal, the log of alarms and a strip of each; started again with it, the monitor continues
             where it stopped.
         rules: a YAML file of alarm rules.
@@ -61,6 +68,8 @@ class MonitorOptions:
     speed: float = 1.0
     lines: bool = False
     mqtt: str | None = None
+    nats: str | None = None
+    worker: str | None = None
     out: Path | None = None
     rules: Path | None = None
     webhook: str | None = None
@@ -121,8 +130,13 @@ def _check(options: MonitorOptions) -> str | None:
     """
     from heartlm.monitor.link import MOST_LEADS
 
-    if not (options.replay or options.lines or options.mqtt):
-        raise HeartlmError("nothing to watch: give --replay FOLDER, --lines or --mqtt HOST")
+    others = options.replay or options.lines or options.mqtt
+    if not (others or options.nats):
+        raise HeartlmError("nothing to watch: give --replay FOLDER, --lines, --mqtt HOST or --nats HOST")
+    if options.nats and (others or options.out):
+        raise HeartlmError("nats: streams and state are the broker's: give no --replay, --lines, --mqtt or --out")
+    if options.worker and not options.nats:
+        raise HeartlmError("worker: of several at a NATS broker, but there is no --nats")
     if options.streams is not None and options.streams < 1:
         raise HeartlmError(f"streams: {options.streams} found, at least 1 expected")
     if not 1 <= options.leads <= MOST_LEADS:
@@ -161,6 +175,13 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     tasks, server, broker = list[asyncio.Task[None]](), None, None
+    if options.nats:
+        from heartlm.monitor.nats import Worker
+
+        name = options.worker or f"{re.sub('[^A-Za-z0-9]', '_', socket.gethostname())[:50]}-{os.getpid()}"
+        worker = Worker(monitor, options.nats, name)
+        await worker.connect()
+        tasks.append(asyncio.create_task(worker.run()))
     if options.page:
         server = await _serve(options, monitor, token)
         tasks.append(asyncio.create_task(server.main_loop()))
@@ -179,10 +200,12 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
         for task in tasks:
             if task.done():
                 task.result()
-        monitor.run()
+        if not options.nats:  # a worker steps itself, and hears the time from the broker
+            monitor.run()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(stop.wait(), _POLL_S)
-    monitor.run()
+    if not options.nats:
+        monitor.run()
     if broker is not None:
         broker.close()
     last = loop.time() + _LAST_S
@@ -190,6 +213,7 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
         await asyncio.sleep(_POLL_S)
     for task in tasks:
         task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     if server is not None:
         await server.shutdown()
     return 0
@@ -201,8 +225,6 @@ async def _serve(options: MonitorOptions, monitor: Any, token: str | None) -> An
     Raises:
         HeartlmError: the address cannot be used, or a package is missing.
     """
-    import socket
-
     try:
         import uvicorn
 

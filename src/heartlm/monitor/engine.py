@@ -2,8 +2,8 @@
 
     message ─► journal ─► FrameLink (order, gaps) ─► Ward (seconds, models, rules) ─► alarms ─► log, files, listeners
 
-Time here is the streams' own. The clock on the wall decides one thing alone: that a stream from which nothing comes is
-silent.
+Time here is the streams' own. A clock, on the wall or of a broker, decides one thing alone: that a stream from which
+nothing comes is silent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -93,6 +93,8 @@ class Monitor:
         """All alarms by key, as JSON has them, with `acknowledged`: by whom, or None."""
         self.faults = Counter[str]()
         self.listeners = list[Listener]()
+        self.clock: Callable[[], float] = time.monotonic
+        """When a message came, in seconds."""
         self._alarm_log: IO[str] | None = None
         self.journal: MessageJournal | None = None
         self._snapshot_at = time.monotonic() + _SNAPSHOT_S
@@ -112,13 +114,17 @@ class Monitor:
         try:
             frame = read_frame(message, stream)
         except HeartlmError as error:
-            self.faults[source] += 1
-            if self.faults[source] <= _FAULTS_LOGGED:
-                self.log(f"{source or 'message'}: refused: {error}")
+            self.refuse(source, str(error))
             return
         if self.journal is not None:
             self.journal.append(message, stream)
         self._take(frame)
+
+    def refuse(self, source: str, why: str) -> None:
+        """Count a message with an error, and log the first ones of a source."""
+        self.faults[source] += 1
+        if self.faults[source] <= _FAULTS_LOGGED:
+            self.log(f"{source or 'message'}: refused: {why}")
 
     def _take(self, frame: Frame) -> None:
         patient = self.patients.get(frame.stream)
@@ -142,7 +148,7 @@ class Monitor:
             self.faults[frame.stream] += 1
             self.log(f"refused: {error}")
             return
-        patient.heard = time.monotonic()
+        patient.heard = self.clock()
         before = Counter(patient.link.counts)
         most = round(_HISTORY_S * frame.rate_hz)
         for samples in patient.link.take(frame):
@@ -181,10 +187,7 @@ class Monitor:
         now = time.monotonic()  # before the work: what comes during it is heard of only afterwards
         while self.step():
             pass
-        for name, patient in self.patients.items():
-            if not patient.silent and now - patient.heard > SILENT_S:
-                patient.silent = True
-                self._silence(name, patient, "begin")
+        self.see_silence(now, self.patients)
         if self.journal is not None:
             self.journal.flush(to_disk=now > self._sync_at)
             if now > self._sync_at:
@@ -192,8 +195,16 @@ class Monitor:
             if now > self._snapshot_at:
                 self.save()
 
+    def see_silence(self, now: float, names: Iterable[str]) -> None:
+        """Note which of these streams are silent at a time of the clock."""
+        for name in names:
+            patient = self.patients[name]
+            if not patient.silent and now - patient.heard > SILENT_S:
+                patient.silent = True
+                self._silence(name, patient, "begin")
+
     def _silence(self, name: str, patient: WatchedPatient, what: str) -> None:
-        """An alarm of the clock on the wall: nothing comes."""
+        """An alarm of the clock: nothing comes."""
         rate_hz, begin_s = patient.link.rate_hz, patient.stream.rules.begin_s
         last = patient.num_samples
         alarm = Alarm(name, "signal lost", last, last, None if what == "begin" else last, 1.0, rate_hz, begin_s)
@@ -273,8 +284,9 @@ class Monitor:
         wfdb.wrann(name, "alarm", place, symbol=['"'], aux_note=[alarm.kind], fs=alarm.rate_hz, write_dir=str(folder))
         self._note(entry | {"strip": name})
 
-    def state(self) -> dict[str, Any]:
-        """Everything that it remembers but the alarms, which have a log of their own."""
+    def state(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """All that it remembers of these streams, by default of all, but the alarms, which have a log of their own."""
+        chosen = self.patients if names is None else {name: self.patients[name] for name in names}
         return {
             name: {
                 "link": patient.link.state(),
@@ -282,8 +294,25 @@ class Monitor:
                 "history": patient.history,
                 "num_samples": patient.num_samples,
             }
-            for name, patient in self.patients.items()
+            for name, patient in chosen.items()
         }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue with the streams of which `state` was asked."""
+        for name, own in state.items():
+            link = FrameLink(own["stream"]["rate_hz"], len(own["history"]))
+            link.restore(own["link"])
+            live = self.ward.add(name, link.rate_hz, own["stream"]["begin_s"], link.num_leads)
+            live.restore(own["stream"])
+            strips = list(live.rules.active.values())
+            self.patients[name] = WatchedPatient(link, live, own["history"], own["num_samples"], strips)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Leave these streams, and their alarms, to another monitor."""
+        gone = set(names)
+        for name in gone:
+            del self.patients[name], self.ward.streams[name]
+        self.alarms = {key: entry for key, entry in self.alarms.items() if entry["stream"] not in gone}
 
     def save(self) -> None:
         """Write a snapshot."""
@@ -294,13 +323,7 @@ class Monitor:
     def _recover(self) -> None:
         assert self.journal is not None, "only a journal can be recovered from"
         state, messages = self.journal.recover()
-        for name, own in (state or {}).items():
-            link = FrameLink(own["stream"]["rate_hz"], len(own["history"]))
-            link.restore(own["link"])
-            live = self.ward.add(name, link.rate_hz, own["stream"]["begin_s"], link.num_leads)
-            live.restore(own["stream"])
-            strips = list(live.rules.active.values())
-            self.patients[name] = WatchedPatient(link, live, own["history"], own["num_samples"], strips)
+        self.restore(state or {})
         for number, (message, stream) in enumerate(messages, 1):
             self._take(read_frame(message, stream))
             if number % len(self.patients) == 0:  # about a frame of each

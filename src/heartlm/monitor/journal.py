@@ -152,7 +152,7 @@ def write_state(file: IO[bytes], state: dict[str, Any]) -> None:
     np.savez(file, allow_pickle=False, names=names, **{f"a{place}": each for place, each in enumerate(arrays.values())})
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path | IO[bytes]) -> dict[str, Any]:
     """What `write_state` wrote.
 
     Raises:

@@ -127,7 +127,8 @@ class Page:
             worst[alarm["stream"]] = alarm
         streams = [self._status(name, patient, worst.get(name)) for name, patient in monitor.patients.items()]
         past = list(monitor.alarms.values())[-_MOST_ALARMS:]
-        signals = {self.shown(name): signal for name in shown if (signal := self._signal(name, shown))}
+        known = [name for name in shown if name in monitor.patients]  # another worker may have taken one over
+        signals = {self.shown(name): signal for name in known if (signal := self._signal(name, shown))}
         return {
             "streams": streams,
             "open": [self._alarm(each) for each in alarms[:_MOST_ALARMS]],

@@ -1,0 +1,247 @@
+"""Monitors that share streams by NATS JetStream: one, several, some killed, and the broker killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.synthesis import simulate_recording
+from heartlm.monitor.engine import Monitor
+from heartlm.monitor.leases import NUM_PARTITIONS
+from heartlm.monitor.models import LiveModels
+from heartlm.monitor.nats import Worker, partition_of, subject_of, token_of
+from heartlm.monitor.stream import Ward
+
+nats = pytest.importorskip("nats", reason="nats-py is not installed")
+
+Floats = NDArray[np.float32]
+RATE_HZ = 250.0
+CONFIG = SimulationConfig(minutes=1.5, seed=5)
+PATIENTS = {"fibrillation": 22, "tachycardia 1.5": 25, "sinus": 5}
+"""Simulated patients: VT and VF from second 43 on, VT from second 14 on, and nothing."""
+PROGRAM = shutil.which("nats-server") or shutil.which("/usr/sbin/nats-server")
+WAIT_S = 240
+
+
+class Broker:
+    """A real nats-server on a free port, which can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        if PROGRAM is None:
+            pytest.skip("no NATS broker found: install nats-server")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self.config = folder / "nats.conf"
+        self.config.write_text(
+            f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{folder}/store" }}\n'
+            f'mappings {{ "heartlm.ecg.*": "heartlm.ecg.{{{{partition({NUM_PARTITIONS},1)}}}}.{{{{wildcard(1)}}}}" }}\n'
+        )
+        self.start()
+
+    def start(self) -> None:
+        assert PROGRAM is not None
+        self.process = subprocess.Popen([PROGRAM, "-c", str(self.config)], stderr=subprocess.DEVNULL)
+        for _ in range(600):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.05)
+        raise AssertionError("the broker did not start")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(scope="module")
+def models() -> LiveModels:
+    import torch
+
+    torch.set_num_threads(1)
+    return LiveModels.load()
+
+
+@pytest.fixture(scope="module")
+def frames() -> list[tuple[str, bytes]]:
+    """One second of each stream, then the next."""
+    signals = {name: simulate_recording(CONFIG, index)[0][0][:16_500] for name, index in PATIENTS.items()}
+    return [
+        (name, json.dumps({"rate_hz": RATE_HZ, "start": at, "mv": own[at : at + 250].round(4).tolist()}).encode())
+        for at in range(0, 16_500, 250)
+        for name, own in signals.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def plain(models: LiveModels, frames: list[tuple[str, bytes]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """The alarms of a monitor without a broker."""
+    found = list[dict[str, Any]]()
+    monitor = Monitor(Ward(models), log=lambda _: None)
+    monitor.listeners.append(found.append)
+    for name, message in frames:
+        monitor.receive(message, stream=name)
+    while monitor.step():
+        pass
+    return by_event([{key: value for key, value in each.items() if key not in OWN} for each in found])
+
+
+OWN = ("time", "acknowledged", "strip")
+"""What an alarm has of the monitor that raised it, and not of the stream."""
+
+
+def by_event(alarms: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Alarms by key and by what they tell, none twice; without those of silence, which the test's end brings about."""
+    told = [(each["key"], "begin" if each["stop_s"] is None else "end") for each in alarms]
+    assert len(told) == len(set(told)), Counter(told).most_common(3)
+    return {event: each for event, each in zip(told, alarms, strict=True) if not event[0].endswith("/silent")}
+
+
+@asynccontextmanager
+async def connected(broker: Broker) -> AsyncIterator[Any]:
+    client = await nats.connect(broker.address, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
+    yield client.jetstream(timeout=2)
+    await client.close()
+
+
+async def published(jetstream: Any) -> list[dict[str, Any]]:
+    """All alarms that the broker keeps."""
+    info = await jetstream.stream_info("heartlm-alarms")
+    messages = [await jetstream.get_msg("heartlm-alarms", seq) for seq in range(1, info.state.last_seq + 1)]
+    for each in messages:
+        assert each.subject == f"heartlm.alarms.{token_of(json.loads(each.data)['stream'])}"
+    return [json.loads(each.data) for each in messages]
+
+
+async def until(jetstream: Any, expected: dict[tuple[str, str], Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """The alarms, once there are as many as expected."""
+    end = time.monotonic() + WAIT_S
+    while True:
+        found = by_event(await published(jetstream))
+        if len(found) >= len(expected) or time.monotonic() > end:
+            return found
+        await asyncio.sleep(0.3)
+
+
+async def work_in_process(broker: Broker, models: LiveModels, name: str) -> asyncio.Task[None]:
+    worker = Worker(Monitor(Ward(models), log=print), broker.address, name)
+    await worker.connect()
+    return asyncio.create_task(worker.run())
+
+
+def test_one_worker_finds_what_a_monitor_finds(
+    broker: Broker, models: LiveModels, frames: list[tuple[str, bytes]], plain: dict[tuple[str, str], Any]
+) -> None:
+    async def watch() -> dict[tuple[str, str], Any]:
+        work = await work_in_process(broker, models, "one")
+        async with connected(broker) as jetstream:
+            for name, message in frames:
+                await jetstream.publish(subject_of(name), message)
+            found = await until(jetstream, plain)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            assert by_event(await published(jetstream)) == found
+            return found
+
+    assert plain
+    assert asyncio.run(asyncio.wait_for(watch(), 2 * WAIT_S)) == plain
+
+
+async def send(jetstream: Any, name: str, message: bytes, number: int) -> None:
+    """As a sender does that must lose nothing: again until the broker has it, with an id that it knows a copy by."""
+    while True:
+        with contextlib.suppress(nats.errors.Error):
+            await jetstream.publish(subject_of(name), message, headers={"Nats-Msg-Id": str(number)})
+            return
+        await asyncio.sleep(0.1)
+
+
+def test_a_broker_that_is_killed_loses_nothing(
+    broker: Broker, models: LiveModels, frames: list[tuple[str, bytes]], plain: dict[tuple[str, str], Any]
+) -> None:
+    async def watch() -> dict[tuple[str, str], Any]:
+        work = await work_in_process(broker, models, "one")
+        async with connected(broker) as jetstream:
+            for place, (name, message) in enumerate(frames):
+                await send(jetstream, name, message, place)
+                if place == len(frames) // 2:
+                    broker.kill()
+                    broker.start()
+            found = await until(jetstream, plain)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            return found
+
+    assert asyncio.run(asyncio.wait_for(watch(), 2 * WAIT_S)) == plain
+
+
+@pytest.mark.slow
+def test_the_streams_of_a_killed_worker_are_taken_over_with_the_same_alarms(
+    broker: Broker, frames: list[tuple[str, bytes]], plain: dict[tuple[str, str], Any], tmp_path: Path
+) -> None:
+    """Two processes; the one that owns the stream of most alarms is killed in the middle."""
+    command = [sys.executable, "-m", "heartlm", "monitor", "--nats", broker.address, "--no-page"]
+    started = {name: subprocess.Popen([*command, "--worker", name]) for name in ("a", "b")}
+    busiest = Counter(each["stream"] for each in plain.values()).most_common(1)[0][0]
+    place = partition_of(token_of(busiest))
+
+    async def watch() -> tuple[dict[tuple[str, str], Any], float]:
+        async with connected(broker) as jetstream:
+
+            async def owners() -> list[str]:
+                try:
+                    bucket = await jetstream.key_value("heartlm-leases")
+                    content = json.loads((await bucket.get("table")).value)
+                except nats.js.errors.NotFoundError:
+                    return []
+                return [owner.rpartition("-")[0] for owner in content["owners"] if owner]
+
+            while Counter(await owners()) != {"a": NUM_PARTITIONS // 2, "b": NUM_PARTITIONS // 2}:
+                await asyncio.sleep(0.1)
+            half = len(frames) * 3 // 4
+            for name, message in frames[:half]:
+                await jetstream.publish(subject_of(name), message)
+            while not any(each["stream"] == busiest for each in await published(jetstream)):
+                await asyncio.sleep(0.1)
+            killed = (await owners())[place]
+            started[killed].kill()
+            begin = time.monotonic()
+            for name, message in frames[half:]:
+                await jetstream.publish(subject_of(name), message)
+            while killed in await owners():
+                await asyncio.sleep(0.1)
+            taken_s = time.monotonic() - begin
+            return await until(jetstream, plain), taken_s
+
+    try:
+        found, taken_s = asyncio.run(asyncio.wait_for(watch(), 2 * WAIT_S))
+    finally:
+        for process in started.values():
+            process.terminate()
+            process.wait(60)
+    assert found == plain
+    print(f"taken over after {taken_s:.1f} s")
