@@ -80,13 +80,13 @@ def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz:
         rr_s = np.diff(beats[(beats >= place.start) & (beats < place.stop)]) / RATE_HZ
         if len(rr_s) + 1 < FEWEST_BEATS:
             continue
+        typical_s, regular = float(np.median(rr_s)), rr_s.std() < IRREGULAR * rr_s.mean()
+        if regular and typical_s > LONGEST_RR_S:
+            continue
         explained = wave_share(even[:, place], between[place])
         best = int(explained.argmax())
-        share, periods = explained[best], float(np.median(rr_s)) * _WAVE[best] / _BIN
-        regular = rr_s.std() < IRREGULAR * rr_s.mean()
-        if regular and (np.median(rr_s) > LONGEST_RR_S or abs(periods - 2) > RATIO_REACH):
-            continue
-        if share >= (REGULAR_SHARE if regular else SHARE):
+        share, is_half = explained[best], abs(typical_s * _WAVE[best] / _BIN - 2) <= RATIO_REACH
+        if share >= (REGULAR_SHARE if regular else SHARE) and (is_half or not regular):
             own = slice(second, second + WINDOW_S)
             found[own] = np.maximum(found[own], share)
     return found
