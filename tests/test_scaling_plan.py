@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -258,6 +259,28 @@ def test_the_published_campaign_is_planned(capsys: pytest.CaptureFixture[str]):
     assert naive.split()[-3:] == ["16.84", "67.37", "269.47"]
     assert planned.split()[-3:] == ["8.00", "32.00", "128.00"]
     assert saved.split() == ["saved", "52.5", "%", "52.5", "%", "52.5", "%"]
+
+
+def test_runs_that_share_gpus_are_planned_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """12 runs of 2 h that share GPUs by 4, each taking half as long again, on 3 GPUs: all at once, in 3 h."""
+    path, out = tmp_path / "plan.yaml", tmp_path / "planned.yaml"
+    names = [
+        {"name": f"r{each}", "run": {"command": "pretrain", "corpus": "c", "out": f"runs/{each}"}} for each in range(12)
+    ]
+    topology = {"gpus_per_node": 1, "cpus_per_task": 4}
+    campaign = {"name": "small", "topology": topology, "experiments": names}
+    times = {"hours_on_one_gpu": 2, "speedup": {3: 1.5}}
+    content = {"nodes": 1, "gpus_per_node": 3, "runs_per_gpu": {4: 1.5}, "times": times, "campaign": campaign}
+    path.write_text(yaml.safe_dump(content))
+    assert main(["plan", str(path), "--out", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "12 experiments on 1 nodes of 3 GPUs, 4 on each" in told
+    naive, planned, _ = (next(line for line in told.splitlines() if word in line) for word in WORDS)
+    assert naive.split()[-3:] == ["16.00", "16.00", "48.00"] and planned.split()[-3:] == ["3.00", "3.00", "9.00"]
+    written = load_campaign(out)
+    assert {(each.topology.runs_per_gpu, each.topology.world_size) for each in written.experiments} == {(4, 1)}
+    path.write_text(yaml.safe_dump({**content, "runs_per_gpu": {1: 1.0}}))
+    assert main(["plan", str(path)]) == 2 and "runs_per_gpu: one number of 2 or more" in capsys.readouterr().err
 
 
 WORDS = ("naive:", "  this plan  ", "  saved")

@@ -62,6 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         cheapest=wanted.settings.goal == "cheapest",
         most_node_time=wanted.settings.node_hours,
         deadline=wanted.settings.deadline_h,
+        whole=wanted.whole,
     )
     if options.out is not None:
         write_campaign(options.out, wanted.campaign, made.schedule, wanted.cluster, 3600.0)

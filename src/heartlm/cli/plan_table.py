@@ -23,7 +23,8 @@ def plan_lines(wanted: PlanFile, made: CampaignPlan) -> list[str]:
     """All that `heartlm plan` prints."""
     cluster, unit = wanted.cluster, "h" if wanted.in_hours else "units"
     goal = "costs least" if wanted.settings.goal == "cheapest" else "ends soonest"
-    machines = f"{cluster.nodes} nodes of {cluster.gpus_per_node} GPUs"
+    machines = f"{cluster.nodes} nodes of {cluster.gpus_per_node // cluster.runs_per_gpu} GPUs"
+    machines += f", {cluster.runs_per_gpu} on each" if cluster.runs_per_gpu > 1 else ""
     note = "" if wanted.in_hours else "; a unit is the work given as 1, on one GPU"
     return [
         f"{wanted.campaign.name}: {len(wanted.jobs)} experiments on {machines}, so that the campaign {goal} "
@@ -41,12 +42,12 @@ def _comparison(wanted: PlanFile, made: CampaignPlan, unit: str) -> list[str]:
     node_time = "node-hours" if wanted.in_hours else "node-units"
     gpu_time = "GPU-hours" if wanted.in_hours else "GPU-units"
     rows = [["", f"ends after ({unit})", node_time, gpu_time]]
-    named = {"naive: all the GPUs it can have for each": made.naive, "this plan": made.schedule}
-    for name, each in named.items():
-        rows.append([name, f"{each.end:.2f}", f"{each.node_time:.2f}", f"{each.gpu_time:.2f}"])
     plan, naive = made.schedule, made.naive
-    saved = [_saved(getattr(plan, what), getattr(naive, what)) for what in ("end", "node_time", "gpu_time")]
-    rows.append(["saved", *saved])
+    naive_costs = [naive.end, naive.node_time, naive.gpu_time]
+    costs = [plan.end, plan.node_time, plan.gpu_time / wanted.cluster.runs_per_gpu]
+    for name, each in {"naive: all the GPUs it can have for each": naive_costs, "this plan": costs}.items():
+        rows.append([name, *(f"{cost:.2f}" for cost in each)])
+    rows.append(["saved", *map(_saved, costs, naive_costs)])
     bound = f"  no plan ends before {made.least_end:.2f}"
     node_hours, deadline_h = wanted.settings.node_hours, wanted.settings.deadline_h
     budget = [f"  budget: {plan.node_time:.2f} of {node_hours:g} node-hours"] if node_hours else []

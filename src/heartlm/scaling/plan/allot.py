@@ -60,6 +60,7 @@ def plan(
     cheapest: bool = False,
     most_node_time: float | None = None,
     deadline: float | None = None,
+    whole: tuple[Sequence[PlannedJob], Cluster] | None = None,
 ) -> CampaignPlan:
     """Choose widths and places.
 
@@ -69,6 +70,7 @@ def plan(
         cheapest: least node-time, rather than the soonest end.
         most_node_time: not more than this.
         deadline: not later than this.
+        whole: where runs share GPUs, the jobs and the cluster without that, for the naive plan.
 
     Raises:
         HeartlmError: an experiment fits nowhere, or no plan was found that keeps to the limits.
@@ -84,7 +86,8 @@ def plan(
     ]
     if not allowed:
         raise HeartlmError(_why_none(found, most_node_time, deadline))
-    naive = list_schedule(jobs, {job.name: max(job.times) for job in jobs}, cluster)
+    alone, machines = ([_fitting(job, whole[1]) for job in whole[0]], whole[1]) if whole else (jobs, cluster)
+    naive = list_schedule(alone, {job.name: max(job.times) for job in alone}, machines)
     return CampaignPlan(min(allowed, key=cost), naive, least_end(jobs, cluster))
 
 

@@ -7,6 +7,7 @@
     node_hours: 400                   # a budget; optional
     deadline_h: 48                    # optional
     beside: {4: 1.05}                 # by experiments sharing a node: how many times as long each takes; by default 1
+    runs_per_gpu: {4: 1.3}            # runs on each GPU, and how many times as long each takes; optional
     times:                            # of all experiments …
       speedup: {2: 1.6, 4: 1.9}       # over one GPU
       work: 1                         # on one GPU, in a unit of its own; or hours_on_one_gpu: 2.5
@@ -66,6 +67,7 @@ class PlanSettings:
     node_hours: float | None = None
     deadline_h: float | None = None
     beside: dict[int, float] = field(default_factory=dict)
+    runs_per_gpu: dict[int, float] = field(default_factory=dict)
     times: _Times = field(default_factory=_Times)
     of: dict[str, _Times] = field(default_factory=dict)
 
@@ -79,6 +81,7 @@ class PlanFile:
         campaign: its experiments.
         jobs: the same, with their times.
         cluster: the machines.
+        whole: where runs share GPUs, jobs and machines without that.
         in_hours: whether times are hours; otherwise they are units of work.
     """
 
@@ -87,6 +90,7 @@ class PlanFile:
     jobs: list[PlannedJob]
     cluster: Cluster
     in_hours: bool
+    whole: tuple[list[PlannedJob], Cluster] | None = None
 
 
 def load_plan(path: Path) -> PlanFile:
@@ -135,7 +139,15 @@ def _plan_of(value: Any, path: Path) -> PlanFile:
         raise HeartlmError("times: some experiments are given in hours, others as work: give all of them the same way")
     if False in kinds and (content.node_hours or content.deadline_h):
         raise HeartlmError("node_hours, deadline_h: they need times in hours: give hours, or hours_on_one_gpu")
-    return PlanFile(content, campaign, jobs, cluster, in_hours=True in kinds)
+    in_hours = True in kinds
+    if not content.runs_per_gpu:
+        return PlanFile(content, campaign, jobs, cluster, in_hours)
+    (runs, longer), *more = content.runs_per_gpu.items()
+    if more or runs < 2 or any(1 not in job.times for job in jobs):
+        raise HeartlmError("runs_per_gpu: one number of 2 or more expected, and times on one GPU for all experiments")
+    sharing = [PlannedJob(job.name, {1: job.times[1] * longer}, job.needs) for job in jobs]
+    parts = Cluster(cluster.nodes, cluster.gpus_per_node * runs, runs)
+    return PlanFile(content, campaign, sharing, parts, in_hours, whole=(jobs, cluster))
 
 
 def _check_positive(value: Any, path: str) -> None:
@@ -236,6 +248,7 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: 
             "ranks_per_node": ranks,
             "cpus_per_task": max(1, topology.cpus_per_task // topology.ranks_per_node) * ranks,
             "time": time_limit(topology.time_s),
+            **({"runs_per_gpu": cluster.runs_per_gpu} if cluster.runs_per_gpu > 1 else {}),
         }
         entries.append({**entry, "start_s": round(own.start * unit_s, 3)})
     content = {"name": campaign.name, "experiments": sorted(entries, key=lambda entry: float(entry["start_s"]))}

@@ -31,10 +31,17 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of as many GPUs each."""
+    """Nodes of as many GPUs each.
+
+    Attributes:
+        nodes: how many.
+        gpus_per_node: of each; where runs share GPUs, parts of GPUs.
+        runs_per_gpu: how many parts a GPU has.
+    """
 
     nodes: int
     gpus_per_node: int
+    runs_per_gpu: int = 1
 
     @property
     def num_gpus(self) -> int:
