@@ -521,6 +521,41 @@ def test_streams_and_alarms_by_mqtt(broker: int, models: LiveModels, signals: di
     assert {alarm["stream"] for alarm in alarms} == {"bed/7"}
 
 
+def test_streams_of_the_lab_streaming_layer(models: LiveModels, signals: dict[str, Floats]) -> None:
+    pylsl = pytest.importorskip("pylsl", reason="pylsl is not installed, or has no liblsl")
+    from heartlm.monitor.sources import read_lsl
+
+    signal, name = signals["tachycardia"][:6000], f"bed-{time.monotonic_ns()}"
+    info = pylsl.StreamInfo(name, "ECG", 2, 250.0, "float32", name)
+    info.desc().append_child("channels").append_child("channel").append_child_value("unit", "microvolts")
+    outlet = pylsl.StreamOutlet(info)
+    alarms = list[str]()
+
+    async def watch() -> Monitor:
+        monitor = Monitor(Ward(models), log=lambda _: None)
+        monitor.listeners.append(lambda entry: alarms.append(entry["kind"]))
+        reading = asyncio.create_task(read_lsl(monitor))
+        while not outlet.have_consumers():
+            assert not reading.done(), reading.result()
+            await asyncio.sleep(0.05)
+        begin_s = pylsl.local_clock()
+        for start in range(0, len(signal), 250):  # a minute's gap after ten seconds
+            chunk = np.stack([1000 * signal[start : start + 250]] * 2, axis=1).tolist()
+            outlet.push_chunk(chunk, begin_s + (start + 249) / 250 + (60 if start >= 2500 else 0))
+        while name not in monitor.patients or monitor.patients[name].num_samples < len(signal) + 60 * 250:
+            assert not reading.done(), reading.result()
+            await asyncio.sleep(0.05)
+        monitor.run()
+        reading.cancel()
+        return monitor
+
+    patient = asyncio.run(asyncio.wait_for(watch(), 60)).patients[name]
+    kept = patient.history[:, -len(signal) + 2500 :]
+    assert np.allclose(kept, signal[2500:][-kept.shape[1] :], atol=1e-4)
+    assert patient.num_samples == pytest.approx(len(signal) + 60 * 250, abs=2)
+    assert "VT" in alarms
+
+
 def test_the_page_is_for_its_own_origin_and_who_knows_the_token(models: LiveModels) -> None:
     testclient = pytest.importorskip("starlette.testclient")
     from starlette.websockets import WebSocketDisconnect

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import memory
 import pytest
+import sharding
 
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
@@ -24,10 +24,10 @@ def plan(ranks: int, sharing: Sharing, accumulation: int = 1) -> StepMemory:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "sharing"), [(1, "ddp"), (2, "ddp")])
+@pytest.mark.parametrize(("ranks", "sharing"), [(1, "ddp"), (2, "ddp"), (2, "zero1"), (2, "fsdp")])
 def test_the_plan_is_what_ranks_need(ranks: int, sharing: Sharing):
-    case = memory.Case(depth=4, window=128, windows=4, ranks=ranks, sharing=sharing)
-    assert step_memory(case.config(), tokenizer(), ranks, sharing).peak == pytest.approx(memory.run(case), rel=0.1)
+    case = sharding.Case(depth=4, window=128, windows=4, ranks=ranks, sharing=sharing)
+    assert step_memory(case.config(), tokenizer(), ranks, sharing).peak == pytest.approx(sharding.run(case), rel=0.1)
 
 
 def test_each_way_saves_what_it_should():

@@ -39,6 +39,7 @@ class MonitorOptions:
         speed: seconds of each stream sent a second.
         lines: read one message a line from standard input, and end with it.
         mqtt: a broker, as host or host:port; streams publish to heartlm/ecg/NAME, alarms go to heartlm/alarms/NAME.
+        lsl: watch the streams of type ECG in the Lab Streaming Layer.
         nats: a NATS broker with JetStream, whose streams several monitors share: each is a worker, and takes over the
             streams of one that is lost.
         worker: name of this one, by default of the machine and process.
@@ -68,6 +69,7 @@ class MonitorOptions:
     speed: float = 1.0
     lines: bool = False
     mqtt: str | None = None
+    lsl: bool = False
     nats: str | None = None
     worker: str | None = None
     out: Path | None = None
@@ -130,11 +132,11 @@ def _check(options: MonitorOptions) -> str | None:
     """
     from heartlm.monitor.link import MOST_LEADS
 
-    others = options.replay or options.lines or options.mqtt
+    others = options.replay or options.lines or options.mqtt or options.lsl
     if not (others or options.nats):
-        raise HeartlmError("nothing to watch: give --replay FOLDER, --lines, --mqtt HOST or --nats HOST")
+        raise HeartlmError("nothing to watch: give --replay FOLDER, --lines, --mqtt HOST, --lsl or --nats HOST")
     if options.nats and (others or options.out):
-        raise HeartlmError("nats: streams and state are the broker's: give no --replay, --lines, --mqtt or --out")
+        raise HeartlmError("nats: streams and state are the broker's: give neither another source nor --out")
     if options.worker and not options.nats:
         raise HeartlmError("worker: of several at a NATS broker, but there is no --nats")
     if options.streams is not None and options.streams < 1:
@@ -194,6 +196,8 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     if options.replay is not None:
         source = sources.Replay(options.replay, options.streams, options.leads)
         tasks.append(asyncio.create_task(sources.replay(monitor, source, options.speed)))
+    if options.lsl:
+        tasks.append(asyncio.create_task(sources.read_lsl(monitor)))
     ends = asyncio.create_task(sources.read_lines(monitor)) if options.lines else None
     end_at = loop.time() + (options.duration or float("inf"))
     while not stop.is_set() and loop.time() < end_at and not (ends and ends.done()):

@@ -1,11 +1,14 @@
-"""Where messages come from: recordings replayed as a ward, lines on standard input, an MQTT broker."""
+"""Where messages come from: recordings as a ward, lines of standard input, Lab Streaming Layer, an MQTT broker."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import math
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.monitor.engine import Monitor
-from heartlm.monitor.link import MOST_BYTES
+from heartlm.monitor.link import MOST_BYTES, MOST_LEADS
 from heartlm.monitor.stream import NUM_LEADS, ecg_leads
 
 FRAME_S = 1.0
@@ -125,6 +128,61 @@ async def read_lines(monitor: Monitor) -> None:
             monitor.receive(line.strip(), "standard input")
 
 
+async def read_lsl(monitor: Monitor) -> None:
+    """Watch all streams of type ECG in the Lab Streaming Layer, also those that appear later, until cancelled.
+
+    A stream has the name of its outlet. Its first `MOST_LEADS` channels are leads; the unit of the first channel counts
+    for all: microvolts, or millivolts, which is also taken where there is none.
+
+    Raises:
+        HeartlmError: pylsl is not installed, or finds no liblsl.
+    """
+    try:
+        import pylsl  # loads liblsl, which the package of pylsl holds on most systems
+        from pylsl.util import LostError
+    except (ModuleNotFoundError, RuntimeError):
+        raise needs("monitor", "pylsl with liblsl") from None
+    resolver, inlets = pylsl.ContinuousResolver(prop="type", value="ECG"), dict[str, _Inlet]()
+    while True:
+        for info in resolver.results():
+            if info.uid() not in inlets:
+                inlet = pylsl.StreamInlet(info, processing_flags=pylsl.proc_clocksync)
+                with contextlib.suppress(RuntimeError):  # lost, or too late: it is tried again
+                    inlets[info.uid()] = _Inlet(inlet, await asyncio.to_thread(inlet.info, 5.0))
+        for uid, each in list(inlets.items()):
+            try:
+                for message in each.messages():
+                    monitor.receive(message, f"LSL {each.name[:64]}", each.name)
+            except LostError:
+                monitor.log(f"LSL {each.name[:64]}: the outlet has gone")
+                del inlets[uid]
+        await asyncio.sleep(_LSL_POLL_S)
+
+
+class _Inlet:
+    """Samples of one outlet as messages. Nothing is lost while it is connected, so samples are counted."""
+
+    def __init__(self, inlet: Any, info: Any) -> None:
+        self.inlet, self.name, self.rate_hz = inlet, info.name(), info.nominal_srate()
+        unit = info.desc().child("channels").child("channel").child_value("unit").lower()
+        self.mv = 1e-3 if unit in ("microvolts", "microvolt", "uv", "\u00b5v", "\u03bcv") else 1.0
+        self.num_channels, self.next_sample, self.last_s = info.channel_count(), 0, -math.inf
+
+    def messages(self) -> Iterator[bytes]:
+        """What came since the last time, a message for each piece without a gap."""
+        samples, times_s = self.inlet.pull_chunk(timeout=0.0, max_samples=int(10 * max(1.0, self.rate_hz)))
+        leads = self.mv * np.asarray(samples, np.float64).reshape(-1, self.num_channels).T[:MOST_LEADS]
+        begins = np.flatnonzero(np.diff(times_s, prepend=self.last_s) > _LSL_GAP_S).tolist()
+        for begin, end in pairwise(sorted({0, *begins, len(times_s)})):
+            if begin in begins:  # the clock of this machine numbers the first sample, and the first after a gap
+                self.next_sample = max(self.next_sample, round(times_s[begin] * self.rate_hz))
+            piece = leads[:, begin:end].round(5).tolist()
+            mv = [[value if math.isfinite(value) else None for value in lead] for lead in piece]
+            message = {"rate_hz": self.rate_hz, "start": self.next_sample, "mv": mv}
+            self.next_sample, self.last_s = self.next_sample + end - begin, times_s[end - 1]
+            yield json.dumps(message).encode()
+
+
 class Mqtt:
     """Messages of an MQTT broker, and alarms back to it.
 
@@ -173,3 +231,4 @@ class Mqtt:
 
 
 _TOPIC = "heartlm/ecg"
+_LSL_POLL_S, _LSL_GAP_S = 0.25, 0.5
