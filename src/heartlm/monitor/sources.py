@@ -154,7 +154,7 @@ async def read_lsl(monitor: Monitor) -> None:
                 for message in each.messages():
                     monitor.receive(message, f"LSL {each.name[:64]}", each.name)
             except LostError:
-                monitor.log(f"LSL {each.name[:64]}: the outlet has gone")
+                monitor.log(f"LSL {each.name[:64]}: the outlet closed")
                 del inlets[uid]
         await asyncio.sleep(_LSL_POLL_S)
 
