@@ -93,11 +93,11 @@ def _likeness(signal: Floats, sample: NDArray[np.int64], reach: int) -> NDArray[
 
 def _flat(signal: Floats, shortest: int) -> NDArray[np.bool_]:
     """Whether each step from sample to sample is part of a flat run of `shortest` steps, bool `[num_samples - 1]`."""
-    same = np.diff(signal) == 0
-    for begin, end in runs(same).tolist():
-        if end - begin < shortest:
-            same[begin:end] = False
-    return np.asarray(same)
+    same = runs(np.diff(signal) == 0)
+    flat = np.zeros(max(0, len(signal) - 1), dtype=bool)
+    for begin, end in same[same[:, 1] - same[:, 0] >= shortest]:
+        flat[begin:end] = True
+    return flat
 
 
 def best_leads(recording: Recording, candidates: tuple[int, ...]) -> tuple[int, ...]:
