@@ -1,7 +1,8 @@
 """The models of a monitor, each judging many streams at once.
 
-Batches have one size, filled up with zeros, because a matrix product may round differently for another number of rows.
-With one size a stream gets the same answers to the last bit whatever streams share its batch (tested).
+Beats and windows are judged in C (`heartlm.kernels.live`), where a stream's sums do not depend on other streams. What
+torch judges comes in batches of one size, filled up with zeros, because its matrix products may round differently for
+another number of rows. So a stream gets the same answers to the last bit in any company (tested).
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import FineTuned, load_of_tasks
+from heartlm.kernels.library import library
+from heartlm.kernels.live import BeatsKernel, WindowsKernel
 from heartlm.models.fused import rotate, swiglu
 from heartlm.models.heart import HeartModel
 from heartlm.models.transformer import Block
+from heartlm.models.waveform import LEAST_MV, NUM_BANDS, NUM_HIDDEN, SMALL_MV, WaveformNetwork
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.training.waveform import WINDOW
@@ -103,6 +107,47 @@ class LiveTrunk(nn.Module):
             x = x + block.feed_out(swiglu(block.gate_up(block.norm_feed(x))))
         return self.head(self.trunk.norm(x)).softmax(dim=-1), torch.stack(new, dim=1)
 
+    def kernel(self, variant: str | None = None) -> BeatsKernel:
+        """The same in C, up to rounding; beats are written into the caches, too."""
+        blocks = list[Tensor]()
+        for block in self.trunk.blocks:
+            assert isinstance(block, Block), "a trunk is made of blocks"
+            products = block.qkv, block.attention_out, block.gate_up, block.feed_out
+            qkv, attention_out, gate_up, feed_out = (each.weight for each in products)
+            blocks += [block.norm_attention.weight, qkv, attention_out, block.norm_feed.weight, gate_up, feed_out]
+        width, feed = self.table.shape[1], blocks[-1].shape[1]
+        sizes = len(self.offset), width, self.depth, self.heads, self.head_width, feed, KEPT_BEATS
+        ends = self.trunk.norm.weight, self.head.weight, self.head.bias, self.frequency
+        norm, head, bias, frequency = (each.detach().numpy() for each in ends)
+        flat = [each.detach().numpy() for each in blocks]
+        shape = (*sizes, len(head))
+        return BeatsKernel(shape, self.table.numpy(), flat, norm, head, bias, frequency, variant)
+
+
+def windows_kernel(network: WaveformNetwork, variant: str | None = None) -> WindowsKernel:
+    """`WaveformNetwork.class_logits` and softmax in C, up to rounding."""
+    layers = []
+    for convolution, normalisation, _ in (*network.trunk.blocks, *network.spectrum):
+        scale = normalisation.weight / torch.sqrt(normalisation.running_var + normalisation.eps)
+        weight = (convolution.weight * scale[:, None, None]).detach().double().numpy()
+        bias = (normalisation.bias - normalisation.running_mean * scale).detach().double().numpy()
+        layers.append((weight, bias, convolution.stride[0]))
+    num_waves, channels = len(network.trunk.blocks), len(layers[-1][1])
+    assert network.class_head is not None, "a fine-tuned network"
+    of_spectrum = network.of_spectrum.weight.view(NUM_HIDDEN, channels, -1).swapaxes(1, 2).flatten(1)
+    others = ((layer.weight, layer.bias) for layer in (network.hidden_layer, network.class_head))
+    dense = ((of_spectrum, network.of_spectrum.bias), *others)
+    return WindowsKernel(
+        (WINDOW, NUM_BANDS, NUM_HIDDEN, network.num_classes),
+        network.embedding.get_buffer("places_0")[:, 0].numpy(),
+        layers[:num_waves],
+        layers[num_waves:],
+        [(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in dense],
+        SMALL_MV,
+        LEAST_MV,
+        variant,
+    )
+
 
 @dataclass(frozen=True)
 class LiveModels:
@@ -112,6 +157,8 @@ class LiveModels:
         beats: the causal model of beats.
         af: the model of atrial fibrillation.
         waveform: the network of the task waveform.
+        beats_kernel: `trunk` in C, None where there is no library.
+        windows_kernel: `waveform` in C.
     """
 
     beats: FineTuned
@@ -120,6 +167,8 @@ class LiveModels:
     trunk: LiveTrunk
     beat_tokenizer: BeatTokenizer
     rhythm_tokenizer: RhythmTokenizer
+    beats_kernel: BeatsKernel | None
+    windows_kernel: WindowsKernel | None
 
     @classmethod
     def load(
@@ -138,8 +187,12 @@ class LiveModels:
             )
         if not isinstance(rhythm, RhythmTokenizer) or rhythm.waveforms:
             raise HeartlmError(f"{models[1].folder.path}: rhythm tokens of intervals alone expected")
-        trunk = LiveTrunk(models[0].model).eval()
-        return cls(models[0], models[1], models[2], trunk, tokenizer, rhythm)
+        trunk, network = LiveTrunk(models[0].model).eval(), models[2].model
+        of_beats = of_windows = None
+        if library() is not None:
+            of_beats = trunk.kernel()
+            of_windows = windows_kernel(network) if isinstance(network, WaveformNetwork) else None
+        return cls(models[0], models[1], models[2], trunk, tokenizer, rhythm, of_beats, of_windows)
 
     @torch.inference_mode()
     def judge_beats(self, codes: Codes, caches: list[Tensor], positions: list[int]) -> Floats:
@@ -153,6 +206,9 @@ class LiveModels:
         Returns:
             float32 `[num_streams, num_classes]`.
         """
+        if self.beats_kernel is not None:
+            rows = codes + self.trunk.offset.numpy()
+            return self.beats_kernel.judge(rows, np.array(positions), np.array([cache.data_ptr() for cache in caches]))
         answers, together = [], self.trunk.together
         for begin in range(0, len(codes), BEATS_AT_ONCE):
             part = slice(begin, begin + BEATS_AT_ONCE)
@@ -170,6 +226,8 @@ class LiveModels:
     @torch.inference_mode()
     def judge_windows(self, windows: list[Codes]) -> Floats:
         """Probabilities of each waveform class in windows of codes `[WINDOW, 1]`; float32 `[num_windows, 5]`."""
+        if self.windows_kernel is not None:
+            return self.windows_kernel.judge(np.concatenate(windows, axis=1).T.copy())
         return _in_batches(self.waveform.model, windows, WINDOWS_AT_ONCE, WINDOW)
 
     @torch.inference_mode()
