@@ -11,6 +11,7 @@ import torch
 from heartlm.kernels.library import variants
 from heartlm.models.waveform import WaveformNetwork
 from heartlm.monitor.models import KEPT_BEATS, LiveModels, windows_kernel
+from heartlm.monitor.signal import LiveLead, make_lead, seconds_kernel, take_seconds
 
 pytestmark = pytest.mark.skipif(not variants(), reason="no compiled kernels")
 
@@ -48,10 +49,71 @@ def test_windows_are_judged_as_by_torch_and_alike_in_any_company(models: LiveMod
     assert isinstance(network, WaveformNetwork)
     in_c, plain = replace(models, windows_kernel=windows_kernel(network, variant)), replace(models, windows_kernel=None)
     steps = rng.integers(-20, 21, (41, 400, 1)) * rng.integers(0, 4, (41, 1, 1))
-    windows = list(np.clip(np.cumsum(steps, axis=1) + 512, 1, 1023).astype(np.uint16))
-    windows[3] = np.zeros_like(windows[3])  # no signal
-    windows[4][200:] = 1023
+    windows = np.clip(np.cumsum(steps[:, :, 0], axis=1) + 512, 1, 1023).astype(np.uint16)
+    windows[3], windows[4, 200:] = 0, 1023
     found = in_c.judge_windows(windows)
     assert np.abs(np.log(found) - np.log(plain.judge_windows(windows))).max() < 1e-4
     for place in (0, 4, 40):
         assert np.array_equal(in_c.judge_windows(windows[place : place + 1])[0], found[place])
+
+
+@pytest.mark.parametrize("variant", variants())
+@pytest.mark.parametrize("rate_hz", [62.5, 250.0, 360.0, 1000.0])
+def test_seconds_are_those_of_one_lead_in_numpy(models: LiveModels, rate_hz: float, variant: str) -> None:
+    """To the last bit, of signals with gaps, steps, spikes, flat stretches, and every second sample lost."""
+    rng, tokenizer, num_leads, seconds = np.random.default_rng(int(rate_hz)), models.beat_tokenizer, 5, 60
+    length = round(seconds * rate_hz)
+    signals = [_signal_with_faults(rng, length, rate_hz) for _ in range(num_leads)]
+    plain = [LiveLead(tokenizer, rate_hz) for _ in signals]
+    window = tokenizer.window
+    kernel = seconds_kernel(rate_hz, window.rate_hz, tuple(window.times_s.tolist()), variant)
+    memory = np.zeros((num_leads, -(-kernel.num_bytes // 16) * 16), np.uint8)
+    addresses, num_beats = np.array([own.ctypes.data for own in memory]), 0
+    for second in range(seconds):
+        samples = [own[round(second * rate_hz) : round((second + 1) * rate_hz)] for own in signals]
+        found, expected = kernel.take(addresses, samples), take_seconds(plain, samples)
+        known = expected.has_window
+        assert np.array_equal(found.has_window, known)
+        assert np.array_equal(found.windows[known], expected.windows[known])
+        for name in ("valid", "range_mv", "of_lead", "beats"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name), equal_nan=True), name
+        assert np.array_equal(found.waves, expected.waves.reshape(found.waves.shape))
+        num_beats += len(found.beats)
+    assert num_beats > seconds
+
+
+def _signal_with_faults(rng: np.random.Generator, length: int, rate_hz: float) -> np.ndarray:
+    time_s = np.arange(length) / rate_hz
+    beats = np.cumsum(rng.uniform(0.5, 1.1, 2 * int(time_s[-1]) + 2))
+    signal = sum(np.exp(-(((time_s - beat) / 0.012) ** 2)) for beat in beats) + rng.normal(0, 0.01, length)
+    for _ in range(12):
+        start, size = rng.integers(0, length), int(rate_hz * rng.choice([0.02, 0.2, 2, 6])) + 1
+        fault = signal[start : start + size]
+        match rng.integers(0, 6):
+            case 0:
+                fault[:] = np.nan
+            case 1:
+                fault[:] = fault[0]
+            case 2:
+                signal[start:] += rng.normal(0, 8)
+            case 3:
+                fault[:3] = 50
+            case 4:
+                fault[::2] = np.nan
+            case _:
+                fault[:] = 0
+    return signal.astype(np.float32)
+
+
+def test_leads_of_several_rates_are_taken_in_together(models: LiveModels) -> None:
+    rates, rng, tokenizer = [250.0, 360.0, 250.0, 100.0], np.random.default_rng(5), models.beat_tokenizer
+    signals = [_signal_with_faults(rng, round(20 * rate), rate) for rate in rates]
+    together, plain = [make_lead(tokenizer, rate) for rate in rates], [LiveLead(tokenizer, rate) for rate in rates]
+    for second in range(20):
+        pairs = zip(signals, rates, strict=True)
+        samples = [own[round(second * rate) : round((second + 1) * rate)] for own, rate in pairs]
+        found, expected = take_seconds(together, samples), take_seconds(plain, samples)
+        for name in ("has_window", "valid", "range_mv", "of_lead", "beats"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name), equal_nan=name == "range_mv"), name
+        assert np.array_equal(found.windows[found.has_window], expected.windows[expected.has_window])
+        assert np.array_equal(found.waves, expected.waves.reshape(found.waves.shape))

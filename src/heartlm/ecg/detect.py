@@ -54,9 +54,9 @@ _CAUSAL = replace(
 SETTINGS: dict[Mode, Settings] = {"offline": _OFFLINE, "causal": _CAUSAL}
 """Of each mode; the filters are the same."""
 
-_SHORTEST_STRETCH_S = 2.0
+SHORTEST_STRETCH_S = 2.0
 """The first decision needs the level of two seconds; a stretch shorter than that gives no beats."""
-_LONGEST_FILLED_GAP_S = 0.1
+LONGEST_FILLED_GAP_S = 0.1
 LOWEST_RATE_HZ = 62.0
 """The detector's band ends near 30 Hz, which needs a little more than twice as many samples a second."""
 
@@ -107,7 +107,7 @@ class StreamingDetector:
         plan, _ = plan_detector(rate_hz, self._settings)
         self.delay_s = plan.delay / rate_hz
         self.longest_delay_s = plan.longest_delay / rate_hz
-        self._longest_gap = int(_LONGEST_FILLED_GAP_S * rate_hz)
+        self._longest_gap = int(LONGEST_FILLED_GAP_S * rate_hz)
         self._stretch: _Stretch | None = None
         self._num_samples = 0
 
@@ -164,7 +164,7 @@ class _Stretch:
 
     def __init__(self, rate_hz: float, settings: Settings, start: int) -> None:
         self._detector: Detector = make_detector(rate_hz, settings)
-        self._shortest = _SHORTEST_STRETCH_S * rate_hz
+        self._shortest = SHORTEST_STRETCH_S * rate_hz
         self._start = start
         self._num_samples = 0
         self._last = np.float32(0)

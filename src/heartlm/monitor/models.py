@@ -224,11 +224,11 @@ class LiveModels:
         return np.concatenate(answers)
 
     @torch.inference_mode()
-    def judge_windows(self, windows: list[Codes]) -> Floats:
-        """Probabilities of each waveform class in windows of codes `[WINDOW, 1]`; float32 `[num_windows, 5]`."""
+    def judge_windows(self, windows: Codes) -> Floats:
+        """Probabilities of each waveform class of windows `[num_windows, WINDOW]`; float32 `[num_windows, 5]`."""
         if self.windows_kernel is not None:
-            return self.windows_kernel.judge(np.concatenate(windows, axis=1).T.copy())
-        return _in_batches(self.waveform.model, windows, WINDOWS_AT_ONCE, WINDOW)
+            return self.windows_kernel.judge(windows)
+        return _in_batches(self.waveform.model, list(windows[:, :, None]), WINDOWS_AT_ONCE, WINDOW)
 
     @torch.inference_mode()
     def judge_rhythms(self, codes: list[Codes]) -> Floats:

@@ -10,18 +10,22 @@ chunks in which a stream comes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.detect import StreamingDetector
+from heartlm.ecg.detect import LONGEST_FILLED_GAP_S, SETTINGS, SHORTEST_STRETCH_S, StreamingDetector
 from heartlm.ecg.spans import runs
-from heartlm.kernels.waveform import LEAST_SCALE, interpolate, smooth
+from heartlm.kernels.library import library
+from heartlm.kernels.live_seconds import SecondsKernel, SecondsOfLeads
+from heartlm.kernels.waveform import interpolate, smooth
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.live import LiveBeats
-from heartlm.tokenizers.millivolts import NO_SIGNAL, quantize
+from heartlm.tokenizers.millivolts import NO_SIGNAL, NUM_LEVELS, quantize
 from heartlm.tokenizers.sample import BASELINE_S, GRID_HZ
 from heartlm.tokenizers.waveform import fill_gaps, hann_weights
 from heartlm.training.waveform import WINDOW
@@ -57,17 +61,17 @@ class Second:
         beats: in order; mostly of this second, now and then of the four before.
         window: codes of the last four seconds, uint16 `[WINDOW, 1]`; None until there are four.
         valid: share of the second's samples that are numbers and not flat, 0 to 1.
-        height: its range without the slow average over the usual range of a beat; NaN where unknown.
+        range_mv: its range without the slow average; NaN where unknown.
     """
 
     beats: tuple[Beat, ...]
     window: NDArray[np.uint16] | None
     valid: float
-    height: float
+    range_mv: float
 
 
 class LiveLead:
-    """What is remembered of one lead.
+    """What is remembered of one lead, without compiled kernels.
 
     Args:
         tokenizer: of the model of beats.
@@ -130,7 +134,7 @@ class LiveLead:
         range_mv = self._extend_grid(samples_mv)
         self.num_seconds += 1
         window = self.grid[:, None] if len(self.grid) == WINDOW else None
-        return Second(beats, window, float(valid.mean()), range_mv / max(self.tokens.usual_mv, LEAST_SCALE))
+        return Second(beats, window, float(valid.mean()), range_mv)
 
     def _nothing(self, samples_mv: Floats) -> Second:
         """A second without a signal; there may be hours of them."""
@@ -201,3 +205,129 @@ class LiveLead:
 
 
 _REMEMBERED = ("num_seconds", "num_samples", "recent", "raw", "last_valid", "same", "waiting", "average", "grid")
+
+
+class CompiledLead:
+    """What is remembered of one lead, for `take_seconds` in C; see `LiveLead`."""
+
+    def __init__(self, tokenizer: BeatTokenizer, rate_hz: float) -> None:
+        StreamingDetector(rate_hz)  # refuses a rate that is too low
+        window = tokenizer.window
+        self.kernel = seconds_kernel(rate_hz, window.rate_hz, tuple(window.times_s.tolist()))
+        self.tokens = LiveBeats(tokenizer, rate_hz)
+        self.memory = np.zeros(self.kernel.num_bytes, np.uint8)
+        self.address = self.memory.ctypes.data
+        assert self.address % 16 == 0, "numpy aligns its arrays"
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `restore` needs: arrays, and dictionaries of them."""
+        return {"memory": self.memory.copy(), "tokens": self.tokens.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state`, which a lead of the same rate and tokenizer gave.
+
+        Raises:
+            ValueError: another build made the state.
+        """
+        if state["memory"].shape != self.memory.shape:
+            raise ValueError(f"state of {state['memory'].size} bytes found, {self.memory.size} expected")
+        self.memory[:] = state["memory"]
+        self.tokens.restore(state["tokens"])
+
+
+def make_lead(tokenizer: BeatTokenizer, rate_hz: float) -> LiveLead | CompiledLead:
+    """Begin a lead; see `LiveLead`."""
+    return LiveLead(tokenizer, rate_hz) if library() is None else CompiledLead(tokenizer, rate_hz)
+
+
+@lru_cache(maxsize=256)
+def seconds_kernel(
+    rate_hz: float, grid_hz: float, times_s: tuple[float, ...], variant: str | None = None
+) -> SecondsKernel:
+    """What `LiveLead` does, in C, for leads of one rate; beats are read off at `times_s`, low-passed for `grid_hz`."""
+    offsets, weights = np.array(times_s) * rate_hz, hann_weights(rate_hz, grid_hz)
+    keep = math.exp(-1 / (BASELINE_S * GRID_HZ))
+    counts = {
+        "kept": round(KEPT_S * rate_hz),
+        "raw_kept": round(_BASELINE_S * rate_hz),
+        "longest_gap": int(LONGEST_FILLED_GAP_S * rate_hz),
+        "step_length": round(_STEP_S * rate_hz),
+        "flat_length": round(FLAT_S * rate_hz),
+        "ahead": math.ceil(offsets[-1]) + len(weights) // 2 + 1,
+    }
+    tables = {
+        "offsets": offsets,
+        "weights": weights,
+        "grid_weights": hann_weights(rate_hz, GRID_HZ),
+        "power": keep ** np.arange(1, _GRID + 1),
+        "levels": _least_of_levels(),
+    }
+    numbers = {
+        "shortest": SHORTEST_STRETCH_S * rate_hz,
+        "quick": 1 - keep,
+        "furthest": _FURTHEST_MV,
+        "step": max(_STEP_MV, _STEEPEST_MV_PER_S / rate_hz),
+    }
+    return SecondsKernel(rate_hz, SETTINGS["causal"], counts, tables, numbers, variant)
+
+
+@cache
+def _least_of_levels() -> Floats:
+    """The least voltage of each code from 2 on, float32 `[NUM_LEVELS - 2]`: bisected, so that C has no logarithm."""
+
+    def voltage(place: NDArray[np.int64]) -> Floats:
+        """Floats in their order, by counting them from zero."""
+        size = np.abs(place).astype(np.int32).view(np.float32)
+        return np.where(place < 0, -size, size)
+
+    code = np.arange(2, NUM_LEVELS)
+    high = np.full(len(code), int(np.float32(1000.0).view(np.int32)), np.int64)
+    low = -high
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        reached = quantize(voltage(middle)) >= code
+        high, low = np.where(reached, middle, high), np.where(reached, low, middle)
+    return voltage(high)
+
+
+def take_seconds(leads: Sequence[LiveLead | CompiledLead], samples: Sequence[Floats]) -> SecondsOfLeads:
+    """Take in the next second of each lead.
+
+    Args:
+        leads: at least one.
+        samples: all of the second, float32, NaN where invalid.
+    """
+    groups = dict[SecondsKernel, list[int]]()
+    for place, lead in enumerate(leads):
+        if isinstance(lead, CompiledLead):
+            groups.setdefault(lead.kernel, []).append(place)
+    if not groups:
+        return _taken_one_by_one([lead for lead in leads if isinstance(lead, LiveLead)], samples)
+    addresses = np.array([lead.address for lead in leads if isinstance(lead, CompiledLead)])
+    parts = [
+        (np.array(places), kernel.take(addresses[places], [samples[place] for place in places]))
+        for kernel, places in groups.items()
+    ]
+    if len(parts) == 1:
+        return parts[0][1]
+    of_leads = ((places, own.windows, own.has_window, own.valid, own.range_mv) for places, own in parts)
+    of_beats = ((places[own.of_lead], own.beats, own.waves) for places, own in parts)
+    order, *columns = (np.concatenate(each) for each in zip(*of_leads, strict=True))
+    of_lead, *beats = (np.concatenate(each) for each in zip(*of_beats, strict=True))
+    by_place, by_lead = np.argsort(order), np.argsort(of_lead, kind="stable")
+    return SecondsOfLeads(*(own[by_place] for own in columns), *(own[by_lead] for own in (of_lead, *beats)))
+
+
+def _taken_one_by_one(leads: list[LiveLead], samples: Sequence[Floats]) -> SecondsOfLeads:
+    seconds = [lead.second(own) for lead, own in zip(leads, samples, strict=True)]
+    empty = np.zeros((WINDOW, 1), np.uint16)
+    beats = [beat for second in seconds for beat in second.beats]
+    return SecondsOfLeads(
+        np.stack([empty if own.window is None else own.window for own in seconds])[:, :, 0],
+        np.array([own.window is not None for own in seconds]),
+        np.array([own.valid for own in seconds]),
+        np.array([own.range_mv for own in seconds]),
+        np.repeat(np.arange(len(seconds)), [len(own.beats) for own in seconds]),
+        np.array([beat.sample for beat in beats], np.int64),
+        np.array([beat.wave_mv for beat in beats], np.float32),
+    )

@@ -19,9 +19,11 @@ from torch import Tensor
 from heartlm.corpus.sources import chosen_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
+from heartlm.kernels.live_seconds import SecondsOfLeads
+from heartlm.kernels.waveform import LEAST_SCALE
 from heartlm.monitor.alarms import Alarm, AlarmRules, JudgedBeat, LeadSecond, Rules
 from heartlm.monitor.models import AF_BEATS, LiveModels
-from heartlm.monitor.signal import Beat, LiveLead, Second
+from heartlm.monitor.signal import CompiledLead, LiveLead, make_lead, take_seconds
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.live import push_beats
 
@@ -48,7 +50,7 @@ class WatchedLead:
         beats: that were judged in the last step.
     """
 
-    signal: LiveLead
+    signal: LiveLead | CompiledLead
     cache: Tensor
     num_beats: int = 0
     positions: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -153,7 +155,7 @@ class Ward:
             HeartlmError: the rate is too low for the detector.
         """
         try:
-            signals = [LiveLead(self.models.beat_tokenizer, rate_hz) for _ in range(num_leads)]
+            signals = [make_lead(self.models.beat_tokenizer, rate_hz) for _ in range(num_leads)]
         except ValueError as error:
             raise HeartlmError(f"{name}: {error}") from None
         leads = [WatchedLead(signal, self.models.trunk.empty(1)[0]) for signal in signals]
@@ -177,28 +179,33 @@ class Ward:
         Returns:
             Alarms raised and ended, in the order of the streams.
         """
-        moved, seconds = list[LiveStream](), list[tuple[WatchedLead, Second]]()
+        moved, leads, samples = list[LiveStream](), list[WatchedLead](), list[Floats]()
         for stream in self.streams.values():
-            samples = stream.next_second()
-            if samples is not None:
-                seconds += [(lead, lead.signal.second(own)) for lead, own in zip(stream.leads, samples, strict=True)]
+            own = stream.next_second()
+            if own is not None:
+                leads += stream.leads
+                samples += list(own)
                 stream.num_seconds += 1
                 moved.append(stream)
         if not moved:
             return []
-        self._judge_beats(seconds)
-        windows = [second.window for _, second in seconds if second.window is not None]
-        answers = iter(self.models.judge_windows(windows) if windows else ())
+        seconds = take_seconds([lead.signal for lead in leads], samples)
+        usual_mv = np.array([lead.signal.tokens.usual_mv for lead in leads])
+        heights = seconds.range_mv / np.maximum(usual_mv, LEAST_SCALE)
+        self._judge_beats(leads, seconds)
+        known = np.flatnonzero(seconds.has_window)
+        waves: dict[int, Floats] = {}
+        if len(known):
+            answers = self.models.judge_windows(seconds.windows[known])
+            waves = dict(zip(known.tolist(), answers, strict=True))
+        columns = zip(leads, seconds.valid.tolist(), heights.tolist(), strict=True)
         shown = iter(
-            [
-                LeadSecond(lead.beats, None if second.window is None else next(answers), second.valid, second.height)
-                for lead, second in seconds
-            ]
+            [LeadSecond(lead.beats, waves.get(place), *numbers) for place, (lead, *numbers) in enumerate(columns)]
         )
         rhythms, changes = self._rhythms(moved), list[Alarm]()
         for stream in moved:
-            now, own = stream.edge(stream.num_seconds), [next(shown) for _ in stream.leads]
-            changes += stream.rules.second(now, own, rhythms.get(stream.name))
+            now, of_leads = stream.edge(stream.num_seconds), [next(shown) for _ in stream.leads]
+            changes += stream.rules.second(now, of_leads, rhythms.get(stream.name))
         return changes
 
     def run(self) -> list[Alarm]:
@@ -208,38 +215,26 @@ class Ward:
             changes += self.step()
         return changes
 
-    def _judge_beats(self, seconds: list[tuple[WatchedLead, Second]]) -> None:
+    def _judge_beats(self, leads: list[WatchedLead], seconds: SecondsOfLeads) -> None:
         """Tokenise and judge the beats of a second: the first of each lead together, then the second, and so on."""
-        for lead, _ in seconds:
+        for lead in leads:
             lead.beats = []
         classes = self.models.beats.info.classes
-        ventricular = classes.index("V")
-        left: list[tuple[WatchedLead, tuple[Beat, ...]]] = [(lead, second.beats) for lead, second in seconds]
-        while left := [(lead, beats) for lead, beats in left if beats]:
-            codes = push_beats(
-                [lead.signal.tokens for lead, _ in left],
-                [beats[0].sample for _, beats in left],
-                np.stack([beats[0].wave_mv for _, beats in left]),
-            )
-            answer = self.models.judge_beats(
-                codes,
-                [lead.cache for lead, _ in left],
-                [lead.num_beats for lead, _ in left],
-            )
-            for (lead, beats), own in zip(left, answer, strict=True):
-                best = int(own.argmax())
+        ventricular, of_lead = classes.index("V"), seconds.of_lead
+        turn = np.arange(len(of_lead)) - np.searchsorted(of_lead, of_lead)
+        for number in range(int(turn.max(initial=-1)) + 1):
+            rows = np.flatnonzero(turn == number)
+            left, samples = [leads[place] for place in of_lead[rows].tolist()], seconds.beats[rows].tolist()
+            codes = push_beats([lead.signal.tokens for lead in left], samples, seconds.waves[rows])
+            answer = self.models.judge_beats(codes, [lead.cache for lead in left], [lead.num_beats for lead in left])
+            best = answer.argmax(axis=1)
+            columns = samples, best.tolist(), answer.max(axis=1).tolist(), answer[:, ventricular].tolist()
+            for lead, sample, which, probability, of_v in zip(left, *columns, strict=True):
                 lead.num_beats += 1
-                lead.positions = np.append(lead.positions, beats[0].sample)[-AF_BEATS[-1] - 64 :]
-                faint, known = lead.signal.tokens.faint, lead.num_beats > UNKNOWN_BEATS
-                beat = JudgedBeat(
-                    beats[0].sample,
-                    classes[best] if known else "Q",
-                    float(own[best]) if known else 0.0,
-                    float(own[ventricular]) if known else 0.0,
-                    faint,
-                )
-                lead.beats.append(beat)
-            left = [(lead, beats[1:]) for lead, beats in left]
+                lead.positions = np.append(lead.positions, sample)[-AF_BEATS[-1] - 64 :]
+                known, faint = lead.num_beats > UNKNOWN_BEATS, lead.signal.tokens.faint
+                symbol, share, share_of_v = (classes[which], probability, of_v) if known else ("Q", 0.0, 0.0)
+                lead.beats.append(JudgedBeat(sample, symbol, share, share_of_v, faint))
 
     def _rhythms(self, streams: Iterable[LiveStream]) -> dict[str, float]:
         """Probability of AF of those streams for which it is time, by the lead in use."""

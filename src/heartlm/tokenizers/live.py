@@ -76,6 +76,8 @@ class LiveBeats:
         self.recent = list[Floats]()
         """Waveforms since the medians were computed."""
         self.ranges = np.empty(0)
+        self.usual_mv = float("nan")
+        """Range that three of four beats exceed, so that a few artefacts do not raise it; NaN with less than twelve."""
         self.dominant = np.zeros(num_points, np.float32)
         self.log_slow = float("nan")
         self.last_change = 0.0
@@ -83,11 +85,6 @@ class LiveBeats:
         self.usual: UsualBeat | None = None
         self.faint = False
         """Whether the last beat is much lower than the others and unlike them: detectors find such in silence."""
-
-    @property
-    def usual_mv(self) -> float:
-        """Range that three of four beats exceed, so that a few artefacts do not raise it; NaN with less than twelve."""
-        return float(np.quantile(self.ranges, 0.25)) if len(self.ranges) >= _FEWEST else float("nan")
 
     def state(self) -> dict[str, Any]:
         """What it remembers: numbers, arrays, and a dictionary of them."""
@@ -112,7 +109,10 @@ class LiveBeats:
         self.usual = Parts.of(self.shape, self.tokenizer.window.times_s).usual(slice(0, len(self.shape)), rr_s)
 
 
-_REMEMBERED = ("num_beats", "sample", "log_rr", "shape", "p_waves", "ranges", "dominant", "log_slow", "last_change")
+_REMEMBERED = (
+    *("num_beats", "sample", "log_rr", "shape", "p_waves"),
+    *("ranges", "usual_mv", "dominant", "log_slow", "last_change"),
+)
 
 
 def push_beats(leads: Sequence[LiveBeats], samples: Sequence[int], waves_mv: Floats) -> NDArray[np.uint16]:
@@ -136,7 +136,12 @@ def push_beats(leads: Sequence[LiveBeats], samples: Sequence[int], waves_mv: Flo
         lead.sample = np.append(lead.sample, sample)[-LOOK_BACK - 1 :]
         lead.log_rr = np.append(lead.log_rr, np.log(min(max(rr_s, SHORTEST_S), LONGEST_S)))[-LONG - 1 :]
         lead.ranges = np.append(lead.ranges, size)[-num_ranges:]
-    scale = _medians(_padded([lead.ranges for lead in leads], num_ranges)).astype(np.float32)
+    ranges = np.sort(_padded([lead.ranges for lead in leads], num_ranges), axis=1)
+    scale = _medians(ranges).astype(np.float32)
+    for lead, own in zip(leads, ranges, strict=True):
+        if (num := len(lead.ranges)) >= _FEWEST:
+            low, part = divmod(num - 1, 4)
+            lead.usual_mv = float(own[low] + part / 4 * (own[low + 1] - own[low]))
     middle = np.median(waves_mv, axis=1, keepdims=True)
     shape: Floats = np.clip((waves_mv - middle) / np.maximum(scale, np.float32(LEAST_SCALE))[:, None], -clip, clip)
     for lead, own in zip(leads, shape, strict=True):
