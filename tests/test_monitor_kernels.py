@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from heartlm.errors import HeartlmError
+from heartlm.kernels.frames import frame_samples
 from heartlm.kernels.library import variants
 from heartlm.models.waveform import WaveformNetwork
+from heartlm.monitor.link import read_frame
 from heartlm.monitor.models import KEPT_BEATS, LiveModels, windows_kernel
 from heartlm.monitor.signal import LiveLead, make_lead, seconds_kernel, take_seconds
 
@@ -117,3 +123,54 @@ def test_leads_of_several_rates_are_taken_in_together(models: LiveModels) -> Non
             assert np.array_equal(getattr(found, name), getattr(expected, name), equal_nan=name == "range_mv"), name
         assert np.array_equal(found.windows[found.has_window], expected.windows[expected.has_window])
         assert np.array_equal(found.waves, expected.waves.reshape(found.waves.shape))
+
+
+NUMBERS = st.one_of(
+    st.floats(-600, 600, width=64).map(repr),
+    st.decimals(-600, 600, places=4).map(str),
+    st.integers(-(10**20), 10**20).map(str),
+    st.sampled_from(
+        ["null", "NaN", "-0", "1e3", "2.50E-02", "0.1e+2", "1e-30", "1e400", "01", "1.", ".5", "-", "true"]
+    ),
+)
+
+
+@pytest.mark.parametrize("variant", variants())
+@settings(max_examples=300, deadline=None)
+@given(leads=st.lists(st.lists(NUMBERS, max_size=6), min_size=1, max_size=4), flat=st.booleans(), data=st.data())
+def test_samples_of_a_message_are_those_of_json(
+    variant: str, leads: list[list[str]], flat: bool, data: st.DataObject
+) -> None:
+    gap = data.draw(st.sampled_from(["", " ", "\t\r\n "]))
+    lists = [f"[{gap}" + f"{gap},{gap}".join(own) + f"{gap}]" for own in leads]
+    text = lists[0] if flat else f"[{gap}" + f"{gap},".join(lists) + f"{gap}]"
+    text = text[: data.draw(st.integers(0, len(text)))] if data.draw(st.booleans()) else text
+    found = frame_samples(f'{text}, "start": 3}}'.encode(), 3, 500.0, variant)
+    if found is None:
+        return
+    values, length = found
+    expected = np.array(json.loads(text[:length]), np.float32, ndmin=2)
+    expected[~(np.abs(expected) <= 500)] = np.nan
+    assert length == len(text) and np.array_equal(values, expected, equal_nan=True)
+
+
+def test_usual_messages_are_read_in_c_and_unusual_ones_alike() -> None:
+    mv = np.random.default_rng(0).normal(0, 1, (2, 250)).round(4).tolist()
+    mv[1][7] = None
+    for own in (mv, mv[0], mv[1]):
+        text = json.dumps(own)
+        assert frame_samples(text.encode(), 3, 500.0) is not None
+        for form in (
+            '{"stream": "a", "rate_hz": 250, "start": 0, "mv": %s}',
+            '{"mv" : %s, "stream": "mv", "start": 0, "rate_hz": 250}',
+            '{"note": "\\"mv\\": [1]", "mv": %s, "stream": "a", "start": 0, "rate_hz": 250}',
+        ):
+            frame = read_frame((form % text).encode())
+            assert np.array_equal(frame.mv, np.array(own, np.float32, ndmin=2), equal_nan=True)
+    for wrong in (
+        '{"x": {"mv": [1]}, "stream": "a", "start": 0, "rate_hz": 250}',
+        '{"mv": [1], "mv": [1]}',
+        '{"mv": [1]',
+    ):
+        with pytest.raises(HeartlmError):
+            read_frame(wrong.encode())

@@ -1,0 +1,37 @@
+"""Samples of a message, read from its JSON in C."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.kernels.library import float32, float32s, int64, int64s, kernel
+
+
+def frame_samples(
+    text: bytes, most_leads: int, limit: float, variant: str | None = None
+) -> tuple[NDArray[np.float32], int] | None:
+    """Read the JSON list that `text` begins with: of numbers and null, or of such lists of one length.
+
+    Args:
+        text: of which only the list is read.
+        most_leads: lists in the list, at most.
+        limit: numbers beyond ± this are no samples.
+        variant: of the kernel; by default the best.
+
+    Returns:
+        float32 `[num_leads, num_samples]`, NaN for null and beyond the limit, and the length of the list in bytes; None
+        where it is something else, or is written in an unusual way, or there is no library: `json` knows.
+    """
+    kinds = ctypes.c_char_p, int64, int64, float32, float32s, int64s
+    run = kernel("frame_samples", *kinds, returns=int64, variant=variant)
+    if run is None:
+        return None
+    out, sizes = np.empty(len(text) // 2 + 1, np.float32), np.empty(2, np.int64)
+    length = run(text, len(text), most_leads, limit, out, sizes)
+    if length < 0:
+        return None
+    num_leads, num_samples = sizes.tolist()
+    return out[: num_leads * num_samples].reshape(num_leads, num_samples).copy(), length
