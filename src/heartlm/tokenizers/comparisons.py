@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.kernels.running import stretch_medians
 from heartlm.tokenizers.running import correlation, mean_around, trailing_median
 from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY, BeatBlock
 
@@ -262,6 +263,12 @@ def in_part(times_s: Doubles, part: tuple[float, float]) -> NDArray[np.bool_]:
     return (times_s >= part[0] - 1e-9) & (times_s <= part[1] + 1e-9)
 
 
+def _median(rows: Floats) -> Floats:
+    """Median of every place over at least one row: that of NumPy, in a fraction of its time."""
+    medians: Floats = stretch_medians(rows, np.array([0]), np.array([len(rows)]))[0]
+    return medians
+
+
 @dataclass(frozen=True)
 class UsualBeat:
     """Medians over beats that others are compared with: parts of the waveform `[points]`, and two numbers.
@@ -294,11 +301,16 @@ class Parts:
     size: Floats
 
     @classmethod
-    def of(cls, shape: Floats, times_s: Doubles) -> Parts:
-        """Take waveforms `[num_beats, num_points]` apart; the points lie `times_s` from the R peak."""
+    def of(cls, shape: Floats, times_s: Doubles, log_width: Floats | None = None) -> Parts:
+        """Take waveforms `[num_beats, num_points]` apart; the points lie `times_s` from the R peak.
+
+        Widths of QRS complexes take longest; `log_width` `[num_beats]` has them where they are known.
+        """
         qrs, t, p, active = (shape[:, in_part(times_s, part)] for part in (QRS_S, T_S, P_S, ACTIVE_S))
         place = np.linspace(0, 1, p.shape[1], dtype=np.float32)
         p = p - (p[:, :1] + (p[:, -1:] - p[:, :1]) * place)
+        if log_width is not None:
+            return cls(qrs, t, p, log_width, np.ptp(qrs, axis=1))
         away = np.abs(active - np.median(shape, axis=1, keepdims=True))
         step_s = float(times_s[1] - times_s[0])
         width = np.sum(away > 0.35 * away.max(axis=1, keepdims=True), axis=1, dtype=np.float32) * np.float32(step_s)
@@ -308,17 +320,17 @@ class Parts:
         """What is usual among `others`, whose intervals are `rr_s[others]`."""
         qrs, alike = self.qrs[others], np.ones(others.stop - others.start, bool)
         for _ in range(2):
-            median = np.median(qrs[alike], axis=0)
+            median = _median(qrs[alike])
             near = correlation(qrs, median[None]) > USUAL
             alike = near if near.sum() >= FEWEST else np.ones_like(near)
         interval_s = np.nan_to_num(rr_s[others])
         slow = alike & (interval_s >= np.quantile(interval_s[alike], 0.75))
-        slow_p = np.median(self.p[others][slow], axis=0)
+        slow_p = _median(self.p[others][slow])
         return UsualBeat(
             qrs=median,
-            slow_qrs=np.median(qrs[interval_s >= np.quantile(interval_s, 0.75)], axis=0),
-            t=np.median(self.t[others][alike], axis=0),
-            p=np.median(self.p[others][alike], axis=0),
+            slow_qrs=_median(qrs[interval_s >= np.quantile(interval_s, 0.75)]),
+            t=_median(self.t[others][alike]),
+            p=_median(self.p[others][alike]),
             slow_p=slow_p,
             log_width=np.median(self.log_width[others]),
             consistency=np.float32(np.median(correlation(self.p[others][slow], slow_p[None]))),

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
+from heartlm.kernels.rr import level_of
 from heartlm.kernels.running import stretch_medians
 from heartlm.kernels.waveform import LEAST_SCALE
 from heartlm.tokenizers.beat import BeatTokenizer, rr_levels
@@ -38,7 +39,7 @@ from heartlm.tokenizers.comparisons import (
     in_part,
     long_interval,
 )
-from heartlm.tokenizers.rr import LONG_BEATS, rr_codes
+from heartlm.tokenizers.rr import LONG_BEATS
 from heartlm.tokenizers.running import correlation
 
 Floats = NDArray[np.float32]
@@ -73,8 +74,10 @@ class LiveBeats:
         self.log_rr = np.empty(0)
         """Logarithm of the interval before each of the last beats, NaN for the first of all."""
         self.shape = np.empty((0, num_points), np.float32)
-        self.recent = list[Floats]()
-        """Waveforms since the medians were computed."""
+        self.log_width = np.empty(0, np.float32)
+        """Of each QRS complex in `shape`."""
+        self.recent = list[tuple[Floats, np.float32]]()
+        """Waveforms, and widths of QRS complexes, since the medians were computed."""
         self.ranges = np.empty(0)
         self.usual_mv = float("nan")
         """Range that three of four beats exceed, so that a few artefacts do not raise it; NaN with less than twelve."""
@@ -89,28 +92,33 @@ class LiveBeats:
     def state(self) -> dict[str, Any]:
         """What it remembers: numbers, arrays, and a dictionary of them."""
         own = {name: getattr(self, name) for name in _REMEMBERED}
-        recent = np.array(self.recent, np.float32).reshape(-1, self.shape.shape[1])
-        return own | {"recent": recent, "usual": None if self.usual is None else dict(vars(self.usual))}
+        recent = {
+            "recent": np.array([shape for shape, _ in self.recent], np.float32).reshape(-1, self.shape.shape[1]),
+            "recent_log_width": np.array([log_width for _, log_width in self.recent], np.float32),
+        }
+        return own | recent | {"usual": None if self.usual is None else dict(vars(self.usual))}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave, for the same tokenizer and rate."""
         for name in _REMEMBERED:
             setattr(self, name, state[name])
-        self.recent = list(state["recent"])
+        self.recent = list(zip(state["recent"], state["recent_log_width"], strict=True))
         self.usual = None if state["usual"] is None else UsualBeat(**state["usual"])
 
     def renew(self) -> None:
         """Compute the medians of the last beats again."""
-        self.shape = np.concatenate([self.shape, *(own[None] for own in self.recent)])[-LOOK_BACK:]
+        self.shape = np.concatenate([self.shape, *(own[None] for own, _ in self.recent)])[-LOOK_BACK:]
+        self.log_width = np.append(self.log_width, [own for _, own in self.recent])[-LOOK_BACK:]
         self.recent = []
         self.dominant = stretch_medians(self.shape, np.array([0]), np.array([len(self.shape)]))[0]
         self.log_slow = long_interval(self.log_rr)
         rr_s = np.diff(self.sample[-len(self.shape) - 1 :], prepend=np.nan)[-len(self.shape) :] / self.rate_hz
-        self.usual = Parts.of(self.shape, self.tokenizer.window.times_s).usual(slice(0, len(self.shape)), rr_s)
+        parts = Parts.of(self.shape, self.tokenizer.window.times_s, self.log_width)
+        self.usual = parts.usual(slice(0, len(self.shape)), rr_s)
 
 
 _REMEMBERED = (
-    *("num_beats", "sample", "log_rr", "shape", "p_waves"),
+    *("num_beats", "sample", "log_rr", "shape", "log_width", "p_waves"),
     *("ranges", "usual_mv", "dominant", "log_slow", "last_change"),
 )
 
@@ -144,18 +152,33 @@ def push_beats(leads: Sequence[LiveBeats], samples: Sequence[int], waves_mv: Flo
             lead.usual_mv = float(own[low] + part / 4 * (own[low + 1] - own[low]))
     middle = np.median(waves_mv, axis=1, keepdims=True)
     shape: Floats = np.clip((waves_mv - middle) / np.maximum(scale, np.float32(LEAST_SCALE))[:, None], -clip, clip)
-    for lead, own in zip(leads, shape, strict=True):
-        lead.recent.append(own)
+    parts = Parts.of(shape, tokenizer.window.times_s)
+    for lead, own, log_width in zip(leads, shape, parts.log_width, strict=True):
+        lead.recent.append((own, log_width))
         if lead.num_beats % EVERY == 0:
             lead.renew()
         lead.num_beats += 1
-    values = _rhythm(leads) | _morphology(leads, Parts.of(shape, tokenizer.window.times_s))
+    values = _rhythm(leads) | _morphology(leads, parts)
     for lead, alike in zip(leads, values["qrs_correlation"].tolist(), strict=True):
         lead.faint = alike < ALIKE and bool(lead.ranges[-1] < FAINT * lead.usual_mv)
-    levels = rr_levels(causal=True)
-    rr = [rr_codes(lead.sample[-LONG_BEATS - 2 :], lead.rate_hz, levels)[-1] for lead in leads]
+    rr = _rr_codes(leads)
     away = deviation.encode(shape - np.stack([lead.dominant for lead in leads]))
     return np.concatenate([quantizer.encode(shape), away, rr, codes_of(values, tokenizer.comparisons)], axis=1)
+
+
+def _rr_codes(leads: Sequence[LiveBeats]) -> NDArray[np.uint16]:
+    """`rr_codes` of the last beat of each lead."""
+    levels, rate_hz = rr_levels(causal=True), np.array([lead.rate_hz for lead in leads])
+    samples = [lead.sample[-LONG_BEATS - 2 :].astype(np.float64) for lead in leads]
+    rr_s = np.diff(_padded(samples, LONG_BEATS + 2)) / rate_hz[:, None]
+    last = rr_s[:, -1]
+    values = {
+        "rr": last,
+        "rr_over_recent": last / _medians(rr_s[:, -levels.recent :]),
+        "rr_over_long": last / _means(rr_s),
+    }
+    codes = (level_of(values[name], edges) for name, edges in zip(levels.names, levels.edges, strict=True))
+    return np.stack(list(codes), axis=1)
 
 
 def _rhythm(leads: Sequence[LiveBeats]) -> dict[str, Doubles]:
