@@ -10,6 +10,7 @@ one lead, and what is older than its stream is NaN, so that a lead gets the same
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,6 +74,8 @@ class LiveBeats:
         self.sample = np.empty(0, np.int64)
         self.log_rr = np.empty(0)
         """Logarithm of the interval before each of the last beats, NaN for the first of all."""
+        self.sums = np.zeros(4)
+        """Of these intervals in seconds, how many are known, how many of the last changes are great, and are known."""
         self.shape = np.empty((0, num_points), np.float32)
         self.log_width = np.empty(0, np.float32)
         """Of each QRS complex in `shape`."""
@@ -91,7 +94,7 @@ class LiveBeats:
 
     def state(self) -> dict[str, Any]:
         """What it remembers: numbers, arrays, and a dictionary of them."""
-        own = {name: getattr(self, name) for name in _REMEMBERED}
+        own = {name: getattr(self, name) for name in _REMEMBERED} | {"sums": self.sums.copy()}
         recent = {
             "recent": np.array([shape for shape, _ in self.recent], np.float32).reshape(-1, self.shape.shape[1]),
             "recent_log_width": np.array([log_width for _, log_width in self.recent], np.float32),
@@ -102,8 +105,20 @@ class LiveBeats:
         """Continue from what `state` gave, for the same tokenizer and rate."""
         for name in _REMEMBERED:
             setattr(self, name, state[name])
+        self.sums = self.sums.copy()
         self.recent = list(zip(state["recent"], state["recent_log_width"], strict=True))
         self.usual = None if state["usual"] is None else UsualBeat(**state["usual"])
+
+    def count_interval(self, log_rr: float) -> None:
+        """Add the logarithm of the last interval, NaN if unknown, to the sums over many, which lose the oldest."""
+        if len(self.log_rr) == LONG + 1:
+            self.sums[:2] -= _sum_of(math.exp(self.log_rr[0]))
+        self.log_rr = np.append(self.log_rr, log_rr)[-LONG - 1 :]
+        self.sums[:2] += _sum_of(math.exp(log_rr))
+        if len(self.log_rr) > 1:
+            self.sums[2:] += _sum_of(abs(log_rr - self.log_rr[-2]), IRREGULAR)
+        if len(self.log_rr) > LOOK_BACK + 2:
+            self.sums[2:] -= _sum_of(abs(self.log_rr[-LOOK_BACK - 2] - self.log_rr[-LOOK_BACK - 3]), IRREGULAR)
 
     def renew(self) -> None:
         """Compute the medians of the last beats again."""
@@ -118,9 +133,15 @@ class LiveBeats:
 
 
 _REMEMBERED = (
-    *("num_beats", "sample", "log_rr", "shape", "log_width", "p_waves"),
+    *("num_beats", "sample", "log_rr", "sums", "shape", "log_width", "p_waves"),
     *("ranges", "usual_mv", "dominant", "log_slow", "last_change"),
 )
+
+
+def _sum_of(value: float, limit: float | None = None) -> tuple[float, int]:
+    """What a value adds to a sum, or with a limit to a number of greater ones; and to the number of known values."""
+    known = not math.isnan(value)
+    return (value if limit is None else float(value > limit)) if known else 0.0, known
 
 
 def push_beats(leads: Sequence[LiveBeats], samples: Sequence[int], waves_mv: Floats) -> NDArray[np.uint16]:
@@ -142,7 +163,7 @@ def push_beats(leads: Sequence[LiveBeats], samples: Sequence[int], waves_mv: Flo
     for lead, sample, size in zip(leads, samples, np.ptp(waves_mv, axis=1).tolist(), strict=True):
         rr_s = (sample - lead.sample[-1]) / lead.rate_hz if len(lead.sample) else np.nan
         lead.sample = np.append(lead.sample, sample)[-LOOK_BACK - 1 :]
-        lead.log_rr = np.append(lead.log_rr, np.log(min(max(rr_s, SHORTEST_S), LONGEST_S)))[-LONG - 1 :]
+        lead.count_interval(math.log(min(max(rr_s, SHORTEST_S), LONGEST_S)))
         lead.ranges = np.append(lead.ranges, size)[-num_ranges:]
     ranges = np.sort(_padded([lead.ranges for lead in leads], num_ranges), axis=1)
     scale = _medians(ranges).astype(np.float32)
@@ -183,10 +204,12 @@ def _rr_codes(leads: Sequence[LiveBeats]) -> NDArray[np.uint16]:
 
 def _rhythm(leads: Sequence[LiveBeats]) -> dict[str, Doubles]:
     """`comparisons.rhythm_values` of the last beat of each lead."""
-    log_rr = _padded([lead.log_rr for lead in leads], LONG + 1)
-    change = np.abs(np.diff(log_rr[:, -LOOK_BACK - 2 :]))
-    irregular = np.where(np.isnan(change), np.nan, change > IRREGULAR)
-    kept, last, near = np.exp(log_rr), log_rr[:, -1], slice(-2 * AROUND - 1, None)
+    width = max(2 * AROUND + 2, _CHANGE_REACH, 2 * NEAR + 1)
+    log_rr = _padded([lead.log_rr[-width:] for lead in leads], width)
+    change, last = np.abs(np.diff(log_rr[:, -2 * AROUND - 2 :])), log_rr[:, -1]
+    sums = np.stack([lead.sums for lead in leads])
+    with np.errstate(invalid="ignore"):
+        mean_s, irregular = sums[:, 0] / sums[:, 1], sums[:, 2] / sums[:, 3]
     recent = np.lib.stride_tricks.sliding_window_view(log_rr[:, -_CHANGE_REACH:], STEADY, axis=1)
     median = _medians(recent)
     size = np.nan_to_num(median[:, STEADY:] - median[:, :-STEADY])
@@ -195,12 +218,12 @@ def _rhythm(leads: Sequence[LiveBeats]) -> dict[str, Doubles]:
         if is_known and abs(own) > SUDDEN:
             lead.last_change = own
     return {
-        "rr_over_mean": last - np.log(_means(kept)),
+        "rr_over_mean": last - np.log(mean_s),
         "rr_over_slow": last - np.array([lead.log_slow for lead in leads]),
-        "rr_over_near": last - np.log(_means(kept[:, -2 * NEAR - 1 :])),
-        "irregularity": _medians(change[:, near]),
-        "irregular_share": _means(irregular[:, near]),
-        "irregular_share_long": _means(irregular),
+        "rr_over_near": last - np.log(_means(np.exp(log_rr[:, -2 * NEAR - 1 :]))),
+        "irregularity": _medians(change),
+        "irregular_share": _means(np.where(np.isnan(change), np.nan, change > IRREGULAR)),
+        "irregular_share_long": irregular,
         "last_sudden_change": np.array([lead.last_change for lead in leads]),
     }
 
