@@ -58,4 +58,6 @@ class FacetEmbedding(nn.Module):
     def forward(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the embedding of each token, `[..., width]`, and the table it was drawn from."""
         table = self.table()
-        return nn.functional.embedding(codes + self.offset, table).sum(dim=-2), table
+        # one bag a token: the embeddings of its facets, many times the size of their sum, are never written down
+        bags = (codes + self.offset).flatten(end_dim=-2)
+        return nn.functional.embedding_bag(bags, table, mode="sum").unflatten(0, codes.shape[:-1]), table
