@@ -60,4 +60,4 @@ class FacetEmbedding(nn.Module):
         table = self.table()
         # one bag a token: the embeddings of its facets, many times the size of their sum, are never written down
         bags = (codes + self.offset).flatten(end_dim=-2)
-        return nn.functional.embedding_bag(bags, table, mode="sum").unflatten(0, codes.shape[:-1]), table
+        return nn.functional.embedding_bag(bags, table, mode="sum").view(*codes.shape[:-1], -1), table
