@@ -50,6 +50,8 @@ FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "
 ABSURD = (b"\x00" * 50, b"{}", b"null", b'{"stream": 3}', b"[" * 5000, b'{"mv": "x"}' * 10)
 TOGETHER = 16
 """Recordings that are watched together."""
+MOST_BEDS = 240
+"""Different stretches of recordings in a load; more streams repeat them."""
 EARLY_S, LATE_S = 5.0, 10.0
 """An alarm that begins so long before an episode or after its end still meets it."""
 
@@ -211,7 +213,7 @@ def normal_recordings(folder: Path) -> list[str]:
 
 
 def study_load(counts: list[int], seconds: int) -> list[Table]:
-    """Streams in real time on one core."""
+    """Streams in real time on one core; their messages are made before, for senders make them elsewhere."""
     core = cores()[0]
     os.sched_setaffinity(0, [core])
     models = LiveModels.load()
@@ -224,16 +226,18 @@ def study_load(counts: list[int], seconds: int) -> list[Table]:
             "s from the last sample of a second to its alarms: median",
             "99 %",
             "seconds late at the end",
+            "ms of the core for a stream and second",
         ),
     )
     for number in counts:
-        monitor, source = Monitor(Ward(models), log=lambda _: None), Replay(DATA / "mitdb", number, 1)
+        monitor, source = Monitor(Ward(models), log=lambda _: None), Replay(DATA / "mitdb", min(number, MOST_BEDS), 1)
+        made = [[own[own.index(b",") :] for own in source.messages()] for _ in range(seconds)]
         before, begin, delays = resource.getrusage(resource.RUSAGE_SELF), time.monotonic(), list[float]()
         for second in range(seconds):
             due = begin + second
             time.sleep(max(0.0, due - time.monotonic()))
-            for message in source.messages():
-                monitor.receive(message)
+            for place in range(number):
+                monitor.receive(b'{"stream": "%d"' % place + made[second][place % len(made[second])])
             monitor.run()
             delays.append(time.monotonic() - due)
         took = time.monotonic() - begin
@@ -246,6 +250,7 @@ def study_load(counts: list[int], seconds: int) -> list[Table]:
             f"{np.median(delays):.2f}",
             f"{np.percentile(delays, 99):.2f}",
             f"{max(0.0, took - seconds):.1f}",
+            f"{1000 * busy * took / seconds / number:.3f}",
         )
         print(f"{number} streams: {100 * busy:.0f} %", flush=True)
     table.close()

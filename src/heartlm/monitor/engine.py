@@ -149,14 +149,14 @@ class Monitor:
             self.log(f"refused: {error}")
             return
         patient.heard = self.clock()
-        before = Counter(patient.link.counts)
+        before = set(patient.link.counts)
         most = round(_HISTORY_S * frame.rate_hz)
         for samples in patient.link.take(frame):
             self.ward.push(frame.stream, samples)
             patient.history = np.concatenate([patient.history, samples[:, -most:]], axis=1)[:, -most:]
             patient.num_samples += samples.shape[1]
-        for fault in patient.link.counts - before:
-            if not before[fault] and fault != "lost samples":
+        for fault in patient.link.counts:
+            if fault not in before and fault != "lost samples":
                 self.log(f"{frame.stream}: {fault}: counted from now on")
 
     def _admit(self, frame: Frame, begin_s: float) -> WatchedPatient:
