@@ -90,3 +90,28 @@ def test_children_are_those_that_still_run():
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert process.pid not in children(os.getpid())
+
+
+def test_ranks_end_with_a_launcher_that_is_killed(tiny_corpus: Path, tmp_path: Path):
+    words = ["heartlm", "pretrain", f"--corpus={tiny_corpus}", f"--out={tmp_path / 'run'}", "--steps=1000000"]
+    words += ["--depth=1", "--window=16", "--batch-size=4", "--device=cpu", "--log-every=1", "--threads=1"]
+    launcher = [sys.executable, "-m", "heartlm.cluster.torchrun", "--standalone", "--nproc-per-node=2", "-m"]
+    with subprocess.Popen([*launcher, *words], stderr=subprocess.DEVNULL) as process:
+        give_up_s = time.monotonic() + TIMEOUT_S
+        while not (tmp_path / "run" / "metrics.jsonl").exists():
+            assert process.poll() is None and time.monotonic() < give_up_s
+            time.sleep(0.05)
+        ranks = children(process.pid)
+        process.kill()
+    assert len(ranks) == 2
+    while any(is_running(rank) for rank in ranks):
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    """Whether a process has not ended; one whose status nothing has read yet has."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False

@@ -18,6 +18,7 @@ from typing import NoReturn
 from heartlm import __version__
 from heartlm.distributed.ranks import status_of
 from heartlm.errors import HeartlmError
+from heartlm.parent import end_with_parent
 from heartlm.progress import show_progress
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -111,6 +112,8 @@ def run_process() -> NoReturn:
     A rank ends without taking torch's process groups apart. When another rank has exited, their threads and destructors
     can abort the process, whose status is lost then; with FSDP2 that happened after good runs, too (LOG.md, SIGABRT).
     """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent()  # a launcher that was killed would leave a rank that trains on, and keeps others waiting
     status = main()
     distributed, is_rank = sys.modules.get("torch.distributed"), os.environ.get("WORLD_SIZE", "1") != "1"
     if distributed and (is_rank or (distributed.is_available() and distributed.is_initialized())):
