@@ -16,6 +16,7 @@ import heartlm
 from heartlm import Corpus, HeartlmError, Recording
 from heartlm.analysis.embed import hidden_states
 from heartlm.cli.main import main
+from heartlm.ecg.database import open_database
 from heartlm.ecg.simulator import SimulationConfig, simulate_database
 from heartlm.runs.run_folder import RunFolder
 
@@ -149,6 +150,21 @@ def test_leads_that_a_corpus_leaves_out_are_not_embedded(run: RunFolder, recordi
     flat = replace(recording, samples=lambda start, stop, leads: np.ones((len(leads), stop - start), np.float32))
     with pytest.raises(HeartlmError, match=r"s0001: lead .*: flat"):
         model.embed(flat)
+
+
+def test_a_folder_is_analysed_and_a_recording_annotated(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = heartlm.analyze(folder, tmp_path, page=False, processes=1)
+    assert [each["record"] for each in found.summaries] == list(open_database(folder).record_ids)
+    assert found.left_out == () and found.file == tmp_path / "summary.csv"
+    with pytest.raises(HeartlmError, match="processes: 0 found"):
+        heartlm.analyze(folder, tmp_path, processes=0)
+    annotated = heartlm.annotate("beats", folder / "s0001", beats="detected")
+    assert (annotated.record, annotated.task) == ("s0001", "beats")
+    assert set(annotated.found.symbol.tolist()) <= set("NSVF")
+    told = capsys.readouterr()
+    assert told.out + told.err == ""
 
 
 def test_the_command_writes_the_same(run: RunFolder, folder: Path, tmp_path: Path, capsys) -> None:

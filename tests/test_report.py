@@ -203,3 +203,9 @@ def test_a_real_browser_draws_it_without_errors(runs: tuple[Path, Path], tmp_pat
     assert int(page.data["drawings"]) == text_of(file).count("<svg ") >= 12
     assert page.data["overflow"] == "0"
     assert page.screenshot.stat().st_size > 20_000
+
+
+def test_a_shipped_model_is_reported_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "beats"]) == 0
+    assert "A heart language model that names heartbeats" in (tmp_path / "beats.html").read_text(encoding="utf-8")

@@ -8,51 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from heartlm.api import (
-        Annotations as Annotations,
-    )
-    from heartlm.api import (
-        Corpus as Corpus,
-    )
-    from heartlm.api import (
-        HeartlmError as HeartlmError,
-    )
-    from heartlm.api import (
-        Model as Model,
-    )
-    from heartlm.api import (
-        Recording as Recording,
-    )
-    from heartlm.api import (
-        Scores as Scores,
-    )
-    from heartlm.api import (
-        detect_beats as detect_beats,
-    )
-    from heartlm.api import (
-        evaluate as evaluate,
-    )
-    from heartlm.api import (
-        finetune as finetune,
-    )
-    from heartlm.api import (
-        load_model as load_model,
-    )
-    from heartlm.api import (
-        open_corpus as open_corpus,
-    )
-    from heartlm.api import (
-        open_recording as open_recording,
-    )
-    from heartlm.api import (
-        pretrain as pretrain,
-    )
-    from heartlm.api import (
-        show_progress as show_progress,
-    )
-    from heartlm.api import (
-        tokenize as tokenize,
-    )
+    from heartlm.api import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:

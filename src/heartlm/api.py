@@ -1,6 +1,7 @@
 """The public interface of heartlm, which `import heartlm` exports and the command line calls.
 
     open_recording ─► detect_beats
+                  ├─► annotate, analyze (files and pages, of folders too)
                   └─► load_model ─► Model.analyze ─► Findings
                                 └─► Model.embed   ─► Embeddings
     tokenize ─► pretrain ─► finetune ─► evaluate ─► Scores
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
+from heartlm.analysis.embeddings import Embeddings
+from heartlm.analysis.findings import Findings
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
@@ -24,6 +27,7 @@ from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError, needs
 from heartlm.models.pretrained import FOLDER, find_run
 from heartlm.progress import quiet, show_progress
+from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokenizer, load_tokenizer
 from heartlm.tokenizers.registry import tokenizer_class
 
@@ -32,11 +36,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heartlm.analysis.analyze import Analyst, Watch
-    from heartlm.analysis.embed import Embeddings, Level
-    from heartlm.analysis.findings import Findings
+    from heartlm.analysis.embed import Level
+    from heartlm.analysis.recordings import Analyses
+    from heartlm.evaluation.annotate import Annotated
     from heartlm.models.heart import HeartModel
     from heartlm.models.store import ModelInfo
-    from heartlm.runs.run_folder import RunFolder
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -109,13 +113,10 @@ def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) 
     HeartlmError
         No ECG lead, or a sampling rate that is too low for the detector.
     """
-    from heartlm.corpus.sources import beats_for, chosen_leads
+    from heartlm.corpus.sources import beats_for, ecg_lead
 
     recording = recording if isinstance(recording, Recording) else open_recording(recording)
-    chosen = chosen_leads(recording, "test", "first") if lead is None else (lead,)
-    if not chosen:
-        raise HeartlmError(f"{recording.path}: no ECG lead (none measured in mV)")
-    return beats_for(recording, None, "detected", recording.lead_index(chosen[0])).sample
+    return beats_for(recording, None, "detected", ecg_lead(recording, lead)).sample
 
 
 @_quiet
@@ -244,7 +245,6 @@ def pretrain(corpus: Corpus | AnyPath | None = None, **settings: Any) -> RunFold
     HeartlmError
         An impossible setting, an unusable corpus, or a folder that cannot be written.
     """
-    from heartlm.runs.run_folder import RunFolder
     from heartlm.training.config import PretrainConfig
     from heartlm.training.pretrain import pretrain as train
 
@@ -276,7 +276,6 @@ def finetune(
     HeartlmError
         An impossible setting, a corpus of another tokenizer or without labels, or a folder that cannot be written.
     """
-    from heartlm.runs.run_folder import RunFolder
     from heartlm.training.config import FinetuneConfig
     from heartlm.training.finetune import finetune as train
 
@@ -356,6 +355,121 @@ def evaluate(run: RunFolder | AnyPath, on: Corpus | AnyPath, *, command: str = "
 
 
 @_quiet
+def analyze(
+    path: AnyPath,
+    out: AnyPath = "analysis",
+    *,
+    beats: AnyPath = "beats",
+    af: AnyPath = "af",
+    waveform: AnyPath = "waveform",
+    page: bool = True,
+    processes: int | None = None,
+) -> Analyses:
+    """Analyse a recording, or all of a folder, and write findings, tables and pages.
+
+    Parameters
+    ----------
+    path
+        A recording as WFDB programs name it, or a folder of recordings.
+    out
+        Folder of the results. What is complete there, made by the same models, is not analysed again.
+    beats, af, waveform
+        The models: shipped ones or run folders.
+    page
+        Draw the page of each recording too.
+    processes
+        Recordings of a folder analysed side by side; by default one a core.
+
+    Returns
+    -------
+    Analyses
+        `.summaries`, one mapping a recording; `.left_out`, a line for each that could not be analysed.
+
+    Raises
+    ------
+    HeartlmError
+        No recording could be analysed, a model or file cannot be read, or a file cannot be written.
+
+    Examples
+    --------
+    >>> import heartlm
+    >>> found = heartlm.analyze("data/mitdb", out="mitdb-analysis")
+    >>> found.summaries[0]["beats"]["V"]
+    1
+    """
+    from heartlm.analysis.recordings import AnalysisTask, analyze_recordings
+    from heartlm.cores import usable_cores
+    from heartlm.report.holter import holter_page
+
+    if processes is not None and processes < 1:
+        raise HeartlmError(f"processes: {processes} found, at least 1 expected")
+    models = (Path(beats), Path(af), Path(waveform))
+    task = AnalysisTask(Path(path), Path(out), models, holter_page if page else None)
+    return analyze_recordings(task, processes or len(usable_cores()))
+
+
+@_quiet
+def annotate(
+    run: RunFolder | AnyPath,
+    recording: AnyPath,
+    *,
+    beats: Literal["auto", "annotated", "detected"] = "auto",
+    lead: str | None = None,
+    checkpoint: Literal["best", "last"] = "best",
+    damaged: Literal["refuse", "warn"] = "warn",
+    window: int | None = None,
+) -> Annotated:
+    """Annotate a recording with one fine-tuned model, as `heartlm predict` does.
+
+    Parameters
+    ----------
+    run
+        A run, its folder, or the name of a shipped model.
+    recording
+        DATABASE/RECORD as WFDB programs name it.
+    beats
+        `"auto"` takes annotated beat positions and detects them where there are none.
+    lead
+        By default MLII, II or the first ECG lead.
+    checkpoint
+        The model with the lowest validation loss, or the last one.
+    damaged
+        `"refuse"` stops at a recording that shows damage.
+    window
+        Beats judged together by a model of several widths; by default 128.
+
+    Returns
+    -------
+    Annotated
+        `.found`, an `Annotations`: beats with the model's codes, or spans of its rhythms.
+
+    Raises
+    ------
+    HeartlmError
+        No such run or recording, or the model cannot read it.
+
+    Examples
+    --------
+    >>> import heartlm
+    >>> heartlm.annotate("af", "data/afdb/04015").found.rhythms[0].name
+    'N'
+    """
+    from heartlm.evaluation.annotate import annotate as find
+
+    database, record_id = locate(Path(recording))
+    return find(
+        find_run(_path_of(run)),
+        database,
+        record_id,
+        beats=beats,
+        lead=lead,
+        checkpoint=checkpoint,
+        damaged=damaged,
+        window=window,
+    )
+
+
+@_quiet
 def load_model(
     model: RunFolder | AnyPath | None = None, *, af: AnyPath = "af", waveform: AnyPath = "waveform"
 ) -> Model:
@@ -382,7 +496,6 @@ def load_model(
     >>> findings.write("203.hlm")
     """
     from heartlm.models.store import load_model as load
-    from heartlm.runs.run_folder import RunFolder
 
     path = FOLDER / "foundation" if model is None else _path_of(model)
     if (path / "model.safetensors").is_file():
@@ -542,10 +655,15 @@ def _config(kind: Callable[..., Result], settings: dict[str, Any]) -> Result:
 __all__ = [
     "Annotations",
     "Corpus",
+    "Embeddings",
+    "Findings",
     "HeartlmError",
     "Model",
     "Recording",
+    "RunFolder",
     "Scores",
+    "analyze",
+    "annotate",
     "detect_beats",
     "evaluate",
     "finetune",

@@ -12,6 +12,7 @@ HeartlmError. They bound size, depth and numbers, and check types by a dataclass
 
 from __future__ import annotations
 
+import csv
 import ctypes
 import errno
 import fcntl
@@ -23,7 +24,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar, overload
@@ -259,6 +260,26 @@ def write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
     with atomic_file(path) as stream:
         stream.write(text + "\n")
+
+
+def write_csv(
+    rows: Sequence[Mapping[str, Any]], path: Path, columns: Sequence[str] = (), digits: int | None = None
+) -> Path:
+    """Write rows of the same columns as CSV; what is not known is empty.
+
+    Args:
+        rows: at least one, unless there are `columns`.
+        path: is replaced.
+        columns: their order; by default that of the first row.
+        digits: after the point; by default all.
+    """
+    with atomic_file(path) as stream:
+        writer = csv.DictWriter(stream, columns or list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        if digits is not None:
+            rows = [{key: round(x, digits) if isinstance(x, float) else x for key, x in row.items()} for row in rows]
+        writer.writerows(rows)
+    return path
 
 
 def read_text(path: Path, max_bytes: int) -> str:

@@ -31,7 +31,7 @@ from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
-from heartlm.corpus.sources import PREFERRED_LEADS
+from heartlm.corpus.sources import PREFERRED_LEADS, ecg_lead
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
@@ -291,8 +291,7 @@ def _ecg_leads(recording: Recording) -> tuple[int, ...]:
     if not recording.has_signal or recording.num_samples == 0:
         raise HeartlmError(f"{recording.path}: no signal, so there is nothing to analyse")
     voltage = [lead for lead, unit in enumerate(recording.units) if unit == "mV"]
-    if not voltage:
-        raise HeartlmError(f"{recording.path}: no ECG lead (none measured in mV), so there is nothing to analyse")
+    ecg_lead(recording)  # raises where there is none
     order = {name: place for place, name in enumerate(PREFERRED_LEADS)}
     return tuple(sorted(voltage, key=lambda lead: order.get(recording.lead_names[lead].lower(), len(order))))
 

@@ -8,98 +8,26 @@ Windows overlap by half; a vector comes from the window in which its token lies 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.analysis.embeddings import Embeddings, Vectors
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.sources import Source, Unusable, source_of, usable_leads
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.damage import warn_of_damage
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.rhythms import RHYTHMS
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.evaluation.predictions import batches_of_windows
 from heartlm.evaluation.scored import ScoredLead, encoded, lead_of_row
-from heartlm.files import atomic_file
 from heartlm.models.heart import HeartModel
 from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window"]
-Vectors = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """Vectors and what each of them belongs to; arrays have one entry a vector.
-
-    Attributes:
-        vectors: float32 `[num_vectors, width]`.
-        database: name of the database, `<U`.
-        record: name of the recording there, `<U`.
-        patient: `<U`.
-        lead: name of the lead, `<U`; empty where the recording has no leads.
-        sample: position of the beat, or of the first one of the window, in samples of the recording, int64.
-        time_s: the same in seconds, float64.
-        beat_class: AAMI class of the beat, or the most frequent one of the window; empty where unlabelled, `<U`.
-        rhythm: annotated rhythm, likewise.
-        left_out: recordings that gave no vector, and why.
-    """
-
-    vectors: Vectors
-    database: NDArray[np.str_]
-    record: NDArray[np.str_]
-    patient: NDArray[np.str_]
-    lead: NDArray[np.str_]
-    sample: NDArray[np.int64]
-    time_s: NDArray[np.float64]
-    beat_class: NDArray[np.str_]
-    rhythm: NDArray[np.str_]
-    left_out: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """What the vectors belong to, by name."""
-        return {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("vectors", "left_out")
-        }
-
-    def to_frame(self) -> Any:
-        """A pandas frame with a row a vector: what it belongs to, then `v0`, `v1`, …"""
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            raise needs("analyze", "pandas") from None
-        values = pandas.DataFrame(self.vectors, columns=[f"v{index}" for index in range(self.vectors.shape[1])])
-        return pandas.concat([pandas.DataFrame(self.columns()), values], axis=1)
-
-    def write(self, path: str | Path) -> Path:
-        """Write everything to a file ending in `.parquet` (the vectors as one column of lists) or `.npz`.
-
-        Raises:
-            HeartlmError: another ending, or the file cannot be written.
-        """
-        path = Path(path)
-        if path.suffix not in (".parquet", ".npz"):
-            raise HeartlmError(f"{path}: ends in {path.suffix or 'nothing'}, .parquet or .npz expected")
-        with atomic_file(path, "wb") as stream:
-            if path.suffix == ".npz":
-                np.savez(stream, allow_pickle=False, vectors=self.vectors, **self.columns())
-                return path
-            import pyarrow
-            import pyarrow.parquet
-
-            table = pyarrow.table(self.columns())
-            flat = pyarrow.array(self.vectors.ravel())
-            table = table.append_column("vector", pyarrow.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1]))
-            pyarrow.parquet.write_table(table, stream)
-        return path
 
 
 def embed_recordings(

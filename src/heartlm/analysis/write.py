@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from heartlm.analysis.findings import Findings
 from heartlm.ecg.write_annotations import write_annotations
-from heartlm.files import atomic_file
+from heartlm.files import atomic_file, write_csv
 
 SCHEMA_VERSION = 2
 
@@ -32,29 +30,15 @@ def write_findings(findings: Findings, folder: Path, page: str | None = None) ->
     for event in events:
         event |= {name: round(event[name], 3) for name in ("start_s", "duration_s")}
     columns = ("start_s", "duration_s", "kind", "confidence", "num_beats", "rate_bpm")
-    write_rows(folder / f"{name}.events.csv", events, columns)
-    write_rows(folder / f"{name}.hours.csv", findings.hours())
+    write_csv(events, folder / f"{name}.events.csv", columns, digits=4)
+    write_csv(findings.hours(), folder / f"{name}.hours.csv", digits=4)
     if page is not None:
         with atomic_file(folder / f"{name}.html") as stream:
             stream.write(page)
     summary = findings.summary()
     described = {"schema_version": SCHEMA_VERSION, "made_by": findings.made_by, "summary": summary}
     with atomic_file(folder / f"{name}.json") as stream:
-        json.dump(
-            described | {"notes": findings.notes, "events": [_plain(event) for event in events]}, stream, indent=1
-        )
+        # None where there is no number, which is not equal to itself
+        plain = [{key: None if value != value else value for key, value in event.items()} for event in events]
+        json.dump(described | {"notes": findings.notes, "events": plain}, stream, indent=1)
     return summary
-
-
-def _plain(event: dict[str, Any]) -> dict[str, Any]:
-    """As JSON can say it: None where there is no number."""
-    return {key: None if value != value else value for key, value in event.items()}
-
-
-def write_rows(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str] = ()) -> None:
-    """Write a table, one row a mapping; numbers to four digits after the point."""
-    with atomic_file(path) as stream:
-        writer = csv.DictWriter(stream, columns or list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})

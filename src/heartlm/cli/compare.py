@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,7 +205,7 @@ def _write(
     options: CompareOptions, rows: list[dict[str, Any]], summary: dict[str, Any], left_out: list[dict[str, str]]
 ) -> None:
     from heartlm.evaluation.ec57 import LABELS
-    from heartlm.files import atomic_file, write_json
+    from heartlm.files import write_csv, write_json
 
     assert options.out is not None
     if options.out.suffix == ".json":
@@ -214,11 +213,7 @@ def _write(
         found = {"labels": LABELS, "records": rows, "left_out": left_out}
         write_json(options.out, how | found | summary)
         return
-    with atomic_file(options.out) as stream:
-        flat = [_flat(row, LABELS) for row in rows]
-        writer = csv.DictWriter(stream, list(flat[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(flat)
+    write_csv([_flat(row, LABELS) for row in rows], options.out)
 
 
 def _flat(row: dict[str, Any], labels: str) -> dict[str, Any]:

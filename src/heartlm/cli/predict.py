@@ -62,31 +62,21 @@ def run(arguments: Sequence[str]) -> int:
         examples=EXAMPLES,
         positionals=["run", "record"],
     )
-    from heartlm.ecg.locate import locate
-    from heartlm.errors import needs
-    from heartlm.models.pretrained import find_run
-
-    database, record_id = locate(options.record)
-    try:
-        from heartlm.evaluation.annotate import annotate
-    except ModuleNotFoundError as error:
-        raise needs("train", error.name or "torch") from None
+    from heartlm import api
     from heartlm.ecg.write_annotations import write_annotations
 
-    folder = find_run(options.run)
-    result = annotate(
-        folder,
-        database,
-        record_id,
+    result = api.annotate(
+        options.run,
+        options.record,
         beats=options.beats,
         lead=options.lead,
         checkpoint=options.checkpoint,
         damaged=options.damaged,
         window=options.window,
     )
-    path = write_annotations(options.out, Path(record_id).name, result.found, options.annotator)
+    path = write_annotations(options.out, Path(result.record).name, result.found, options.annotator)
     lead = f", lead {result.lead_name}" if result.lead_name else ""
-    print(f"{database.name}/{record_id}{lead}: {result.known.num_beats:,} beats ({result.known.source})")
+    print(f"{result.database}/{result.record}{lead}: {result.known.num_beats:,} beats ({result.known.source})")
     for fault in result.faults:
         print(f"  damaged: {fault}")
     for reason, count in result.known.ignored.items():

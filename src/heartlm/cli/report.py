@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heartlm.cli.options import existing, parse
+from heartlm.cli.options import parse
+from heartlm.models.pretrained import find_run, is_shipped
 
 
 @dataclass
@@ -14,8 +15,8 @@ class ReportOptions:
     """Which run to report, and where to.
 
     Attributes:
-        run: the run folder, as pretrain or finetune wrote it.
-        out: the HTML file to write; report.html in the run folder if not given.
+        run: the run folder, as pretrain or finetune wrote it, or the name of a shipped model.
+        out: the HTML file to write; by default report.html in the run folder, of a shipped model MODEL.html here.
     """
 
     run: Path
@@ -32,9 +33,9 @@ def run(arguments: Sequence[str]) -> int:
         examples=["heartlm report runs/beats", "heartlm report runs/beats --out beats.html"],
         positionals=["run"],
     )
-    folder = existing(options.run, "run folder")
-
+    folder = find_run(options.run)
     from heartlm.report.page import write_report
 
-    print(f"wrote {write_report(folder, options.out)}")
+    out = options.out or (Path(f"{folder.name}.html") if is_shipped(folder) else None)
+    print(f"wrote {write_report(folder, out)}")
     return 0

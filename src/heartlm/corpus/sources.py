@@ -25,6 +25,8 @@ from heartlm.tokenizers.base import Lead, Tokenizer
 PREFERRED_LEADS: tuple[str, ...] = ("mlii", "ii", "ecg1", "ecg", "i")
 """The lead taken where one is taken: the first of these that is there, else the first ECG lead of the file."""
 
+NO_ECG_LEAD = "no ECG lead (none measured in mV)"
+
 Beats = Literal["auto", "annotated", "detected"]
 TrainingLeads = Literal["first", "all"]
 
@@ -109,7 +111,19 @@ def source_of(
     leads = chosen_leads(recording, split, training_leads) if tokenizer.reads_signal else (0,)
     if not tokenizer.needs_signal:
         leads = leads or (0,)
-    return Source(recording, split, leads) if leads else Unusable("no ECG lead (none measured in mV)")
+    return Source(recording, split, leads) if leads else Unusable(NO_ECG_LEAD)
+
+
+def ecg_lead(recording: Recording, lead: int | str | None = None) -> int:
+    """Index of a lead, by default of the preferred ECG lead.
+
+    Raises:
+        HeartlmError: there is no such lead, or none of an ECG.
+    """
+    chosen = chosen_leads(recording, "test", "first") if lead is None else (recording.lead_index(lead),)
+    if not chosen:
+        raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}")
+    return chosen[0]
 
 
 def chosen_leads(recording: Recording, split: Split, training_leads: TrainingLeads) -> tuple[int, ...]:

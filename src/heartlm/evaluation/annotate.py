@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.sources import Beats, Source, Unusable, beats_for, chosen_leads, usable_leads
+from heartlm.corpus.sources import Beats, Source, Unusable, beats_for, ecg_lead, usable_leads
 from heartlm.ecg.damage import Damaged, warn_of_damage
 from heartlm.ecg.database import Database
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
@@ -42,6 +42,8 @@ class Annotated:
     """What the model says of a recording.
 
     Attributes:
+        database: its database.
+        record: its name there.
         task: beats, rhythm or waveform.
         lead_name: the lead it looked at; empty where it reads no signal.
         known: the beats it was given, annotated or detected.
@@ -50,6 +52,8 @@ class Annotated:
         seconds: of the task waveform, the probability of each class in every second, float64 `[num_seconds, 5]`.
     """
 
+    database: str
+    record: str
     task: str
     lead_name: str
     known: Annotations
@@ -109,7 +113,8 @@ def annotate(
         spans = rhythm_spans(positive, tokens.sample, end, info.positive[0])
         found = Annotations(known.rate_hz, *_NO_BEATS, spans, source=SOURCE)
     lead_name = recording.lead_names[ready.index] if _reads(tokenizer, recording) else ""
-    return Annotated(info.task, lead_name, known, found, tuple(recording.faults), seconds)
+    faults = tuple(recording.faults)
+    return Annotated(database.name, record_id, info.task, lead_name, known, found, faults, seconds)
 
 
 def _width(info: ModelInfo, window: int | None) -> int:
@@ -166,7 +171,7 @@ def ready_lead(
         HeartlmError: no such record or lead, an unreadable file, a flat lead, or fewer than two beats.
     """
     recording = database.recording(record_id)
-    index = _lead_index(tokenizer, recording, lead)
+    index = ecg_lead(recording, lead) if _reads(tokenizer, recording) else 0
     source = Source(recording, database.split_of(record_id), (index,))
     ready = next(iter(usable_leads(source, tokenizer, beats, damaged)))
     warn_of_damage(recording)
@@ -180,14 +185,3 @@ def ready_lead(
 
 def _reads(tokenizer: Tokenizer, recording: Recording) -> bool:
     return tokenizer.needs_signal or (tokenizer.reads_signal and recording.has_signal)
-
-
-def _lead_index(tokenizer: Tokenizer, recording: Recording, lead: str | None) -> int:
-    if not _reads(tokenizer, recording):
-        return 0
-    if lead is not None:
-        return recording.lead_index(lead)
-    chosen = chosen_leads(recording, "test", "first")
-    if not chosen:
-        raise HeartlmError(f"{recording.path}: no ECG lead (none measured in mV), so the model cannot read it")
-    return chosen[0]

@@ -35,10 +35,9 @@ from heartlm.cluster.topology import Topology
 from heartlm.distributed.spawn import last_line
 from heartlm.errors import HeartlmError
 from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
-from heartlm.files import atomic_file, read_json, write_json
+from heartlm.files import atomic_file, read_json, write_csv, write_json
 from heartlm.runs.run_folder import ResultFolder
 from heartlm.scaling.study import started_with
-from heartlm.scaling.table import write_csv
 
 Row = dict[str, Any]
 

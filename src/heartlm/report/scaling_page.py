@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file, read_json
+from heartlm.files import atomic_file, read_json, write_csv
 from heartlm.report.figures import save_charts
 from heartlm.report.numbers import MISSING, count, decimal, percent, significant
 from heartlm.report.page import render
@@ -19,7 +19,7 @@ from heartlm.scaling.cell import PARTS, load_measurements
 from heartlm.scaling.equations import Interval, karp_flatt
 from heartlm.scaling.fits import Fit, fit_amdahl, fit_usl
 from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
-from heartlm.scaling.table import Beside, CellRow, Table, flat, groups, table_of, write_csv, write_parquet
+from heartlm.scaling.table import Beside, CellRow, Table, flat, groups, table_of, write_parquet
 
 FIGURE_NAMES = {
     3: "figure-3-time-cpus",

@@ -8,7 +8,6 @@ T is the training time: the seconds of the steps that count.
 
 from __future__ import annotations
 
-import csv
 import os
 import statistics
 from collections import defaultdict
@@ -246,15 +245,6 @@ def flat(row: CellRow | Beside) -> dict[str, Any]:
 
 _INTERVALS = ("speedup", "efficiency", "overhead_s", "ceiling", "efficiency_of_ceiling")
 """Fields that may be None and still are three columns."""
-
-
-def write_csv(lines: Sequence[Mapping[str, Any]], path: Path) -> Path:
-    """Write lines of the same columns as CSV; what is not known is empty."""
-    with atomic_file(path) as stream:
-        writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-    return path
 
 
 def write_parquet(lines: Sequence[Mapping[str, Any]], path: Path) -> Path:

@@ -1,0 +1,147 @@
+"""Analysing recordings one after another or side by side, each into files of one folder.
+
+recordings ─► processes, each with an `Analyst` ─► files of each recording (`write`) ─► summaries, in order
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heartlm.analysis.analyze import Analyst, Watch
+from heartlm.analysis.findings import Findings
+from heartlm.analysis.write import SCHEMA_VERSION, write_findings
+from heartlm.corpus.processes import AHEAD, in_order
+from heartlm.ecg.database import Database, open_database
+from heartlm.ecg.locate import locate
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+from heartlm.files import read_json, write_csv
+from heartlm.parent import end_with_parent
+from heartlm.progress import track
+
+
+@dataclass(frozen=True)
+class Analyses:
+    """What was found in recordings.
+
+    Attributes:
+        summaries: of each recording that was analysed, see `Findings.summary`.
+        left_out: the others, and why, one line each.
+        file: of one recording its page, or else its summary; of a folder the table of all.
+    """
+
+    summaries: tuple[dict[str, Any], ...]
+    left_out: tuple[str, ...]
+    file: Path
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The summaries as rows of one table: counts of beats and events, and seconds, in columns of their own."""
+        return [
+            {key: value for key, value in each.items() if not isinstance(value, dict)}
+            | {"leads": " ".join(each["leads"])}
+            | {f"beats_{name}": count for name, count in each["beats"].items()}
+            | {f"{kind}_events": count for kind, count in each["events"].items()}
+            | {f"{kind}_s": seconds for kind, seconds in each["seconds"].items()}
+            for each in self.summaries
+        ]
+
+
+@dataclass(frozen=True)
+class AnalysisTask:
+    """What is done with each recording.
+
+    Attributes:
+        path: a recording, or a folder of recordings.
+        out: the folder for the files. What is complete there, made by the same models, is kept.
+        models: of beats, AF and waveform, each shipped, by its name, or a run folder.
+        page: draws the page of findings; None leaves pages out.
+    """
+
+    path: Path
+    out: Path
+    models: tuple[Path, Path, Path]
+    page: Callable[[Findings], str] | None
+
+    def of(self, analyst: Analyst, recording: Recording, watch: Watch = iter) -> dict[str, Any]:
+        """The summary of a recording; analysed now unless its results are there.
+
+        Raises:
+            HeartlmError: as `Analyst.analyze`, or a file cannot be written.
+        """
+        path = self.out / f"{recording.record_id}.json"
+        if path.is_file() and (self.page is None or path.with_suffix(".html").is_file()):
+            known = read_json(path, dict[str, Any])
+            if known.get("schema_version") == SCHEMA_VERSION and known.get("made_by") == analyst.made_by:
+                return dict(known["summary"])
+        findings = analyst.analyze(recording, watch)
+        return write_findings(findings, self.out, self.page and self.page(findings))
+
+
+def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
+    """Analyse a recording, or all of a folder on `processes` at once.
+
+    Raises:
+        HeartlmError: a model cannot be read, no recording could be analysed, a file cannot be written, or a process was
+            killed.
+    """
+    if not task.path.is_dir():
+        database, record_id = locate(task.path)
+        analyst, recording = Analyst.load(*task.models), database.recording(record_id)
+        summary = task.of(analyst, recording, lambda blocks: track(blocks, len(blocks), record_id))
+        return Analyses((summary,), (), task.out / f"{record_id}.{'html' if task.page else 'json'}")
+    record_ids = open_database(task.path).record_ids
+    outcomes = list(track(_outcomes(task, record_ids, min(processes, len(record_ids))), len(record_ids), "analyze"))
+    left_out = tuple(each for each in outcomes if isinstance(each, str))
+    found = Analyses(tuple(each for each in outcomes if not isinstance(each, str)), left_out, task.out / "summary.csv")
+    if not found.summaries:
+        raise HeartlmError(
+            f"{task.path}: none of {len(record_ids)} recordings could be analysed; the first: {left_out[0]}"
+        )
+    write_csv(found.rows(), found.file, digits=4)
+    return found
+
+
+def _outcomes(task: AnalysisTask, record_ids: tuple[str, ...], processes: int) -> Iterator[dict[str, Any] | str]:
+    """The summary of each recording, in order, or why there is none."""
+    if processes == 1:
+        _start(task)
+        yield from map(_try, record_ids)
+        return
+    # Spawned, not forked: a forked process that computes with torch can hang.
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _start_process, (task, os.getpid()))
+    yield from in_order(pool, _try, record_ids, AHEAD * processes, "analyses")
+
+
+_job: tuple[AnalysisTask, Database, Analyst] | None = None
+"""Of a process that analyses recordings of a folder."""
+
+
+def _start_process(task: AnalysisTask, parent: int) -> None:
+    # An interrupt ends this process at once and without a traceback: what it was writing is atomic.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    end_with_parent(parent)
+    torch.set_num_threads(1)
+    _start(task)
+
+
+def _start(task: AnalysisTask) -> None:
+    global _job
+    _job = task, open_database(task.path), Analyst.load(*task.models)
+
+
+def _try(record_id: str) -> dict[str, Any] | str:
+    assert _job is not None, "set when the process started"
+    task, database, analyst = _job
+    try:
+        return task.of(analyst, database.recording(record_id))
+    except HeartlmError as error:
+        return f"{record_id}: {error}"
