@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heartlm.report.numbers import Score, decimal
+from heartlm.report.numbers import Score, decimal, plural
 from heartlm.report.scores import MEASURES, MODEL, class_score, method_scores
 
 Scores = Mapping[str, Any]
@@ -35,13 +35,9 @@ def _heading(scores: Scores) -> str:
         what, unscored = f"{block['num_beats']:,} beats{_found(scores)}", f"{block['num_left_out']:,} beats"
     return (
         f"{scores['on']}, {scores['split']} split: {what}, "
-        f"{_counted(len(scores['records']), 'recording')}, {_counted(block['num_patients'], 'patient')}; "
+        f"{plural(len(scores['records']), 'recording')}, {plural(block['num_patients'], 'patient')}; "
         f"{unscored} not scored"
     )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _found(scores: Scores) -> str:

@@ -36,6 +36,13 @@ CHART_IN, STRIP_IN = 1 / 78, 1 / (4 * 25.4)
 """Inches a unit of a chart, and of a strip, whose units are quarters of a millimetre."""
 
 _MARGIN, _CAPTION = 20.0, 26.0  # around a drawing, and above it for its caption, in units
+_PATHS = {
+    "path": "{d}",
+    "line": "M{x1} {y1}L{x2} {y2}",
+    "rect": "M{x} {y}h{width}v{height}h-{width}z",
+    "polygon": "M{points}z",
+}
+"""Each element of straight lines as the `d` of a path."""
 _INHERITED = ("fill", "stroke", "font-size", "font-weight", "text-anchor")
 
 Style = dict[str, str]
@@ -229,17 +236,8 @@ def _draw(axes: Any, element: ElementTree.Element, outer: Style, around: Steps, 
         return
     if element.tag == "circle":
         outline = Outline.circle((length("cx"), length("cy")), length("r"))
-    elif element.tag == "rect":
-        left, top = length("x"), length("y")
-        right, bottom = left + length("width"), top + length("height")
-        outline = Outline([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)], closed=True)
-    elif element.tag == "line":
-        outline = Outline([(length("x1"), length("y1")), (length("x2"), length("y2"))])
-    elif element.tag == "polygon":
-        corners = [tuple(map(float, each.split(","))) for each in element.attrib["points"].split()]
-        outline = Outline([*corners, corners[0]], closed=True)
-    elif element.tag == "path":
-        outline = Outline(*_path(element.attrib["d"]))
+    elif element.tag in _PATHS:
+        outline = Outline(*_path(_PATHS[element.tag].format_map(element.attrib)))
     else:
         return
     dashes = [float(each) * pt for each in style.get("stroke-dasharray", "").split()]
@@ -270,5 +268,5 @@ def _path(d: str) -> tuple[list[tuple[float, float]], list[int]]:
             else:
                 x, y = across + numbers[at], up + numbers[at + 1]
             points.append((x, y))
-            codes.append(1 if letter == "M" else 2)
+            codes.append(2 if at or letter != "M" else 1)
     return points, codes

@@ -105,5 +105,10 @@ def clock(seconds: float, decimals: int = 0) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{words}" if minutes >= 60 else f"{minutes}:{words}"
 
 
+def plural(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`, `1,200 ranks`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 _SPACED = str.maketrans(",-", "\u202f−")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heartlm.report.line_chart import LABEL_HEIGHT, spread
-from heartlm.report.numbers import percent, significant
-from heartlm.report.scaling_model import Chart, Curve, Mark, plural
+from heartlm.report.numbers import percent, plural, significant
+from heartlm.report.scaling_model import Chart, Curve, Mark
 from heartlm.report.svg import (
     Markup,
     Scale,

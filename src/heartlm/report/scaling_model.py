@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heartlm.report.numbers import decimal, duration, significant
+from heartlm.report.numbers import decimal, duration, plural, significant
 from heartlm.scaling.cell import StudyCell
 from heartlm.scaling.equations import Interval, efficiency, ideal_s
 from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
@@ -240,8 +240,3 @@ def between(interval: Interval, places: int = 2) -> str:
     if interval.low is None or interval.high is None:
         return ""
     return f" ({decimal(interval.low, places)} to {decimal(interval.high, places)})"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -11,10 +11,10 @@ from typing import Any
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, write_csv
 from heartlm.report.figures import save_charts
-from heartlm.report.numbers import MISSING, count, decimal, percent, significant
+from heartlm.report.numbers import MISSING, count, decimal, percent, plural, significant
 from heartlm.report.page import render
 from heartlm.report.scaling_charts import PART_WORDS, curves_chart, parts_chart
-from heartlm.report.scaling_model import CAPTIONS, STAGES, Panel, between, panels_of, plural
+from heartlm.report.scaling_model import CAPTIONS, STAGES, Panel, between, panels_of
 from heartlm.scaling.cell import PARTS, load_measurements
 from heartlm.scaling.equations import Interval, karp_flatt
 from heartlm.scaling.fits import Fit, fit_amdahl, fit_usl
