@@ -394,8 +394,7 @@ def analyze(
     --------
     >>> import heartlm
     >>> found = heartlm.analyze("data/mitdb", out="mitdb-analysis")
-    >>> found.summaries[0]["beats"]["V"]
-    1
+    >>> ventricular = [each["beats"]["V"] for each in found.summaries]
     """
     from heartlm.analysis.recordings import AnalysisTask, analyze_recordings
     from heartlm.cores import usable_cores
@@ -451,8 +450,7 @@ def annotate(
     Examples
     --------
     >>> import heartlm
-    >>> heartlm.annotate("af", "data/afdb/04015").found.rhythms[0].name
-    'N'
+    >>> rhythms = heartlm.annotate("af", "data/afdb/04015").found.rhythms
     """
     from heartlm.evaluation.annotate import annotate as find
 
