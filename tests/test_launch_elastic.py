@@ -81,7 +81,8 @@ class Elastic:
         """How often ranks were started on this number of nodes."""
         return self.log().count(f"{nodes} node(s) train together")
 
-    def set_helper_node(self, state: str) -> None:
+    def set_node(self, state: str) -> None:
+        """Change the state of the node that is lost."""
         self.place.cluster.command("scontrol", "update", f"nodename={self.node}", f"state={state}", "reason=test")
 
     def steps(self) -> int:
@@ -107,10 +108,19 @@ class Elastic:
         self.wait(lambda: self.steps() >= at_step, "progress on one node")
         os.kill(rank, signal.SIGSTOP)
         if self.node:
-            self.set_helper_node("resume")
+            self.set_node("resume")
         self.wait(lambda: has_pending(rank, signal.SIGTERM), "another node")  # the launcher wants ranks to stop then
         with suppress(ProcessLookupError):
             os.kill(rank, signal.SIGCONT)
+
+    def meet(self) -> None:
+        """Wait until two nodes have trained together for some steps."""
+        self.wait(lambda: self.num_rounds(1) + self.num_rounds(2) > 0, "the first ranks")
+        if self.num_rounds(1):
+            self.held_until_joined(0)
+        self.wait(lambda: self.num_rounds(2) == 1, "two nodes")
+        begun = self.steps()
+        self.wait(lambda: self.steps() >= begun + 15, "progress on two nodes")
 
 
 def launcher_killed(run: Elastic) -> None:
@@ -120,7 +130,7 @@ def launcher_killed(run: Elastic) -> None:
 
 
 def node_down(run: Elastic) -> None:
-    run.set_helper_node("down")
+    run.set_node("down")
 
 
 @pytest.fixture(scope="module")
@@ -137,14 +147,9 @@ def test_a_run_loses_a_node_and_gets_one_back(
     unbroken: Path,
 ):
     run = Elastic(place, "elastic", tiny_corpus)
-    run.wait(lambda: run.num_rounds(1) + run.num_rounds(2) > 0, "the first ranks")
-    if run.num_rounds(1):
-        run.held_until_joined(0)
-    run.wait(lambda: run.num_rounds(2) == 1, "two nodes")
-    begun = run.steps()
-    run.wait(lambda: run.steps() >= begun + 15, "progress on two nodes")
+    run.meet()
     alone, run.node = run.num_rounds(1), state_of(run.helper).nodes
-    run.set_helper_node("drain")  # it does not come back before it may
+    run.set_node("drain")  # it does not come back before it may
     lose(run)
     run.wait(lambda: run.num_rounds(1) == alone + 1, "one node")
     run.held_until_joined(run.steps() + 10)
@@ -155,3 +160,22 @@ def test_a_run_loses_a_node_and_gets_one_back(
     place.wait(lambda: state_of(run.helper).has_ended, "the end of the helper")
     assert state_of(run.helper).state == "COMPLETED"
     assert_same(Path("runs/elastic"), unbroken, relative=SAME)
+
+
+def test_the_first_node_of_the_main_job_is_lost(
+    place: Place,  # noqa: F811
+    tiny_corpus: Path,
+    unbroken: Path,
+):
+    """It queues again and continues on the node that is left, without a command of the user."""
+    run = Elastic(place, "first", tiny_corpus)
+    run.meet()
+    run.node = state_of(run.job).nodes
+    run.set_node("drain")  # its daemon still answers: by itself it would be back before the job has ended there
+    run.set_node("down")
+    try:
+        state = place.ended(run.job)
+    finally:
+        run.set_node("resume")
+    assert (state.state, state.restarts, run.node in state.nodes) == ("COMPLETED", 1, False), run.log()
+    assert_same(Path("runs/first"), unbroken, relative=SAME)
