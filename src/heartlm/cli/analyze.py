@@ -134,6 +134,9 @@ def _causal(options: AnalyzeOptions) -> int:
         )
         lethal = sum(row["severity"] == "lethal" for row in rows)
         print(f"{table}: {len(rows):,} alarms, {lethal:,} of them lethal")
+        for row in rows:
+            until = "lasts" if row["stop_s"] is None else f"until {row['stop_s']} s"
+            print(f"  {row['severity']} {row['kind']}: from {row['start_s']} s, raised at {row['raised_s']} s, {until}")
     for line in left_out:
         print(f"left out: {line}")
     return 0

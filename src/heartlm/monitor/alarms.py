@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError, require
 from heartlm.files import read_yaml
-from heartlm.training.waveform import ASYSTOLE, NOISE, VF
+from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT
 from heartlm.typed import typed
 
 LETHAL, WARNING, TECHNICAL = "lethal", "warning", "technical"
@@ -48,6 +48,15 @@ _LATE_S = 0.7
 _VF_KNOWN_S, _VF_ENDS_S, _AFTER_VF_S = 7, 4, 8
 """Three windows of four seconds reach 6 s back, and the first one has to show VF for about half of its time. The other
 two are the seconds from the last one that showed VF until VF ends, and until beats count again."""
+_ENDED_S = 2
+"""A silence that a beat ended is alarmed of for so long: its beats are not known in all leads in one second."""
+_TRACE_OF_VT, _SOME_V = 0.06, 0.35
+"""VT by the classes of beats needs this probability of VT or VF in a window of any lead: noise that looks like V beats
+shows less. VT by the waveform needs this mean probability of ventricular beats: other tachycardias show less."""
+_CLEAR = 0.25
+"""Mean probability of noise and VF of the last four seconds, summed, from which on a lead denies nothing."""
+_BEFORE_NOISE_S = 2
+"""A slow rhythm that began longer before noise than this may lack the beats that the noise hides."""
 _VALID, _WHOLE = 0.5, 0.9
 """Share of valid samples from which on a second can be judged, and from which on no beat can hide in its gaps."""
 
@@ -67,6 +76,8 @@ class AlarmRules:
         v_share: probability of ventricular beats, mean over the leads, from which on beats that are ventricular in one
             lead are a run or VT.
         vf_share: mean probability of VF in the last three seconds from which on VF is called.
+        vt_share: mean probability of VT in the last three windows from which on VT is called at a rate of VT, if the
+            beats are perhaps ventricular.
         run_beats: a run has at least this number of ventricular beats in a row.
         pause_s: seconds between two beats.
         af_share: probability of AF from which on AF is called; it ends below half of it.
@@ -83,6 +94,7 @@ class AlarmRules:
     vt_beats: int = 5
     v_share: float = 0.5
     vf_share: float = 0.8
+    vt_share: float = 0.8
     run_beats: int = 3
     pause_s: float = 2.0
     af_share: float = 0.83
@@ -97,7 +109,7 @@ class AlarmRules:
         """
         beats = "bradycardia_beats", "tachycardia_beats", "vt_beats", "run_beats"
         require(self, lambda value: 2 <= value <= _KEPT_BEATS, f"2 to {_KEPT_BEATS}", *beats)
-        shares = "v_share", "vf_share", "af_share", "noise_share"
+        shares = "v_share", "vf_share", "vt_share", "af_share", "noise_share"
         require(self, lambda value: 0 < value <= 1, "above 0 and at most 1", *shares)
         positive = "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm", "pause_s"
         require(self, lambda value: 0 < value < math.inf, "a positive number", *positive)
@@ -215,12 +227,12 @@ class LeadJudgement:
 
     Attributes:
         found: kinds that hold: where each began, and its confidence.
-        readable: whether it would show VF and asystole.
+        clear: whether it is good enough to deny what another lead finds.
         has_beats: whether what the detector finds in it are heartbeats, and neither noise nor VF.
     """
 
     found: dict[str, tuple[int, float]]
-    readable: bool
+    clear: bool
     has_beats: bool
 
 
@@ -241,8 +253,8 @@ class LeadRules:
         self.lost = False
         self.begin = 0
         """Where the last gap ended, or the stream began."""
-        self.vf = -(10**9)
-        """When VF was last found."""
+        self.vf = self.noise = -(10**9)
+        """When VF was last found, and when a window last was noise, in which beats are missed."""
 
     def take(self, now: int, second: LeadSecond) -> None:
         """Take in one more second, the last of `now` samples."""
@@ -270,6 +282,11 @@ class LeadRules:
         own = [beat.ventricular for beat in self.beats if beat.sample >= start - _SAME_BEAT_S * self.rate_hz]
         return float(np.mean(own)) if own else 0.0
 
+    def wave_of_vt(self) -> float:
+        """The most of VT and VF that a window of the last seconds shows, NaN where none is known."""
+        known = self.waves[-4:][~np.isnan(self.waves[-4:, 0])]
+        return float((known[:, VT] + known[:, VF]).max()) if len(known) else math.nan
+
     def judge(self, now: int) -> LeadJudgement:
         """What holds now."""
         rules, rate_hz, found = self.rules, self.rate_hz, dict[str, tuple[int, float]]()
@@ -284,19 +301,37 @@ class LeadRules:
         beats = [beat for beat in self.beats if beat.sample >= self.begin]
         quiet_s = (now - (beats[-1].sample if beats else self.begin)) / rate_hz
         quiet = bool((self.heights[-4:] < _QUIET).all())  # what the network takes for noise hides no beat
-        if readable and (quiet or not noisy) and "VF" not in found and quiet_s >= rules.asystole_s + _LATE_S:
-            found["asystole"] = now - round(quiet_s * rate_hz), float(max(shares[ASYSTOLE], 1 - shares[NOISE]))
-        if noisy or self.vf > now - _AFTER_VF_S * rate_hz:  # what the detector finds here are no heartbeats
-            return LeadJudgement(found, readable and not noisy, False)
+        if len(known) and known[-2:, NOISE].mean() >= rules.noise_share and not quiet:
+            self.noise = now
         rr_s = np.diff([beat.sample for beat in beats]) / rate_hz
-        if quiet_s < rules.asystole_s:
-            for kind, num, slow, limit in (
-                ("extreme bradycardia", rules.bradycardia_beats, True, 60 / rules.bradycardia_bpm),
-                ("extreme tachycardia", rules.tachycardia_beats, False, 60 / rules.tachycardia_bpm),
+        if readable and (quiet or not noisy) and "VF" not in found:
+            confidence = float(max(shares[ASYSTOLE], 1 - shares[NOISE]))
+            if quiet_s >= rules.asystole_s + _LATE_S:
+                found["asystole"] = now - round(quiet_s * rate_hz), confidence
+            elif (  # a beat ended it, which is no small one that was missed before, too
+                len(rr_s)
+                and rr_s[-1] >= rules.asystole_s
+                and quiet_s < _ENDED_S
+                and beats[-2].sample >= self.noise
+                and self.heights[-3:].max() >= _QUIET
             ):
-                own = rr_s[1 - num :]
-                if len(own) == num - 1 and (own.mean() > limit if slow else own.mean() < limit):
-                    found[kind] = beats[-num].sample, 1.0
+                found["asystole"] = beats[-2].sample, confidence
+        clear = readable and (len(known) == 0 or float(known[-4:, NOISE].mean() + known[-4:, VF].mean()) < _CLEAR)
+        if noisy or self.vf > now - _AFTER_VF_S * rate_hz:  # what the detector finds here are no heartbeats
+            return LeadJudgement(found, clear, False)
+        if quiet_s < rules.asystole_s:
+            own = rr_s[1 - rules.tachycardia_beats :]
+            if len(own) == rules.tachycardia_beats - 1 and own.mean() < 60 / rules.tachycardia_bpm:
+                found["extreme tachycardia"] = beats[-len(own) - 1].sample, 1.0
+            for intervals, last in (
+                (rr_s, 0),
+                (np.append(rr_s, quiet_s - _LATE_S), 1),
+            ):  # the last one may not have ended
+                own = intervals[1 - rules.bradycardia_beats :]
+                if len(own) == rules.bradycardia_beats - 1 and own.mean() > 60 / rules.bradycardia_bpm:
+                    start = beats[last - len(own) - 1].sample
+                    if start >= self.noise - _BEFORE_NOISE_S * rate_hz:
+                        found["extreme bradycardia"] = start, 1.0
             num_v = 0
             while num_v < len(beats) and beats[-1 - num_v].symbol == "V":
                 num_v += 1
@@ -306,9 +341,14 @@ class LeadRules:
                 found["run"] = of_run[0].sample, mean
                 if num_v >= rules.vt_beats and own.mean() <= 60 / rules.vt_bpm:
                     found["VT"] = of_run[0].sample, mean
+            own, shown = rr_s[1 - rules.vt_beats :], float(shares[VT])
+            if "VT" not in found and shown >= rules.vt_share and len(own) == rules.vt_beats - 1:
+                of_v = np.mean([beat.ventricular for beat in beats[-rules.vt_beats :]])
+                if own.mean() <= 60 / rules.vt_bpm and of_v >= _SOME_V:
+                    found["VT"] = beats[-rules.vt_beats].sample, shown
         if len(rr_s) and rr_s[-1] >= rules.pause_s and quiet_s < rules.pause_s:
             found["pause"] = beats[-2].sample, 1.0
-        return LeadJudgement(found, readable, True)
+        return LeadJudgement(found, clear, True)
 
     def state(self) -> dict[str, Any]:
         """What it remembers: numbers and arrays."""
@@ -327,7 +367,7 @@ class LeadRules:
             setattr(self, name, state[name])
 
 
-_REMEMBERED = ("waves", "valid", "heights", "lost", "begin", "vf")
+_REMEMBERED = ("waves", "valid", "heights", "lost", "begin", "vf", "noise")
 
 
 class Rules:
@@ -435,12 +475,16 @@ class Rules:
             if not places:
                 continue
             start = min(start for start, _ in places)
-            able = [lead for lead in of_beats if lead.begin <= start]
+            able = [lead for lead, own in judged if own.has_beats and own.clear and lead.begin <= start]
             if kind in ("VF", "asystole"):
-                denied = any(kind not in own.found for lead, own in judged if own.readable and lead.begin <= start)
+                denied = any(kind not in own.found for lead, own in judged if own.clear and lead.begin <= start)
             elif kind in ("VT", "run"):
                 shares = [lead.ventricular_since(start) for lead in able]
                 denied = bool(shares) and sum(shares) / len(shares) < rules.v_share
+                if kind == "VT":  # two ways to see it: if one is sure, little of the other is enough
+                    waves = [wave for lead, _ in judged if not math.isnan(wave := lead.wave_of_vt())]
+                    if waves:
+                        denied = max(waves) < _TRACE_OF_VT or (denied and sum(waves) / len(waves) < rules.vt_share)
             elif kind == "extreme tachycardia":
                 first = now - round(60 / rules.tachycardia_bpm * rules.tachycardia_beats * self.rate_hz)
                 denied = any(lead.rate_since(first) < _SLOWER * rules.tachycardia_bpm for lead in able)
