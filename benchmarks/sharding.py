@@ -1,13 +1,14 @@
 """Ways to share a training among ranks, DDP, ZeRO-1 and FSDP2: memory of a rank, predicted and measured, and time.
 
-    python benchmarks/sharding.py
+    python benchmarks/sharding.py memory     # results/sharding_memory.md
+    python benchmarks/sharding.py times      # results/sharding.md
 
 Memory is predicted by `heartlm plan memory`. To measure it, every rank builds the model, wraps it as training does and
 takes three steps in a gloo group. Measured is the peak of its resident memory above what the process held before, after
-a small training of the same kind had made libraries take what they keep; the C library gives freed memory back at once.
-Of the ranks the one with most counts. The plan follows tensors through the dispatcher and runs no kernel. torch's
-profiler is no measure here: it does not see what threads of gloo free, so its sum grows from step to step where
-resident memory does not.
+a step of the same training had made libraries take what they keep: oneDNN keeps about 20 MB once it has multiplied in
+bf16. The C library gives freed memory back at once. Of the ranks the one with most counts. The plan follows tensors
+through the dispatcher and runs no kernel. torch's profiler is no measure here: it does not see what threads of gloo
+free, so its sum grows from step to step where resident memory does not.
 
 Times are of further runs, with the C library as it is, ways in turns: of a rank's steps the median, of the ranks the
 slowest. Gradients of DDP and ZeRO-1 are added up through shared memory, as in training; FSDP2 has gloo. A rank has one
@@ -17,6 +18,7 @@ thread. Ranks that are more than the cores take turns on them, which costs every
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import itertools
 import json
@@ -28,7 +30,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -44,6 +46,9 @@ from heartlm.training.config import PretrainConfig
 from heartlm.training.dry_run import Sharing, learner_of, model_to_pretrain, step_memory, take_step
 
 WAYS: tuple[Sharing, ...] = ("ddp", "zero1", "fsdp")
+SETTINGS = "precision", "activation_checkpointing", "dropout"
+"""What changes the memory of activations; measured in combinations."""
+
 TIMED_STEPS = 7
 """Of which the first two do not count."""
 
@@ -60,15 +65,26 @@ class Case:
     windows: int
     ranks: int
     sharing: Sharing
+    precision: Literal["fp32", "bf16"] = "fp32"
+    activation_checkpointing: bool = False
+    dropout: float = 0.0
 
     def config(self) -> PretrainConfig:
-        return PretrainConfig(depth=self.depth, window=self.window, batch_size=self.windows * self.ranks)
+        settings = {name: getattr(self, name) for name in ("depth", "window", *SETTINGS)}
+        return PretrainConfig(batch_size=self.windows * self.ranks, **settings)
+
+    @property
+    def settings(self) -> str:
+        """In words."""
+        words = [self.precision] + ["checkpointing"] * self.activation_checkpointing
+        return ", ".join(words + [f"dropout {self.dropout}"] * (self.dropout > 0))
 
 
 def measured(case: Case) -> int:
     """Peak of this rank in bytes above what the process held before; in the process group, where there are several."""
-    train(Case(1, 16, case.windows, case.ranks, case.sharing))  # what libraries keep once they have been used
+    train(case, steps=1)  # what libraries keep once they have seen these shapes
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     before = _kilobytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     train(case)
@@ -136,8 +152,41 @@ def times(depths: Sequence[int], rounds: int) -> Table:
     return table
 
 
+def grid(depths: Sequence[int]) -> list[Case]:
+    """What memory is measured of: ways and numbers of ranks at each depth, and settings that change activations."""
+    cases = [Case(4, 512, 4, 1, "ddp")]
+    for depth in depths:
+        cases += [Case(depth, 128, 4, 1, "ddp"), *(Case(depth, 128, 4, ranks, way) for ranks in (4,) for way in WAYS)]
+    combinations = list(itertools.product(("fp32", "bf16"), (False, True), (0.0, 0.1)))[1:]
+    cases += [Case(4, 512, 4, 1, "ddp", *settings) for settings in combinations]
+    for way in ("ddp", "fsdp"):
+        cases += [Case(8, 128, 4, 2, way, "bf16"), Case(8, 128, 4, 2, way, "bf16", True, 0.1)]
+    return cases
+
+
+def memory(depths: Sequence[int]) -> Table:
+    """Peak memory of a rank, predicted and measured."""
+    tokenizer = load_tokenizer(FOLDER / "foundation" / "tokenizer")
+    kinds = "parameters", "gradients", "optimizer", "activations", "rest"
+    table = Table(
+        "peak memory of a rank, MB: predicted and measured",
+        ("depth", "window", "ranks", "way", "settings", "predicted", "measured", "error", *kinds),
+    )
+    for case in grid(depths):
+        plan = step_memory(case.config(), tokenizer, case.ranks, case.sharing)
+        peak = run(case)
+        error = f"{100 * (plan.peak / peak - 1):+.1f} %"
+        way = case.sharing if case.ranks > 1 else "alone"
+        megabytes = [getattr(plan, kind) / 1e6 for kind in kinds]
+        sizes = case.depth, case.window, case.ranks
+        table.add(*sizes, way, case.settings, plan.peak / 1e6, peak / 1e6, error, *megabytes)
+    table.close()
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("memory", "times"), nargs="?", default="memory")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--depths", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--timed", action="store_true", help=argparse.SUPPRESS)
@@ -145,26 +194,10 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.case is not None:
         rank(Case(**json.loads(chosen.case)), chosen.timed)
-        return
-    tokenizer = load_tokenizer(FOLDER / "foundation" / "tokenizer")
-    kinds = "parameters", "gradients", "optimizer", "activations", "rest"
-    table = Table(
-        "peak memory of a rank, MB: predicted and measured",
-        ("depth", "window", "windows a rank", "ranks", "way", "predicted", "measured", "error", *kinds),
-    )
-    grid = [Case(4, 512, 4, 1, "ddp"), Case(4, 128, 4, 4, "ddp"), Case(4, 128, 4, 4, "fsdp")]
-    for depth in chosen.depths:
-        grid += [Case(depth, 128, 4, 1, "ddp"), *(Case(depth, 128, 4, 2, way) for way in WAYS)]
-    for case in grid:
-        plan = step_memory(case.config(), tokenizer, case.ranks, case.sharing)
-        peak = run(case)
-        error = f"{100 * (plan.peak / peak - 1):+.1f} %"
-        place = case.depth, case.window, case.windows
-        way = case.sharing if case.ranks > 1 else "alone"
-        megabytes = [getattr(plan, kind) / 1e6 for kind in kinds]
-        table.add(*place, case.ranks, way, plan.peak / 1e6, peak / 1e6, error, *megabytes)
-    table.close()
-    write_results("sharding", "Sharing a training among ranks", [table, times(chosen.depths, chosen.rounds)])
+    elif chosen.part == "memory":
+        write_results("sharding_memory", "Memory of a rank of a shared training", [memory(chosen.depths)])
+    else:
+        write_results("sharding", "Sharing a training among ranks", [times(chosen.depths, chosen.rounds)])
 
 
 if __name__ == "__main__":

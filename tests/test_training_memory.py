@@ -24,10 +24,23 @@ def plan(ranks: int, sharing: Sharing, accumulation: int = 1) -> StepMemory:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "sharing"), [(1, "ddp"), (2, "ddp"), (2, "zero1"), (2, "fsdp")])
-def test_the_plan_is_what_ranks_need(ranks: int, sharing: Sharing):
-    case = sharding.Case(depth=4, window=128, windows=4, ranks=ranks, sharing=sharing)
-    assert step_memory(case.config(), tokenizer(), ranks, sharing).peak == pytest.approx(sharding.run(case), rel=0.1)
+@pytest.mark.parametrize(
+    "case",
+    [
+        sharding.Case(4, 128, 4, 1, "ddp"),
+        sharding.Case(4, 128, 4, 2, "ddp"),
+        sharding.Case(4, 128, 4, 2, "zero1"),
+        sharding.Case(4, 128, 4, 2, "fsdp"),
+        sharding.Case(4, 512, 4, 1, "ddp", dropout=0.1),
+        sharding.Case(4, 512, 4, 1, "ddp", activation_checkpointing=True),
+        sharding.Case(4, 512, 4, 1, "ddp", precision="bf16"),
+        sharding.Case(4, 512, 4, 1, "ddp", "bf16", activation_checkpointing=True, dropout=0.1),
+    ],
+    ids=lambda case: f"{case.ranks} {case.sharing}, {case.settings}",
+)
+def test_the_plan_is_what_ranks_need(case: sharding.Case):
+    planned = step_memory(case.config(), tokenizer(), case.ranks, case.sharing).peak
+    assert planned == pytest.approx(sharding.run(case), rel=0.1)
 
 
 def test_each_way_saves_what_it_should():
