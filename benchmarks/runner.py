@@ -77,6 +77,7 @@ BENCHMARKS = (
     Benchmark("federated_rounds", ("--data", "{data}/mitdb", "--work", "{work}"), FEDERATED, 6),
     Benchmark("conv1d", (), ("kernels", "bench"), 5),
     Benchmark("sharding", ("times",), TRAINING, 10),
+    Benchmark("sharding_memory", ("memory",), TRAINING, 12, script="sharding"),
     Benchmark("training", ("--work", "{work}"), TRAINING, 6),
     Benchmark("detect", ("{data}", "--ludb", "{ludb}/ludb"), ("ecg", "kernels"), 5),
     Benchmark("prediction", ("--work", "{work}", "--windows", "128", "1024"), ("scaling", *TRAINING), 16),
