@@ -14,6 +14,7 @@ EXAMPLES = (
     "heartlm export beats-causal --out beats.onnx",
     "heartlm export waveform --out waveform.onnx --batch-size 64",
     "heartlm export runs/beats-causal --out beats.int8.onnx --int8",
+    "heartlm export beats-causal --out beats.pte --to executorch",
 )
 
 
@@ -26,12 +27,12 @@ class ExportOptions:
         out: the file.
         to: its format.
         batch_size: streams that are judged together, fixed in the file.
-        int8: matrices as 8-bit integers.
+        int8: matrices as 8-bit integers; ONNX only.
     """
 
     run: Path
     out: Path
-    to: Literal["onnx"] = "onnx"
+    to: Literal["onnx", "executorch"] = "onnx"
     batch_size: int = 1
     int8: bool = False
 
@@ -42,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         ExportOptions,
         arguments,
         command="export",
-        summary="Write a model of live streams as an ONNX file, with its state as an input and an output.",
+        summary="Write a model of live streams for ONNX Runtime or ExecuTorch, its state an input and an output.",
         examples=EXAMPLES,
         positionals=["run"],
     )
@@ -51,9 +52,10 @@ def run(arguments: Sequence[str]) -> int:
     try:
         from heartlm.evaluation.finetuned import load_finetuned
         from heartlm.models.pretrained import find_run
-        from heartlm.monitor.export import export_onnx
+        from heartlm.monitor.export import export_model
     except ModuleNotFoundError as error:
         raise needs("train", error.name or "torch") from None
-    export_onnx(load_finetuned(find_run(options.run), "last"), options.out, options.batch_size, options.int8)
+    run = load_finetuned(find_run(options.run), "last")
+    export_model(run, options.out, options.to, options.batch_size, options.int8)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     return 0

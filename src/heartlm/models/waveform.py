@@ -73,13 +73,18 @@ class WaveformNetwork(HeartModel):
         crest = mv.abs().amax(dim=1, keepdim=True) + LEAST_MV
         waves = self.trunk(torch.stack([mv / rms, torch.tanh(mv / SMALL_MV)], dim=1))
         hann = torch.hann_window(mv.shape[1], device=mv.device)
-        power = torch.fft.rfft((mv / rms * hann).float()).abs().square()[:, None, 1 : NUM_BANDS + 1]
-        bands = F.relu(self.of_spectrum(self.spectrum(torch.log1p(power) - 3).flatten(1)))
+        power = self.power((mv / rms * hann).float())
+        bands = F.relu(self.of_spectrum(self.spectrum(torch.log1p(power)[:, None] - 3).flatten(1)))
         seen = torch.cat([waves.mean(dim=2), waves.amax(dim=2), bands, rms.log(), crest.log() - rms.log()], dim=1)
         first, second = (None, None) if keys is None or not self.config.dropout else (keys[0], keys[1])
         hidden = F.relu(self.hidden_layer(dropped(seen, first, self.config.dropout)))
         logits: Tensor = self.class_head(dropped(hidden, second, self.config.dropout))
         return logits
+
+    def power(self, windows: Tensor) -> Tensor:
+        """Power of windows `[B, T]` in the lowest bands above zero, `[B, NUM_BANDS]`."""
+        power: Tensor = torch.fft.rfft(windows).abs().square()
+        return power[:, 1 : NUM_BANDS + 1]
 
 
 class _Levels(nn.Module):

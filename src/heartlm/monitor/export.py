@@ -1,4 +1,4 @@
-"""Models of live streams as ONNX files, with what they remember as an input and an output.
+"""Models of live streams as files of ONNX or ExecuTorch, with what they remember as an input and an output.
 
     beats       codes int64 [B, F], cache float32 [B, depth, 2, heads, 64, head_width], position int64 [B]
                     ─► probabilities float32 [B, classes], cache_after
@@ -11,9 +11,12 @@ a voltage is the tokenizer's; a device needs its folder too.
 from __future__ import annotations
 
 import logging
+import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +24,7 @@ from torch import Tensor, nn
 from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.files import atomic_file
-from heartlm.models.waveform import WaveformNetwork
+from heartlm.models.waveform import NUM_BANDS, WaveformNetwork
 from heartlm.monitor.models import KEPT_BEATS, LiveTrunk
 from heartlm.training.waveform import WINDOW
 
@@ -52,20 +55,23 @@ class _Beats(nn.Module):
         return answer, torch.where(place[:, None, None, None, :, None], new[..., None, :], cache)
 
 
-def export_onnx(run: FineTuned, path: Path, batch_size: int = 1, int8: bool = False) -> None:
-    """Write a model of live streams as an ONNX file.
+def export_model(run: FineTuned, path: Path, to: Literal["onnx", "executorch"], batch_size: int, int8: bool) -> None:
+    """Write a model of live streams as a file.
 
     Args:
         run: a causal model of beats, or one of the task waveform.
         path: of the file.
+        to: its format.
         batch_size: streams that are judged together, a fixed number.
-        int8: matrices as 8-bit integers, quantised row by row; activations when the model runs.
+        int8: matrices as 8-bit integers, quantised row by row; activations when the model runs. ONNX only.
 
     Raises:
-        HeartlmError: a model of another kind, or a package is missing.
+        HeartlmError: a model of another kind, int8 for ExecuTorch, or a package is missing.
     """
     model, wrapped = run.model, nn.Module()
     if isinstance(model, WaveformNetwork):
+        if to == "executorch":
+            model.power = _power_without_complex()  # type: ignore[method-assign,assignment]
         wrapped = _Waveform(model)
         inputs = {"codes": torch.zeros(batch_size, WINDOW, 1, dtype=torch.int64)}
         outputs = ["probabilities"]
@@ -80,6 +86,41 @@ def export_onnx(run: FineTuned, path: Path, batch_size: int = 1, int8: bool = Fa
         outputs = ["probabilities", "cache_after"]
     else:
         raise HeartlmError(f"{run.folder.path}: a causal model of beats or a model of the task waveform expected")
+    if to == "onnx":
+        content = _onnx(wrapped.eval(), inputs, outputs, int8)
+    elif int8:
+        raise HeartlmError("int8: only --to onnx has it")
+    else:
+        content = _executorch(wrapped.eval(), inputs)
+    with atomic_file(path, "wb") as file:
+        file.write(content)
+
+
+def _power_without_complex() -> Callable[[Tensor], Tensor]:
+    """`WaveformNetwork.power` by the rows of the Fourier transform that are used; ExecuTorch has no complex numbers."""
+    turns = torch.outer(torch.arange(1, NUM_BANDS + 1), torch.arange(WINDOW)) % WINDOW
+    angle = turns * (2 * math.pi / WINDOW)
+    cos, sin = angle.cos(), angle.sin()
+    return lambda windows: nn.functional.linear(windows, cos).square() + nn.functional.linear(windows, sin).square()
+
+
+def _executorch(wrapped: nn.Module, inputs: dict[str, Tensor]) -> bytes:
+    """A program for ExecuTorch; what XNNPACK has is computed by it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+            from executorch.exir import to_edge_transform_and_lower
+    except ModuleNotFoundError as error:
+        raise needs("executorch", error.name or "executorch") from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(wrapped, tuple(inputs.values()))
+        return bytes(to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_executorch().buffer)
+
+
+def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str], int8: bool) -> bytes:
+    """An ONNX model."""
     try:
         import onnx
         import onnxscript  # noqa: F401  torch.onnx needs it
@@ -91,7 +132,7 @@ def export_onnx(run: FineTuned, path: Path, batch_size: int = 1, int8: bool = Fa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            wrapped.eval(),
+            wrapped,
             tuple(inputs.values()),
             input_names=list(inputs),
             output_names=outputs,
@@ -101,11 +142,10 @@ def export_onnx(run: FineTuned, path: Path, batch_size: int = 1, int8: bool = Fa
     assert program is not None, "the exporter that builds on torch.export gives a program"
     proto = program.model_proto
     proto.producer_name, proto.doc_string = "heartlm", "Research software, not a medical device."
-    content = proto.SerializeToString()
-    if int8:
-        with TemporaryDirectory() as folder:
-            small = Path(folder) / "int8.onnx"
-            quantize_dynamic(onnx.load_from_string(content), small, weight_type=QuantType.QInt8, per_channel=True)
-            content = small.read_bytes()
-    with atomic_file(path, "wb") as file:
-        file.write(content)
+    content: bytes = proto.SerializeToString()
+    if not int8:
+        return content
+    with TemporaryDirectory() as folder:
+        small = Path(folder) / "int8.onnx"
+        quantize_dynamic(onnx.load_from_string(content), small, weight_type=QuantType.QInt8, per_channel=True)
+        return small.read_bytes()
