@@ -34,8 +34,10 @@ from bench.output import write_results
 import heartlm.ecg.splits as splits
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Recording
-from heartlm.monitor.alarms import AlarmRules, LeadSecond, Rules
+from heartlm.monitor.alarms import AlarmRules
+from heartlm.monitor.lead_rules import LeadSecond
 from heartlm.monitor.models import LiveModels
+from heartlm.monitor.rules import Rules
 from heartlm.monitor.stream import Ward, ecg_leads
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))

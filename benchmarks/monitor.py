@@ -37,10 +37,12 @@ from heartlm.evaluation.predictions import token_probabilities
 from heartlm.files import read_json, write_json
 from heartlm.models.pretrained import find_run
 from heartlm.models.transformer import rotary_angles
-from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules, JudgedBeat, LeadSecond, Rules
+from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.export import export_onnx
+from heartlm.monitor.lead_rules import JudgedBeat, LeadSecond
 from heartlm.monitor.models import LiveModels
+from heartlm.monitor.rules import Rules
 from heartlm.monitor.sources import Replay
 from heartlm.monitor.stream import Ward, ecg_leads
 from heartlm.tokenizers.base import Lead

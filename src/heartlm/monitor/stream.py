@@ -21,8 +21,10 @@ from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.kernels.live_seconds import SecondsOfLeads
 from heartlm.kernels.waveform import LEAST_SCALE
-from heartlm.monitor.alarms import Alarm, AlarmRules, JudgedBeat, LeadSecond, Rules
+from heartlm.monitor.alarms import Alarm, AlarmRules
+from heartlm.monitor.lead_rules import JudgedBeat, LeadSecond
 from heartlm.monitor.models import AF_BEATS, LiveModels
+from heartlm.monitor.rules import Rules
 from heartlm.monitor.signal import CompiledLead, LiveLead, make_lead, take_seconds
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.comparisons import IRREGULAR
