@@ -17,31 +17,19 @@ if TYPE_CHECKING:
 _COLUMNS = ("name", "recordings", "hours", "Hz", "leads", "labels", "size", "licence", "title")
 _RIGHT = {"recordings", "hours", "size"}
 _NOT_RECORDED = "not recorded"
-_WIDTH_WITH_TITLES, _WIDTH_OF_A_PIPE = 140, 1000
+_WIDTH_WITH_TITLES = 140
 
 
 def print_catalogue(databases: Sequence[DatabaseInfo]) -> None:
     """Print one line a database."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    on_terminal = sys.stdout.isatty()
-    console = Console(width=None if on_terminal else _WIDTH_OF_A_PIPE)
-    columns = _COLUMNS if console.width >= _WIDTH_WITH_TITLES else _COLUMNS[:-1]
-    table = Table(box=SIMPLE_HEAD if on_terminal else None, pad_edge=False)
-    for name in columns:
-        table.add_column(
-            name,
-            justify="right" if name in _RIGHT else "left",
-            style="bold" if name == "name" else None,
-            overflow="fold",
-        )
-    for info in databases:
-        table.add_row(*_row(info)[: len(columns)])
-    console.print(table)
-    if on_terminal:
+    rows = [_row(info) for info in databases]
+    if sys.stdout.isatty():
+        _print_table(rows)
         print("heartlm data list NAME  tells more of one, and what to cite;  -  not recorded")
+        return
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    for row in (_COLUMNS, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def print_database(info: DatabaseInfo) -> None:
@@ -103,3 +91,23 @@ def _size(size_mb: float | None) -> str | None:
 
 def _or_not_recorded(number: float | None) -> str:
     return _NOT_RECORDED if number is None else f"{number:,}"
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    columns = _COLUMNS if console.width >= _WIDTH_WITH_TITLES else _COLUMNS[:-1]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(
+            name,
+            justify="right" if name in _RIGHT else "left",
+            style="bold" if name == "name" else None,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*row[: len(columns)])
+    console.print(table)
