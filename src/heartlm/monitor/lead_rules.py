@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.monitor.alarms import KEPT_BEATS, AlarmRules
-from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT
+from heartlm.training.waveform import ASYSTOLE, CLASSES, NOISE, VF, VT
 
 LOST_S, _FOUND_S = 5, 2
 """Seconds without valid samples after which a signal is lost, and seconds with them after which it is found."""
@@ -92,6 +94,9 @@ class LeadJudgement:
 class LeadRules:
     """What the rules find in one lead, and what they remember of it.
 
+    It remembers lists of a few numbers: each second of thousands of streams they are read, and arrays as short as these
+    would take several times as long.
+
     Args:
         rules: when alarms are raised.
         rate_hz: samples a second.
@@ -100,9 +105,10 @@ class LeadRules:
     def __init__(self, rules: AlarmRules, rate_hz: float) -> None:
         self.rules, self.rate_hz = rules, rate_hz
         self.beats = list[JudgedBeat]()
-        self.waves = np.empty((0, 5), np.float32)
-        self.valid = np.empty(0)
-        self.heights = np.empty(0)
+        self.waves = list[list[float] | None]()
+        """Of each of the last seconds what `LeadSecond.wave` says, and `valid` and `height` likewise."""
+        self.valid = list[float]()
+        self.heights = list[float]()
         self.lost = False
         self.begin = 0
         """Where the last gap ended, or the stream began."""
@@ -112,18 +118,17 @@ class LeadRules:
     def take(self, now: int, second: LeadSecond) -> None:
         """Take in one more second, the last of `now` samples."""
         self.beats = [*self.beats, *(beat for beat in second.beats if not beat.faint)][-KEPT_BEATS:]
-        self.heights = np.append(self.heights, second.height)[-_KEPT_S:]
-        own = np.full((1, 5), np.nan, np.float32) if second.wave is None else second.wave[None]
-        self.waves = np.concatenate([self.waves, own])[-_KEPT_S:]
-        self.valid = np.append(self.valid, second.valid)[-_KEPT_S:]
+        self.heights = [*self.heights[1 - _KEPT_S :], second.height]
+        self.waves = [*self.waves[1 - _KEPT_S :], None if second.wave is None else second.wave.tolist()]
+        self.valid = [*self.valid[1 - _KEPT_S :], second.valid]
         if second.valid < _WHOLE:  # a beat may be missing here: what comes after has no interval to what was before
             self.begin = now
         if not self.lost:
-            self.lost = len(self.valid) >= LOST_S and bool((self.valid[-LOST_S:] < _VALID).all())
-        elif (self.valid[-_FOUND_S:] >= _VALID).all():
+            self.lost = len(self.valid) >= LOST_S and max(self.valid[-LOST_S:]) < _VALID
+        elif min(self.valid[-_FOUND_S:]) >= _VALID:
             self.lost = False
             self.beats, self.begin = [], max(self.begin, now - _FOUND_S * round(self.rate_hz))
-            self.waves = self.waves[:0]
+            self.waves = []
 
     def rate_since(self, start: int) -> float:
         """Beats a minute since then, 0 with less than two."""
@@ -133,55 +138,56 @@ class LeadRules:
     def ventricular_since(self, start: int) -> float:
         """Mean probability that the beats since then are ventricular."""
         own = [beat.ventricular for beat in self.beats if beat.sample >= start - _SAME_BEAT_S * self.rate_hz]
-        return float(np.mean(own)) if own else 0.0
+        return fmean(own) if own else 0.0
 
     def wave_of_vt(self) -> float:
         """The most of VT and VF that a window of the last seconds shows, NaN where none is known."""
-        known = self.waves[-4:][~np.isnan(self.waves[-4:, 0])]
-        return float((known[:, VT] + known[:, VF]).max()) if len(known) else math.nan
+        return max((wave[VT] + wave[VF] for wave in self.waves[-4:] if wave is not None), default=math.nan)
 
     def judge(self, now: int) -> LeadJudgement:
         """What holds now."""
         rules, rate_hz, found = self.rules, self.rate_hz, dict[str, tuple[int, float]]()
-        readable = bool((self.valid[-4:] >= _VALID).all())
-        known = self.waves[~np.isnan(self.waves[:, 0])]
-        shares = np.nan_to_num(self.waves[-3:]).sum(axis=0) / 3  # one window alone is not enough
-        noisy = len(known) > 0 and float(known[-4:, NOISE].mean()) >= rules.noise_share
-        if shares[VF] >= rules.vf_share:
+        readable = min(self.valid[-4:]) >= _VALID
+        known = [wave for wave in self.waves if wave is not None]
+        recent = [wave for wave in self.waves[-3:] if wave is not None]
+        of_vf, of_vt, of_asystole, of_noise = (
+            sum(wave[kind] for wave in recent) / 3  # one window alone is not enough
+            for kind in (VF, VT, ASYSTOLE, NOISE)
+        )
+        noise = fmean(wave[NOISE] for wave in known[-4:]) if known else 0.0
+        noisy = len(known) > 0 and noise >= rules.noise_share
+        if of_vf >= rules.vf_share:
             self.vf = now
         if self.vf > now - _VF_ENDS_S * rate_hz:
-            found["VF"] = now - round(_VF_KNOWN_S * rate_hz), float(shares[VF])
+            found["VF"] = now - round(_VF_KNOWN_S * rate_hz), of_vf
         beats = [beat for beat in self.beats if beat.sample >= self.begin]
         quiet_s = (now - (beats[-1].sample if beats else self.begin)) / rate_hz
-        quiet = bool((self.heights[-4:] < _QUIET).all())  # what the network takes for noise hides no beat
-        if len(known) and known[-2:, NOISE].mean() >= rules.noise_share and not quiet:
+        quiet = all(height < _QUIET for height in self.heights[-4:])  # what the network takes for noise hides no beat
+        if known and fmean(wave[NOISE] for wave in known[-2:]) >= rules.noise_share and not quiet:
             self.noise = now
-        rr_s = np.diff([beat.sample for beat in beats]) / rate_hz
+        rr_s = [(after.sample - before.sample) / rate_hz for before, after in pairwise(beats)]
         if readable and (quiet or not noisy) and "VF" not in found:
-            confidence = float(max(shares[ASYSTOLE], 1 - shares[NOISE]))
+            confidence = max(of_asystole, 1 - of_noise)
             if quiet_s >= rules.asystole_s + _LATE_S:
                 found["asystole"] = now - round(quiet_s * rate_hz), confidence
             elif (  # a beat ended it, which is no small one that was missed before, too
-                len(rr_s)
+                rr_s
                 and rr_s[-1] >= rules.asystole_s
                 and quiet_s < _ENDED_S
                 and beats[-2].sample >= self.noise
-                and self.heights[-3:].max() >= _QUIET
+                and any(height >= _QUIET for height in self.heights[-3:])
             ):
                 found["asystole"] = beats[-2].sample, confidence
-        clear = readable and (len(known) == 0 or float(known[-4:, NOISE].mean() + known[-4:, VF].mean()) < _CLEAR)
+        clear = readable and (not known or noise + fmean(wave[VF] for wave in known[-4:]) < _CLEAR)
         if noisy or self.vf > now - _AFTER_VF_S * rate_hz:  # what the detector finds here are no heartbeats
             return LeadJudgement(found, clear, False)
         if quiet_s < rules.asystole_s:
             own = rr_s[1 - rules.tachycardia_beats :]
-            if len(own) == rules.tachycardia_beats - 1 and own.mean() < 60 / rules.tachycardia_bpm:
+            if len(own) == rules.tachycardia_beats - 1 and fmean(own) < 60 / rules.tachycardia_bpm:
                 found["extreme tachycardia"] = beats[-len(own) - 1].sample, 1.0
-            for intervals, last in (
-                (rr_s, 0),
-                (np.append(rr_s, quiet_s - _LATE_S), 1),
-            ):  # the last one may not have ended
+            for intervals, last in ((rr_s, 0), ([*rr_s, quiet_s - _LATE_S], 1)):  # the last one may not have ended
                 own = intervals[1 - rules.bradycardia_beats :]
-                if len(own) == rules.bradycardia_beats - 1 and own.mean() > 60 / rules.bradycardia_bpm:
+                if len(own) == rules.bradycardia_beats - 1 and fmean(own) > 60 / rules.bradycardia_bpm:
                     start = beats[last - len(own) - 1].sample
                     if start >= self.noise - _BEFORE_NOISE_S * rate_hz:
                         found["extreme bradycardia"] = start, 1.0
@@ -190,16 +196,16 @@ class LeadRules:
                 num_v += 1
             if num_v >= rules.run_beats:
                 own, of_run = rr_s[len(rr_s) - num_v + 1 :], beats[-num_v:]
-                mean = float(np.mean([beat.probability for beat in of_run]))
+                mean = fmean(beat.probability for beat in of_run)
                 found["run"] = of_run[0].sample, mean
-                if num_v >= rules.vt_beats and own.mean() <= 60 / rules.vt_bpm:
+                if num_v >= rules.vt_beats and fmean(own) <= 60 / rules.vt_bpm:
                     found["VT"] = of_run[0].sample, mean
-            own, shown = rr_s[1 - rules.vt_beats :], float(shares[VT])
-            if "VT" not in found and shown >= rules.vt_share and len(own) == rules.vt_beats - 1:
-                of_v = np.mean([beat.ventricular for beat in beats[-rules.vt_beats :]])
-                if own.mean() <= 60 / rules.vt_bpm and of_v >= _SOME_V:
-                    found["VT"] = beats[-rules.vt_beats].sample, shown
-        if len(rr_s) and rr_s[-1] >= rules.pause_s and quiet_s < rules.pause_s:
+            own = rr_s[1 - rules.vt_beats :]
+            if "VT" not in found and of_vt >= rules.vt_share and len(own) == rules.vt_beats - 1:
+                of_v = fmean(beat.ventricular for beat in beats[-rules.vt_beats :])
+                if fmean(own) <= 60 / rules.vt_bpm and of_v >= _SOME_V:
+                    found["VT"] = beats[-rules.vt_beats].sample, of_vt
+        if rr_s and rr_s[-1] >= rules.pause_s and quiet_s < rules.pause_s:
             found["pause"] = beats[-2].sample, 1.0
         return LeadJudgement(found, clear, True)
 
@@ -209,6 +215,8 @@ class LeadRules:
             "sample": np.array([beat.sample for beat in self.beats], np.int64),
             "symbol": np.array([beat.symbol for beat in self.beats], "<U1"),
             **{name: np.array([getattr(beat, name) for beat in self.beats]) for name in ("probability", "ventricular")},
+            "waves": np.array([wave or [math.nan] * len(CLASSES) for wave in self.waves]).reshape(-1, len(CLASSES)),
+            **{name: np.array(getattr(self, name), np.float64) for name in ("valid", "heights")},
             **{name: getattr(self, name) for name in _REMEMBERED},
         }
 
@@ -216,8 +224,10 @@ class LeadRules:
         """Continue from what `state` gave, for the same rate."""
         columns = (state[name].tolist() for name in ("sample", "symbol", "probability", "ventricular"))
         self.beats = [JudgedBeat(*values) for values in zip(*columns, strict=True)]
+        self.waves = [None if math.isnan(wave[0]) else wave for wave in state["waves"].tolist()]
+        self.valid, self.heights = state["valid"].tolist(), state["heights"].tolist()
         for name in _REMEMBERED:
             setattr(self, name, state[name])
 
 
-_REMEMBERED = ("waves", "valid", "heights", "lost", "begin", "vf", "noise")
+_REMEMBERED = ("lost", "begin", "vf", "noise")
