@@ -85,6 +85,7 @@ def _program(tmp_path: Path, *options: str) -> Any:
     return program, program.load_method("forward")
 
 
+@pytest.mark.slow
 def test_executorch_streams_the_same_beats(tmp_path: Path, models: LiveModels) -> None:
     codes = torch.from_numpy(_beats(models, 8, 2))
     _kept, method = _program(tmp_path, "beats-causal", "--batch-size", "2")
