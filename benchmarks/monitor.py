@@ -39,7 +39,7 @@ from heartlm.models.pretrained import find_run
 from heartlm.models.transformer import rotary_angles
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
 from heartlm.monitor.engine import Monitor
-from heartlm.monitor.export import export_onnx
+from heartlm.monitor.export import export_model
 from heartlm.monitor.lead_rules import JudgedBeat, LeadSecond
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.rules import Rules
@@ -367,7 +367,7 @@ def study_kept() -> list[Table]:
         sessions = dict[str, Any]()
         for name in ("float32", "int8"):
             path = Path(folder) / f"{name}.onnx"
-            export_onnx(models.beats, path, int8=name == "int8")
+            export_model(models.beats, path, "onnx", 1, name == "int8")
             sizes[f"ONNX {name}, 64 beats kept"] = path.stat().st_size
             sessions[f"ONNX {name}, 64 beats kept"] = onnxruntime.InferenceSession(path)
         for database, record_id in leads:
