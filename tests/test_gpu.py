@@ -437,9 +437,9 @@ class TwoNodes:
 
     def until_further_steps(self, count: int) -> None:
         path = self.out / "metrics.jsonl"
-        begun = path.stat().st_size if path.exists() else 0
+        size_before = path.stat().st_size if path.exists() else 0
         # A run that continues cuts the file off after its checkpoint, and computes again what followed.
-        self.until(lambda: path.exists() and path.read_bytes()[begun:].count(b"\n") >= count, "further steps")
+        self.until(lambda: path.exists() and path.read_bytes()[size_before:].count(b"\n") >= count, "further steps")
 
     def joined_by(self, node: int, rounds: int) -> subprocess.Popen[bytes]:
         """Start another launcher; the rank that trains alone is stopped meanwhile, so it cannot finish before."""

@@ -119,8 +119,8 @@ class Elastic:
         if self.num_rounds(1):
             self.held_until_joined(0)
         self.wait(lambda: self.num_rounds(2) == 1, "two nodes")
-        begun = self.steps()
-        self.wait(lambda: self.steps() >= begun + 15, "progress on two nodes")
+        before = self.steps()
+        self.wait(lambda: self.steps() >= before + 15, "progress on two nodes")
 
 
 def launcher_killed(run: Elastic) -> None:

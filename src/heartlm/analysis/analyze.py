@@ -31,7 +31,7 @@ from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
-from heartlm.corpus.sources import PREFERRED_LEADS, ecg_lead
+from heartlm.corpus.sources import NO_ECG_LEAD, ecg_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
@@ -290,10 +290,10 @@ def _ecg_leads(recording: Recording) -> tuple[int, ...]:
     """
     if not recording.has_signal or recording.num_samples == 0:
         raise HeartlmError(f"{recording.path}: no signal, so there is nothing to analyse")
-    voltage = [lead for lead, unit in enumerate(recording.units) if unit == "mV"]
-    ecg_lead(recording)  # raises where there is none
-    order = {name: place for place, name in enumerate(PREFERRED_LEADS)}
-    return tuple(sorted(voltage, key=lambda lead: order.get(recording.lead_names[lead].lower(), len(order))))
+    leads = ecg_leads(recording)
+    if not leads:
+        raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to analyse")
+    return leads
 
 
 def _blocks(recording: Recording) -> list[Stretch]:

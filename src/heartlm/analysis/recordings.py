@@ -26,7 +26,7 @@ from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_csv
 from heartlm.parent import end_with_parent
-from heartlm.progress import track
+from heartlm.progress import say, track
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
     left_out = tuple(each for each in outcomes if isinstance(each, str))
     found = Analyses(tuple(each for each in outcomes if not isinstance(each, str)), left_out, task.out / "summary.csv")
     if not found.summaries:
-        raise HeartlmError(
-            f"{task.path}: none of {len(record_ids)} recordings could be analysed; the first: {left_out[0]}"
-        )
+        for line in left_out:
+            say(f"left out: {line}")
+        raise HeartlmError(f"{task.path}: none of {len(record_ids)} recordings could be analysed")
     write_csv(found.rows(), found.file, digits=4)
     return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.cli.options import parse
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError, needs, require
 
 EXAMPLES = (
     "heartlm analyze mitdb/203",
@@ -56,6 +56,7 @@ def run(arguments: Sequence[str]) -> int:
         examples=EXAMPLES,
         positionals=["path"],
     )
+    require(options, lambda value: value >= 1, "at least 1", "processes")
     try:
         import torch
     except ModuleNotFoundError as error:

@@ -114,25 +114,31 @@ def source_of(
     return Source(recording, split, leads) if leads else Unusable(NO_ECG_LEAD)
 
 
+def ecg_leads(recording: Recording) -> tuple[int, ...]:
+    """The leads measured in millivolts, the usual ones first, then in the order of the recording; none if none is."""
+    order = {name: place for place, name in enumerate(PREFERRED_LEADS)}
+    voltage = (index for index, unit in enumerate(recording.units) if unit == "mV")
+    return tuple(sorted(voltage, key=lambda index: order.get(recording.lead_names[index].lower(), len(order))))
+
+
 def ecg_lead(recording: Recording, lead: int | str | None = None) -> int:
     """Index of a lead, by default of the preferred ECG lead.
 
     Raises:
         HeartlmError: there is no such lead, or none of an ECG.
     """
-    chosen = chosen_leads(recording, "test", "first") if lead is None else (recording.lead_index(lead),)
-    if not chosen:
+    if lead is not None:
+        return recording.lead_index(lead)
+    leads = ecg_leads(recording)
+    if not leads:
         raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}")
-    return chosen[0]
+    return leads[0]
 
 
 def chosen_leads(recording: Recording, split: Split, training_leads: TrainingLeads) -> tuple[int, ...]:
     """The leads to take: every ECG lead of a training recording with `all`, else the preferred one; none if none is."""
-    voltage = [index for index, unit in enumerate(recording.units) if unit == "mV"]
-    names = [recording.lead_names[index].lower() for index in voltage]
-    preferred = [voltage[names.index(name)] for name in PREFERRED_LEADS if name in names]
-    first = (preferred or voltage)[:1]
-    return tuple(voltage) if training_leads == "all" and split == "train" else tuple(first)
+    leads = ecg_leads(recording)
+    return tuple(sorted(leads)) if training_leads == "all" and split == "train" else leads[:1]
 
 
 def usable_leads(source: Source, tokenizer: Tokenizer, beats: Beats, damaged: Damaged) -> Iterator[Lead | Unusable]:

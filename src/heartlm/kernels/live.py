@@ -18,9 +18,9 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 _LAYERS = 8
-
-
+"""Convolutions that `struct network` has room for."""
 _ROWS = 8
+"""Rows of a matrix that `product` of c/live.h takes together."""
 
 
 def packed(weight: NDArray[np.floating]) -> Floats:

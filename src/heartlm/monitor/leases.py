@@ -17,7 +17,7 @@ EXPIRY_S = 6.0
 """The partitions of a worker of which nothing was heard for so long are taken."""
 
 
-class Table(NamedTuple):
+class LeaseTable(NamedTuple):
     """Who owns which partition.
 
     Attributes:
@@ -28,7 +28,7 @@ class Table(NamedTuple):
     workers: tuple[str, ...] = ()
     owners: tuple[str | None, ...] = (None,) * NUM_PARTITIONS
 
-    def settled(self, workers: set[str]) -> Table:
+    def settled(self, workers: set[str]) -> LeaseTable:
         """The table of these workers: partitions without an owner go to those who have fewest."""
         owners = [owner if owner in workers else None for owner in self.owners]
         count = Counter({worker: owners.count(worker) for worker in sorted(workers)})
@@ -36,7 +36,7 @@ class Table(NamedTuple):
             if owner is None and workers:
                 owners[place] = taker = min(count, key=lambda name: count[name])
                 count[taker] += 1
-        return Table(tuple(sorted(workers)), tuple(owners))
+        return LeaseTable(tuple(sorted(workers)), tuple(owners))
 
     def surplus(self, worker: str) -> tuple[int, str] | None:
         """A partition that a worker has beyond its fair share, and who is to have it."""
@@ -48,7 +48,7 @@ class Table(NamedTuple):
             return None
         return max(place for place, owner in enumerate(self.owners) if owner == worker), taker
 
-    def moved(self, place: int, worker: str) -> Table:
+    def moved(self, place: int, worker: str) -> LeaseTable:
         """The table with another owner of one partition."""
         return self._replace(owners=(*self.owners[:place], worker, *self.owners[place + 1 :]))
 
@@ -57,24 +57,24 @@ class Leases:
     """The table in a key-value bucket, changed by compare-and-set, with a key for the heartbeat of each worker."""
 
     def __init__(self, bucket: Any, worker: str) -> None:
-        self.worker, self.table = worker, Table()
+        self.worker, self.table = worker, LeaseTable()
         self._bucket = bucket
         self._beats = dict[str, tuple[int, float]]()
         self._last, self._joined = -math.inf, False
 
-    async def read(self) -> tuple[Table, int]:
+    async def read(self) -> tuple[LeaseTable, int]:
         """The table as it is now, and its revision."""
         from nats.js.errors import KeyNotFoundError
 
         try:
             entry = await self._bucket.get("table")
         except KeyNotFoundError:
-            return Table(), 0
+            return LeaseTable(), 0
         content = json.loads(entry.value)
-        self.table = Table(tuple(content["workers"]), tuple(content["owners"]))
+        self.table = LeaseTable(tuple(content["workers"]), tuple(content["owners"]))
         return self.table, entry.revision
 
-    async def change(self, change: Callable[[Table], Table]) -> None:
+    async def change(self, change: Callable[[LeaseTable], LeaseTable]) -> None:
         """Change the table as it is now; again, if another worker was faster."""
         from nats.js.errors import KeyWrongLastSequenceError
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.detect import LONGEST_FILLED_GAP_S, SETTINGS, SHORTEST_STRETCH_S, StreamingDetector
 from heartlm.ecg.spans import runs
+from heartlm.errors import HeartlmError
 from heartlm.kernels.library import library
 from heartlm.kernels.live_seconds import SecondsKernel, SecondsOfLeads
 from heartlm.kernels.waveform import interpolate, smooth
@@ -227,10 +228,11 @@ class CompiledLead:
         """Continue from `state`, which a lead of the same rate and tokenizer gave.
 
         Raises:
-            ValueError: another build made the state.
+            HeartlmError: another build made the state.
         """
         if state["memory"].shape != self.memory.shape:
-            raise ValueError(f"state of {state['memory'].size} bytes found, {self.memory.size} expected")
+            sizes = f"{state['memory'].size} bytes found, {self.memory.size} expected"
+            raise HeartlmError(f"state of a lead: {sizes}: written by another build of heartlm: choose another --out")
         self.memory[:] = state["memory"]
         self.tokens.restore(state["tokens"])
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heartlm.corpus.sources import chosen_leads
+from heartlm.corpus.sources import NO_ECG_LEAD, chosen_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.kernels.live_seconds import SecondsOfLeads
@@ -293,7 +293,7 @@ def alarms_of(
     """
     leads = ecg_leads(recording, most_leads)
     if not leads:
-        raise HeartlmError(f"{recording.path}: no ECG lead (none measured in mV), so there is nothing to watch")
+        raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to watch")
     ward = Ward(models, rules)
     stream = ward.add(recording.record_id, recording.rate_hz, num_leads=len(leads))
     found, block = dict[str, Alarm](), round(_BLOCK_S * recording.rate_hz)

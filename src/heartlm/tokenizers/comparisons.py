@@ -263,7 +263,7 @@ def in_part(times_s: Doubles, part: tuple[float, float]) -> NDArray[np.bool_]:
     return (times_s >= part[0] - 1e-9) & (times_s <= part[1] + 1e-9)
 
 
-def _median(rows: Floats) -> Floats:
+def row_medians(rows: Floats) -> Floats:
     """Median of every place over at least one row: that of NumPy, in a fraction of its time."""
     medians: Floats = stretch_medians(rows, np.array([0]), np.array([len(rows)]))[0]
     return medians
@@ -320,17 +320,17 @@ class Parts:
         """What is usual among `others`, whose intervals are `rr_s[others]`."""
         qrs, alike = self.qrs[others], np.ones(others.stop - others.start, bool)
         for _ in range(2):
-            median = _median(qrs[alike])
+            median = row_medians(qrs[alike])
             near = correlation(qrs, median[None]) > USUAL
             alike = near if near.sum() >= FEWEST else np.ones_like(near)
         interval_s = np.nan_to_num(rr_s[others])
         slow = alike & (interval_s >= np.quantile(interval_s[alike], 0.75))
-        slow_p = _median(self.p[others][slow])
+        slow_p = row_medians(self.p[others][slow])
         return UsualBeat(
             qrs=median,
-            slow_qrs=_median(qrs[interval_s >= np.quantile(interval_s, 0.75)]),
-            t=_median(self.t[others][alike]),
-            p=_median(self.p[others][alike]),
+            slow_qrs=row_medians(qrs[interval_s >= np.quantile(interval_s, 0.75)]),
+            t=row_medians(self.t[others][alike]),
+            p=row_medians(self.p[others][alike]),
             slow_p=slow_p,
             log_width=np.median(self.log_width[others]),
             consistency=np.float32(np.median(correlation(self.p[others][slow], slow_p[None]))),

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 from heartlm.kernels.rr import level_of
-from heartlm.kernels.running import stretch_medians
 from heartlm.kernels.waveform import LEAST_SCALE
 from heartlm.tokenizers.beat import BeatTokenizer, rr_levels
 from heartlm.tokenizers.comparisons import (
@@ -39,6 +38,7 @@ from heartlm.tokenizers.comparisons import (
     codes_of,
     in_part,
     long_interval,
+    row_medians,
 )
 from heartlm.tokenizers.rr import LONG_BEATS
 from heartlm.tokenizers.running import correlation
@@ -125,7 +125,7 @@ class LiveBeats:
         self.shape = np.concatenate([self.shape, *(own[None] for own, _ in self.recent)])[-LOOK_BACK:]
         self.log_width = np.append(self.log_width, [own for _, own in self.recent])[-LOOK_BACK:]
         self.recent = []
-        self.dominant = stretch_medians(self.shape, np.array([0]), np.array([len(self.shape)]))[0]
+        self.dominant = row_medians(self.shape)
         self.log_slow = long_interval(self.log_rr)
         rr_s = np.diff(self.sample[-len(self.shape) - 1 :], prepend=np.nan)[-len(self.shape) :] / self.rate_hz
         parts = Parts.of(self.shape, self.tokenizer.window.times_s, self.log_width)
