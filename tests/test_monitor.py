@@ -31,7 +31,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import sole_holder
 from heartlm.monitor.alarms import Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
-from heartlm.monitor.journal import write_state
+from heartlm.monitor.journal import packed
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, alarms_of
@@ -604,8 +604,10 @@ def test_a_changed_rate_loses_no_strip(tmp_path: Path, models: LiveModels, signa
 
 def test_a_journal_of_another_version_is_refused(tmp_path: Path, models: LiveModels) -> None:
     Monitor(Ward(models), tmp_path / "ward", log=lambda _: None).close()
-    (snapshot,) = (tmp_path / "ward" / "journal").glob("snapshot-*.npz")
-    with snapshot.open("wb") as file:
-        write_state(file, {"schema": 1, "streams": {}})
+    (snapshot,) = (tmp_path / "ward" / "journal").glob("snapshot-*.state")
+    snapshot.write_bytes(packed({"schema": 1, "streams": {}}))
+    with pytest.raises(HeartlmError, match="another version"):
+        Monitor(Ward(models), tmp_path / "ward", log=lambda _: None)
+    snapshot.rename(snapshot.with_suffix(".npz"))
     with pytest.raises(HeartlmError, match="another version"):
         Monitor(Ward(models), tmp_path / "ward", log=lambda _: None)

@@ -1,7 +1,7 @@
 """What a monitor writes so that it can be killed: every message, and now and then all that it remembers.
 
     folder/messages-000007.log    messages since snapshot 7: length, checksum, name of the stream, bytes
-    folder/snapshot-000007.npz    all streams as they were before the first of them
+    folder/snapshot-000007.state  all streams as they were before the first of them
 
 A monitor that starts again reads the last snapshot and the messages after it, and so stands where it stood, to the
 last bit. A message that was being written when the power went is cut off.
@@ -9,6 +9,8 @@ last bit. A message that was being written when the power went is cut off.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import struct
@@ -28,7 +30,7 @@ _HEADER = struct.Struct("<II")
 _LONGEST = MOST_BYTES + 4 * MOST_NAME + 1
 Received = tuple[bytes, str | None]
 """A message, and the name of its stream where the channel told it."""
-_SCHEMA = 3
+_SCHEMA = 4
 """Of snapshots; another number says that streams remember something else."""
 _KEPT = 2
 """Snapshots that are kept: one, should the last be damaged, more."""
@@ -58,7 +60,7 @@ class MessageJournal:
         return sorted(int(match.group(1)) for match in found if match)
 
     def _path(self, kind: str, number: int) -> Path:
-        return self.folder / f"{kind}-{number:06d}.{'npz' if kind == 'snapshot' else 'log'}"
+        return self.folder / f"{kind}-{number:06d}.{'state' if kind == 'snapshot' else 'log'}"
 
     def recover(self) -> tuple[dict[str, Any] | None, Iterator[Received]]:
         """The last snapshot that can be read, None without any, and the messages since.
@@ -66,15 +68,18 @@ class MessageJournal:
         Raises:
             HeartlmError: another version of heartlm wrote it.
         """
+        other = HeartlmError(f"{self.folder}: written by another version of heartlm: choose another --out")
         for number in [*reversed(self._numbers("snapshot")), 0]:
             try:
-                state = read_state(self._path("snapshot", number)) if number else None
-            except (OSError, ValueError, KeyError):
+                state = unpacked(self._path("snapshot", number).read_bytes()) if number else None
+            except FileNotFoundError:  # its name ends otherwise
+                raise other from None
+            except (OSError, ValueError):
                 continue
             if state is None:
                 return None, self._messages(number)
             if state.get("schema") != _SCHEMA:
-                raise HeartlmError(f"{self.folder}: written by another version of heartlm: choose another --out")
+                raise other
             return state["streams"], self._messages(number)
         return None, iter(())
 
@@ -116,7 +121,7 @@ class MessageJournal:
         self.close()
         number = self._number + 1
         with atomic_file(self._path("snapshot", number), "wb") as file:
-            write_state(file, {"schema": _SCHEMA, "streams": state})
+            file.write(packed({"schema": _SCHEMA, "streams": state}))
         self._number = number
         for kind in ("snapshot", "messages"):
             for old in self._numbers(kind):
@@ -131,47 +136,46 @@ class MessageJournal:
             self._log = None
 
 
-def write_state(file: IO[bytes], state: dict[str, Any]) -> None:
-    """Write numbers, texts, arrays, None and dictionaries of them, without pickling."""
-    arrays = dict[str, NDArray[Any]]()
+def packed(state: dict[str, Any]) -> bytes:
+    """Numbers, texts, arrays, None and dictionaries of them as bytes: sizes and checksum, JSON, then all arrays."""
+    arrays = list[NDArray[Any]]()
 
-    def add(prefix: str, value: Any) -> None:
+    def described(value: Any) -> Any:
         if isinstance(value, dict):
-            arrays[f"{prefix}\n{{}}"] = np.array(list(value), np.str_)
-            for name, inner in value.items():
-                add(f"{prefix}\n{name}", inner)
-        elif value is None:
-            arrays[f"{prefix}\nNone"] = np.empty(0)
-        elif isinstance(value, np.ndarray | np.generic):  # a NumPy number keeps its type, on which rounding depends
-            arrays[f"{prefix}\n[]"] = np.asarray(value)
-        else:
-            arrays[prefix] = np.array(value)
+            return {name: described(inner) for name, inner in value.items()}
+        if isinstance(value, np.ndarray | np.generic):  # a NumPy number keeps its type, on which rounding depends
+            arrays.append(np.asarray(value))
+            return [arrays[-1].dtype.str, *value.shape]
+        return value
 
-    add("", state)
-    names = np.array(list(arrays), np.str_)
-    np.savez(file, allow_pickle=False, names=names, **{f"a{place}": each for place, each in enumerate(arrays.values())})
+    text = json.dumps(described(state)).encode()
+    content = b"".join([text, *(np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays)])
+    return _HEADER.pack(len(text), zlib.crc32(content)) + content
 
 
-def read_state(path: Path | IO[bytes]) -> dict[str, Any]:
-    """What `write_state` wrote.
+def unpacked(content: bytes) -> dict[str, Any]:
+    """What `packed` packed.
 
     Raises:
-        OSError, ValueError, KeyError: damaged.
+        ValueError: damaged.
     """
-    with np.load(path, allow_pickle=False) as content:
-        arrays = {name: content[f"a{place}"] for place, name in enumerate(content["names"].tolist())}
+    if len(content) < _HEADER.size:
+        raise ValueError("too short")
+    length, checksum = _HEADER.unpack_from(content)
+    at = _HEADER.size + length
+    if zlib.crc32(memoryview(content)[_HEADER.size :]) != checksum:
+        raise ValueError("wrong checksum")
 
-    def get(prefix: str) -> Any:
-        if f"{prefix}\n{{}}" in arrays:
-            return {name: get(f"{prefix}\n{name}") for name in arrays[f"{prefix}\n{{}}"].tolist()}
-        if f"{prefix}\nNone" in arrays:
-            return None
-        if f"{prefix}\n[]" in arrays:
-            array = arrays[f"{prefix}\n[]"]
-            return array if array.ndim else array[()]
-        return arrays[prefix][()].item()
+    def restored(value: Any) -> Any:
+        nonlocal at
+        if isinstance(value, dict):
+            return {name: restored(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            dtype, *shape = value
+            array = np.frombuffer(content, dtype, math.prod(shape), at).reshape(shape).copy()
+            at += array.nbytes
+            return array if shape else array[()]
+        return value
 
-    state = get("")
-    if not isinstance(state, dict):
-        raise ValueError("a dictionary of states expected")
+    state: dict[str, Any] = restored(json.loads(content[_HEADER.size : at]))
     return state

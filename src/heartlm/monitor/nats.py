@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import io
 import json
 import math
 import re
@@ -28,7 +27,7 @@ from uuid import uuid4
 
 from heartlm.errors import HeartlmError, needs
 from heartlm.monitor.engine import Monitor
-from heartlm.monitor.journal import read_state, write_state
+from heartlm.monitor.journal import packed, unpacked
 from heartlm.monitor.leases import NUM_PARTITIONS, Leases
 
 TICK_S = 1.0
@@ -226,7 +225,7 @@ class Worker:
         except ObjectNotFoundError:
             pass
         else:
-            state = read_state(io.BytesIO(found.data or b""))
+            state = unpacked(found.data or b"")
             self.monitor.restore(state["streams"])
             for name, heard in state["heard"].items():
                 patient = self.monitor.patients[name]
@@ -251,9 +250,7 @@ class Worker:
             "heard": {name: {"at": own.heard, "silent": own.silent} for name, own in patients.items()},
             "alarms": json.dumps([entry for entry in self.monitor.open_alarms() if entry["stream"] in each.names]),
         }
-        file = io.BytesIO()
-        write_state(file, state)
-        await self._states.put(f"partition-{each.number}", file.getvalue())
+        await self._states.put(f"partition-{each.number}", packed(state))
 
     async def _drop(self, number: int) -> None:
         each = self.partitions.pop(number)
