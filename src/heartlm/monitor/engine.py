@@ -169,9 +169,8 @@ class Monitor:
 
     def step(self) -> bool:
         """Judge one second of each stream that has one; whether there was any."""
-        before = {name: patient.stream.num_seconds for name, patient in self.patients.items()}
-        changes = self.ward.step()
-        moved = [each for name, each in self.patients.items() if each.stream.num_seconds > before[name]]
+        streams, changes = self.ward.step()
+        moved = [self.patients[stream.name] for stream in streams]
         for patient in moved:
             rules = patient.stream.rules
             for beat in patient.stream.leads[rules.lead_in_use].beats:
@@ -304,6 +303,7 @@ class Monitor:
             link.restore(own["link"])
             live = self.ward.add(name, link.rate_hz, own["stream"]["begin_s"], link.num_leads)
             live.restore(own["stream"])
+            self.ward.push(name, np.empty((link.num_leads, 0), np.float32))  # a whole second may wait
             strips = list(live.rules.active.values())
             self.patients[name] = WatchedPatient(link, live, own["history"], own["num_samples"], strips)
 
@@ -311,7 +311,8 @@ class Monitor:
         """Leave these streams, and their alarms, to another monitor."""
         gone = set(names)
         for name in gone:
-            del self.patients[name], self.ward.streams[name]
+            del self.patients[name]
+            self.ward.remove(name)
         self.alarms = {key: entry for key, entry in self.alarms.items() if entry["stream"] not in gone}
 
     def save(self) -> None:

@@ -149,7 +149,7 @@ def packed(state: dict[str, Any]) -> bytes:
         return value
 
     text = json.dumps(described(state)).encode()
-    content = b"".join([text, *(np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays)])
+    content = b"".join([text, *(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data for each in arrays)])
     return _HEADER.pack(len(text), zlib.crc32(content)) + content
 
 

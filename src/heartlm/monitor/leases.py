@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from heartlm.errors import HeartlmError
 
 NUM_PARTITIONS = 64
-EXPIRY_S = 6.0
+EXPIRY_S = 4.0
 """The partitions of a worker of which nothing was heard for so long are taken."""
 
 

@@ -39,6 +39,10 @@ KEPT_S = 3600.0
 _HEARTBEAT_S, _CONNECT_S = 2.0, 10.0
 _MOST_WAITING = 20_000
 """Messages taken in since all was judged; a worker that is further behind reads no more."""
+_TAKEN_TOGETHER = 8
+"""Partitions whose states are fetched at once: the broker answers some questions for each."""
+_TOGETHER_S = 0.25
+"""Time in which messages are collected, to be judged together."""
 _ECG, _ALARMS, _LEASES, _STATES = "heartlm-ecg", "heartlm-alarms", "heartlm-leases", "heartlm-states"
 _TICK = "%tick"
 """In place of a stream's name, which never looks like this: so late is it, by the broker's clock."""
@@ -160,9 +164,10 @@ class Worker:
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            while running := [task for task in tasks if not task.done()]:
+                for task in running:
+                    task.cancel()  # again: wait_for of Python 3.11 loses one that comes as its answer does
+                await asyncio.wait(running, timeout=1)
             with contextlib.suppress(Exception):  # without a broker there is nothing to give back to
                 await asyncio.wait_for(self._leave(), 30)
             await self._client.close()
@@ -190,9 +195,9 @@ class Worker:
         await asyncio.sleep(TICK_S)
 
     async def _work(self) -> None:
-        """Judge a second of each stream, publish, and look after the partitions: one of them at a time."""
-        busy = self.monitor.step()
-        if not busy:
+        """Judge a second of each stream, publish, and look after the partitions, taking some over at once."""
+        self.monitor.step()
+        if not (behind := len(self.monitor.ward.waiting)):
             self._waiting = 0
         await self._publish()
         table, now = self.leases.table, time.monotonic()
@@ -203,7 +208,7 @@ class Worker:
                 await self._subscribe(each)
         missing = [n for n, owner in enumerate(table.owners) if owner == self._name and n not in self.partitions]
         if missing:
-            await self._take_over(missing[0])
+            await asyncio.gather(*map(self._take_over, missing[:_TAKEN_TOGETHER]))
         elif (surplus := table.surplus(self._name)) is not None:
             await self._save(self.partitions[surplus[0]])
             await self._drop(surplus[0])
@@ -212,8 +217,9 @@ class Worker:
             oldest = min(self.partitions.values(), key=lambda each: each.saved_at)
             if now - oldest.saved_at > SAVE_S:
                 await self._save(oldest)
-        # Some turns of the loop, for heartbeats and messages, between the seconds of a long replay.
-        await asyncio.sleep(0.005 if busy or missing else 0.05)
+        # Some turns of the loop, for heartbeats and messages, between the seconds of a long replay; else a while in
+        # which seconds of many streams come, since judging them together costs least.
+        await asyncio.sleep(0.005 if behind or missing else _TOGETHER_S)
 
     async def _take_over(self, number: int) -> None:
         """Continue from the state that was saved last, or from the first message that is kept."""

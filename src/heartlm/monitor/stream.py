@@ -122,14 +122,13 @@ class LiveStream:
         length = self.edge(self.num_seconds + 1) - self.edge(self.num_seconds)
         return sum(len(piece[0]) for piece in self.pending) >= length
 
-    def next_second(self) -> Floats | None:
-        """The samples of the next second, `[num_leads, num_samples]`, if they are all there."""
-        if not self.ready:
-            return None
+    def next_second(self) -> Floats:
+        """Take the samples of the next second, `[num_leads, num_samples]`, which is `ready`."""
         length = self.edge(self.num_seconds + 1) - self.edge(self.num_seconds)
         # An hour of a lost signal may wait in one piece, which is not to be copied every second.
         whole = self.pending[0] if len(self.pending) == 1 else np.concatenate(self.pending, axis=1)
         self.pending = [whole[:, length:]] if whole.shape[1] > length else []
+        self.num_seconds += 1
         return whole[:, :length]
 
 
@@ -140,6 +139,10 @@ class Ward:
         models: of beats, AF and waveform.
         rules: when alarms are raised.
         of_patients: rules of single streams, by name.
+
+    Attributes:
+        streams: by name.
+        waiting: names of those that have a whole second to judge.
     """
 
     def __init__(
@@ -147,6 +150,7 @@ class Ward:
     ) -> None:
         self.models, self.rules, self.of_patients = models, rules or AlarmRules(), of_patients or {}
         self.streams = dict[str, LiveStream]()
+        self.waiting = set[str]()
 
     def add(self, name: str, rate_hz: float, begin_s: float = 0.0, num_leads: int = 1) -> LiveStream:
         """Begin a stream, or the next part of one whose rate has changed.
@@ -168,7 +172,13 @@ class Ward:
         rules = Rules(name, self.of_patients.get(name, self.rules), rate_hz, begin_s, num_leads)
         stream = LiveStream(name, rate_hz, leads, rules)
         self.streams[name] = stream
+        self.waiting.discard(name)
         return stream
+
+    def remove(self, name: str) -> None:
+        """Leave a stream to another ward."""
+        del self.streams[name]
+        self.waiting.discard(name)
 
     def push(self, name: str, samples_mv: Floats) -> None:
         """Take in samples of a stream that was added; `step` judges them.
@@ -177,24 +187,23 @@ class Ward:
             name: of the stream.
             samples_mv: float32 `[num_leads, num_samples]`, of one lead also `[num_samples]`; NaN where invalid.
         """
-        self.streams[name].pending.append(np.atleast_2d(np.asarray(samples_mv, np.float32)))
+        stream = self.streams[name]
+        stream.pending.append(np.atleast_2d(np.asarray(samples_mv, np.float32)))
+        if stream.ready:
+            self.waiting.add(name)
 
-    def step(self) -> list[Alarm]:
-        """Judge one second of each stream that has one; empty where nothing changed.
+    def step(self) -> tuple[list[LiveStream], list[Alarm]]:
+        """Judge one second of each stream that has one.
 
         Returns:
-            Alarms raised and ended, in the order of the streams.
+            Those streams, in the order of their names; and alarms raised and ended, in the order of these streams.
         """
-        moved, leads, samples = list[LiveStream](), list[WatchedLead](), list[Floats]()
-        for stream in self.streams.values():
-            own = stream.next_second()
-            if own is not None:
-                leads += stream.leads
-                samples += list(own)
-                stream.num_seconds += 1
-                moved.append(stream)
+        moved = [self.streams[name] for name in sorted(self.waiting)]
         if not moved:
-            return []
+            return [], []
+        samples = [lead for stream in moved for lead in stream.next_second()]
+        leads = [lead for stream in moved for lead in stream.leads]
+        self.waiting = {stream.name for stream in moved if stream.ready}
         seconds = take_seconds([lead.signal for lead in leads], samples)
         usual_mv = np.array([lead.signal.tokens.usual_mv for lead in leads])
         heights = seconds.range_mv / np.maximum(usual_mv, LEAST_SCALE)
@@ -212,13 +221,13 @@ class Ward:
         for stream in moved:
             now, of_leads = stream.edge(stream.num_seconds), [next(shown) for _ in stream.leads]
             changes += stream.rules.second(now, of_leads, rhythms.get(stream.name))
-        return changes
+        return moved, changes
 
     def run(self) -> list[Alarm]:
         """Judge all whole seconds that wait."""
         changes = list[Alarm]()
-        while any(stream.ready for stream in self.streams.values()):
-            changes += self.step()
+        while self.waiting:
+            changes += self.step()[1]
         return changes
 
     def _judge_beats(self, leads: list[WatchedLead], seconds: SecondsOfLeads) -> None:
