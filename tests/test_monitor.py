@@ -31,10 +31,11 @@ from heartlm.errors import HeartlmError
 from heartlm.files import sole_holder
 from heartlm.monitor.alarms import Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
-from heartlm.monitor.journal import packed
+from heartlm.monitor.journal import packed, unpacked
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, alarms_of
+from heartlm.monitor.trend import NUM_MINUTES, Trend
 from heartlm.monitor.webhook import Webhook, observation
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.live import LiveBeats, push_beats
@@ -219,6 +220,7 @@ def test_a_restart_forgets_nothing(
     for name in ("fibrillation", "tachycardia"):
         caches = [[lead.cache for lead in each.patients[name].stream.leads] for each in (second, unbroken)]
         assert all(np.array_equal(*both) for both in zip(*caches, strict=True))
+        assert second.patients[name].trend.to_json() == unbroken.patients[name].trend.to_json()
     second.close()
     strips = {entry["key"] for entry in second.alarms.values() if entry["strip"]}
     assert any(key.startswith("fibrillation/VF") for key in strips)
@@ -611,3 +613,47 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path, models: LiveMod
     snapshot.rename(snapshot.with_suffix(".npz"))
     with pytest.raises(HeartlmError, match="another version"):
         Monitor(Ward(models), tmp_path / "ward", log=lambda _: None)
+
+
+def test_the_trend_counts_each_minute_and_keeps_a_shift() -> None:
+    trend = Trend()
+    assert trend.to_json() == {"first": 0, "bpm": [], "s": [], "v": []}
+    for time_s, symbol in ((58.0, "N"), (59.0, "V"), (59.5, "S"), (61.0, "V"), (70.0, "N"), (70.5, "N")):
+        trend.add(time_s, symbol)
+    # 58 to 59.5 s in two intervals; 59.5 to 61 and 70 to 70.5 s: the nine seconds between them are no interval
+    assert trend.to_json() == {"first": 0, "bpm": [80.0, 60.0], "s": [1, 0], "v": [1, 1]}
+    again = Trend()
+    again.restore(unpacked(packed(trend.state())))
+    for each in (trend, again):
+        each.add(60.0 * (NUM_MINUTES + 1), "V")
+        each.add(30.0, "V")  # too old
+    kept = again.to_json()
+    assert kept == trend.to_json()
+    assert kept["first"] == 2 and len(kept["bpm"]) == NUM_MINUTES and sum(kept["v"]) == 1
+    assert kept["bpm"] == [None] * NUM_MINUTES
+
+
+def test_the_page_shows_a_stream_in_full(models: LiveModels, signals: dict[str, Floats]) -> None:
+    testclient = pytest.importorskip("starlette.testclient")
+    from heartlm.monitor.server import Page
+
+    monitor = Monitor(Ward(models), log=lambda _: None)
+    both = np.stack([signals["tachycardia"], signals["tachycardia"] / 2])[:, :10_000]
+    for start in range(0, both.shape[1], 250):
+        mv = both[:, start : start + 250].tolist()
+        monitor.receive(json.dumps({"stream": "a", "rate_hz": 250, "start": start, "mv": mv}).encode())
+    monitor.run()
+    page = testclient.TestClient(Page(monitor, token="0123456789abcdef").app)
+    address = "/live?token=0123456789abcdef"
+    with page.websocket_connect(address, headers={"origin": "http://testserver"}) as live:
+        assert json.loads(live.receive_text())["full"] is None
+        live.send_text('{"show": ["a"]}')
+        while not (tick := json.loads(live.receive_text()))["signals"]:
+            pass
+        assert len(tick["signals"]["a"]["mv"]) == 1 and tick["full"] is None
+        live.send_text('{"full": "a"}')
+        while (full := json.loads(live.receive_text())["full"]) is None:
+            pass
+        assert json.loads(live.receive_text())["full"] is None  # nothing new
+    assert {each["kind"] for each in full["events"]} >= {"VT"} and {each["stream"] for each in full["events"]} == {"a"}
+    assert full["trend"]["v"][0] >= 5 and 60 < full["trend"]["bpm"][0] < 200

@@ -107,9 +107,11 @@ def test_the_wall_is_drawn_and_alarms_are_acknowledged(ward: str, tmp_path: Path
         wait_for(lambda: int(browser.value("document.documentElement.dataset.acknowledged")) >= 1)
         assert "acknowledged by page" in browser.value("document.getElementById('past').textContent")
         browser.value("document.querySelector('.tile').click()")
-        wait_for(
-            lambda: browser.value("document.querySelector('.tile.full .beats').textContent.includes('last beats')")
-        )
+        wait_for(lambda: "last beats" in browser.value("document.querySelector('.tile.full .more').textContent"))
+        drawn = """[...document.querySelectorAll('.tile.full canvas')].map(c => c.className + ':' +
+            c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0)).join()"""
+        wait_for(lambda: browser.value(drawn) == "strip:true,strip:true,trend:true")
+        wait_for(lambda: browser.value("document.querySelectorAll('.tile.full .events .alarm').length > 0"))
         browser.picture(tmp_path / "wall.png")
         assert (tmp_path / "wall.png").stat().st_size > 50_000
         print("frames a second:", browser.value("document.documentElement.dataset.fps"))

@@ -25,6 +25,7 @@ from heartlm.monitor.alarms import LETHAL, Alarm
 from heartlm.monitor.journal import MessageJournal
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.stream import LiveStream, Ward
+from heartlm.monitor.trend import Trend
 
 Floats = NDArray[np.float32]
 Listener = Callable[[dict[str, Any]], None]
@@ -54,7 +55,8 @@ class WatchedPatient:
         strips: alarms whose ten seconds after are not complete.
         heard: when its last message came, in seconds of the monitor's clock.
         silent: whether nothing comes.
-        rate_bpm: mean of the last eight beats.
+        beats: the last nine, with their times in s from the beginning of the stream.
+        trend: of the last hours.
     """
 
     link: FrameLink
@@ -65,6 +67,7 @@ class WatchedPatient:
     heard: float = 0.0
     silent: bool = False
     beats: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=9))
+    trend: Trend = field(default_factory=Trend)
 
     @property
     def rate_bpm(self) -> float | None:
@@ -164,7 +167,10 @@ class Monitor:
         num_leads = len(frame.mv)
         stream = self.ward.add(frame.stream, frame.rate_hz, begin_s, num_leads)
         history = np.empty((num_leads, 0), np.float32)
-        patient = self.patients[frame.stream] = WatchedPatient(FrameLink(frame.rate_hz, num_leads), stream, history)
+        patient = WatchedPatient(FrameLink(frame.rate_hz, num_leads), stream, history)
+        if (before := self.patients.get(frame.stream)) is not None:
+            patient.trend = before.trend
+        self.patients[frame.stream] = patient
         return patient
 
     def step(self) -> bool:
@@ -174,7 +180,8 @@ class Monitor:
         for patient in moved:
             rules = patient.stream.rules
             for beat in patient.stream.leads[rules.lead_in_use].beats:
-                patient.beats.append((beat.sample / patient.link.rate_hz, beat.symbol))
+                patient.beats.append((rules.begin_s + beat.sample / patient.link.rate_hz, beat.symbol))
+                patient.trend.add(*patient.beats[-1])
         for alarm in changes:
             self._announce(alarm)
         for patient in moved:
@@ -292,6 +299,7 @@ class Monitor:
                 "stream": patient.stream.state(),
                 "history": patient.history,
                 "num_samples": patient.num_samples,
+                "trend": patient.trend.state(),
             }
             for name, patient in chosen.items()
         }
@@ -305,7 +313,9 @@ class Monitor:
             live.restore(own["stream"])
             self.ward.push(name, np.empty((link.num_leads, 0), np.float32))  # a whole second may wait
             strips = list(live.rules.active.values())
-            self.patients[name] = WatchedPatient(link, live, own["history"], own["num_samples"], strips)
+            patient = WatchedPatient(link, live, own["history"], own["num_samples"], strips)
+            patient.trend.restore(own["trend"])
+            self.patients[name] = patient
 
     def forget(self, names: Iterable[str]) -> None:
         """Leave these streams, and their alarms, to another monitor."""

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import math
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,6 +36,21 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+
+@dataclass
+class _View:
+    """What one browser shows.
+
+    Attributes:
+        shown: streams by name, with the number of samples that were sent.
+        full: the stream that is shown in full, with all leads, trend and alarms.
+        told: of which minute of the trend, and of how many alarms, it was told last.
+    """
+
+    shown: dict[str, int] = field(default_factory=dict)
+    full: str | None = None
+    told: tuple[int, int] | None = None
 
 
 class Page:
@@ -73,19 +89,19 @@ class Page:
             await socket.close(1008)
             return
         await socket.accept()
-        shown = dict[str, int]()
-        listener = asyncio.create_task(self._listen(socket, shown))
+        view = _View()
+        listener = asyncio.create_task(self._listen(socket, view))
         try:
             while not listener.done():
-                await socket.send_text(json.dumps(self._tick(shown)))
+                await socket.send_text(json.dumps(self._tick(view)))
                 await asyncio.sleep(TICK_S)
         except WebSocketDisconnect:
             pass
         finally:
             listener.cancel()
 
-    async def _listen(self, socket: WebSocket, shown: dict[str, int]) -> None:
-        """Do what the page asks: show streams, from their last sample on; acknowledge an alarm."""
+    async def _listen(self, socket: WebSocket, view: _View) -> None:
+        """Do what the page asks: show streams, from their last sample on, one in full; acknowledge an alarm."""
         try:
             while True:
                 try:
@@ -94,12 +110,13 @@ class Page:
                     continue
                 if not isinstance(wish, dict):
                     continue
+                names = {self.shown(name): name for name in self.monitor.patients}
                 if isinstance(show := wish.get("show"), list):
-                    names = {self.shown(name): name for name in self.monitor.patients}
                     wanted = [names[each] for each in show[:MOST_SHOWN] if isinstance(each, str) and each in names]
-                    kept = {name: shown.get(name, self._begin(name)) for name in wanted}
-                    shown.clear()
-                    shown.update(kept)
+                    view.shown = {name: view.shown.get(name, self._begin(name)) for name in wanted}
+                if "full" in wish:
+                    full = wish["full"]
+                    view.full, view.told = names.get(full) if isinstance(full, str) else None, None
                 if isinstance(key := wish.get("acknowledge"), str):
                     self.monitor.acknowledge(self._key(key), str(wish.get("by") or "unknown"))
         except WebSocketDisconnect:
@@ -119,7 +136,7 @@ class Page:
         name = self.shown(alarm["stream"])
         return alarm | {"stream": name, "key": name + alarm["key"].removeprefix(alarm["stream"])}
 
-    def _tick(self, shown: dict[str, int]) -> dict[str, Any]:
+    def _tick(self, view: _View) -> dict[str, Any]:
         monitor, rank = self.monitor, {kind: place for place, kind in enumerate(SEVERITIES)}
         alarms = sorted(monitor.open_alarms(), key=lambda each: (rank[each["kind"]], -each["raised_s"]))
         worst = dict[str, dict[str, Any]]()
@@ -127,9 +144,10 @@ class Page:
             worst[alarm["stream"]] = alarm
         streams = [self._status(name, patient, worst.get(name)) for name, patient in monitor.patients.items()]
         past = list(monitor.alarms.values())[-_MOST_ALARMS:]
-        known = [name for name in shown if name in monitor.patients]  # another worker may have taken one over
-        signals = {self.shown(name): signal for name in known if (signal := self._signal(name, shown))}
+        known = [name for name in view.shown if name in monitor.patients]  # another worker may have taken one over
+        signals = {self.shown(name): signal for name in known if (signal := self._signal(name, view))}
         return {
+            "full": self._full(view),
             "streams": streams,
             "open": [self._alarm(each) for each in alarms[:_MOST_ALARMS]],
             "past": [self._alarm(each) for each in reversed(past)],
@@ -149,16 +167,31 @@ class Page:
             "beats": [[round(time_s, 2), symbol] for time_s, symbol in patient.beats],
         }
 
-    def _signal(self, name: str, shown: dict[str, int]) -> dict[str, Any] | None:
+    def _full(self, view: _View) -> dict[str, Any] | None:
+        """Trend and alarms of the stream in full, where something of them is new."""
+        patient = self.monitor.patients.get(view.full or "")
+        if view.full is None or patient is None:
+            return None
+        own = [each for each in self.monitor.alarms.values() if each["stream"] == view.full]
+        told = patient.trend.last, sum(1 + (each["stop_s"] is not None) for each in own)
+        if told == view.told:
+            return None
+        view.told = told
+        events = [self._alarm(each) for each in own[-_MOST_ALARMS:]]
+        return {"name": self.shown(view.full), "trend": patient.trend.to_json(), "events": events}
+
+    def _signal(self, name: str, view: _View) -> dict[str, Any] | None:
+        """New samples of the lead in use; of all leads of the stream in full."""
         patient = self.monitor.patients[name]
-        new = min(patient.num_samples - shown[name], patient.history.shape[1])
+        new = min(patient.num_samples - view.shown[name], patient.history.shape[1])
         if new <= 0:
             return None
         step = max(1, round(patient.link.rate_hz / 125))
         first = patient.num_samples - new
         offset = -first % step  # always the same samples, however they are cut
-        lead = patient.history[patient.stream.rules.lead_in_use]
-        own = lead[len(lead) - new + offset :: step]
-        shown[name] = patient.num_samples
-        values = [None if math.isnan(value) else round(value, 3) for value in own.tolist()]
+        in_use = patient.stream.rules.lead_in_use
+        leads = range(len(patient.history)) if name == view.full else (in_use,)
+        own = patient.history[list(leads), patient.history.shape[1] - new + offset :: step]
+        view.shown[name] = patient.num_samples
+        values = [[None if math.isnan(value) else round(value, 3) for value in lead] for lead in own.tolist()]
         return {"hz": patient.link.rate_hz / step, "mv": values}
