@@ -173,7 +173,7 @@ settings = st.fixed_dictionaries(
 @given(settings)
 def test_words_of_a_run_file_are_read_as_its_fields(fields: dict[str, object]):
     words = RunFile("pretrain", fields).argv()[1:]
-    config = parse(PretrainConfig, words, command="pretrain", summary="", examples=())
+    config = parse(PretrainConfig, words, "pretrain")
     expected = {**fields, "corpus": Path("c d"), "out": Path("runs/x")}
     assert {name: getattr(config, name) for name in fields} == expected
 

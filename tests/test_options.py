@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -52,12 +53,22 @@ class Settings:
     name: str = "a"
 
 
+def cook(arguments: Sequence[str]) -> int:
+    """Cook.
+
+    Examples:
+        heartlm cook a
+        heartlm cook a b
+    """
+    raise NotImplementedError(arguments)
+
+
 def soup(*words: str) -> Soup:
-    return parse(Soup, words, command="cook", summary="Cook.", examples=["heartlm cook a"], positionals=["pots"])
+    return parse(Soup, words, "cook", cook, positionals=["pots"])
 
 
 def settings(*words: str) -> Settings:
-    return parse(Settings, words, command="set", summary="Set.", examples=["heartlm set"], config_file=True)
+    return parse(Settings, words, "set", config_file=True)
 
 
 def test_defaults() -> None:
@@ -122,7 +133,11 @@ def test_help_shows_hyphens_defaults_and_examples(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         soup("--help")
     printed = capsys.readouterr().out
-    assert "--salt-g" in printed and "how much salt" in printed and "examples:\n  heartlm cook a" in printed
+    assert (
+        "--salt-g" in printed
+        and "how much salt" in printed
+        and "examples:\n  heartlm cook a\n  heartlm cook a b\n" in printed
+    )
     assert "salt_g" not in printed.replace("SALT_G", "")
 
 

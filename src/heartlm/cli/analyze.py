@@ -10,14 +10,6 @@ from typing import Any
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError, needs, require
 
-EXAMPLES = (
-    "heartlm analyze mitdb/203",
-    "heartlm analyze holter.edf --out patient-7",
-    "heartlm analyze ptb-xl --out ptb-xl-analysis",
-    "heartlm analyze mitdb --beats runs/beats",
-    "heartlm analyze mitdb/207 --causal",
-)
-
 
 @dataclass(frozen=True)
 class AnalyzeOptions:
@@ -47,15 +39,16 @@ class AnalyzeOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Analyse as `arguments` say, and print what was found."""
-    options = parse(
-        AnalyzeOptions,
-        arguments,
-        command="analyze",
-        summary="Find beats, rhythms and events in recordings with models that come with heartlm, and draw a page.",
-        examples=EXAMPLES,
-        positionals=["path"],
-    )
+    """Find beats, rhythms and events in recordings with models that come with heartlm, and draw a page.
+
+    Examples:
+        heartlm analyze mitdb/203
+        heartlm analyze holter.edf --out patient-7
+        heartlm analyze ptb-xl --out ptb-xl-analysis
+        heartlm analyze mitdb --beats runs/beats
+        heartlm analyze mitdb/207 --causal
+    """
+    options = parse(AnalyzeOptions, arguments, "analyze", run, positionals=["path"])
     require(options, lambda value: value >= 1, "at least 1", "processes")
     try:
         import torch

@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from heartlm.cluster.campaign.campaign import Campaign
     from heartlm.cluster.profile import SiteProfile
 
-RUN_EXAMPLES = (
-    "heartlm campaign run widths.yaml --dry-run",
-    "heartlm campaign run widths.yaml --local --parallel 4",
-    "heartlm campaign run widths.yaml --profile meluxina --account p200000 --submit",
-)
-STATUS_EXAMPLES = ("heartlm campaign status widths.yaml", "heartlm campaign status widths.yaml --once --json")
 STOPPED_STATUS = 143
 WAIT_S = 1.0
 
@@ -88,15 +82,14 @@ def run(argv: Sequence[str]) -> int:
 
 
 def run_run(argv: Sequence[str]) -> int:
-    """Run what is not done of a campaign: 0 if all of it is done then, or in the queue, 1 if something failed."""
-    options = parse(
-        RunOptions,
-        argv,
-        command="campaign run",
-        summary="Run what is not done of a campaign; what failed is tried once more. Given again, it continues.",
-        examples=RUN_EXAMPLES,
-        positionals=["campaign"],
-    )
+    """Run what is not done of a campaign; what failed is tried once more. Given again, it continues.
+
+    Examples:
+        heartlm campaign run widths.yaml --dry-run
+        heartlm campaign run widths.yaml --local --parallel 4
+        heartlm campaign run widths.yaml --profile meluxina --account p200000 --submit
+    """
+    options = parse(RunOptions, argv, "campaign run", run_run, positionals=["campaign"])
     from heartlm.cli.campaign_check import check_runs
     from heartlm.cluster.campaign.campaign import load_campaign
 
@@ -212,15 +205,13 @@ def _show_scripts(campaign: Campaign, profile: SiteProfile, python: str, at_most
 
 
 def run_status(argv: Sequence[str]) -> int:
-    """Show how far a campaign is."""
-    options = parse(
-        StatusOptions,
-        argv,
-        command="campaign status",
-        summary="How far a campaign is: every stage, what runs, and what failed with the last line of its log.",
-        examples=STATUS_EXAMPLES,
-        positionals=["campaign"],
-    )
+    """How far a campaign is: every stage, what runs, and what failed with the last line of its log.
+
+    Examples:
+        heartlm campaign status widths.yaml
+        heartlm campaign status widths.yaml --once --json
+    """
+    options = parse(StatusOptions, argv, "campaign status", run_status, positionals=["campaign"])
     from rich.console import Console
     from rich.live import Live
 

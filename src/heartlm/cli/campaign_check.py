@@ -28,7 +28,7 @@ def _check(experiment: Experiment) -> None:
     if run.fields.get("resume") is not None:
         raise HeartlmError("resume: leave it out: a run that was started in out continues without it")
     positionals = [POSITIONAL[run.command]] if run.command in POSITIONAL else []
-    config: Any = parse(kind, run.argv()[1:], command=run.command, summary="", examples=(), positionals=positionals)
+    config: Any = parse(kind, run.argv()[1:], run.command, positionals=positionals)
     if not isinstance(config, TrainingConfig):
         return
     config.checked_corpus()

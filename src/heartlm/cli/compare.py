@@ -13,12 +13,6 @@ from heartlm.errors import HeartlmError
 if TYPE_CHECKING:
     from heartlm.ecg.database import Database
 
-EXAMPLES = (
-    "heartlm compare mitdb/100.atr annotated/100.hlm",
-    "heartlm compare mitdb annotated",
-    "heartlm compare mitdb/100 --annotators atr,qrs",
-    "heartlm compare cudb annotated --annotators atr,vf --out cudb.json",
-)
 
 SCORES = {"qrs_se": "Q Se", "qrs_ppv": "Q +P", "v_se": "V Se", "v_ppv": "V +P", "s_se": "S Se", "s_ppv": "S +P"}
 EPISODE_SCORES = {"episode_se": "ESe", "episode_ppv": "E+P", "se": "DSe", "ppv": "D+P"}
@@ -50,18 +44,17 @@ class CompareOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Compare as `arguments` say and print the reports."""
-    options = parse(
-        CompareOptions,
-        arguments,
-        command="compare",
-        summary=(
-            "Compare beats and episodes of two annotation files after ANSI/AAMI EC57, with the numbers that the WFDB\n"
-            "programs bxb and epicmp give."
-        ),
-        examples=EXAMPLES,
-        positionals=["reference", "test"],
-    )
+    """Compare beats and episodes of two annotation files after ANSI/AAMI EC57.
+
+    The numbers are those that the WFDB programs bxb and epicmp give.
+
+    Examples:
+        heartlm compare mitdb/100.atr annotated/100.hlm
+        heartlm compare mitdb annotated
+        heartlm compare mitdb/100 --annotators atr,qrs
+        heartlm compare cudb annotated --annotators atr,vf --out cudb.json
+    """
+    options = parse(CompareOptions, arguments, "compare", run, positionals=["reference", "test"])
     if options.out is not None and options.out.suffix not in (".json", ".csv"):
         raise HeartlmError(f"out: {options.out} found, a name that ends in .json or .csv expected")
     for name, value in (("learning", options.learning), ("window", options.window)):

@@ -96,18 +96,17 @@ def usage() -> str:
 
 
 def run_list(argv: Sequence[str]) -> int:
-    """Print the catalogue, or one of its entries."""
+    """The databases heartlm can download: size, sampling rate, leads, labels, licence and citation.
+
+    Examples:
+        heartlm data list
+        heartlm data list mitdb
+        heartlm data list --json | jq .mitdb.doi
+    """
     from heartlm.cli.data_tables import print_catalogue, print_database
     from heartlm.ecg.catalogue import CATALOGUE, find
 
-    options = parse(
-        ListOptions,
-        argv,
-        command="data list",
-        summary="The databases heartlm can download: size, sampling rate, leads, labels, licence and citation.",
-        examples=["heartlm data list", "heartlm data list mitdb", "heartlm data list --json | jq .mitdb.doi"],
-        positionals=["name"],
-    )
+    options = parse(ListOptions, argv, "data list", run_list, positionals=["name"])
     chosen = CATALOGUE if options.name is None else {find(options.name).name: find(options.name)}
     if options.json:
         print(json.dumps({name: asdict(info) for name, info in chosen.items()}, indent=2, ensure_ascii=False))
@@ -119,19 +118,14 @@ def run_list(argv: Sequence[str]) -> int:
 
 
 def run_simulate(argv: Sequence[str]) -> int:
-    """Write a simulated database."""
-    options = parse(
-        SimulateOptions,
-        argv,
-        command="data simulate",
-        summary="Write a database of simulated patients: WFDB records with beats, rhythms and patients annotated.",
-        examples=[
-            "heartlm data simulate data/simulated",
-            "heartlm data simulate data/small --patients 4 --minutes 2 --seed 7",
-            'heartlm data simulate data/clean --leads "[II, V1, V5]" --noise 0 --rate-hz 360',
-        ],
-        positionals=["folder"],
-    )
+    """Write a database of simulated patients: WFDB records with beats, rhythms and patients annotated.
+
+    Examples:
+        heartlm data simulate data/simulated
+        heartlm data simulate data/small --patients 4 --minutes 2 --seed 7
+        heartlm data simulate data/clean --leads "[II, V1, V5]" --noise 0 --rate-hz 360
+    """
+    options = parse(SimulateOptions, argv, "data simulate", run_simulate, positionals=["folder"])
     from heartlm.ecg.simulator import simulate_database
 
     _make_sure_nothing_is_lost(options)
@@ -143,18 +137,13 @@ def run_simulate(argv: Sequence[str]) -> int:
 
 
 def run_retime(argv: Sequence[str]) -> int:
-    """Write a database with the beats of another on drawn rhythms."""
-    options = parse(
-        RetimeOptions,
-        argv,
-        command="data retime",
-        summary="Lay the beats of training patients out on rhythms that few patients have, to train on both.",
-        examples=[
-            "heartlm data retime data/mitdb data/mitdb-retimed --copies 3",
-            "heartlm data retime data/holters data/holters-retimed --no-labels",
-        ],
-        positionals=["database", "folder"],
-    )
+    """Lay the beats of training patients out on rhythms that few patients have, to train on both.
+
+    Examples:
+        heartlm data retime data/mitdb data/mitdb-retimed --copies 3
+        heartlm data retime data/holters data/holters-retimed --no-labels
+    """
+    options = parse(RetimeOptions, argv, "data retime", run_retime, positionals=["database", "folder"])
     for name in ("copies", "beats"):
         if getattr(options, name) < 1:
             raise HeartlmError(f"{name}: {getattr(options, name)} found, at least 1 expected")
@@ -189,15 +178,15 @@ def _make_sure_nothing_is_lost(options: SimulateOptions | RetimeOptions) -> None
 
 
 def run_verify(argv: Sequence[str]) -> int:
-    """Check a database; status 1 when anything is wrong with it."""
-    options = parse(
-        VerifyOptions,
-        argv,
-        command="data verify",
-        summary="Check every file of a database: checksums, headers, signals and annotations.",
-        examples=["heartlm data verify data/mitdb", "heartlm data verify data/mitdb --json"],
-        positionals=["folder"],
-    )
+    """Check every file of a database: checksums, headers, signals and annotations.
+
+    The exit status is 1 when anything is wrong with it.
+
+    Examples:
+        heartlm data verify data/mitdb
+        heartlm data verify data/mitdb --json
+    """
+    options = parse(VerifyOptions, argv, "data verify", run_verify, positionals=["folder"])
     from heartlm.cli.data_tables import print_findings
     from heartlm.ecg.verify import verify_database
 

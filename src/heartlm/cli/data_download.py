@@ -33,20 +33,16 @@ class DownloadOptions:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Fetch a database and say what to cite."""
-    options = parse(
-        DownloadOptions,
-        argv,
-        command="data download",
-        summary="Fetch a database from PhysioNet. Interrupted, the same command continues where it stopped; "
-        "every file is checked against the published SHA-256.",
-        examples=[
-            "heartlm data download mitdb data/mitdb",
-            "heartlm data download mitdb data/few --records 100,208",
-            "heartlm data download ptb-xl data/ptb-xl --workers 8",
-        ],
-        positionals=["name", "folder"],
-    )
+    """Fetch a database from PhysioNet.
+
+    Every file is checked against the published SHA-256. Interrupted, the same command continues where it stopped.
+
+    Examples:
+        heartlm data download mitdb data/mitdb
+        heartlm data download mitdb data/few --records 100,208
+        heartlm data download ptb-xl data/ptb-xl --workers 8
+    """
+    options = parse(DownloadOptions, argv, "data download", run, positionals=["name", "folder"])
     for name in ("workers", "attempts"):
         if getattr(options, name) < 1:
             raise HeartlmError(f"--{name}: {getattr(options, name)} found, at least 1 expected")

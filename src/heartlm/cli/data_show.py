@@ -39,18 +39,13 @@ class ShowOptions:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Draw a recording and say where the picture is."""
-    options = parse(
-        ShowOptions,
-        argv,
-        command="data show",
-        summary="Draw a recording on ECG paper (25 mm/s, 10 mm/mV), beats lettered by AAMI class, rhythms named.",
-        examples=[
-            "heartlm data show data/mitdb/208 --start 60 --stop 70",
-            "heartlm data show data/mitdb/203 --start 100 --stop 130 --leads MLII --out vt.svg",
-        ],
-        positionals=["record"],
-    )
+    """Draw a recording on ECG paper (25 mm/s, 10 mm/mV), beats lettered by AAMI class, rhythms named.
+
+    Examples:
+        heartlm data show data/mitdb/208 --start 60 --stop 70
+        heartlm data show data/mitdb/203 --start 100 --stop 130 --leads MLII --out vt.svg
+    """
+    options = parse(ShowOptions, argv, "data show", run, positionals=["record"])
     from heartlm.ecg.damage import note_faults, refuse_damaged, warn_of_damage
     from heartlm.ecg.locate import locate
     from heartlm.report.figures import save_figure, strip_figure

@@ -22,13 +22,6 @@ from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
 
-EXAMPLES = (
-    "heartlm demo",
-    "heartlm demo --out elsewhere --seed 1 --threads 2",
-    "heartlm demo --out quick --patients 30 --minutes 2 --steps 60 --finetune-steps 40",
-)
-
-
 MADE = ("data", "corpus", "foundation", "beats", "scratch", "report.html", "day", "analysis", "demo.json")
 """What the demo makes in its folder, the annotated recording apart."""
 
@@ -78,14 +71,14 @@ class Step:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run all steps that are not done yet; returns the first status that is not 0."""
-    options = parse(
-        DemoOptions,
-        arguments,
-        command="demo",
-        summary="The whole line on a simulated database: from recordings to a scored model and its report.",
-        examples=EXAMPLES,
-    )
+    """The whole line on a simulated database: from recordings to a scored model and its report.
+
+    Examples:
+        heartlm demo
+        heartlm demo --out elsewhere --seed 1 --threads 2
+        heartlm demo --out quick --patients 30 --minutes 2 --steps 60 --finetune-steps 40
+    """
+    options = parse(DemoOptions, arguments, "demo", run)
     prepare(options)
     begin = time.monotonic()
     for number, step in enumerate(steps(options), start=1):

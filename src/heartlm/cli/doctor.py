@@ -14,14 +14,6 @@ from heartlm.cli.options import existing, parse
 if TYPE_CHECKING:
     from heartlm.cluster.doctor.section import Section
 
-EXAMPLES = (
-    "heartlm doctor",
-    "heartlm doctor --quick",
-    "heartlm doctor --json > machine.json",
-    "heartlm doctor --corpus corpora/many",
-    "torchrun --nproc-per-node 4 -m heartlm doctor --quick",
-)
-
 
 @dataclass(frozen=True)
 class DoctorOptions:
@@ -39,14 +31,16 @@ class DoctorOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Look at the machine and say what was found."""
-    options = parse(
-        DoctorOptions,
-        arguments,
-        command="doctor",
-        summary="Say what this machine or allocation can do, and which three settings are most worth changing.",
-        examples=EXAMPLES,
-    )
+    """Say what this machine or allocation can do, and which three settings are most worth changing.
+
+    Examples:
+        heartlm doctor
+        heartlm doctor --quick
+        heartlm doctor --json > machine.json
+        heartlm doctor --corpus corpora/many
+        torchrun --nproc-per-node 4 -m heartlm doctor --quick
+    """
+    options = parse(DoctorOptions, arguments, "doctor", run)
     if options.corpus is not None:
         existing(options.corpus, "corpus folder")
     from heartlm.cluster.doctor.examine import as_json, examine

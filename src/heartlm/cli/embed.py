@@ -9,12 +9,6 @@ from typing import Literal
 
 from heartlm.cli.options import parse
 
-EXAMPLES = (
-    "heartlm embed foundation mitdb/100 --out 100.parquet",
-    "heartlm embed foundation ptb-xl --level window --out ptb-xl.npz",
-    "heartlm embed runs/foundation corpora/mitdb --split test --layer 2 --out mitdb.parquet",
-)
-
 
 @dataclass(frozen=True)
 class EmbedOptions:
@@ -38,15 +32,14 @@ class EmbedOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Embed as `arguments` say, and print what was written."""
-    options = parse(
-        EmbedOptions,
-        arguments,
-        command="embed",
-        summary="Write the hidden states of a model as vectors, with patient, record, lead, sample and labels of each.",
-        examples=EXAMPLES,
-        positionals=["model", "source"],
-    )
+    """Write the hidden states of a model as vectors, with patient, record, lead, sample and labels of each.
+
+    Examples:
+        heartlm embed foundation mitdb/100 --out 100.parquet
+        heartlm embed foundation ptb-xl --level window --out ptb-xl.npz
+        heartlm embed runs/foundation corpora/mitdb --split test --layer 2 --out mitdb.parquet
+    """
+    options = parse(EmbedOptions, arguments, "embed", run, positionals=["model", "source"])
     from heartlm import api
 
     found = api.load_model(options.model).embed(options.source, options.level, options.layer, options.split)

@@ -11,30 +11,22 @@ from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
 
-EXAMPLES = (
-    "heartlm evaluate beats --on data/mitdb",
-    "heartlm evaluate runs/beats --on corpora/mitdb",
-    "heartlm evaluate runs/beats --on corpora/mitdb --random-init runs/scratch",
-    "heartlm evaluate runs/beats --on data/mitdb --beats detected",
-    "heartlm evaluate runs/af --on corpora/mitdb-rhythm --split all --records 201,202,203,210,219,221,222 --window 41",
-    "heartlm evaluate runs/vf --on data/vfdb --split all",
-)
-
 
 def run(arguments: Sequence[str]) -> int:
-    """Score as `arguments` say, print the scores and where they were written."""
-    config = parse(
-        EvaluationConfig,
-        arguments,
-        command="evaluate",
-        summary=(
-            "Score a fine-tuned model: beats by ANSI/AAMI EC57, rhythms by window and by time, with confidence\n"
-            "intervals over patients and baselines next to them. Results go to RUN/scores, of a shipped model\n"
-            "to scores/MODEL."
-        ),
-        examples=EXAMPLES,
-        positionals=["run"],
-    )
+    """Score a fine-tuned model: beats by ANSI/AAMI EC57, rhythms by window and by time.
+
+    Confidence intervals are over patients; baselines stand next to the model. Results go to RUN/scores, of a shipped
+    model to scores/MODEL.
+
+    Examples:
+        heartlm evaluate beats --on data/mitdb
+        heartlm evaluate runs/beats --on corpora/mitdb
+        heartlm evaluate runs/beats --on corpora/mitdb --random-init runs/scratch
+        heartlm evaluate runs/beats --on data/mitdb --beats detected
+        heartlm evaluate runs/af --on corpora/mitdb-rhythm --split all --records 201,202,203,210,219,221,222 --window 41
+        heartlm evaluate runs/vf --on data/vfdb --split all
+    """
+    config = parse(EvaluationConfig, arguments, "evaluate", run, positionals=["run"])
     from heartlm import api
     from heartlm.cli.score_table import score_table
 

@@ -10,13 +10,6 @@ from typing import Literal
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError, needs
 
-EXAMPLES = (
-    "heartlm export beats-causal --out beats.onnx",
-    "heartlm export waveform --out waveform.onnx --batch-size 64",
-    "heartlm export runs/beats-causal --out beats.int8.onnx --int8",
-    "heartlm export beats-causal --out beats.pte --to executorch",
-)
-
 
 @dataclass(frozen=True)
 class ExportOptions:
@@ -38,15 +31,15 @@ class ExportOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the file and say how large it is."""
-    options = parse(
-        ExportOptions,
-        arguments,
-        command="export",
-        summary="Write a model of live streams for ONNX Runtime or ExecuTorch, its state an input and an output.",
-        examples=EXAMPLES,
-        positionals=["run"],
-    )
+    """Write a model of live streams for ONNX Runtime or ExecuTorch, its state an input and an output.
+
+    Examples:
+        heartlm export beats-causal --out beats.onnx
+        heartlm export waveform --out waveform.onnx --batch-size 64
+        heartlm export runs/beats-causal --out beats.int8.onnx --int8
+        heartlm export beats-causal --out beats.pte --to executorch
+    """
+    options = parse(ExportOptions, arguments, "export", run, positionals=["run"])
     if not 1 <= options.batch_size <= 65_536:
         raise HeartlmError(f"batch_size: {options.batch_size} found, 1 to 65536 expected")
     try:
@@ -55,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
         from heartlm.monitor.export import export_model
     except ModuleNotFoundError as error:
         raise needs("train", error.name or "torch") from None
-    run = load_finetuned(find_run(options.run), "last")
-    export_model(run, options.out, options.to, options.batch_size, options.int8)
+    model = load_finetuned(find_run(options.run), "last")
+    export_model(model, options.out, options.to, options.batch_size, options.int8)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     return 0

@@ -11,30 +11,23 @@ from heartlm.federated.study_file import LAYOUT, FederatedConfig
 
 LINGER_S = 3.0
 
-EXAMPLES = (
-    "heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/patients",
-    "mpiexec -n 4 heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/mpi",
-    "torchrun --nproc-per-node 2 -m heartlm federate STUDY.yaml --staleness 1 --out studies/stale",
-    "heartlm federate STUDY.yaml --engine flower --nodes 4 --out studies/flower",
-    "heartlm federate sweep examples/federated_sweep.yaml --out sweeps/laptop",
-    "heartlm federate --resume studies/patients",
-)
-
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the study that `arguments` say, or a sweep over studies."""
+    """Train over clients that keep their recordings to themselves: heartlm federate STUDY.yaml --out FOLDER
+
+    Examples:
+        heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/patients
+        mpiexec -n 4 heartlm federate examples/federated_patients.yaml --databases '[data/mitdb]' --out studies/mpi
+        torchrun --nproc-per-node 2 -m heartlm federate STUDY.yaml --staleness 1 --out studies/stale
+        heartlm federate STUDY.yaml --engine flower --nodes 4 --out studies/flower
+        heartlm federate sweep examples/federated_sweep.yaml --out sweeps/laptop
+        heartlm federate --resume studies/patients
+    """
     if arguments and arguments[0] == "sweep":
         from heartlm.cli.federate_sweep import run as run_sweep
 
         return run_sweep(arguments[1:])
-    study = parse(
-        FederatedConfig,
-        arguments,
-        command="federate",
-        summary="Train over clients that keep their recordings to themselves: heartlm federate STUDY.yaml --out FOLDER",
-        examples=EXAMPLES,
-        config_file=True,
-    )
+    study = parse(FederatedConfig, arguments, "federate", run, config_file=True)
     changed = _changed(arguments) if study.resume is not None else ()
     if study.resume is None:
         study.check()

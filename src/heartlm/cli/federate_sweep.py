@@ -10,20 +10,16 @@ from heartlm.federated.sweep_file import SweepConfig
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run what is missing in a sweep and report it; status 1 if a study failed."""
-    sweep = parse(
-        SweepConfig,
-        arguments,
-        command="federate sweep",
-        summary="Run a grid of short federated studies: heartlm federate sweep SWEEP.yaml --out FOLDER; finished "
-        "studies are not run again.",
-        examples=[
-            "heartlm federate sweep examples/federated_sweep.yaml --out sweeps/laptop",
-            "heartlm federate sweep SWEEP.yaml --world-sizes '[1, 2]' --repeats 2 --out sweeps/quick",
-            "heartlm federate sweep SWEEP.yaml --slurm meluxina.yaml --nodes 2 --out sweeps/meluxina",
-        ],
-        config_file=True,
-    )
+    """Run a grid of short federated studies: heartlm federate sweep SWEEP.yaml --out FOLDER.
+
+    Finished studies are not run again. The exit status is 1 if a study failed.
+
+    Examples:
+        heartlm federate sweep examples/federated_sweep.yaml --out sweeps/laptop
+        heartlm federate sweep SWEEP.yaml --world-sizes '[1, 2]' --repeats 2 --out sweeps/quick
+        heartlm federate sweep SWEEP.yaml --slurm meluxina.yaml --nodes 2 --out sweeps/meluxina
+    """
+    sweep = parse(SweepConfig, arguments, "federate sweep", run, config_file=True)
     sweep.check()
 
     from heartlm.federated.sweep import run_sweep

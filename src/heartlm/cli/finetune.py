@@ -10,32 +10,25 @@ from heartlm.cli.pretrain import run_or_resume
 from heartlm.models.pretrained import find_run
 from heartlm.training.config import FinetuneConfig
 
-EXAMPLES = (
-    "heartlm finetune foundation --task beats --corpus corpora/mine --out runs/mine",
-    "heartlm finetune runs/foundation --task beats --corpus corpora/mitdb --out runs/beats",
-    "heartlm finetune runs/foundation --task beats --corpus corpora/mitdb --from-scratch --out runs/scratch",
-    "heartlm finetune runs/rhythms --task rhythm --corpus corpora/afdb --window 41",
-    "heartlm finetune --task waveform --corpus corpora/vf --out runs/vf",
-    "heartlm finetune --resume runs/beats",
-)
-
 
 def run(arguments: Sequence[str]) -> int:
-    """Fine-tune as `arguments` say."""
+    """Add a head to a pretrained model and train it on labels: heartlm finetune RUN --task beats
+
+    Examples:
+        heartlm finetune foundation --task beats --corpus corpora/mine --out runs/mine
+        heartlm finetune runs/foundation --task beats --corpus corpora/mitdb --out runs/beats
+        heartlm finetune runs/foundation --task beats --corpus corpora/mitdb --from-scratch --out runs/scratch
+        heartlm finetune runs/rhythms --task rhythm --corpus corpora/afdb --window 41
+        heartlm finetune --task waveform --corpus corpora/vf --out runs/vf
+        heartlm finetune --resume runs/beats
+    """
     words = list(arguments)
     config_given = bool(words) and words[0].endswith((".yaml", ".yml"))
     if words and not words[0].startswith("-") and not config_given:
         words[:1] = ["--run", words[0]]
 
     def settings() -> FinetuneConfig:
-        config = parse(
-            FinetuneConfig,
-            words,
-            command="finetune",
-            summary="Add a head to a pretrained model and train it on labels: heartlm finetune RUN --task beats",
-            examples=EXAMPLES,
-            config_file=True,
-        )
+        config = parse(FinetuneConfig, words, "finetune", run, config_file=True)
         if config.run is not None:
             config.run = find_run(config.run)
         return config

@@ -11,12 +11,6 @@ from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError, needs
 from heartlm.models.pretrained import find_run
 
-EXAMPLES = (
-    "heartlm generate runs/foundation --record mitdb/100",
-    "heartlm generate runs/foundation --corpus corpora/mitdb --num-recordings 5 --seed 1",
-    "heartlm generate runs/foundation --record mitdb/208 --temperature 0.8 --top-p 0.95 --out 208.png",
-)
-
 
 @dataclass(frozen=True)
 class GenerateOptions:
@@ -52,15 +46,14 @@ class GenerateOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Continue recordings as `arguments` say, write `generation.json` and pictures, and print where they are."""
-    options = parse(
-        GenerateOptions,
-        arguments,
-        command="generate",
-        summary="Let a causal model continue recordings; draw what it was given and what it wrote.",
-        examples=EXAMPLES,
-        positionals=["run"],
-    )
+    """Let a causal model continue recordings; draw what it was given and what it wrote.
+
+    Examples:
+        heartlm generate runs/foundation --record mitdb/100
+        heartlm generate runs/foundation --corpus corpora/mitdb --num-recordings 5 --seed 1
+        heartlm generate runs/foundation --record mitdb/208 --temperature 0.8 --top-p 0.95 --out 208.png
+    """
+    options = parse(GenerateOptions, arguments, "generate", run, positionals=["run"])
     _check(options)
     folder = find_run(options.run)
     entries = _entries(options, folder)

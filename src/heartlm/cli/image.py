@@ -11,12 +11,6 @@ from heartlm.cli.options import parse
 from heartlm.cli.subcommands import run_subcommand
 from heartlm.cluster.image.image import BASE
 
-BUILD_EXAMPLES = (
-    "heartlm image build --out heartlm.sif",
-    "heartlm image build --definition > heartlm.def",
-)
-TEST_EXAMPLES = ("heartlm image test", "heartlm image test --chroot /var/tmp/debian")
-
 
 @dataclass(frozen=True)
 class BuildOptions:
@@ -56,14 +50,13 @@ def run(argv: Sequence[str]) -> int:
 
 
 def run_build(argv: Sequence[str]) -> int:
-    """Build the image, or print its definition."""
-    options = parse(
-        BuildOptions,
-        argv,
-        command="image build",
-        summary="Build the image with Apptainer: CUDA, PyTorch and heartlm at pinned versions.",
-        examples=BUILD_EXAMPLES,
-    )
+    """Build the image with Apptainer: CUDA, PyTorch and heartlm at pinned versions.
+
+    Examples:
+        heartlm image build --out heartlm.sif
+        heartlm image build --definition > heartlm.def
+    """
+    options = parse(BuildOptions, argv, "image build", run_build)
     from heartlm.cluster.image.image import build, checkout, definition, pinned_torch
 
     source = checkout(options.source)
@@ -76,14 +69,13 @@ def run_build(argv: Sequence[str]) -> int:
 
 
 def run_test(argv: Sequence[str]) -> int:
-    """Do what the image does without Apptainer, and check it."""
-    options = parse(
-        TestOptions,
-        argv,
-        command="image test",
-        summary="Install what the image holds in a clean virtual environment, or a chroot, and see that it trains.",
-        examples=TEST_EXAMPLES,
-    )
+    """Install what the image holds in a clean virtual environment, or a chroot, and see that it trains.
+
+    Examples:
+        heartlm image test
+        heartlm image test --chroot /var/tmp/debian
+    """
+    options = parse(TestOptions, argv, "image test", run_test)
     from heartlm.cluster.image.image import checkout, test_in_chroot, test_in_environment
 
     source = checkout(options.source)

@@ -20,14 +20,6 @@ from heartlm.errors import HeartlmError
 from heartlm.runs.run_folder import RunFolder
 from heartlm.typed import typed
 
-EXAMPLES = (
-    "heartlm launch foundation.yaml --nodes 2 --gpus-per-node 4 --time 02:00:00",
-    "heartlm launch foundation.yaml --profile meluxina --account p200000 --nodes 2 --submit",
-    "heartlm launch foundation.yaml --profile mysite.yaml --nodes 4 --submit --wait",
-    "heartlm launch foundation.yaml --ranks-per-node 2 --local",
-    "heartlm launch --jupyter --profile meluxina --account p200000 --time 01:00:00",
-)
-
 
 @dataclass
 class LaunchOptions:
@@ -81,15 +73,16 @@ class LaunchOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print, queue or run what `arguments` say."""
-    options = parse(
-        LaunchOptions,
-        arguments,
-        command="launch",
-        summary="Run a training on a cluster, or on all of this machine, without writing a script.",
-        examples=EXAMPLES,
-        positionals=["run"],
-    )
+    """Run a training on a cluster, or on all of this machine, without writing a script.
+
+    Examples:
+        heartlm launch foundation.yaml --nodes 2 --gpus-per-node 4 --time 02:00:00
+        heartlm launch foundation.yaml --profile meluxina --account p200000 --nodes 2 --submit
+        heartlm launch foundation.yaml --profile mysite.yaml --nodes 4 --submit --wait
+        heartlm launch foundation.yaml --ranks-per-node 2 --local
+        heartlm launch --jupyter --profile meluxina --account p200000 --time 01:00:00
+    """
+    options = parse(LaunchOptions, arguments, "launch", run, positionals=["run"])
     if sum((options.dry_run, options.submit, options.local)) > 1:
         raise HeartlmError("dry-run, submit and local are three ways to go: give one of them")
     if options.wait and not options.submit:
@@ -233,14 +226,14 @@ def _check_single(work: RunFile) -> None:
 
     kind: type[Any] = TokenizeOptions if work.command == "tokenize" else EvaluationConfig
     by_place = [POSITIONAL[work.command]]
-    parse(kind, work.argv()[1:], command=work.command, summary="", examples=(), positionals=by_place)
+    parse(kind, work.argv()[1:], work.command, positionals=by_place)
 
 
 def _check_training(work: RunFile, topology: Topology, profile: SiteProfile) -> None:
     from heartlm.training.config import FinetuneConfig, PretrainConfig
 
     kind = PretrainConfig if work.command == "pretrain" else FinetuneConfig
-    config: Any = parse(kind, work.argv()[1:], command=work.command, summary="", examples=(), config_file=True)
+    config: Any = parse(kind, work.argv()[1:], work.command, config_file=True)
     config.checked_corpus()
     if (config.device == "cuda") != (topology.gpus_per_node > 0):
         raise HeartlmError(f"device: {config.device} found, but {topology.words} asked for: leave device out")

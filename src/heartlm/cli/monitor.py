@@ -18,12 +18,6 @@ from typing import Any, Literal
 from heartlm.cli.options import existing, parse
 from heartlm.errors import HeartlmError, needs
 
-EXAMPLES = (
-    "heartlm monitor --replay mitdb --streams 20",
-    "heartlm monitor --mqtt broker.ward:1883 --out ward",
-    "heartlm monitor --nats broker.ward:4222 --worker a",
-    "sensor | heartlm monitor --lines --webhook https://alarms.example/ecg",
-)
 _POLL_S, _LAST_S = 0.1, 10.0
 """How often is looked for something to judge, and how long alarms may take to be posted at the end."""
 
@@ -92,14 +86,15 @@ class MonitorOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Watch until interrupted, until the input ends, or until the time is over."""
-    options = parse(
-        MonitorOptions,
-        arguments,
-        command="monitor",
-        summary="Watch live ECG streams: alarms within seconds, on a page, as files, by MQTT and webhooks.",
-        examples=EXAMPLES,
-    )
+    """Watch live ECG streams: alarms within seconds, on a page, as files, by MQTT and webhooks.
+
+    Examples:
+        heartlm monitor --replay mitdb --streams 20
+        heartlm monitor --mqtt broker.ward:1883 --out ward
+        heartlm monitor --nats broker.ward:4222 --worker a
+        sensor | heartlm monitor --lines --webhook https://alarms.example/ecg
+    """
+    options = parse(MonitorOptions, arguments, "monitor", run)
     token = _check(options)
     try:
         import torch

@@ -11,11 +11,12 @@ import dataclasses
 import re
 import typing
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ActionConfigFile, ActionYesNo, ArgumentError, ArgumentParser
 from jsonargparse import DefaultHelpFormatter as JsonargparseFormatter
@@ -52,10 +53,9 @@ class _Formatter(JsonargparseFormatter, RawDescriptionHelpFormatter):
 def parse(
     options: type[Options],
     arguments: Sequence[str],
-    *,
     command: str,
-    summary: str,
-    examples: Sequence[str],
+    run: Callable[..., int] | None = None,
+    *,
     positionals: Sequence[str] = (),
     config_file: bool = False,
 ) -> Options:
@@ -65,15 +65,14 @@ def parse(
         options: a dataclass whose docstring has an `Attributes:` section with one entry a field.
         arguments: the words after the command's name.
         command: for example `"data simulate"`; shown in the usage line.
-        summary: one sentence for the top of `--help`.
-        examples: whole command lines, shown at the end of `--help`.
+        run: the command's function: the docstring is the text of `--help`, whole command lines in `Examples:` its end.
         positionals: fields given by place instead of by `--name`; a list-typed one takes one or more words.
         config_file: accept a YAML file, as first word or as `--config FILE`; command-line options override it.
 
     Raises:
         HeartlmError: an unknown option or field, a missing or an impossible value; the text names the field.
     """
-    parser = _parser(options, command, summary, examples, positionals, config_file)
+    parser = _parser(options, command, parse_docstring((run and run.__doc__) or ""), positionals, config_file)
     words = [_underscored(word) for word in arguments]
     if config_file and words and not words[0].startswith("-"):
         words.insert(0, "--config")
@@ -93,16 +92,16 @@ def parse(
 def _parser(
     options: type[Any],
     command: str,
-    summary: str,
-    examples: Sequence[str],
+    explained: Docstring,
     positionals: Sequence[str],
     config_file: bool,
 ) -> ArgumentParser:
+    examples = next((each.description or "" for each in explained.examples), "")
     parser = _Parser(
         prog=f"heartlm {command}",
         usage=" ".join([f"heartlm {command}", *(name.upper() for name in positionals), "[options]"]),
-        description=summary,
-        epilog="examples:\n" + "\n".join(f"  {line}" for line in examples),
+        description=explained.description,
+        epilog="examples:\n" + "\n".join(f"  {line}" for line in examples.splitlines()),
         formatter_class=_Formatter,
         exit_on_error=False,
         default_env=False,

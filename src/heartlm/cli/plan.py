@@ -34,23 +34,18 @@ class PlanOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Plan as `arguments` say, and print the plan next to the naive one."""
+    """Share GPUs among the experiments of a campaign so that it ends soonest, or costs least.
+
+    Examples:
+        heartlm plan examples/published_campaign.yaml
+        heartlm plan PLAN.yaml --out campaign-planned.yaml --gantt plan.svg
+        heartlm plan memory --help       # the memory of a rank in a training step
+    """
     if arguments and arguments[0] == "memory":
         from heartlm.cli import plan_memory
 
         return plan_memory.run(arguments[1:])
-    options = parse(
-        PlanOptions,
-        arguments,
-        command="plan",
-        summary="Share GPUs among the experiments of a campaign so that it ends soonest, or costs least.",
-        examples=[
-            "heartlm plan examples/published_campaign.yaml",
-            "heartlm plan PLAN.yaml --out campaign-planned.yaml --gantt plan.svg",
-            "heartlm plan memory --help       # the memory of a rank in a training step",
-        ],
-        positionals=["plan"],
-    )
+    options = parse(PlanOptions, arguments, "plan", run, positionals=["plan"])
     from heartlm.cli.plan_table import plan_lines
     from heartlm.scaling.plan.allot import plan
     from heartlm.scaling.plan.plan_file import load_plan, write_campaign

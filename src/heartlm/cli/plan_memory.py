@@ -53,17 +53,13 @@ class MemoryOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Plan as `arguments` say; 1 where the step does not fit in the memory given."""
-    options = parse(
-        MemoryOptions,
-        arguments,
-        command="plan memory",
-        summary="Peak memory of a rank in a training step, from a dry run that allocates nothing of the model's size.",
-        examples=[
-            "heartlm plan memory --depth 16 --window 512 --batch-size 256 --ranks 64 --parallel fsdp",
-            "heartlm plan memory --depth 24 --batch-size 64 --ranks 4 --memory-gb 40",
-        ],
-    )
+    """Peak memory of a rank in a training step, from a dry run that allocates nothing of the model's size.
+
+    Examples:
+        heartlm plan memory --depth 16 --window 512 --batch-size 256 --ranks 64 --parallel fsdp
+        heartlm plan memory --depth 24 --batch-size 64 --ranks 4 --memory-gb 40
+    """
+    options = parse(MemoryOptions, arguments, "plan memory", run)
     require(options, lambda value: value > 0, "more than 0", "memory_gb")
     from heartlm.models.pretrained import FOLDER
     from heartlm.tokenizers.base import load_tokenizer

@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 
     from heartlm.ecg.recording import Annotations
 
-EXAMPLES = (
-    "heartlm predict beats mitdb/100",
-    "heartlm predict runs/beats mitdb/100",
-    "heartlm predict runs/beats mitdb/100 --beats detected --lead V5 --out annotated",
-    "heartlm predict runs/af afdb/04015",
-    "heartlm predict runs/vf cudb/cu01",
-)
-
 
 @dataclass(frozen=True)
 class PredictOptions:
@@ -53,15 +45,16 @@ class PredictOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Annotate as `arguments` say, and print what was found."""
-    options = parse(
-        PredictOptions,
-        arguments,
-        command="predict",
-        summary="Annotate a recording with a fine-tuned model and write a WFDB annotation file any viewer opens.",
-        examples=EXAMPLES,
-        positionals=["run", "record"],
-    )
+    """Annotate a recording with a fine-tuned model and write a WFDB annotation file any viewer opens.
+
+    Examples:
+        heartlm predict beats mitdb/100
+        heartlm predict runs/beats mitdb/100
+        heartlm predict runs/beats mitdb/100 --beats detected --lead V5 --out annotated
+        heartlm predict runs/af afdb/04015
+        heartlm predict runs/vf cudb/cu01
+    """
+    options = parse(PredictOptions, arguments, "predict", run, positionals=["run", "record"])
     from heartlm import api
     from heartlm.ecg.write_annotations import write_annotations
 

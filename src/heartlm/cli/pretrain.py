@@ -16,14 +16,6 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import LAYOUT, PretrainConfig, TrainingConfig
 from heartlm.typed import typed
 
-EXAMPLES = (
-    "heartlm pretrain --corpus corpora/many --out runs/foundation",
-    "heartlm pretrain --corpus corpora/many --depth 8 --objective causal --steps 5000",
-    "heartlm pretrain pretrain.yaml --seed 1",
-    "heartlm pretrain --resume runs/foundation",
-    "torchrun --nproc-per-node 4 -m heartlm pretrain --corpus corpora/many --out runs/foundation",
-)
-
 Config = TypeVar("Config", bound=TrainingConfig)
 
 STOPPED_STATUS = 143
@@ -33,17 +25,18 @@ LINGER_S = 3.0
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Pretrain as `arguments` say."""
+    """Train a foundation model on the training split of a corpus. One dial, --depth, sets its size.
+
+    Examples:
+        heartlm pretrain --corpus corpora/many --out runs/foundation
+        heartlm pretrain --corpus corpora/many --depth 8 --objective causal --steps 5000
+        heartlm pretrain pretrain.yaml --seed 1
+        heartlm pretrain --resume runs/foundation
+        torchrun --nproc-per-node 4 -m heartlm pretrain --corpus corpora/many --out runs/foundation
+    """
 
     def settings() -> PretrainConfig:
-        return parse(
-            PretrainConfig,
-            arguments,
-            command="pretrain",
-            summary="Train a foundation model on the training split of a corpus. One dial, --depth, sets its size.",
-            examples=EXAMPLES,
-            config_file=True,
-        )
+        return parse(PretrainConfig, arguments, "pretrain", run, config_file=True)
 
     def work(config: PretrainConfig) -> Path:
         from heartlm import api

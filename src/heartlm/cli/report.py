@@ -24,15 +24,13 @@ class ReportOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the page and print where it is."""
-    options = parse(
-        ReportOptions,
-        arguments,
-        command="report",
-        summary="Write one self-contained HTML page about a run: data, tokens, training, scores, strips.",
-        examples=["heartlm report runs/beats", "heartlm report runs/beats --out beats.html"],
-        positionals=["run"],
-    )
+    """Write one self-contained HTML page about a run: data, tokens, training, scores, strips.
+
+    Examples:
+        heartlm report runs/beats
+        heartlm report runs/beats --out beats.html
+    """
+    options = parse(ReportOptions, arguments, "report", run, positionals=["run"])
     folder = find_run(options.run)
     from heartlm.report.page import write_report
 

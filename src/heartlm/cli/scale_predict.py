@@ -104,16 +104,17 @@ class HardwareOptions:
 
 
 def run_predict(arguments: Sequence[str]) -> int:
-    """Predict steps of cells that were not measured."""
+    """Predict the time of a step on any ranks and nodes from what one rank was measured to do.
+
+    Examples:
+        heartlm scale predict studies/laptop --ranks 1 2 4 8
+        heartlm scale predict studies/a100 --ranks 4 8 16 --nodes 1 2 4 --hardware meluxina --out predicted.json
+    """
     options = parse(
         StepOptions,
         _lists(arguments, "--ranks", "--nodes", "--all-reduce", "--all-reduce-between"),
-        command="scale predict",
-        summary="Predict the time of a step on any ranks and nodes from what one rank was measured to do.",
-        examples=[
-            "heartlm scale predict studies/laptop --ranks 1 2 4 8",
-            "heartlm scale predict studies/a100 --ranks 4 8 16 --nodes 1 2 4 --hardware meluxina --out predicted.json",
-        ],
+        "scale predict",
+        run_predict,
         positionals=["study"],
     )
     from heartlm.scaling.predict import scaled
@@ -140,13 +141,17 @@ def run_predict(arguments: Sequence[str]) -> int:
 
 
 def run_validate(arguments: Sequence[str]) -> int:
-    """Print what was predicted next to what was measured."""
+    """Predict a study's cells of several ranks from its one-rank cells, and compare with the measurements.
+
+    Examples:
+        heartlm scale validate studies/laptop
+        heartlm scale validate studies/laptop --json
+    """
     options = parse(
         ValidateOptions,
         _lists(arguments, "--all-reduce", "--all-reduce-between"),
-        command="scale validate",
-        summary="Predict a study's cells of several ranks from its one-rank cells, and compare with the measurements.",
-        examples=["heartlm scale validate studies/laptop", "heartlm scale validate studies/laptop --json"],
+        "scale validate",
+        run_validate,
         positionals=["study"],
     )
     from heartlm.cli.scale_table import validation_table
@@ -163,15 +168,13 @@ def run_validate(arguments: Sequence[str]) -> int:
 
 
 def run_hardware(arguments: Sequence[str]) -> int:
-    """Measure this machine and write its file, or print what is known of others."""
-    options = parse(
-        HardwareOptions,
-        arguments,
-        command="scale hardware",
-        summary="Measure this machine's links into a JSON file for --hardware, or print what is known of others.",
-        examples=["heartlm scale hardware", "heartlm scale hardware this-machine.json --ranks 2"],
-        positionals=["out"],
-    )
+    """Measure this machine's links into a JSON file for --hardware, or print what is known of others.
+
+    Examples:
+        heartlm scale hardware
+        heartlm scale hardware this-machine.json --ranks 2
+    """
+    options = parse(HardwareOptions, arguments, "scale hardware", run_hardware, positionals=["out"])
     from heartlm.cli.scale_table import hardware_table
     from heartlm.scaling.hardware import known_hardware, load_hardware, measured_hardware
 

@@ -29,19 +29,16 @@ class StudyReportOptions:
 
 
 def run_study(arguments: Sequence[str]) -> int:
-    """Measure what is missing in a study; status 1 where a measurement failed or the cost would be too high."""
-    config = parse(
-        ScalingStudyConfig,
-        arguments,
-        command="scale run",
-        summary="Measure a grid of short trainings: heartlm scale run STUDY.yaml; what is there is not measured again.",
-        examples=[
-            "heartlm scale run examples/scaling_study.yaml --out studies/laptop",
-            "heartlm scale run STUDY.yaml --slurm meluxina.yaml --nodes '[1, 2]' --ranks '[1, 2, 4, 8]' --device cuda",
-            "heartlm scale run --databases '{mitdb: corpora/mitdb}' --windows '[128, 1024]' --out studies/two-widths",
-        ],
-        config_file=True,
-    )
+    """Measure a grid of short trainings: heartlm scale run STUDY.yaml; what is there is not measured again.
+
+    The exit status is 1 where a measurement failed or the cost would be too high.
+
+    Examples:
+        heartlm scale run examples/scaling_study.yaml --out studies/laptop
+        heartlm scale run STUDY.yaml --slurm meluxina.yaml --nodes '[1, 2]' --ranks '[1, 2, 4, 8]' --device cuda
+        heartlm scale run --databases '{mitdb: corpora/mitdb}' --windows '[128, 1024]' --out studies/two-widths
+    """
+    config = parse(ScalingStudyConfig, arguments, "scale run", run_study, config_file=True)
     config.check()
     folder = config.folder()
 
@@ -75,15 +72,13 @@ def _trainer(config: ScalingStudyConfig) -> CellTrainer:
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """Write page, figures and tables, and print where they are."""
-    options = parse(
-        StudyReportOptions,
-        arguments,
-        command="scale report",
-        summary="What a study says of speedup, efficiency and overhead: an HTML page, PNG figures, CSV and Parquet.",
-        examples=["heartlm scale report studies/laptop", "heartlm scale report studies/laptop --out figures"],
-        positionals=["study"],
-    )
+    """What a study says of speedup, efficiency and overhead: an HTML page, PNG figures, CSV and Parquet.
+
+    Examples:
+        heartlm scale report studies/laptop
+        heartlm scale report studies/laptop --out figures
+    """
+    options = parse(StudyReportOptions, arguments, "scale report", run_report, positionals=["study"])
     folder = existing(options.study, "folder of a study")
 
     from heartlm.report.scaling_page import write_scaling_report

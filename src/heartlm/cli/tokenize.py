@@ -11,14 +11,6 @@ from typing import Any, Literal
 
 from heartlm.cli.options import parse
 
-EXAMPLES = (
-    "heartlm tokenize mitdb --tokenizer beat --out corpora/mitdb",
-    "heartlm tokenize mitdb cudb cinc2017 --tokenizer beat --training-leads all --out corpora/many",
-    "heartlm tokenize afdb --tokenizer rhythm --out corpora/afdb",
-    "heartlm tokenize cudb mitdb nstdb cinc2017 --tokenizer millivolts --training-leads all --out corpora/vf",
-    "heartlm tokenize svdb --tokenizer-from runs/foundation --out corpora/svdb",
-)
-
 
 @dataclass
 class TokenizeOptions:
@@ -60,15 +52,16 @@ class TokenizeOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Tokenise as `arguments` say and print what came of it."""
-    options = parse(
-        TokenizeOptions,
-        arguments,
-        command="tokenize",
-        summary="Turn recordings into a corpus of tokens. The tokenizer is fitted on the training split alone.",
-        examples=EXAMPLES,
-        positionals=["databases"],
-    )
+    """Turn recordings into a corpus of tokens. The tokenizer is fitted on the training split alone.
+
+    Examples:
+        heartlm tokenize mitdb --tokenizer beat --out corpora/mitdb
+        heartlm tokenize mitdb cudb cinc2017 --tokenizer beat --training-leads all --out corpora/many
+        heartlm tokenize afdb --tokenizer rhythm --out corpora/afdb
+        heartlm tokenize cudb mitdb nstdb cinc2017 --tokenizer millivolts --training-leads all --out corpora/vf
+        heartlm tokenize svdb --tokenizer-from runs/foundation --out corpora/svdb
+    """
+    options = parse(TokenizeOptions, arguments, "tokenize", run, positionals=["databases"])
     from heartlm import api
 
     command = shlex.join(["heartlm", "tokenize", *arguments])

@@ -23,15 +23,13 @@ class TraceOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the trace and print where it is."""
-    options = parse(
-        TraceOptions,
-        arguments,
-        command="trace",
-        summary="Join the spans of all ranks of a run to one trace, which https://ui.perfetto.dev opens.",
-        examples=["heartlm trace runs/beats", "heartlm trace runs/beats --out beats.json"],
-        positionals=["run"],
-    )
+    """Join the spans of all ranks of a run to one trace, which https://ui.perfetto.dev opens.
+
+    Examples:
+        heartlm trace runs/beats
+        heartlm trace runs/beats --out beats.json
+    """
+    options = parse(TraceOptions, arguments, "trace", run, positionals=["run"])
     folder = existing(options.run, "run folder")
     out = options.out or folder / "trace.json"
 

@@ -28,15 +28,13 @@ class WatchOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show the run until it is finished."""
-    options = parse(
-        WatchOptions,
-        arguments,
-        command="watch",
-        summary="Show how a run goes: progress, loss, speed, what its time goes to, and how busy the machine is.",
-        examples=["heartlm watch runs/beats", "heartlm watch runs/beats --once"],
-        positionals=["run"],
-    )
+    """Show how a run goes: progress, loss, speed, what its time goes to, and how busy the machine is.
+
+    Examples:
+        heartlm watch runs/beats
+        heartlm watch runs/beats --once
+    """
+    options = parse(WatchOptions, arguments, "watch", run, positionals=["run"])
     if options.every <= 0:
         raise HeartlmError(f"every: {options.every:g} found, more than 0 seconds expected")
     existing(options.run, "run folder")
