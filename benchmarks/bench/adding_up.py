@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import socket
 import sys
@@ -68,9 +67,8 @@ def among_mpi_ranks(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     Raises:
         HeartlmError: mpi4py is not installed; and as `among_ranks` does.
     """
-    if importlib.util.find_spec("mpi4py") is None:
-        raise needs("mpi", "mpi4py")
-    from mpi4py import MPI
+    with needs("mpi"):
+        from mpi4py import MPI
 
     world = MPI.COMM_WORLD
     node = world.Split_type(MPI.COMM_TYPE_SHARED)

@@ -52,13 +52,8 @@ def _quiet(function: Callable[Parameters, Result]) -> Callable[Parameters, Resul
 
     @functools.wraps(function)
     def run(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        with quiet():
-            try:
-                return function(*arguments, **named)
-            except ModuleNotFoundError as error:
-                if error.name != "torch":
-                    raise
-                raise needs("train", "torch") from None
+        with quiet(), needs("train", "torch"):
+            return function(*arguments, **named)
 
     return run
 

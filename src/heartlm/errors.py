@@ -7,7 +7,8 @@ exits with status 2; anything else that escapes is a defect of heartlm and shows
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -15,9 +16,21 @@ class HeartlmError(Exception):
     """A mistake in the input, the settings or the surroundings that the user can mend."""
 
 
-def needs(extra: str, module: str) -> HeartlmError:
-    """Return the error for a feature whose optional dependency `module` is not installed."""
-    return HeartlmError(f"this needs the package {module!r}: install it with  pip install 'heartlm[{extra}]'")
+@contextmanager
+def needs(extra: str, package: str | None = None) -> Iterator[None]:
+    """Say how to install what an import inside lacks: `package`, by default any, which comes with `extra`.
+
+    Raises:
+        HeartlmError: the package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        found = (error.name or extra).partition(".")[0]
+        if package not in (None, found):
+            raise
+        text = f"this needs the package {found!r}: install it with  pip install 'heartlm[{extra}]'"
+        raise HeartlmError(text) from None
 
 
 def require(settings: object, holds: Callable[[Any], bool], expected: str, *names: str) -> None:

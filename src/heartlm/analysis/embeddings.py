@@ -54,10 +54,8 @@ class Embeddings:
 
     def to_frame(self) -> Any:
         """A pandas frame with a row a vector: what it belongs to, then `v0`, `v1`, …"""
-        try:
+        with needs("analyze"):
             import pandas
-        except ModuleNotFoundError:
-            raise needs("analyze", "pandas") from None
         values = pandas.DataFrame(self.vectors, columns=[f"v{index}" for index in range(self.vectors.shape[1])])
         return pandas.concat([pandas.DataFrame(self.columns()), values], axis=1)
 

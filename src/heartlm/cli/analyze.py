@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.cli.options import parse
-from heartlm.errors import HeartlmError, needs, require
+from heartlm.errors import HeartlmError, require
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     options = parse(AnalyzeOptions, arguments, "analyze", run, positionals=["path"])
     require(options, lambda value: value >= 1, "at least 1", "processes")
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise needs("train", error.name or "torch") from None
+    import torch
+
     torch.set_num_threads(1)
     if options.causal:
         return _causal(options)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from heartlm.cli.options import parse
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,10 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(ExportOptions, arguments, "export", run, positionals=["run"])
     if not 1 <= options.batch_size <= 65_536:
         raise HeartlmError(f"batch_size: {options.batch_size} found, 1 to 65536 expected")
-    try:
-        from heartlm.evaluation.finetuned import load_finetuned
-        from heartlm.models.pretrained import find_run
-        from heartlm.monitor.export import export_model
-    except ModuleNotFoundError as error:
-        raise needs("train", error.name or "torch") from None
+    from heartlm.evaluation.finetuned import load_finetuned
+    from heartlm.models.pretrained import find_run
+    from heartlm.monitor.export import export_model
+
     model = load_finetuned(find_run(options.run), "last")
     export_model(model, options.out, options.to, options.batch_size, options.int8)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")

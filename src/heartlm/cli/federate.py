@@ -39,12 +39,8 @@ def run(arguments: Sequence[str]) -> int:
         return 0
 
     from heartlm.distributed.ranks import ReportedByPeer
-    from heartlm.errors import needs
+    from heartlm.federated.federate import federate
 
-    try:
-        from heartlm.federated.federate import federate
-    except ModuleNotFoundError as error:
-        raise needs("train", error.name or "torch") from None
     try:
         outcome = federate(study, changed)
     except ReportedByPeer:

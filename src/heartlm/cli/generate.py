@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.cli.options import parse
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import find_run
 
 
@@ -83,14 +83,11 @@ def _check(options: GenerateOptions) -> None:
 
 def _entries(options: GenerateOptions, folder: Path) -> list[dict[str, Any]]:
     """One entry of `generation.json` for each recording."""
-    try:
-        from heartlm.evaluation.continuation import continue_recording
-        from heartlm.evaluation.prompts import load_writer, prompt_of_record, prompts_of_corpus
-        from heartlm.models.generate import Sampling
-    except ModuleNotFoundError as error:
-        raise needs("train", error.name or "torch") from None
     from heartlm.corpus.corpus import open_corpus
     from heartlm.ecg.locate import locate
+    from heartlm.evaluation.continuation import continue_recording
+    from heartlm.evaluation.prompts import load_writer, prompt_of_record, prompts_of_corpus
+    from heartlm.models.generate import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
     writer = load_writer(folder)

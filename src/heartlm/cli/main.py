@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from heartlm import __version__
 from heartlm.distributed.ranks import status_of
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, needs
 from heartlm.parent import end_with_parent
 from heartlm.progress import show_progress
 
@@ -101,7 +101,7 @@ def _run(argv: list[str]) -> int:
     if argv[0] not in COMMANDS:
         print(f"heartlm: no command {argv[0]!r}; it is one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    with show_progress():
+    with show_progress(), needs("train", "torch"):
         status: int = importlib.import_module(COMMANDS[argv[0]][0]).run(argv[1:])
     return status
 

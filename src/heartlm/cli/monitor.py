@@ -96,10 +96,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     options = parse(MonitorOptions, arguments, "monitor", run)
     token = _check(options)
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise needs("train", error.name or "torch") from None
+    import torch
+
     from heartlm.files import sole_holder
     from heartlm.monitor.alarms import read_rules
     from heartlm.monitor.engine import Monitor
@@ -224,12 +222,10 @@ async def _serve(options: MonitorOptions, monitor: Any, token: str | None) -> An
     Raises:
         HeartlmError: the address cannot be used, or a package is missing.
     """
-    try:
+    with needs("monitor"):
         import uvicorn
 
         from heartlm.monitor.server import Page
-    except ModuleNotFoundError as error:
-        raise needs("monitor", error.name or "uvicorn") from None
     listening = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -63,12 +63,8 @@ def _run_or_resume(
     settings: Callable[[], Config], work: Callable[[Config], Path], arguments: Sequence[str], ranks: Ranks
 ) -> int:
     config = _settings(settings, arguments, ranks)
-    try:
-        from heartlm.training.loop import Stopped
-    except ModuleNotFoundError as error:
-        from heartlm.errors import needs
+    from heartlm.training.loop import Stopped
 
-        raise needs("train", error.name or "torch") from None
     try:
         path = work(config)
     except Stopped as stopped:

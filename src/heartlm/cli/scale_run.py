@@ -42,14 +42,9 @@ def run_study(arguments: Sequence[str]) -> int:
     config.check()
     folder = config.folder()
 
-    from heartlm.errors import needs
+    from heartlm.scaling.run import run_study as measure
 
-    try:
-        from heartlm.scaling.run import run_study as measure
-
-        outcome = measure(config, _trainer(config))
-    except ModuleNotFoundError as error:
-        raise needs("train", error.name or "torch") from None
+    outcome = measure(config, _trainer(config))
     told = [f"{outcome.num_measured} measured", f"{outcome.num_before} were there already"]
     told += [f"{len(outcome.skipped)} cells skipped"] if outcome.skipped else []
     told += [f"{len(outcome.failed)} FAILED and not used"] if outcome.failed else []

@@ -49,10 +49,8 @@ class MPICommunicator:
     """
 
     def __init__(self) -> None:
-        try:
+        with needs("mpi"):
             from mpi4py import MPI
-        except ModuleNotFoundError as error:
-            raise needs("mpi", error.name or "mpi4py") from None
         self._mpi, self._comm, self._background = MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self._progress = _Progress() if MPI.Query_thread() == MPI.THREAD_MULTIPLE else None

@@ -22,10 +22,8 @@ class GradientBoosting:
     """
 
     def __init__(self, seed: int = 0) -> None:
-        try:
+        with needs("score"):
             from sklearn.ensemble import HistGradientBoostingClassifier
-        except ImportError:
-            raise needs("score", "scikit-learn") from None
         self._model = HistGradientBoostingClassifier(
             max_iter=100,
             learning_rate=0.1,

@@ -277,10 +277,8 @@ def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config
 
 def forest_verdicts(windows: WaveformWindows, tuned: FineTuned, seed: int) -> Verdicts:
     """A forest on twelve published features, from the same recordings and labels, its answers smoothed alike."""
-    try:
+    with needs("score"):
         from sklearn.ensemble import RandomForestClassifier
-    except ImportError:
-        raise needs("score", "scikit-learn") from None
     training = WaveformWindows.of(tuned.training_leads())
     labels, random = training.labels("pure"), np.random.default_rng(seed)
     chosen = np.concatenate(

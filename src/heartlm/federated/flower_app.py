@@ -11,7 +11,7 @@ a certificate made for the run; Flower sends no usage data and looks for no upda
 from __future__ import annotations
 
 import datetime
-import importlib.util
+import importlib.metadata
 import ipaddress
 import json
 import os
@@ -64,8 +64,8 @@ def run_with_flower(study: FederatedConfig) -> Path:
     Raises:
         HeartlmError: Flower is not installed, a setting is not for it, or the study failed; the logs are then kept.
     """
-    if importlib.util.find_spec("flwr") is None:
-        raise needs("flower", "flwr")
+    with needs("flower"):
+        importlib.metadata.version("flwr")  # importing it here would take a while
     study.check()
     if study.out is None:
         raise HeartlmError("out: nothing found, a folder for the study expected: give --out FOLDER")
@@ -123,12 +123,10 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     Raises:
         HeartlmError: the package cryptography is not installed.
     """
-    try:
+    with needs("flower"):
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
-    except ModuleNotFoundError:
-        raise needs("flower", "cryptography") from None
     private_key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]

@@ -109,12 +109,9 @@ def epsilon_of(noise_multiplier: float, num_rounds: int, delta: float) -> float:
     Raises:
         HeartlmError: Opacus is not installed.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch, from the import
-            from opacus.accountants import RDPAccountant
-    except ModuleNotFoundError as error:
-        raise needs("privacy", error.name or "opacus") from None
+    with needs("privacy"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, from the import
+        from opacus.accountants import RDPAccountant
     accountant = RDPAccountant()
     accountant.history = [(noise_multiplier, 1.0, num_rounds)]  # 1.0: no gain is claimed from sampling clients
     return float(accountant.get_epsilon(delta))

@@ -109,8 +109,6 @@ def unmasked_sum(masked: Mapping[str, Ring], announced: Collection[str]) -> Ring
 
 
 def _x25519() -> Any:
-    try:
+    with needs("privacy"):
         from cryptography.hazmat.primitives.asymmetric import x25519
-    except ModuleNotFoundError:
-        raise needs("privacy", "cryptography") from None
     return x25519

@@ -15,7 +15,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +185,8 @@ class PythonLook(Look):
     """
 
     def __init__(self, folder: Path) -> None:
-        if find_spec("viztracer") is None:
-            raise needs("profile", "viztracer")
-        viztracer: Any = importlib.import_module("viztracer")
+        with needs("profile"):
+            viztracer: Any = importlib.import_module("viztracer")
         self._path = folder / "python.json"
         self._tracer = viztracer.VizTracer(output_file=str(self._path), verbose=0, ignore_c_function=True)
 

@@ -106,13 +106,10 @@ def _power_without_complex() -> Callable[[Tensor], Tensor]:
 
 def _executorch(wrapped: nn.Module, inputs: dict[str, Tensor]) -> bytes:
     """A program for ExecuTorch; what XNNPACK has is computed by it."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-            from executorch.exir import to_edge_transform_and_lower
-    except ModuleNotFoundError as error:
-        raise needs("executorch", error.name or "executorch") from None
+    with needs("executorch"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        from executorch.exir import to_edge_transform_and_lower
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(wrapped, tuple(inputs.values()))
@@ -121,12 +118,10 @@ def _executorch(wrapped: nn.Module, inputs: dict[str, Tensor]) -> bytes:
 
 def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str], int8: bool) -> bytes:
     """An ONNX model."""
-    try:
+    with needs("onnx"):
         import onnx
         import onnxscript  # noqa: F401  torch.onnx needs it
         from onnxruntime.quantization import QuantType, quantize_dynamic
-    except ModuleNotFoundError as error:
-        raise needs("onnx", error.name or "onnx") from None
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     logging.getLogger().addFilter(lambda record: "pre-processing before quantization" not in record.getMessage())
     with warnings.catch_warnings():

@@ -116,11 +116,9 @@ class Worker:
         Raises:
             HeartlmError: no such broker, JetStream is off, or nats-py is not installed.
         """
-        try:
+        with needs("monitor"):
             import nats
             from nats.js.api import StorageType, StreamConfig
-        except ModuleNotFoundError:
-            raise needs("monitor", "nats-py") from None
 
         async def again() -> None:
             self.monitor.log("nats: connected again")

@@ -137,11 +137,12 @@ async def read_lsl(monitor: Monitor) -> None:
     Raises:
         HeartlmError: pylsl is not installed, or finds no liblsl.
     """
-    try:
-        import pylsl  # loads liblsl, which the package of pylsl holds on most systems
-        from pylsl.util import LostError
-    except (ModuleNotFoundError, RuntimeError):
-        raise needs("monitor", "pylsl with liblsl") from None
+    with needs("monitor"):
+        try:
+            import pylsl  # loads liblsl, which the package of pylsl holds on most systems
+            from pylsl.util import LostError
+        except RuntimeError:
+            raise ModuleNotFoundError(name="liblsl") from None
     resolver, inlets = pylsl.ContinuousResolver(prop="type", value="ECG"), dict[str, _Inlet]()
     while True:
         for info in resolver.results():
@@ -197,10 +198,8 @@ class Mqtt:
     """
 
     def __init__(self, address: str, monitor: Monitor, loop: asyncio.AbstractEventLoop) -> None:
-        try:
+        with needs("monitor"):
             from paho.mqtt import client, enums
-        except ModuleNotFoundError:
-            raise needs("monitor", "paho-mqtt") from None
         host, _, port = address.partition(":")
         if port and not (port.isdigit() and 0 < int(port) < 65536):
             raise HeartlmError(f"mqtt: {address!r} found, host or host:port expected")

@@ -56,10 +56,8 @@ def new_figure(width: float, height: float, **options: Any) -> Figure:
     Raises:
         HeartlmError: matplotlib is not installed.
     """
-    try:
+    with needs("report"):
         from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise needs("report", "matplotlib") from None
     return Figure(figsize=(width, height), **options)
 
 

@@ -54,10 +54,8 @@ def render(template: str, shown: Mapping[str, Any]) -> str:
 
 @functools.cache  # a folder of recordings fills one template a thousand times
 def _environment() -> Any:
-    try:
+    with needs("report"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ModuleNotFoundError:
-        raise needs("report", "jinja2") from None
     return Environment(
         loader=PackageLoader("heartlm.report"),
         autoescape=True,

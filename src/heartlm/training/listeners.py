@@ -35,10 +35,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
-        try:
+        with needs("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ModuleNotFoundError as error:
-            raise needs("tensorboard", error.name or "tensorboard") from None
         self._writer: Any = SummaryWriter(str(folder), purge_step=first_step)
 
     def hear(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
@@ -66,10 +64,8 @@ class WeightsAndBiases:
     """
 
     def __init__(self, run: RunFolder, mode: Literal["online", "offline"]) -> None:
-        try:
+        with needs("wandb"):
             import wandb
-        except ModuleNotFoundError:
-            raise needs("wandb", "wandb") from None
         about = run.about
         identity = f"{about['created']} {about['name']} {about['manifest_hash']}"
         settings = wandb.Settings(

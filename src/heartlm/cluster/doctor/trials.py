@@ -22,7 +22,7 @@ from heartlm.cluster.doctor.section import WORTH, Advice, Context, Section
 from heartlm.cluster.doctor.storage import reading_advice, small_corpus
 from heartlm.distributed.allreduce import RANK_VARIABLES
 from heartlm.distributed.ranks import Ranks
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError
 from heartlm.runs.run_folder import RunFolder
 
 STEPS, QUICK_STEPS = 14, 8
@@ -58,7 +58,7 @@ AS_IT_IS = Trial("nothing changed", "", "none")
 def check_trials(context: Context) -> Section:
     """Train as it is and with each setting changed."""
     if find_spec("torch") is None:
-        raise needs("train", "torch")
+        raise ModuleNotFoundError(name="torch")
     if Ranks.from_environment().world_size > 1:
         return Section(["left out under torchrun, whose ranks hold the cores: call heartlm doctor alone"])
     num_gpus = int(context.fact("versions", "torch_sees_gpus", 0))

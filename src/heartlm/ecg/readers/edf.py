@@ -86,10 +86,8 @@ class _Samples:
 
 
 def _open(path: Path) -> Any:
-    try:
+    with needs("edf"):
         import edfio
-    except ImportError:
-        raise needs("edf", "edfio") from None
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the package only warns of a truncated file
         edf = edfio.read_edf(path, lazy_load_data=True, header_encoding="latin-1")
