@@ -657,3 +657,13 @@ def test_the_page_shows_a_stream_in_full(models: LiveModels, signals: dict[str, 
         assert json.loads(live.receive_text())["full"] is None  # nothing new
     assert {each["kind"] for each in full["events"]} >= {"VT"} and {each["stream"] for each in full["events"]} == {"a"}
     assert full["trend"]["v"][0] >= 5 and 60 < full["trend"]["bpm"][0] < 200
+
+
+def test_af_begins_before_it_is_raised(models: LiveModels) -> None:
+    """Record 201 of mitdb begins in atrial fibrillation."""
+    recording = open_database(shared_data("mitdb")).recording("201")
+    ward = Ward(models)
+    ward.add("a", recording.rate_hz)
+    ward.push("a", recording.signal(0, 60 * 360, (0,)))
+    (af,) = (alarm for alarm in ward.run() if alarm.kind == "AF" and alarm.stop is None)
+    assert af.start < 15 * 360 < af.raised < 45 * 360

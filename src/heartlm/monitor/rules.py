@@ -42,24 +42,25 @@ class Rules:
         self.leads = [LeadRules(rules, rate_hz) for _ in range(num_leads)]
         self.lost = False
         self.af = 0.0
+        self.af_onset = 0
         self.lead_in_use = 0
         """The first lead whose beats counted when last any did."""
         self.active = dict[str, Alarm]()
 
-    def second(self, now: int, leads: Sequence[LeadSecond], af: float | None) -> list[Alarm]:
+    def second(self, now: int, leads: Sequence[LeadSecond], af: tuple[float, int] | None) -> list[Alarm]:
         """Take in what was found in one more second.
 
         Args:
             now: samples of each lead that came so far.
             leads: what each of them shows.
-            af: probability of AF, None where it was not judged now.
+            af: probability of AF and the sample where it would have begun, None where it was not judged now.
 
         Returns:
             Alarms that were raised, and those that ended with their `stop`.
         """
         for lead, own in zip(self.leads, leads, strict=True):
             lead.take(now, own)
-        self.af = self.af if af is None else af
+        self.af, self.af_onset = af or (self.af, self.af_onset)
         was_lost, self.lost = self.lost, all(lead.lost for lead in self.leads)
         changes = list[Alarm]()
         if self.lost:
@@ -89,6 +90,7 @@ class Rules:
             "leads": {str(place): lead.state() for place, lead in enumerate(self.leads)},
             "lost": self.lost,
             "af": self.af,
+            "af_onset": self.af_onset,
             "lead_in_use": self.lead_in_use,
             "active": {
                 kind: {"start": alarm.start, "raised": alarm.raised, "confidence": alarm.confidence}
@@ -100,7 +102,8 @@ class Rules:
         """Continue from what `state` gave, for the same stream, rate and leads."""
         for place, lead in enumerate(self.leads):
             lead.restore(state["leads"][str(place)])
-        self.lost, self.af, self.lead_in_use = state["lost"], state["af"], state["lead_in_use"]
+        self.lost, self.lead_in_use = state["lost"], state["lead_in_use"]
+        self.af, self.af_onset = state["af"], state["af_onset"]
         self.active = {
             kind: Alarm(self.stream, kind, stop=None, rate_hz=self.rate_hz, begin_s=self.begin_s, **alarm)
             for kind, alarm in state["active"].items()
@@ -146,5 +149,5 @@ class Rules:
             return out | {kind: (0, 0.0) for kind in self.active if kind not in ("VF", "asystole")}
         self.lead_in_use = self.leads.index(of_beats[0])
         if self.af >= (rules.af_share if "AF" not in self.active else rules.af_share / 2):
-            out["AF"] = now, self.af
+            out["AF"] = self.af_onset, self.af
         return out

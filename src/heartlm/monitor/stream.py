@@ -251,27 +251,33 @@ class Ward:
                 symbol, share, share_of_v = (classes[which], probability, of_v) if known else ("Q", 0.0, 0.0)
                 lead.beats.append(JudgedBeat(sample, symbol, share, share_of_v, faint))
 
-    def _rhythms(self, streams: Iterable[LiveStream]) -> dict[str, float]:
-        """Probability of AF of those streams for which it is time, by the lead in use."""
-        names, codes, found = list[str](), list[NDArray[np.uint16]](), dict[str, float]()
+    def _rhythms(self, streams: Iterable[LiveStream]) -> dict[str, tuple[float, int]]:
+        """Of those streams for which it is time, by the lead in use: probability of AF, and where it would have begun."""
+        onsets, codes, found = dict[str, int](), list[NDArray[np.uint16]](), dict[str, tuple[float, int]]()
         for stream in streams:
             positions = stream.leads[stream.rules.lead_in_use].positions
             enough = [length for length in AF_BEATS if len(positions) >= length]
             if stream.num_seconds % AF_EVERY_S or not enough:
                 continue
-            change = np.abs(np.diff(np.log(np.diff(positions[-enough[-1] :]))))
-            if (change > IRREGULAR).mean() < REGULAR:
-                found[stream.name] = 0.0
+            last = positions[-enough[-1] :]
+            irregular = np.abs(np.diff(np.log(np.diff(last)))) > IRREGULAR
+            if irregular.mean() < REGULAR:
+                found[stream.name] = 0.0, int(last[-1])
                 continue
+            # It began where irregular changes from there on exceed regular ones by most.
+            excess = np.cumsum(np.where(irregular, 1, -1)[::-1])[::-1]
+            onsets[stream.name] = int(last[np.argmax(excess) + 1])
             known = Annotations(
                 stream.rate_hz,
                 positions,
                 np.full(len(positions), "Q", "<U1"),
                 beats_labelled=False,
             )
-            names.append(stream.name)
             codes.append(self.models.rhythm_tokenizer.encode(Lead(known)).codes[-enough[-1] :])
-        return found | (dict(zip(names, self.models.judge_rhythms(codes).tolist(), strict=True)) if names else {})
+        if onsets:
+            answers = self.models.judge_rhythms(codes).tolist()
+            found |= {name: (af, onset) for (name, onset), af in zip(onsets.items(), answers, strict=True)}
+        return found
 
 
 def ecg_leads(recording: Recording, most: int = NUM_LEADS) -> tuple[int, ...]:
