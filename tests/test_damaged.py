@@ -15,7 +15,7 @@ from heartlm.cli.main import main
 from heartlm.ecg.beats import CLASS_OF_SYMBOL
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
-from heartlm.ecg.readers.wfdb_signal import read_wfdb
+from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.verify import verify_database
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data

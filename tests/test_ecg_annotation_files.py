@@ -9,8 +9,7 @@ import wfdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.readers.annotation_file import read_annotation_file
-from heartlm.ecg.readers.labels import beats_of, positions_at_rate, rhythms_of
+from heartlm.ecg.readers.annotation_file import beats_of, positions_at_rate, read_annotation_file, rhythms_of
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
 
@@ -77,7 +76,7 @@ def test_a_tick_rate_that_is_none_is_refused(tmp_path: Path, rate: str) -> None:
     note = f"## time resolution: {rate}".encode()
     words = (22 << 10).to_bytes(2, "little") + (63 << 10 | len(note)).to_bytes(2, "little")
     (tmp_path / "r.atr").write_bytes(words + note + bytes(len(note) % 2) + b"\x00\x00")
-    with pytest.raises(HeartlmError, match=f"time resolution is {rate}, expected"):
+    with pytest.raises(HeartlmError, match="time resolution"):
         read_annotation_file(tmp_path / "r.atr")
 
 

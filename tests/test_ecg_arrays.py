@@ -78,7 +78,7 @@ def test_a_single_lead_may_be_a_plain_row(tmp_path: Path) -> None:
         (np.array(["x"]), '{"rate_hz": 128}', "expected numbers"),
         (SIGNAL, '{"rate_hz": 0}', "rate_hz is 0"),
         (SIGNAL, '{"rate_hz": 128, "lead_names": ["a"]}', "1 lead names and 1 units for the 2 leads"),
-        (SIGNAL, "[]", "expected an object"),
+        (SIGNAL, "[]", "fields with their values expected"),
     ],
 )
 def test_bad_numpy(tmp_path: Path, array: np.ndarray, sidecar: str, reason: str) -> None:

@@ -175,10 +175,10 @@ def test_database_json_has_the_last_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ("[1]", "expected an object"),
-        ('{"beat_labels": "no"}', "beat_labels is 'no', expected true or false"),
-        ('{"splits": {"p": "dev"}}', "p is 'dev', expected one of train, validation, test, excluded"),
-        ('{"patients": 3}', "patients is 3"),
+        ("[1]", "fields with their values expected"),
+        ('{"beat_labels": "no"}', "beat_labels: 'no' found, true or false expected"),
+        ('{"splits": {"p": "dev"}}', "splits.p: 'dev' found, one of train, validation, test, excluded expected"),
+        ('{"patients": 3}', "patients: 3 found"),
         ('{"rate_hz": 0}', "rate_hz is 0, expected samples a second"),
         ("{", "not valid JSON"),
     ],

@@ -12,10 +12,9 @@ import wfdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.ecg.readers import wfdb_files
-from heartlm.ecg.readers.wfdb_checks import checksums
+from heartlm.ecg.readers import wfdb_header
+from heartlm.ecg.readers.wfdb import checksums, read_wfdb
 from heartlm.ecg.readers.wfdb_header import read_header
-from heartlm.ecg.readers.wfdb_signal import read_wfdb
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
 
@@ -216,7 +215,7 @@ def test_a_file_read_in_pieces_gives_the_same(name: str, piece_bytes: int, monke
     recording = read_wfdb(shared_data(f"formats/{name}.hea"))
     start, stop = 101, 499
     expected = recording.signal(start, stop)
-    monkeypatch.setattr(wfdb_files, "_CHUNK_BYTES", piece_bytes)
+    monkeypatch.setattr(wfdb_header, "_CHUNK_BYTES", piece_bytes)
     np.testing.assert_array_equal(recording.signal(start, stop), expected)
 
 

@@ -18,7 +18,6 @@ from heartlm.analysis.embeddings import Embeddings, Vectors
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.sources import Source, Unusable, source_of, usable_leads
 from heartlm.ecg.beats import BEAT_CLASSES
-from heartlm.ecg.damage import warn_of_damage
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.rhythms import RHYTHMS
 from heartlm.errors import HeartlmError
@@ -79,7 +78,7 @@ def _encoded(recordings: Iterable[Recording], tokenizer: Tokenizer, left_out: li
                     yield encoded(recording, lead, tokenizer)
         except HeartlmError as error:
             left_out.append(str(error))
-        warn_of_damage(recording)
+        recording.warn_if_damaged()
 
 
 def _embedded(

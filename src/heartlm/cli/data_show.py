@@ -46,7 +46,6 @@ def run(argv: Sequence[str]) -> int:
         heartlm data show data/mitdb/203 --start 100 --stop 130 --leads MLII --out vt.svg
     """
     options = parse(ShowOptions, argv, "data show", run, positionals=["record"])
-    from heartlm.ecg.damage import note_faults, refuse_damaged, warn_of_damage
     from heartlm.ecg.locate import locate
     from heartlm.report.figures import save_figure, strip_figure
 
@@ -56,10 +55,9 @@ def run(argv: Sequence[str]) -> int:
     annotations, leads = database.annotations(record_id, recording), _leads(options, recording)
     for lead in leads:
         recording.signal(leads=[lead])  # a lead read whole is compared with its checksum
-    note_faults(recording, annotations)
     if options.damaged == "refuse":
-        refuse_damaged(recording)
-    warn_of_damage(recording)
+        recording.refuse_if_damaged()
+    recording.warn_if_damaged()
     strip = _strip(recording, annotations, start_s, stop_s, leads)
     out = options.out or Path(f"{Path(record_id).name}-{start_s:g}-{stop_s:g}.png")
     save_figure(strip_figure(strip, f"{database.name} {record_id}"), out)

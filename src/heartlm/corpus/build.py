@@ -22,7 +22,7 @@ from heartlm.corpus.manifest import finish_corpus
 from heartlm.corpus.plan import BuildPlan, BuildSettings, make_plan
 from heartlm.corpus.processes import encode_all
 from heartlm.corpus.sources import Beats, TrainingLeads, open_sources
-from heartlm.ecg.damage import Damaged
+from heartlm.ecg.recording import Damaged
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, recover_folder, replace_folder
 from heartlm.progress import Measure, say, track

@@ -15,7 +15,6 @@ from heartlm.corpus.plan import BuildPlan, BuildSettings
 from heartlm.corpus.schema import FILES, ROW_FIELDS
 from heartlm.corpus.sources import Source, Unusable, find_source, usable_leads
 from heartlm.ecg.beats import BEAT_CLASSES
-from heartlm.ecg.damage import warn_of_damage
 from heartlm.ecg.rhythms import RHYTHMS
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
@@ -126,7 +125,7 @@ class PartEncoder:
         for reason, count in ignored.items():
             part.left_out.entries.append({"record": source.name, "reason": f"annotation: {reason}", "count": count})
         if not first and self.choice.damaged == "warn":
-            warn_of_damage(source.recording)
+            source.recording.warn_if_damaged()
             part.damaged += [{"record": source.name, "fault": fault} for fault in source.recording.faults]
 
 

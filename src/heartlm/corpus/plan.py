@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from heartlm import __version__
 from heartlm.corpus.schema import SCHEMA_VERSION
 from heartlm.corpus.sources import Beats, TrainingLeads
-from heartlm.ecg.damage import Damaged
 from heartlm.ecg.database import Database
+from heartlm.ecg.recording import Damaged
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Tokenizer
 

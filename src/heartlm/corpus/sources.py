@@ -14,10 +14,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.damage import Damaged, note_faults, refuse_damaged
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.detect import detect_beats
-from heartlm.ecg.recording import Annotations, Recording
+from heartlm.ecg.recording import Annotations, Damaged, Recording
 from heartlm.ecg.splits import Split
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Lead, Tokenizer
@@ -151,11 +150,10 @@ def usable_leads(source: Source, tokenizer: Tokenizer, beats: Beats, damaged: Da
             that is impossible.
     """
     recording = source.recording
-    note_faults(recording, recording.annotations)
     for index in source.leads:
         ready = _usable_lead(recording, tokenizer, beats, index)
         if damaged == "refuse":
-            refuse_damaged(recording)
+            recording.refuse_if_damaged()
         yield ready
 
 

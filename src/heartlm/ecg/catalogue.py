@@ -8,11 +8,13 @@ database and of PhysioNet itself.
 from __future__ import annotations
 
 import difflib
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from heartlm.errors import HeartlmError
+from heartlm.files import read_json
+from heartlm.typed import typed
 
 PHYSIONET_CITATION = (
     "Goldberger AL, Amaral LAN, Glass L, Hausdorff JM, Ivanov PCh, Mark RG, Mietus JE, Moody GB, Peng C-K, Stanley HE. "
@@ -73,15 +75,10 @@ class DatabaseInfo:
         return (*publication, dataset, PHYSIONET_CITATION)
 
 
-def _load() -> dict[str, DatabaseInfo]:
-    facts = json.loads(Path(__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
-    return {
-        name: DatabaseInfo(name, **{**fields, "rates_hz": tuple(fields["rates_hz"]), "labels": tuple(fields["labels"])})
-        for name, fields in facts.items()
-    }
-
-
-CATALOGUE: dict[str, DatabaseInfo] = _load()
+CATALOGUE: dict[str, DatabaseInfo] = {
+    name: typed(DatabaseInfo, {"name": name, **facts})
+    for name, facts in read_json(Path(__file__).with_name("catalogue.json"), dict[str, dict[str, Any]]).items()
+}
 """Every known database by name."""
 
 

@@ -11,35 +11,41 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TypedDict
 
 import numpy as np
 
 from heartlm.ecg.databases_known import KNOWN_DATABASES, UNKNOWN, database_name, same_recording_in_mitdb
-from heartlm.ecg.readers.annotation_file import AnnotationFile, read_annotation_file
-from heartlm.ecg.readers.beat_table import SUFFIX, read_beat_table
-from heartlm.ecg.readers.calibration import check_rate
+from heartlm.ecg.readers.annotation_file import (
+    OUTSIDE,
+    AnnotationFile,
+    beats_of,
+    positions_at_rate,
+    read_annotation_file,
+    rhythms_of,
+)
 from heartlm.ecg.readers.discovery import RecordFiles, find_records, printable
-from heartlm.ecg.readers.foreign import is_there
-from heartlm.ecg.readers.labels import OUTSIDE, beats_of, positions_at_rate, rhythms_of
+from heartlm.ecg.readers.foreign import check_rate, is_there
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
 from heartlm.ecg.splits import Split, de_chazal_split, hash_split
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 
-_SETTINGS: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "name": (str, "text"),
-    "title": (str, "text"),
-    "version": (str, "text"),
-    "beat_labels": (bool, "true or false"),
-    "rhythm_labels": (bool, "true or false"),
-    "uncalibrated": (bool, "true or false"),
-    "rate_hz": ((int, float), "a number"),
-    "patients": (dict, "an object"),
-    "splits": (dict, "an object"),
-}
-"""The fields of `database.json`: type, and its name in an error."""
+
+class _Settings(TypedDict, total=False):
+    """What `database.json` may hold."""
+
+    name: str
+    title: str
+    version: str
+    beat_labels: bool
+    rhythm_labels: bool
+    uncalibrated: bool
+    rate_hz: float
+    patients: dict[str, str]
+    splits: dict[str, Split]
+
 
 _MOST_OUTSIDE = 0.1
 """Published files have single annotations past the end; where more of the beats are outside, the file is damaged."""
@@ -100,7 +106,7 @@ class Database:
     def annotations(self, record_id: str, recording: Recording | None = None) -> Annotations | None:
         """Read the heartbeats and rhythms of a record; None where it is not annotated.
 
-        A `recording` that is open already spares reading its header again.
+        A `recording` that is open already spares reading its header again; it notes the faults of the files too.
 
         A record with a rhythm but no annotated beats gives zero beats: they are then to be detected.
 
@@ -110,7 +116,7 @@ class Database:
         recording = recording or self.recording(record_id)
         beats, rhythms = self._annotation_files(record_id)
         read: dict[Path | None, AnnotationFile] = {
-            path: _read_annotations(path) for path in {beats, rhythms} if path is not None
+            path: read_annotation_file(path) for path in {beats, rhythms} if path is not None
         }
         return self._combine(recording, read.get(beats), read.get(rhythms))
 
@@ -127,7 +133,7 @@ class Database:
         patient_id = self.patient_of(record_id)
         stated = self._settings.get("splits", {}).get(patient_id.removeprefix(f"{self.name}/").removeprefix("mitdb/"))
         if stated is not None:
-            return cast(Split, stated)
+            return stated
         in_mitdb = same_recording_in_mitdb(self.name, record_id)
         published = de_chazal_split(in_mitdb) if in_mitdb is not None else None
         return published or hash_split(patient_id)
@@ -153,7 +159,7 @@ class Database:
 
     @cached_property
     def _patients(self) -> dict[str, str]:
-        stated: dict[str, str] = self._settings.get("patients", {})
+        stated = self._settings.get("patients", {})
         return self._known.patients | stated_patients(self.name, self.folder) | stated
 
     def files(self, record_id: str) -> RecordFiles:
@@ -187,7 +193,7 @@ class Database:
         rate_hz = self._settings.get("rate_hz", self._known.rate_hz)
         path = files.annotation_paths[0]
         if rate_hz is None:
-            rate_hz = _read_annotations(path).ticks_hz
+            rate_hz = read_annotation_file(path).ticks_hz
         if rate_hz is None:
             raise HeartlmError(
                 f'{path}: has no header and states no rate; write "rate_hz" into {self.folder / "database.json"}'
@@ -226,11 +232,8 @@ class Database:
         faults = [fault for file in files.values() for fault in file.faults]
         if (outside := sum(ignored.get(reason, 0) for reason in OUTSIDE)) > _MOST_OUTSIDE * (outside + len(sample)):
             faults.append(f"{sources[0]}: {outside} of {outside + len(sample)} beats are outside of the recording")
+        recording.faults.extend(fault for fault in faults if fault not in recording.faults)
         return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored, tuple(faults))
-
-
-def _read_annotations(path: Path) -> AnnotationFile:
-    return read_beat_table(path) if path.suffix == SUFFIX else read_annotation_file(path)
 
 
 def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:
@@ -241,24 +244,13 @@ def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:
     )
 
 
-def _read_settings(path: Path) -> dict[str, Any]:
+def _read_settings(path: Path) -> _Settings:
     if not is_there(path):
         return {}
-    settings = read_json(path)
-    if not isinstance(settings, dict):
-        raise HeartlmError(f"{path}: expected an object of settings, found {type(settings).__name__}")
-    for field, (kind, expected) in _SETTINGS.items():
-        if field in settings and not isinstance(settings[field], kind):
-            raise HeartlmError(f"{path}: {field} is {settings[field]!r}, expected {expected}")
+    settings = read_json(path, _Settings)
     if "rate_hz" in settings:
         check_rate(path, settings["rate_hz"], "rate_hz")
-    for name in ("name", "title", "version"):
-        if not str(settings.get(name, "")).isprintable():
-            raise HeartlmError(f"{path}: {name} is {settings[name]!r}, expected text without control characters")
-    for record_id, patient in settings.get("patients", {}).items():
-        if not isinstance(patient, str):
-            raise HeartlmError(f"{path}: patients: {record_id} is {patient!r}, expected the name of a patient")
-    for patient, split in settings.get("splits", {}).items():
-        if split not in get_args(Split):
-            raise HeartlmError(f"{path}: splits: {patient} is {split!r}, expected one of {', '.join(get_args(Split))}")
+    for field, value in settings.items():
+        if isinstance(value, str) and not value.isprintable():
+            raise HeartlmError(f"{path}: {field}: {value!r} found, text without control characters expected")
     return settings

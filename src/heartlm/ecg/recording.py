@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,10 @@ from heartlm.ecg.beats import UNLABELLED, aami_classes
 from heartlm.ecg.readers.foreign import one_line
 from heartlm.ecg.rhythms import rhythm_index
 from heartlm.errors import HeartlmError
+from heartlm.progress import say
+
+Damaged = Literal["refuse", "warn"]
+"""What to do with a recording that can be read though it shows damage."""
 
 _MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -46,7 +51,7 @@ class Recording:
         samples: the reader of samples; None for annotation-only records.
         read_annotations: the reader of `annotations`; None where there cannot be any.
         faults: signs of damage in what was read so far, one line each: leads that were read whole and do not sum to
-            the header's checksum, infinite samples.
+            the header's checksum, infinite samples, annotation files with bytes that no annotator writes.
     """
 
     record_id: str
@@ -133,6 +138,23 @@ class Recording:
             )
         with one_line(self.path, "samples"):
             return self.samples(start, stop, indices)
+
+    def refuse_if_damaged(self) -> None:
+        """Refuse a recording in which faults were found so far.
+
+        Raises:
+            HeartlmError: there are faults; the text lists them.
+        """
+        if self.faults:
+            raise HeartlmError(
+                f"{self.path}: damaged ({'; '.join(self.faults[:3])}); fetch it again, or correct its header if that "
+                "is wrong; commands with --damaged warn use it as it is"
+            )
+
+    def warn_if_damaged(self) -> None:
+        """Print the faults found so far on standard error, one line each."""
+        for fault in self.faults:
+            say(f"warning: {self.path}: damaged ({fault})")
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from typing import Literal
 import numpy as np
 
 from heartlm.ecg.database import Database, open_database
-from heartlm.ecg.readers.annotation_file import read_annotation_file
+from heartlm.ecg.readers.annotation_file import positions_at_rate, read_annotation_file
 from heartlm.ecg.readers.foreign import LIST_BYTES, read_bytes, stays_inside
-from heartlm.ecg.readers.labels import positions_at_rate
-from heartlm.ecg.readers.wfdb_checks import checksums
+from heartlm.ecg.readers.wfdb import checksums
 from heartlm.ecg.readers.wfdb_header import Header, read_header
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError

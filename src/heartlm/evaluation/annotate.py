@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.corpus.sources import Beats, Source, Unusable, beats_for, ecg_lead, usable_leads
-from heartlm.ecg.damage import Damaged, warn_of_damage
 from heartlm.ecg.database import Database
-from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
+from heartlm.ecg.recording import Annotations, Damaged, Recording, RhythmSpan
 from heartlm.ecg.spans import joined_spans
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import load_finetuned
@@ -174,7 +173,7 @@ def ready_lead(
     index = ecg_lead(recording, lead) if _reads(tokenizer, recording) else 0
     source = Source(recording, database.split_of(record_id), (index,))
     ready = next(iter(usable_leads(source, tokenizer, beats, damaged)))
-    warn_of_damage(recording)
+    recording.warn_if_damaged()
     if isinstance(ready, Unusable):
         raise HeartlmError(f"{recording.path}: {ready.reason}, so the model cannot read it")
     if tokenizer.needs_beats:

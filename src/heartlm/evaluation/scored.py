@@ -17,7 +17,6 @@ from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.fit import commonest
 from heartlm.corpus.schema import LeadRow
 from heartlm.corpus.sources import PREFERRED_LEADS, Source, Unusable, find_sources, usable_leads
-from heartlm.ecg.damage import warn_of_damage
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.discovery import RecordFiles
 from heartlm.ecg.recording import Annotations, Recording
@@ -156,7 +155,7 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
                 left_out.append({"record": source.name, "reason": lead.reason})
             else:
                 leads.append(encoded(source.recording, lead, tokenizer, annotations if detected else None))
-        warn_of_damage(source.recording)
+        source.recording.warn_if_damaged()
         damaged += [{"record": source.name, "fault": fault} for fault in source.recording.faults]
     return _some(leads, left_out, damaged, config)
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
-from heartlm.ecg.damage import note_faults, refuse_damaged
 from heartlm.ecg.database import Database, open_database
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms
@@ -119,8 +118,7 @@ def beat_set(records: Iterable[Labelled], window: BeatWindow = WINDOW) -> BeatSe
         annotations = each.database.annotations(each.record_id, recording)
         assert annotations is not None, "it had labelled beats"
         label, signal = annotations.beat_classes(), recording.signal(leads=[0])[0]
-        note_faults(recording, annotations)
-        refuse_damaged(recording)
+        recording.refuse_if_damaged()
         known = label != UNLABELLED
         waveforms.append(beat_waveforms(signal, annotations.sample, recording.rate_hz, window).shape[known])
         labels.append(label[known])

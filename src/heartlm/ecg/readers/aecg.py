@@ -16,8 +16,15 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.calibration import check_calibration, check_rate, to_millivolts, without_infinities
-from heartlm.ecg.readers.foreign import TEXT_BYTES, open_file, reads
+from heartlm.ecg.readers.foreign import (
+    TEXT_BYTES,
+    check_calibration,
+    check_rate,
+    open_file,
+    reads,
+    to_millivolts,
+    without_infinities,
+)
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 

@@ -1,19 +1,31 @@
-"""Annotation files in MIT format: bytes in, positions, codes and notes out.
+"""Annotation files: bytes in; positions, codes and notes out, and of these heartbeats and rhythm spans.
 
-Format: annot(5) of the WFDB Applications Guide, https://physionet.org/physiotools/wag/annot-5.htm.
+Files are in MIT format, or tables of beats as the VitalDB Arrhythmia Database publishes them: CSV, one row a beat, with
+columns `time_second`, `beat_type` (N, S, V, or U for unclassifiable; empty rows mark stretches) and `rhythm_label`.
+
+Beats are the annotations whose code marks a heartbeat. Rhythms are given by changes: an annotation `+` with the text
+`(NAME` opens a span that lasts until the next one, or to the end of the recording. Where a database brackets
+ventricular fibrillation by `[` and `]` instead, these open and close spans too.
+
+Formats: annot(5) of the WFDB Applications Guide, https://physionet.org/physiotools/wag/annot-5.htm;
+https://github.com/vitaldb/arrdb.
 """
 
 from __future__ import annotations
 
+import csv
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.calibration import check_rate
-from heartlm.ecg.readers.foreign import LIST_BYTES, read_bytes
+from heartlm.ecg.beats import CLASS_OF_SYMBOL
+from heartlm.ecg.readers.foreign import LIST_BYTES, check_rate, one_line, open_file, read_bytes
+from heartlm.ecg.recording import RhythmSpan
+from heartlm.ecg.rhythms import RHYTHMS, rhythm_index
 from heartlm.errors import HeartlmError
 from heartlm.kernels.wfdb import DecodedAnnotations, decode_annotations
 
@@ -26,6 +38,21 @@ for _code, _symbol in enumerate(' NLRaVFJASEj/Q~ | sT*D"=pB^t+u?![]en@xf()r'):
 
 _IS_UNUSED = (SYMBOL_OF_CODE == "") & ~np.isin(np.arange(64), [0, *range(42, 50)])
 """Codes that neither the WFDB library nor, from 42 to 49, a user defines; 0 is a note about the file."""
+
+TABLE_SUFFIX = ".csv"
+_TABLE_HZ = 500.0
+"""Ticks a second that times in tables of beats are rounded to: the rate of VitalDB's electrocardiograms."""
+_BEAT_TYPES = {"N": "N", "S": "S", "V": "V", "U": "Q"}
+"""The symbol of each."""
+
+OUTSIDE = ("before the start", "past the end")
+"""Reasons for which `beats_of` leaves out beats that are not in the recording."""
+
+_FAR = 2.0**62
+"""Positions beyond are of a damaged file; they are outside of every recording either way."""
+
+_IS_BEAT = np.isin(SYMBOL_OF_CODE, sorted(CLASS_OF_SYMBOL))
+"""Whether a heartbeat is what a code annotates."""
 
 _LONGEST_TEXT = 255
 _NO_TEXT = re.compile(rb"[\x02-\x09\x0b\x0c\x0e-\x1f\x7f]|\0[^\0]")
@@ -64,25 +91,32 @@ class AnnotationFile:
 def read_annotation_file(path: Path) -> AnnotationFile:
     """Decode the annotation file at `path`.
 
+    Empty annotations (code 0) and notes at time 0, which describe the file, are left out; one may state the tick rate.
+
     Raises:
         HeartlmError: the file is missing, unreadable or ends before its end mark.
     """
     content = read_bytes(path, LIST_BYTES)
+    if path.suffix == TABLE_SUFFIX:
+        return _read_table(path, content)
     found = decode_annotations(content)
     if found is None:
         raise HeartlmError(
             f"{path}: no end mark in {len(content)} bytes; the annotation file is truncated or of another format, "
             "fetch it again"
         )
+    ticks_hz, about_file = None, (found.sample == 0) & (found.code == _NOTE)
+    keep = ~(about_file | (found.code == 0))
+    kept_before, aux = np.cumsum(keep) - 1, dict[int, str]()
+    for index, first, length in found.texts.tolist():
+        text = content[first : first + length].decode("latin-1").rstrip("\x00")
+        if index >= 0 and keep[index]:
+            aux[int(kept_before[index])] = text
+        elif index >= 0 and about_file[index] and (stated := _TIME_RESOLUTION.search(text)):
+            with one_line(path, "a time resolution"):
+                ticks_hz = check_rate(path, float(stated[1]), "time resolution")
     faults = _faults(path, content, found)
-    aux = {
-        index: content[first : first + length].decode("latin-1").rstrip("\x00")
-        for index, first, length in found.texts.tolist()
-        if index >= 0
-    }
-    return _without_notes_about_the_file(
-        AnnotationFile(path, found.sample, found.code, found.subtype, aux, None, faults)
-    )
+    return AnnotationFile(path, found.sample[keep], found.code[keep], found.subtype[keep], aux, ticks_hz, faults)
 
 
 def _faults(path: Path, content: bytes, found: DecodedAnnotations) -> tuple[str, ...]:
@@ -99,27 +133,101 @@ def _faults(path: Path, content: bytes, found: DecodedAnnotations) -> tuple[str,
     return tuple(faults)
 
 
-def _without_notes_about_the_file(file: AnnotationFile) -> AnnotationFile:
-    """Leave out empty annotations (code 0) and notes at time 0, which describe the file; read the tick rate there."""
-    ticks_hz = None
-    about_file = (file.sample == 0) & (file.code == _NOTE)
-    for index in np.flatnonzero(about_file).tolist():
-        if found := _TIME_RESOLUTION.search(file.aux.get(index, "")):
-            ticks_hz = _ticks_hz(file.path, found[1])
-    keep = ~(about_file | (file.code == 0))
-    new_index = np.cumsum(keep) - 1
-    return replace(
-        file,
-        sample=file.sample[keep],
-        code=file.code[keep],
-        subtype=file.subtype[keep],
-        aux={int(new_index[index]): text for index, text in file.aux.items() if keep[index]},
-        ticks_hz=ticks_hz,
-    )
-
-
-def _ticks_hz(path: Path, text: str) -> float:
+def is_beat_table(path: Path) -> bool:
+    """Whether the first line of a CSV file names the columns of a table of beats."""
     try:
-        return check_rate(path, float(text), "time resolution")
-    except ValueError as error:
-        raise HeartlmError(f"{path}: time resolution is {text}, expected a number; the file is damaged") from error
+        with open_file(path) as stream:
+            return b"time_second,beat_type,rhythm_label" in (stream.read(256) or b"")
+    except HeartlmError:
+        return False
+
+
+def _read_table(path: Path, content: bytes) -> AnnotationFile:
+    """Read a table of beats: a beat of each row with a type, a rhythm change where its label changes."""
+    text = StringIO(content.decode("utf-8-sig", "replace"), newline="")
+    with one_line(path, "a table with the columns time_second, beat_type and rhythm_label"):
+        rows = [(float(row["time_second"]), row["beat_type"], row["rhythm_label"]) for row in csv.DictReader(text)]
+        rows = sorted(row for row in rows if row[1] in _BEAT_TYPES)
+        ticks = np.rint(_TABLE_HZ * np.array([time for time, _, _ in rows])).astype(np.int64)
+    code_of = {symbol: code for code, symbol in enumerate(SYMBOL_OF_CODE.tolist())}
+    sample, code, aux, rhythm = list[int](), list[int](), dict[int, str](), ""
+    for tick, (_, beat, label) in zip(ticks.tolist(), rows, strict=True):
+        if label and label != rhythm:
+            aux[len(sample)], rhythm = f"({label}", label
+            sample.append(tick)
+            code.append(code_of["+"])
+        sample.append(tick)
+        code.append(code_of[_BEAT_TYPES[beat]])
+    codes = np.array(code, np.uint8)
+    return AnnotationFile(path, np.array(sample, np.int64), codes, np.zeros(len(codes), np.int8), aux, _TABLE_HZ)
+
+
+def positions_at_rate(file: AnnotationFile, rate_hz: float) -> NDArray[np.int64]:
+    """Positions of all annotations in samples at `rate_hz`, whatever the file's ticks; int64 `[num_annotations]`."""
+    if file.ticks_hz is None or file.ticks_hz == rate_hz:
+        return file.sample
+    at_rate: NDArray[np.int64] = np.rint((file.sample * (rate_hz / file.ticks_hz)).clip(-_FAR, _FAR)).astype(np.int64)
+    return at_rate
+
+
+def beats_of(
+    file: AnnotationFile, rate_hz: float, num_samples: int
+) -> tuple[NDArray[np.int64], NDArray[np.str_], dict[str, int]]:
+    """Pick the heartbeats of `file` in time order.
+
+    Beats outside of the recording, and a second beat at the very sample of another, are left out and counted by reason.
+
+    Returns:
+        positions int64 `[num_beats]`, symbols `<U1` `[num_beats]`, counts of what was left out.
+    """
+    is_beat = _IS_BEAT[file.code]
+    sample, symbol = positions_at_rate(file, rate_hz)[is_beat], SYMBOL_OF_CODE[file.code[is_beat]]
+    order = np.argsort(sample, kind="stable")
+    sample, symbol = sample[order], symbol[order]
+    before = sample < 0
+    past = (sample >= num_samples) if num_samples else np.zeros(len(sample), np.bool_)
+    repeated = np.diff(sample, prepend=-1) == 0
+    repeated &= ~before
+    reasons = {OUTSIDE[0]: before, OUTSIDE[1]: past, "at the sample of another beat": repeated & ~past}
+    keep = ~(before | past | repeated)
+    return sample[keep], symbol[keep], {reason: int(left.sum()) for reason, left in reasons.items() if left.any()}
+
+
+def rhythms_of(
+    file: AnnotationFile, rate_hz: float, num_samples: int, bracketed: str | None = None
+) -> tuple[tuple[RhythmSpan, ...], dict[str, int]]:
+    """Turn the rhythm changes of `file` into spans that end at `num_samples`.
+
+    Args:
+        file: the annotations.
+        rate_hz: samples a second of the recording.
+        num_samples: its length; where the last span ends.
+        bracketed: the rhythm that `[` opens and `]` ends; None where brackets repeat what `+` says already.
+
+    Returns:
+        the spans in time order, and counts by reason of the changes that were left out.
+    """
+    sample, symbol = positions_at_rate(file, rate_hz), file.symbol
+    changes: list[tuple[int, str | None]] = [
+        (int(sample[index]), canonical_rhythm(text))
+        for index, text in file.aux.items()
+        if symbol[index] == "+" and text.startswith("(")
+    ]
+    if bracketed is not None:
+        changes += [(start, bracketed) for start in sample[symbol == "["].tolist()]
+        changes += [(stop, None) for stop in sample[symbol == "]"].tolist()]
+    changes.sort(key=lambda change: change[0])
+    stops = [start for start, _ in changes[1:]] + [num_samples]
+    spans = (
+        RhythmSpan(max(start, 0), min(stop, num_samples), name)
+        for (start, name), stop in zip(changes, stops, strict=False)
+        if name is not None
+    )
+    num_outside = sum(start >= num_samples for start, _ in changes)
+    ignored = {"rhythm change past the end": num_outside} if num_outside else {}
+    return tuple(span for span in spans if span.start < span.stop), ignored
+
+
+def canonical_rhythm(name: str) -> str:
+    """The entry of `RHYTHMS` that an annotation's text, or a database's own code, stands for."""
+    return RHYTHMS[rhythm_index(name)]

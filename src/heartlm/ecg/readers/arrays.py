@@ -9,13 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.calibration import check_rate, to_millivolts, without_infinities
-from heartlm.ecg.readers.foreign import TEXT_BYTES, is_there, open_file, reads
+from heartlm.ecg.readers.foreign import (
+    TEXT_BYTES,
+    check_rate,
+    is_there,
+    open_file,
+    reads,
+    to_millivolts,
+    without_infinities,
+)
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
@@ -26,9 +33,17 @@ _ARCHIVED_BYTES = 1 << 30
 """The largest array in an archive, which is unpacked as a whole."""
 
 
+class _Settings(TypedDict, total=False):
+    """What the `.json` may hold."""
+
+    rate_hz: float
+    units: str | list[str]
+    lead_names: list[str]
+
+
 def is_array_recording(path: Path) -> bool:
     """Whether a CSV or NumPy file is a recording: a `.json` says so, or a CSV file's time column."""
-    if is_there(_sidecar(path)):
+    if is_there(path.with_suffix(".json")):
         return True
     if path.suffix.lower() != ".csv":
         return False
@@ -90,8 +105,8 @@ def read_numpy(path: Path) -> Recording:
     return _recording(path, signal, settings, tuple(names))
 
 
-def _recording(path: Path, signal: NDArray[Any], settings: dict[str, Any], names: tuple[str, ...]) -> Recording:
-    sidecar = _sidecar(path)
+def _recording(path: Path, signal: NDArray[Any], settings: _Settings, names: tuple[str, ...]) -> Recording:
+    sidecar = path.with_suffix(".json")
     rate_hz = check_rate(sidecar, settings.get("rate_hz"), "rate_hz")
     units = settings.get("units", "mV")
     units = [units] * len(names) if isinstance(units, str) else units
@@ -124,23 +139,9 @@ def _recording(path: Path, signal: NDArray[Any], settings: dict[str, Any], names
     )
 
 
-def _sidecar(path: Path) -> Path:
-    return path.with_suffix(".json")
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    sidecar = _sidecar(path)
-    if not is_there(sidecar):
-        return {}
-    settings = read_json(sidecar)
-    if not isinstance(settings, dict):
-        raise HeartlmError(f"{sidecar}: expected an object with rate_hz, found {type(settings).__name__}")
-    for field in ("units", "lead_names"):
-        entries = settings.get(field, [])
-        names = [entries] if field == "units" and isinstance(entries, str) else entries
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise HeartlmError(f"{sidecar}: {field} is {str(entries)[:40]!r}, expected a list of names")
-    return settings
+def _settings(path: Path) -> _Settings:
+    sidecar = path.with_suffix(".json")
+    return read_json(sidecar, _Settings) if is_there(sidecar) else {}
 
 
 def _is_time(name: str) -> bool:

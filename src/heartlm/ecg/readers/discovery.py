@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.ecg.readers.aecg import is_aecg, read_aecg
+from heartlm.ecg.readers.annotation_file import TABLE_SUFFIX, is_beat_table
 from heartlm.ecg.readers.arrays import is_array_recording, read_csv, read_numpy
-from heartlm.ecg.readers.beat_table import SUFFIX, is_beat_table
 from heartlm.ecg.readers.edf import read_edf
 from heartlm.ecg.readers.foreign import HEADER_BYTES, LIST_BYTES, is_there, read_bytes, stays_inside
-from heartlm.ecg.readers.wfdb_signal import read_wfdb
+from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 
@@ -56,7 +56,7 @@ class RecordFiles:
     @property
     def annotation_paths(self) -> list[Path]:
         """Annotation files that make a record of themselves, the reviewed one first."""
-        if self.signal is None and is_beat_table(table := _with_suffix(self.stem, SUFFIX)):
+        if self.signal is None and is_beat_table(table := _with_suffix(self.stem, TABLE_SUFFIX)):
             return [table]
         return [path for name in STANDALONE_ANNOTATORS if is_there(path := _with_suffix(self.stem, f".{name}"))]
 
@@ -132,7 +132,7 @@ def _lying_there(folder: Path) -> Iterator[RecordFiles]:
         if stem in taken or suffix.lower() not in _READERS:
             continue
         path = Path(stem + suffix)
-        if suffix == SUFFIX and is_beat_table(path):
+        if suffix == TABLE_SUFFIX and is_beat_table(path):
             taken.add(stem)
             yield RecordFiles(Path(stem), None)
             continue

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.ecg.readers.calibration import check_calibration, check_rate, to_millivolts
-from heartlm.ecg.readers.foreign import reads
+from heartlm.ecg.readers.foreign import check_calibration, check_rate, reads, to_millivolts
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError, needs
 

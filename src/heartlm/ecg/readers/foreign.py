@@ -1,4 +1,6 @@
-"""The one way to open files that heartlm did not write: regular files of a bounded size; each failure is one line.
+"""What may be in files that heartlm did not write: how they are opened, and which rates, units and gains are believed.
+
+Files are regular and of a bounded size; each failure is one line.
 
 Libraries raise anything on a damaged file, from `IndexError` to an exception of a codec. `reads` and `one_line` turn
 it into a `HeartlmError` that names the file. FIFOs and devices are refused before they are opened.
@@ -8,12 +10,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
 
@@ -135,3 +140,83 @@ def _cannot_open(path: Path, error: OSError | ValueError) -> HeartlmError:
         return HeartlmError(f"{path}: no such file; fetch it")
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return HeartlmError(f"{path}: cannot be read ({reason}); check its name and permissions")
+
+
+RATES_HZ = 1e-3, 1e6
+"""Sampling rates: from trends of one value a minute to beyond any ECG amplifier."""
+ADU_PER_MV = 1e-3, 1e12
+"""Gains of voltages; a lead that is almost flat and was scaled to 16 bits has a high one."""
+OTHER_GAINS = 1e-30, 1e30
+"""Gains of other quantities, whatever their units."""
+MOST_MV = 1e5
+"""Largest distance between 0 adu and 0 mV."""
+
+_MV_PER_UNIT = {"mv": 1.0, "v": 1e3, "uv": 1e-3, "µv": 1e-3, "μv": 1e-3, "nv": 1e-6}
+
+
+def to_millivolts(unit: str) -> tuple[str, float]:
+    """Return the unit that samples in `unit` are given in, and the factor to multiply them by."""
+    factor = _MV_PER_UNIT.get(unit.strip().lower())
+    return (unit, 1.0) if factor is None else ("mV", factor)
+
+
+def check_rate(path: Path, rate_hz: Any, what: str = "sampling rate") -> float:
+    """Return a rate as a float.
+
+    Raises:
+        HeartlmError: it is no number, or implausible.
+    """
+    least, most = RATES_HZ
+    is_number = isinstance(rate_hz, int | float) and not isinstance(rate_hz, bool)
+    if not is_number or not least <= rate_hz <= most:
+        shown = f"{rate_hz:g}" if isinstance(rate_hz, float) else repr(rate_hz)[:40]
+        raise HeartlmError(f"{path}: {what} is {shown}, expected samples a second, {least:g} to {most:g}; correct it")
+    return float(rate_hz)
+
+
+def without_infinities(signal: NDArray[np.float32], names: Sequence[str], faults: list[str]) -> NDArray[np.float32]:
+    """Mark infinite samples of `[num_leads, num_samples]` as invalid, in place, and note their leads in `faults`."""
+    infinite = np.isinf(signal)
+    for lead in np.flatnonzero(infinite.any(axis=1)).tolist():
+        fault = f"lead {names[lead]}: has infinite samples, which are read as invalid"
+        if fault not in faults:
+            faults.append(fault)
+    signal[infinite] = np.nan
+    return signal
+
+
+def check_calibration(
+    path: Path,
+    names: Sequence[str],
+    units: Sequence[str],
+    gain: NDArray[np.float64],
+    baseline: NDArray[np.float64],
+    *,
+    inverted: bool = False,
+) -> None:
+    """Check the calibration of all leads.
+
+    Args:
+        path: the file that states it.
+        names: of the leads.
+        units: their units, voltages in mV.
+        gain: adu per unit, NaN where unknown, `[num_leads]`.
+        baseline: adu of physical zero, `[num_leads]`.
+        inverted: whether the format allows voltages of negative gain.
+
+    Raises:
+        HeartlmError: a gain or a baseline is implausible.
+    """
+    for name, unit, adu_per_unit, zero in zip(names, units, gain.tolist(), baseline.tolist(), strict=True):
+        least, most = ADU_PER_MV if unit == "mV" else OTHER_GAINS
+        size = adu_per_unit if unit == "mV" and not inverted else abs(adu_per_unit)
+        if not (np.isnan(size) or least <= size <= most):
+            raise HeartlmError(
+                f"{path}: lead {name} has gain {adu_per_unit:g} adu/{unit}, expected {least:g} to {most:g}; "
+                "correct the header"
+            )
+        if unit == "mV" and not np.isnan(size) and not abs(zero) <= MOST_MV * size:
+            raise HeartlmError(
+                f"{path}: lead {name} has baseline {zero:g} adu at {adu_per_unit:g} adu/mV, expected at most "
+                f"{MOST_MV:g} mV; correct the header"
+            )

@@ -13,8 +13,8 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
+from heartlm.ecg.readers.annotation_file import canonical_rhythm
 from heartlm.ecg.readers.foreign import LIST_BYTES, is_there, one_line, read_bytes
-from heartlm.ecg.readers.labels import canonical_rhythm
 from heartlm.ecg.recording import Recording
 
 

@@ -1,0 +1,299 @@
+"""WFDB records: a header and its signal files, checked against each other, read lazily and in slices.
+
+Of the common formats the compiled kernels decode the bytes of the slice that is asked for, and the leads; the `wfdb`
+package, which takes long to import, reads the rare ones alone. CinC challenge `.mat` files are WFDB signal files behind
+a prefix of 24 bytes, and are read here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heartlm.ecg.readers.foreign import (
+    HEADER_BYTES,
+    check_calibration,
+    is_there,
+    one_line,
+    open_file,
+    reads,
+    size_of,
+    to_millivolts,
+)
+from heartlm.ecg.readers.wfdb_header import GROUP, Header, Signal, SignalFile, read_header
+from heartlm.ecg.recording import Recording
+from heartlm.errors import HeartlmError
+from heartlm.kernels.wfdb import adu_type, decode
+
+_FLAC_FORMATS = ("508", "516", "524")
+_MATLAB_INT16 = 30
+_DIFFERENCE_FORMAT = "8"
+
+
+@reads("a WFDB record", HEADER_BYTES)
+def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
+    """Open the record whose header is `path`; samples are read when asked for.
+
+    Args:
+        path: the `.hea` file.
+        accept_uncalibrated: read leads of gain 0 with the 200 adu/mV that the WFDB library assumes, not refuse them.
+
+    Raises:
+        HeartlmError: the header is missing, malformed or contradicts itself.
+    """
+    header = read_header(path)
+    for part in (header, *header.segments):
+        _calibration(part.path, part.signals)
+    units, calibration = _calibration(path, header.leads)
+    faults: list[str] = []
+    return Recording(
+        record_id=path.stem,
+        patient_id=path.stem,
+        database="",
+        rate_hz=header.rate_hz,
+        num_samples=header.num_samples,
+        lead_names=tuple(lead.name for lead in header.leads),
+        units=units,
+        gain=calibration[:, 1] / calibration[:, 2],
+        baseline=calibration[:, 0],
+        path=path,
+        comments=header.comments,
+        samples=_Samples(header, calibration, accept_uncalibrated, faults) if header.leads else None,
+        faults=faults,
+    )
+
+
+def _calibration(path: Path, leads: Sequence[Signal]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Units of the leads, voltages in mV, and their baseline, gain and factor to those, `[num_leads, 3]`."""
+    units = [to_millivolts(lead.unit) for lead in leads]
+    calibration = np.array(
+        [(lead.baseline, lead.gain, factor) for lead, (_, factor) in zip(leads, units, strict=True)], np.float64
+    ).reshape(-1, 3)
+    names = tuple(unit for unit, _ in units)
+    gain = calibration[:, 1] / calibration[:, 2]
+    check_calibration(path, [lead.name for lead in leads], names, gain, calibration[:, 0])
+    return names, calibration
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Reads slices; the files are checked against the header once, before the first.
+
+    `calibration` is baseline, gain and factor to millivolts of each lead, `[num_leads, 3]`. Leads whose samples, read
+    whole, do not sum to the header's checksum are noted in `faults`.
+    """
+
+    header: Header
+    calibration: NDArray[np.float64]
+    accept_uncalibrated: bool
+    faults: list[str]
+
+    def __call__(self, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
+        self._checked  # noqa: B018
+        signal = np.empty((len(leads), stop - start), np.float32)
+        rows_of: dict[tuple[int | None, int], list[int]] = {}
+        for row, lead in enumerate(leads):
+            rows_of.setdefault(self._source_of[lead], []).append(row)
+        for (file, skew), rows in rows_of.items():
+            own = [leads[row] for row in rows]
+            part = signal if len(rows) == len(leads) else np.empty((len(rows), stop - start), np.float32)
+            valid = max(0, min(stop, self.header.num_samples - skew) - start)
+            part[:, valid:] = np.nan
+            if valid and file is None:
+                physical = _read_by_package(self.header, start + skew, start + skew + valid, own)
+                part[:, :valid] = physical * self.calibration[own, 2:]
+                if stop - start == self.header.num_samples:
+                    self._compared  # noqa: B018
+            elif valid and file is not None:
+                self._decode(self.header.files[file], start + skew, own, part[:, :valid])
+            if part is not signal:
+                signal[rows] = part
+        return signal
+
+    def _decode(self, file: SignalFile, start: int, leads: list[int], out: NDArray[np.float32]) -> None:
+        columns, calibration = [file.columns[lead] for lead in leads], self.calibration[leads]
+        sums = np.zeros(len(leads), np.uint16) if out.shape[1] == self.header.num_samples else None
+        for first, last, content, skip in file.frames(start, start + out.shape[1]):
+            part = out[:, first - start : last - start]
+            decode(content, file.format, file.samples_per_frame, columns, part, skip, calibration, sums)
+        if sums is not None:
+            for lead, total in zip(leads, sums.tolist(), strict=True):
+                signal = self.header.signals[lead]
+                self._note(Checksum(signal.name, signal.checksum, total))
+
+    def _note(self, checksum: Checksum, where: str = "") -> None:
+        # Programs that compute no checksum write 0, so that alone does not make samples suspect.
+        if checksum.stated and checksum.fault and (fault := where + checksum.fault) not in self.faults:
+            self.faults.append(fault)
+
+    @cached_property
+    def _compared(self) -> bool:
+        """Sums what the package reads, once: it does not sum while it reads."""
+        for part in self.header.parts:
+            for checksum in checksums(part):
+                self._note(checksum, f"{part.path.name}: " if self.header.segment_lines else "")
+        return True
+
+    @cached_property
+    def _checked(self) -> bool:
+        check_files(self.header)
+        if not self.accept_uncalibrated:
+            check_gains(self.header)
+        return True
+
+    @cached_property
+    def _source_of(self) -> list[tuple[int | None, int]]:
+        """Of each lead the file, None where the package reads it, and by how many frames it stands too late there."""
+        if self.header.segment_lines:
+            return [(None, 0)] * len(self.header.leads)
+        files = [(index, file) for index, file in enumerate(self.header.files) if file.is_decoded]
+        file_of = {lead: index for index, file in files for lead in file.columns}
+        return [(file_of.get(lead), signal.skew) for lead, signal in enumerate(self.header.signals)]
+
+
+class Checksum(NamedTuple):
+    """The 16-bit sum of a lead's samples: as the header states it (None where it does not), and as computed."""
+
+    lead: str
+    stated: int | None
+    computed: int
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong, in words; None where nothing is stated or it holds."""
+        if self.stated is None or self.stated == self.computed:
+            return None
+        return f"lead {self.lead}: the header's checksum is {self.stated}, its samples sum to {self.computed}"
+
+
+def check_files(header: Header) -> None:
+    """Compare every signal file with the header.
+
+    Raises:
+        HeartlmError: a file is missing, too short for the header, or more than a second longer than it says while the
+            header's checksum does not vouch for the length.
+    """
+    for part in header.parts:
+        for file in part.files:
+            _check_file(header, file, part.num_samples)
+    if header.stated_samples is None and header.num_samples == 0:
+        raise HeartlmError(
+            f"{header.path}: states no length, and its signal files do not tell it; add it to the header"
+        )
+
+
+def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
+    if not is_there(file.path):
+        raise HeartlmError(f"{file.path}: signal file named by {header.path.name} is missing; fetch it")
+    size_bytes = size_of(file.path)
+    if file.path.suffix.lower() == ".mat":
+        _check_matlab(file)
+    if file.format in _FLAC_FORMATS:
+        return  # its length shows when it is decoded
+    if file.format not in GROUP:
+        raise HeartlmError(f"{header.path}: signal format {file.format} is not one that heartlm reads")
+    held = file.num_frames_in(size_bytes)
+    lengths = f"{file.path}: holds {held} samples a lead, {header.path.name} says {num_frames}"
+    if size_bytes < file.num_bytes(num_frames):
+        raise HeartlmError(f"{lengths}; the file is truncated or the header wrong, fetch both again")
+    is_long = not header.segment_lines and held - num_frames > header.rate_hz
+    if is_long and any(each.stated != each.computed for each in checksums(header)):
+        raise HeartlmError(f"{lengths} and its checksum does not fit them; the header is wrong, fetch it again")
+
+
+def _check_matlab(file: SignalFile) -> None:
+    """WFDB reads MATLAB files of level 4 alone, whose samples stand as they are behind the name of the variable."""
+    with open_file(file.path) as stream:
+        start = stream.read(20) or b""
+    if start.startswith((b"MATLAB", b"\x89HDF")):
+        raise HeartlmError(
+            f"{file.path}: is a MATLAB file of version 5 or 7.3, which keeps its samples compressed; save it with "
+            "option -v4, as the CinC challenges do"
+        )
+    kind, num_rows = np.frombuffer(start[:8].ljust(8, b"\0"), "<i4").tolist()
+    if file.byte_offset >= len(start) and (kind != _MATLAB_INT16 or num_rows != file.samples_per_frame):
+        raise HeartlmError(
+            f"{file.path}: its MATLAB header says type {kind} and {num_rows} rows, expected type {_MATLAB_INT16} "
+            f"(16-bit integers) and {file.samples_per_frame} rows, the leads of the WFDB header; fetch both again"
+        )
+
+
+def checksums(header: Header) -> list[Checksum]:
+    """The checksum of every lead of a header without segments.
+
+    Raises:
+        HeartlmError: a signal file is unreadable.
+    """
+    computed = dict[int, int]()
+    for file in header.files:
+        if file.is_decoded:
+            sums, columns = np.zeros(len(file.columns), np.uint16), list(file.columns.values())
+            for first, last, content, skip in file.frames(0, header.num_samples):
+                adu = np.empty((len(columns), last - first), adu_type(file.format))
+                decode(content, file.format, file.samples_per_frame, columns, adu, skip, sums=sums)
+            computed |= dict(zip(file.columns, sums.tolist(), strict=True))
+    if others := [place for place in range(len(header.signals)) if place not in computed]:
+        computed |= _package_sums(header, others)
+    return [Checksum(lead.name, lead.checksum, computed[place]) for place, lead in enumerate(header.signals)]
+
+
+def check_gains(header: Header) -> None:
+    """Refuse leads without calibration.
+
+    Raises:
+        HeartlmError: a lead's gain is 0 or missing, so its millivolts are unknown.
+    """
+    for part in header.parts:
+        for lead in part.signals:
+            if not lead.calibrated:
+                raise HeartlmError(
+                    f"{part.path}: lead {lead.name} has gain 0 (uncalibrated), so its millivolts are unknown; write "
+                    'its adu/mV into the header, or "uncalibrated": true into database.json to assume 200'
+                )
+
+
+def _read_by_package(header: Header, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float64]:
+    """Read frames `start` to `stop` of `leads` in their units, skew ignored, NaN where invalid.
+
+    Format 8 keeps differences, so it is summed from the start; where the header states no length, the package can only
+    read to the end.
+
+    Returns:
+        `[num_leads, num_frames]`.
+
+    Raises:
+        HeartlmError: the package cannot read it.
+    """
+    first = 0 if any(signal.format == _DIFFERENCE_FORMAT for part in header.parts for signal in part.signals) else start
+    last = stop if header.stated_samples is not None else None
+    distinct = sorted(set(leads))
+    record = _rdrecord(header.path, sampfrom=first, sampto=last, channels=distinct, ignore_skew=True)
+    signal: NDArray[np.float64] = record.p_signal[start - first : stop - first]
+    return signal.T[[distinct.index(lead) for lead in leads]]
+
+
+def _package_sums(header: Header, leads: Sequence[int]) -> dict[int, int]:
+    """The sum, modulo 65536, of all samples of each of `leads`.
+
+    Raises:
+        HeartlmError: the package cannot read it.
+    """
+    record = _rdrecord(
+        header.path, channels=list(leads), physical=False, smooth_frames=False, ignore_skew=True, return_res=32
+    )
+    return {
+        lead: int(np.sum(signal, dtype=np.int64)) % 65536 for lead, signal in zip(leads, record.e_d_signal, strict=True)
+    }
+
+
+def _rdrecord(path: Path, **options: Any) -> Any:
+    import wfdb
+
+    with one_line(path, "a WFDB record"):  # the package raises anything from IndexError to a codec's own exceptions
+        return wfdb.rdrecord(str(path.with_suffix("")), **options)
