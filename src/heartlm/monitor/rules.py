@@ -53,7 +53,7 @@ class Rules:
         Args:
             now: samples of each lead that came so far.
             leads: what each of them shows.
-            af: probability of AF and the sample where it would have begun, None where it was not judged now.
+            af: probability of AF and the sample of its onset if it is AF, None where it was not judged now.
 
         Returns:
             Alarms that were raised, and those that ended with their `stop`.

@@ -252,7 +252,7 @@ class Ward:
                 lead.beats.append(JudgedBeat(sample, symbol, share, share_of_v, faint))
 
     def _rhythms(self, streams: Iterable[LiveStream]) -> dict[str, tuple[float, int]]:
-        """Of those streams for which it is time, by the lead in use: probability of AF, and where it would have begun."""
+        """Probability of AF by the lead in use, and its onset if it is AF, of those streams for which it is time."""
         onsets, codes, found = dict[str, int](), list[NDArray[np.uint16]](), dict[str, tuple[float, int]]()
         for stream in streams:
             positions = stream.leads[stream.rules.lead_in_use].positions
