@@ -33,9 +33,8 @@ from heartlm.ecg.database import open_database
 from heartlm.kernels import bpe as kernels
 from heartlm.kernels.library import variants
 from heartlm.tokenizers.base import Lead
-from heartlm.tokenizers.bpe import LONGEST_RUN, SECOND
+from heartlm.tokenizers.bpe import LONGEST_RUN, SECOND, Runs
 from heartlm.tokenizers.merges import learn_runs, with_breaks
-from heartlm.tokenizers.runs import Runs
 from heartlm.tokenizers.sample import NUM_LEVELS, SampleTokenizer
 
 Levels = NDArray[np.uint16]

@@ -43,10 +43,9 @@ from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import detect_beats
-from heartlm.tokenizers.base import Tokenizer, load_tokenizer
+from heartlm.tokenizers.base import KINDS, Tokenizer, load_tokenizer, tokenizer_class
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.quantize import ResidualQuantizer
-from heartlm.tokenizers.registry import KINDS, tokenizer_class
 from heartlm.tokenizers.waveform import beat_blocks, beat_waveforms, deviations
 
 ARCHIVE_SAMPLES, ARCHIVE_BYTES = 136e9, 272e9

@@ -15,7 +15,7 @@ from heartlm.evaluation.features import (
     beat_features,
     rr_window_features,
 )
-from heartlm.tokenizers.running import mean_around, trailing_median
+from heartlm.kernels.running import mean_around, trailing_median
 
 
 def recording(num_beats: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

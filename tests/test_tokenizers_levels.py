@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heartlm.kernels.rr import rr_values
+from heartlm.kernels.running import trailing_median
+from heartlm.kernels.waveform import interpolate, smooth
 from heartlm.tokenizers.quantize import ResidualQuantizer, fit_quantizer, nearest_centroid
-from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale, ordinal_coordinates, rr_facets
-from heartlm.tokenizers.running import trailing_median
-from heartlm.tokenizers.sample import LIMIT, NUM_LEVELS, STEP, dequantize, quantize
-from heartlm.tokenizers.waveform import fill_gaps, interpolate, low_pass
+from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale, ordinal_coordinates
+from heartlm.tokenizers.sample import LEVELS, LIMIT, NUM_LEVELS, STEP, dequantize
+from heartlm.tokenizers.waveform import fill_gaps, hann_weights
 
 scales = st.builds(
     lambda low, ratio, num_levels: LogScale(low, low * ratio, num_levels),
@@ -69,7 +71,7 @@ def test_the_coordinates_of_levels_keep_their_order() -> None:
 @given(rr=st.lists(st.one_of(st.floats(0.2, 3.0), st.just(np.nan)), max_size=60), causal=st.booleans())
 def test_rr_facets_are_what_a_plain_loop_finds(rr: list[float], causal: bool) -> None:
     rr_s = np.array(rr, np.float64)
-    found = rr_facets(rr_s, causal)
+    found = rr_values(rr_s, RECENT_BEATS + 1, LONG_BEATS, 0 if causal else LONG_BEATS)
     for beat, interval in enumerate(rr_s):
         following = rr_s[beat + 1] if beat + 1 < len(rr_s) else np.nan
         recent = _mean_or_nan(np.nanmedian, rr_s[max(0, beat - RECENT_BEATS) : beat + 1])
@@ -98,17 +100,17 @@ def _mean_or_nan(mean: Callable[[np.ndarray], float], values: np.ndarray) -> flo
 @given(amplitude=amplitudes)
 def test_an_amplitude_decodes_to_within_half_a_step(amplitude: list[float]) -> None:
     value = np.array(amplitude, np.float32)
-    assert np.abs(dequantize(quantize(value)) - value).max() <= STEP / 2 + 1e-6
+    assert np.abs(dequantize(LEVELS.quantize(value)) - value).max() <= STEP / 2 + 1e-6
 
 
 def test_amplitude_levels_are_unbiased_and_clip_at_both_ends() -> None:
     value = np.linspace(-LIMIT, LIMIT, 100_001, dtype=np.float32)[:-1]
-    code = quantize(value)
+    code = LEVELS.quantize(value)
     assert abs(float(np.mean(dequantize(code) - value))) < 1e-3 * STEP
     assert set(code.tolist()) == set(range(NUM_LEVELS))
-    assert quantize(np.array([-99.0, -LIMIT, LIMIT, 99.0], np.float32)).tolist() == [0, 0, 127, 127]
+    assert LEVELS.quantize(np.array([-99.0, -LIMIT, LIMIT, 99.0], np.float32)).tolist() == [0, 0, 127, 127]
     codes = np.arange(NUM_LEVELS, dtype=np.uint16)
-    assert np.array_equal(quantize(dequantize(codes)), codes)
+    assert np.array_equal(LEVELS.quantize(dequantize(codes)), codes)
 
 
 # --- residual codebooks -----------------------------------------------------------------------------------------------
@@ -181,11 +183,11 @@ def test_the_trailing_median_looks_back_only(values: list[float], width: int) ->
 
 def test_the_low_pass_keeps_what_is_slow_and_stops_what_is_fast() -> None:
     time_s = np.arange(3600) / 360
-    assert np.allclose(low_pass(np.full(50, 2.0, np.float32), 360, 125), 2)
+    assert np.allclose(smooth(np.full(50, 2.0, np.float32), hann_weights(360, 125)), 2)
     fast = np.sin(2 * np.pi * 170 * time_s).astype(np.float32)
     slow = np.sin(2 * np.pi * 5 * time_s).astype(np.float32)
-    assert np.abs(low_pass(fast, 360, 100)[10:-10]).max() < 0.02
-    assert np.abs(low_pass(slow, 360, 100) - slow)[10:-10].max() < 0.01
+    assert np.abs(smooth(fast, hann_weights(360, 100))[10:-10]).max() < 0.02
+    assert np.abs(smooth(slow, hann_weights(360, 100)) - slow)[10:-10].max() < 0.01
 
 
 def test_interpolation_holds_the_edges() -> None:

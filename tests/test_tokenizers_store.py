@@ -12,10 +12,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from heartlm.errors import HeartlmError
-from heartlm.tokenizers.base import Tokenizer, load_tokenizer
+from heartlm.tokenizers.base import KINDS, Tokenizer, load_tokenizer, tokenizer_class
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.bpe import BPETokenizer
-from heartlm.tokenizers.registry import KINDS, tokenizer_class
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import SampleTokenizer
 from heartlm.tokenizers.waveform import BeatWindow

@@ -28,8 +28,7 @@ from heartlm.errors import HeartlmError, needs
 from heartlm.models.pretrained import FOLDER, find_run
 from heartlm.progress import quiet, show_progress
 from heartlm.runs.run_folder import RunFolder
-from heartlm.tokenizers.base import Tokenizer, load_tokenizer
-from heartlm.tokenizers.registry import tokenizer_class
+from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,7 +107,7 @@ def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) 
     HeartlmError
         No ECG lead, or a sampling rate that is too low for the detector.
     """
-    from heartlm.corpus.sources import beats_for, ecg_lead
+    from heartlm.corpus.encode import beats_for, ecg_lead
 
     recording = recording if isinstance(recording, Recording) else open_recording(recording)
     return beats_for(recording, None, "detected", ecg_lead(recording, lead)).sample

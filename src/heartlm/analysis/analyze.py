@@ -31,7 +31,7 @@ from heartlm.analysis.flutter import WINDOW_S as FLUTTER_S
 from heartlm.analysis.flutter import atrial_leads, flutter
 from heartlm.analysis.signal_quality import best_leads, lead_quality
 from heartlm.analysis.unlike import USUAL, measures_of_beats, unlike
-from heartlm.corpus.sources import NO_ECG_LEAD, ecg_leads
+from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from heartlm.analysis.embeddings import Embeddings, Vectors
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.sources import Source, Unusable, source_of, usable_leads
+from heartlm.corpus.encode import Source, Unusable, source_of, usable_leads
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.rhythms import RHYTHMS

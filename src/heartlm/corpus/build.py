@@ -10,26 +10,30 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from heartlm.corpus.encode import Part, PartEncoder
-from heartlm.corpus.fit import commonest, fit_on_training
+import numpy as np
+
+from heartlm.corpus.encode import LeftOut, Part, PartEncoder, Source, find_source, readable_leads
 from heartlm.corpus.journal import Journal, clear, flush_to_disk, partial_folder
 from heartlm.corpus.manifest import finish_corpus
-from heartlm.corpus.plan import BuildPlan, BuildSettings, make_plan
+from heartlm.corpus.plan import Beats, BuildPlan, BuildSettings, TrainingLeads, make_plan, open_sources
 from heartlm.corpus.processes import encode_all
-from heartlm.corpus.sources import Beats, TrainingLeads, open_sources
 from heartlm.ecg.recording import Damaged
 from heartlm.errors import HeartlmError
 from heartlm.files import explained, fsync_folder, recover_folder, replace_folder
 from heartlm.progress import Measure, say, track
-from heartlm.tokenizers.base import Tokenizer, load_tokenizer
+from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
 
 WORTH_KEEPING_S = 10.0
 """What a build that fails has done is kept, to continue from, when it took longer than this."""
+
+FIT_RECORDINGS = 300
+"""Most training recordings of each database that the tokenizer is fitted on."""
 
 
 def build_corpus(
@@ -77,7 +81,7 @@ def build_corpus(
         with closing(encode_all(work, processes or len(os.sched_getaffinity(0)), journal.num_parts)) as parts:
             for part in track(parts, len(plan.parts), "tokenize", _measure(plan, journal.num_parts)):
                 journal.add(part.tokens, part.entry())
-        if not any(any(entry["rows"]["num_tokens"]) for entry in journal.entries()):
+        if not any(row["num_tokens"] for entry in journal.entries() for row in entry["rows"]):
             reasons = commonest(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])
             raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {reasons}")
         return finish_corpus(journal, tokenizer, command)
@@ -147,3 +151,45 @@ def _measure(plan: BuildPlan, num_done: int) -> Measure[Part]:
         amount=lambda part: part.num_samples / 1e6,
         unit="M samples",
     )
+
+
+def fit_on_training(tokenizer: Tokenizer, plan: BuildPlan, choice: BuildSettings) -> None:
+    """Fit `tokenizer` on leads of the training split, and note on what.
+
+    Raises:
+        HeartlmError: there is no such recording, one is unreadable, or none can be used.
+    """
+    random = np.random.Generator(np.random.Philox(choice.seed))
+    chosen: list[Source] = []
+    for database in sorted(plan.databases, key=lambda database: database.name):
+        training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
+        usable: dict[int, Source] = {}
+        for place in random.permutation(len(training)).tolist():
+            if len(usable) == FIT_RECORDINGS:
+                break
+            source = find_source(database, training[place], tokenizer, choice.training_leads, choice.skip_unreadable)
+            if isinstance(source, Source):
+                usable[place] = source
+        chosen += [usable[place] for place in sorted(usable)]
+    if not chosen:
+        raise HeartlmError("no recording is in the training split, so there is nothing to fit the tokenizer on")
+    tokenizer.fit(_leads_to_fit(chosen, tokenizer, choice), choice.seed)
+    counts = Counter(source.recording.database for source in chosen)
+    tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": choice.seed}
+
+
+def _leads_to_fit(sources: Sequence[Source], tokenizer: Tokenizer, choice: BuildSettings) -> Iterator[Lead]:
+    left_out, num_leads = LeftOut(), 0
+    for source in track(sources, len(sources), f"fit the {tokenizer.kind} tokenizer"):
+        for lead in readable_leads(source, tokenizer, choice, left_out):
+            num_leads += 1
+            yield lead
+    if not num_leads:
+        reasons = commonest(entry["reason"] for entry in left_out.entries)
+        raise HeartlmError(f"no recording of the training split can be fitted on: {reasons}")
+
+
+def commonest(reasons: Iterable[Any]) -> str:
+    """The three reasons that are given most, and how often."""
+    counts = Counter(map(str, reasons))
+    return "; ".join(f"{reason} ({count})" for reason, count in counts.most_common(3)) or "no recordings"

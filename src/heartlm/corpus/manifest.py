@@ -145,9 +145,8 @@ def _rows(entries: Iterable[Entry], counts: Counts) -> Iterator[LeadRow]:
     first_with = dict[str, LeadRow]()
     for entry in entries:
         counts.add_part(entry)
-        columns = entry["rows"]
-        for digest, *values in zip(entry["digests"], *columns.values(), strict=True):
-            row = LeadRow(first_token=counts.num_tokens, **dict(zip(columns, values, strict=True)))
+        for digest, fields in zip(entry["digests"], entry["rows"], strict=True):
+            row = LeadRow(first_token=counts.num_tokens, **fields)
             counts.add_row(row)
             other = first_with.setdefault(digest, row) if digest else row
             if other.patient_id != row.patient_id and other.split != row.split:

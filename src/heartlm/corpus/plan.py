@@ -12,18 +12,20 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm import __version__
 from heartlm.corpus.schema import SCHEMA_VERSION
-from heartlm.corpus.sources import Beats, TrainingLeads
-from heartlm.ecg.database import Database
+from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.recording import Damaged
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Tokenizer
+
+Beats = Literal["auto", "annotated", "detected"]
+TrainingLeads = Literal["first", "all"]
 
 NUM_PARTS = 2048
 """Parts have as many bytes as make about this number of parts …"""
@@ -59,6 +61,20 @@ class BuildPlan:
         """The database and the names of the recordings of a part."""
         place, first, stop = self.parts[part].tolist()
         return self.databases[place], self.databases[place].record_ids[first:stop]
+
+
+def open_sources(folders: Sequence[Path]) -> list[Database]:
+    """Open every database folder, names unique.
+
+    Raises:
+        HeartlmError: a folder is no database, or two have one name.
+    """
+    databases = [open_database(folder) for folder in folders]
+    names = [database.name for database in databases]
+    for name in names:
+        if names.count(name) > 1:
+            raise HeartlmError(f"two folders hold a database called {name!r}: rename one, or name it in database.json")
+    return databases
 
 
 def make_plan(databases: Sequence[Database]) -> BuildPlan:

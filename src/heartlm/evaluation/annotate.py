@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.corpus.sources import Beats, Source, Unusable, beats_for, ecg_lead, usable_leads
+from heartlm.corpus.encode import Source, Unusable, beats_for, ecg_lead, usable_leads
+from heartlm.corpus.plan import Beats
 from heartlm.ecg.database import Database
 from heartlm.ecg.recording import Annotations, Damaged, Recording, RhythmSpan
 from heartlm.ecg.spans import joined_spans

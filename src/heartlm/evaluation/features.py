@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from heartlm.evaluation import zhou
+from heartlm.kernels.running import mean_around, trailing_median
 from heartlm.models.statistics import SCALES, interval_statistics
-from heartlm.tokenizers.running import correlation, mean_around, trailing_median
+from heartlm.tokenizers.comparisons import correlation
 
 Floats = NDArray[np.float64]
 

@@ -18,8 +18,7 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.pretrained import find_run
 from heartlm.models.store import ModelInfo, load_model
 from heartlm.runs.run_folder import RunFolder
-from heartlm.tokenizers.base import Tokenizer, load_tokenizer
-from heartlm.tokenizers.registry import tokenizer_class
+from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from heartlm.corpus.build import commonest
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.fit import commonest
+from heartlm.corpus.encode import PREFERRED_LEADS, Source, Unusable, find_sources, usable_leads
 from heartlm.corpus.schema import LeadRow
-from heartlm.corpus.sources import PREFERRED_LEADS, Source, Unusable, find_sources, usable_leads
 from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.discovery import RecordFiles
 from heartlm.ecg.recording import Annotations, Recording

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heartlm.corpus.sources import NO_ECG_LEAD, chosen_leads
+from heartlm.corpus.encode import NO_ECG_LEAD, chosen_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.kernels.live_seconds import SecondsOfLeads

@@ -12,8 +12,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,17 @@ from heartlm.errors import HeartlmError
 from heartlm.files import atomic_folder, read_json
 
 SCHEMA_VERSION = 1
+
+_CLASSES = {
+    "beat": "BeatTokenizer",
+    "rhythm": "RhythmTokenizer",
+    "sample": "SampleTokenizer",
+    "bpe": "BPETokenizer",
+    "millivolts": "MillivoltTokenizer",
+}
+"""Of each kind, which is also the name of its module."""
+
+KINDS: tuple[str, ...] = tuple(_CLASSES)
 
 
 @dataclass(frozen=True)
@@ -118,9 +130,8 @@ class Tokenizer(ABC):
     def facets(self) -> tuple[Facet, ...]:
         """The codes a token has, in order."""
 
-    @abstractmethod
-    def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
-        """Learn from `leads`, which come from the training split alone."""
+    def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:  # noqa: B027 - fixed levels have nothing to fit
+        """Learn from `leads`, which come from the training split alone; nothing, where levels are fixed."""
 
     @abstractmethod
     def encode(self, lead: Lead) -> Tokens:
@@ -133,18 +144,18 @@ class Tokenizer(ABC):
         Codes that mean nearly the same have nearly the same coordinates; the model's embeddings start from them.
         """
 
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Everything JSON can hold that rebuilds this tokenizer, the arrays apart."""
+        """Everything JSON can hold that rebuilds this tokenizer, the arrays apart; fixed levels are the schema's."""
+        return {}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The fitted arrays, by name; none for tokenizers that have none."""
         return {}
 
     @classmethod
-    @abstractmethod
-    def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Tokenizer:
+    def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Self:
         """Rebuild a tokenizer from `settings` and `arrays`."""
+        return cls(**settings)
 
     @property
     def causal(self) -> bool:
@@ -181,6 +192,18 @@ class Tokenizer(ABC):
                 (temporary / "tensors.safetensors").write_bytes(save(arrays))
 
 
+def tokenizer_class(kind: str) -> type[Tokenizer]:
+    """Return the class of the tokenizer called `kind`.
+
+    Raises:
+        HeartlmError: there is none of that name.
+    """
+    if kind not in _CLASSES:
+        raise HeartlmError(f"tokenizer: {kind!r} found, one of {', '.join(KINDS)} expected")
+    found: type[Tokenizer] = getattr(import_module(f"heartlm.tokenizers.{kind}"), _CLASSES[kind])
+    return found
+
+
 def load_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer saved in `folder`.
 
@@ -188,8 +211,6 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         HeartlmError: nothing is there, it is of another schema version or kind, or its content does not match its hash.
     """
     from safetensors.numpy import load_file
-
-    from heartlm.tokenizers.registry import tokenizer_class
 
     path = Path(folder) / "tokenizer.json"
     saved = read_json(path, dict[str, Any])

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
-from heartlm.kernels.rr import Levels
+from heartlm.kernels.rr import Levels, rr_codes
 from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
 from heartlm.tokenizers.quantize import ResidualQuantizer, fit_quantizer
@@ -27,7 +27,6 @@ from heartlm.tokenizers.rr import (
     RRFacet,
     levels_of,
     ordinal_coordinates,
-    rr_codes,
     rr_intervals_s,
 )
 from heartlm.tokenizers.waveform import (

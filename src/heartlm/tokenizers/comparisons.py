@@ -15,16 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.running import stretch_medians
-from heartlm.tokenizers.running import correlation, mean_around, trailing_median
+from heartlm.kernels.running import mean_around, stretch_medians, trailing_median
 from heartlm.tokenizers.waveform import DOMINANT_BEATS, DOMINANT_EVERY, BeatBlock
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
+Number = TypeVar("Number", np.float32, np.float64)
 
 LONG = 1000
 """Intervals to either side in the long mean."""
@@ -261,6 +262,16 @@ def codes_of(values: dict[str, NDArray[np.floating]], names: tuple[str, ...]) ->
 def in_part(times_s: Doubles, part: tuple[float, float]) -> NDArray[np.bool_]:
     """Which of the points `times_s` from the R peak lie in a part of the beat."""
     return (times_s >= part[0] - 1e-9) & (times_s <= part[1] + 1e-9)
+
+
+def correlation(first: NDArray[Number], second: NDArray[Number]) -> NDArray[Number]:
+    """Pearson correlation along rows, 0 where either is constant; `[n, width]`, `[n or 1, width]` → `[n]`."""
+    first = first - first.mean(axis=1, keepdims=True)
+    second = second - second.mean(axis=1, keepdims=True)
+    power = np.sqrt(np.sum(first**2, axis=1) * np.sum(second**2, axis=1))
+    constant = np.where(np.isnan(power), power, np.zeros_like(power))
+    found: NDArray[Number] = np.divide(np.sum(first * second, axis=1), power, out=constant, where=power > 1e-9)
+    return found
 
 
 def row_medians(rows: Floats) -> Floats:

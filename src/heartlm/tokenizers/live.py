@@ -36,12 +36,12 @@ from heartlm.tokenizers.comparisons import (
     Parts,
     UsualBeat,
     codes_of,
+    correlation,
     in_part,
     long_interval,
     row_medians,
 )
 from heartlm.tokenizers.rr import LONG_BEATS
-from heartlm.tokenizers.running import correlation
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

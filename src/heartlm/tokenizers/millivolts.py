@@ -9,9 +9,8 @@ one grid step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,9 +46,6 @@ class MillivoltTokenizer(Tokenizer):
         """One facet of 1,024 voltages."""
         return (Facet("voltage", NUM_LEVELS),)
 
-    def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
-        """Nothing to learn: the levels are fixed."""
-
     def encode(self, lead: Lead) -> Tokens:
         """Encode all samples of one lead; a token carries the label of the beat whose R peak falls into it."""
         rate_hz, beats, raw = lead.rate_hz, lead.annotations, lead.signal_mv
@@ -72,15 +68,6 @@ class MillivoltTokenizer(Tokenizer):
         level = np.arange(NUM_LEVELS, dtype=np.uint16)
         place, known = np.where(level == NO_SIGNAL, 0, level / (NUM_LEVELS / 2) - 1), level != NO_SIGNAL
         return [np.stack([dequantize(level), place, known], axis=1).astype(np.float32)]
-
-    def settings(self) -> dict[str, Any]:
-        """None: the levels are part of the schema version."""
-        return {}
-
-    @classmethod
-    def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> MillivoltTokenizer:
-        """Rebuild the tokenizer."""
-        return cls()
 
 
 def high_pass(grid: Floats) -> Floats:

@@ -9,7 +9,6 @@ complex, T and P wave compare with the rest of the recording; "unknown" where th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -17,11 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.rr import Levels
+from heartlm.kernels.rr import Levels, rr_codes
+from heartlm.kernels.running import trailing_median
 from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
-from heartlm.tokenizers.rr import LogScale, RRFacet, levels_of, ordinal_coordinates, rr_codes, rr_intervals_s
-from heartlm.tokenizers.running import trailing_median
+from heartlm.tokenizers.rr import LogScale, RRFacet, levels_of, ordinal_coordinates, rr_intervals_s
 from heartlm.tokenizers.waveform import BeatWindow, beat_blocks
 
 RHYTHM_FACETS: tuple[RRFacet, ...] = (
@@ -112,9 +111,6 @@ class RhythmTokenizer(Tokenizer):
         waveforms = (Facet(name, comparisons.SCALES[name].size, self.causal_only) for name in WAVEFORM_FACETS)
         return plain + filtered + (tuple(waveforms) if self.waveforms else ())
 
-    def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
-        """Nothing to learn: the levels are fixed."""
-
     def encode(self, lead: Lead) -> Tokens:
         """Encode the RR intervals of one recording, and its waveforms on demand."""
         beats = lead.annotations
@@ -152,8 +148,3 @@ class RhythmTokenizer(Tokenizer):
     def settings(self) -> dict[str, Any]:
         """Which facets there are; the levels are part of the schema version."""
         return {"waveforms": self.waveforms, "causal_only": self.causal_only}
-
-    @classmethod
-    def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RhythmTokenizer:
-        """Rebuild the tokenizer."""
-        return cls(**settings)

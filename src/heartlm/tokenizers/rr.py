@@ -13,9 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.rr import Levels, level_of, rr_codes, rr_values
-
-__all__ = ["CAUSAL_FACETS", "OFFLINE_FACETS", "LogScale", "RRFacet", "levels_of", "rr_codes", "rr_facets"]
+from heartlm.kernels.rr import Levels, level_of
 
 Floats = NDArray[np.float64]
 
@@ -103,16 +101,6 @@ def ordinal_coordinates(size: int, num_waves: int = 8) -> NDArray[np.float32]:
 def rr_intervals_s(sample: NDArray[np.int64], rate_hz: float) -> Floats:
     """Interval from the beat before to each beat, in seconds; NaN for the first. float64 `[num_beats]`."""
     return np.diff(sample, prepend=np.nan) / rate_hz if len(sample) else np.empty(0)
-
-
-def rr_facets(rr_s: Floats, causal: bool) -> dict[str, Floats]:
-    """The value of every RR facet at every beat, by facet name; NaN where it is not defined.
-
-    Args:
-        rr_s: interval before each beat, `[num_beats]`, NaN where unknown.
-        causal: look back only.
-    """
-    return rr_values(rr_s, RECENT_BEATS + 1, LONG_BEATS, 0 if causal else LONG_BEATS)
 
 
 def levels_of(facets: tuple[RRFacet, ...], causal: bool) -> Levels:

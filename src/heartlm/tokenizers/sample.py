@@ -8,9 +8,8 @@ beats, fibrillation too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,9 +54,6 @@ class SampleTokenizer(Tokenizer):
         """One facet of 128 amplitude levels."""
         return (Facet("amplitude", NUM_LEVELS),)
 
-    def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
-        """Nothing to learn: the levels are fixed."""
-
     def encode(self, lead: Lead) -> Tokens:
         """Encode all samples of one lead; a token carries the label of the beat whose R peak falls into it."""
         rate_hz, beats, signal = lead.rate_hz, lead.annotations, fill_gaps(lead.signal_mv)
@@ -76,15 +72,6 @@ class SampleTokenizer(Tokenizer):
         angle = amplitude * np.arange(1, 9) * np.pi / 2
         return [np.concatenate([amplitude, np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)]
 
-    def settings(self) -> dict[str, Any]:
-        """None: the levels are part of the schema version."""
-        return {}
-
-    @classmethod
-    def restore(cls, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> SampleTokenizer:
-        """Rebuild the tokenizer."""
-        return cls()
-
 
 def classes_on_grid(beats: Annotations, num_tokens: int, num_samples: int, rate_hz: float) -> NDArray[np.int8]:
     """AAMI class of the beat whose R peak falls into each token of the grid, −1 without one; int8 `[num_tokens]`.
@@ -98,24 +85,7 @@ def classes_on_grid(beats: Annotations, num_tokens: int, num_samples: int, rate_
     return beat_class
 
 
-def quantize(amplitude: Floats) -> NDArray[np.uint16]:
-    """Level of each amplitude, 0 … 127; what lies beyond ±`LIMIT` falls into the outermost levels."""
-    return LEVELS.quantize(amplitude)
-
-
 def dequantize(code: NDArray[np.uint16]) -> Floats:
     """Centre of each level, in running amplitudes."""
     centre: Floats = ((code.astype(np.float32) + 0.5) * STEP - LIMIT).astype(np.float32)
     return centre
-
-
-def normalise(grid: Floats) -> tuple[Floats, Floats]:
-    """Take the running baseline away and divide by the running amplitude, both from the past alone.
-
-    Args:
-        grid: the lead at `GRID_HZ` in millivolts, `[num_tokens]`.
-
-    Returns:
-        the normalised waveform and the amplitude in millivolts it was divided by, both `[num_tokens]`.
-    """
-    return LEVELS.normalise(grid)

@@ -16,20 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.running import stretch_medians
-from heartlm.kernels.waveform import cut_beats, interpolate, smooth
-
-__all__ = [
-    "BeatBlock",
-    "BeatWaveforms",
-    "BeatWindow",
-    "beat_blocks",
-    "beat_waveforms",
-    "deviations",
-    "fill_gaps",
-    "hann_weights",
-    "interpolate",
-    "low_pass",
-]
+from heartlm.kernels.waveform import cut_beats
 
 Floats = NDArray[np.float32]
 
@@ -176,11 +163,6 @@ def fill_gaps(signal: Floats) -> Floats:
     last_valid = np.maximum.accumulate(np.where(invalid, -1, np.arange(len(signal))))
     filled: Floats = np.where(last_valid < 0, np.float32(0), signal[np.maximum(last_valid, 0)])
     return filled
-
-
-def low_pass(signal: Floats, rate_hz: float, grid_hz: float) -> Floats:
-    """Smooth with a Hann window two grid steps wide, which the grid can then sample without aliasing."""
-    return smooth(signal, hann_weights(rate_hz, grid_hz))
 
 
 def hann_weights(rate_hz: float, grid_hz: float) -> NDArray[np.float64]:
