@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from heartlm.cli.options import existing, parse
+from heartlm.cli.subcommands import run_subcommand
 from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.errors import HeartlmError
 
@@ -77,22 +78,7 @@ class VerifyOptions:
 
 def run(argv: Sequence[str]) -> int:
     """Run one subcommand of `heartlm data`; returns the exit status."""
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
-    if argv[0] not in SUBCOMMANDS:
-        raise HeartlmError(f"no command 'data {argv[0]}'; it is one of {', '.join(SUBCOMMANDS)}")
-    return SUBCOMMANDS[argv[0]][0](argv[1:])
-
-
-def usage() -> str:
-    """The text of `heartlm data --help`."""
-    lines = [
-        "usage: heartlm data COMMAND [options]        heartlm data COMMAND --help  explains one, with examples",
-        "",
-        *(f"  {name:<10}{summary}" for name, (_, summary) in SUBCOMMANDS.items()),
-    ]
-    return "\n".join(lines)
+    return run_subcommand("data", SUBCOMMANDS, argv)
 
 
 def run_list(argv: Sequence[str]) -> int:
@@ -199,25 +185,14 @@ def run_verify(argv: Sequence[str]) -> int:
     return 1 if findings else 0
 
 
-def run_download(argv: Sequence[str]) -> int:
-    """Fetch a database."""
-    from heartlm.cli import data_download
-
-    return data_download.run(argv)
-
-
-def run_show(argv: Sequence[str]) -> int:
-    """Draw a recording."""
-    from heartlm.cli import data_show
-
-    return data_show.run(argv)
-
-
-SUBCOMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
-    "list": (run_list, "the databases of the catalogue: size, rate, leads, labels, licence, citation"),
-    "simulate": (run_simulate, "write a database of simulated patients"),
-    "retime": (run_retime, "lay real beats out on other rhythms, to train on"),
-    "download": (run_download, "fetch a database from PhysioNet: resumable, parallel, verified"),
-    "verify": (run_verify, "say what is wrong with which file of a database"),
-    "show": (run_show, "draw a recording with its beats and rhythms"),
+SUBCOMMANDS = {
+    "list": (
+        "heartlm.cli.data:run_list",
+        "databases of the catalogue: size, rate, leads, labels, licence, citation",
+    ),
+    "simulate": ("heartlm.cli.data:run_simulate", "write a database of simulated patients"),
+    "retime": ("heartlm.cli.data:run_retime", "lay real beats out on other rhythms, to train on"),
+    "download": ("heartlm.cli.data_download:run", "fetch a database from PhysioNet: resumable, parallel, verified"),
+    "verify": ("heartlm.cli.data:run_verify", "say what is wrong with which file of a database"),
+    "show": ("heartlm.cli.data_show:run", "draw a recording with its beats and rhythms"),
 }

@@ -1,4 +1,4 @@
-"""How `heartlm data` prints: tables on a terminal, plain aligned lines into a pipe."""
+"""How `heartlm data` prints: aligned lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -15,21 +16,19 @@ if TYPE_CHECKING:
     from heartlm.ecg.verify import Finding
 
 _COLUMNS = ("name", "recordings", "hours", "Hz", "leads", "labels", "size", "licence", "title")
-_RIGHT = {"recordings", "hours", "size"}
 _NOT_RECORDED = "not recorded"
 _WIDTH_WITH_TITLES = 140
 
 
 def print_catalogue(databases: Sequence[DatabaseInfo]) -> None:
-    """Print one line a database."""
-    rows = [_row(info) for info in databases]
-    if sys.stdout.isatty():
-        _print_table(rows)
-        print("heartlm data list NAME  tells more of one, and what to cite;  -  not recorded")
-        return
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-    for row in (_COLUMNS, *rows):
+    """Print one line a database; on a narrow terminal without the titles."""
+    narrow = sys.stdout.isatty() and get_terminal_size().columns < _WIDTH_WITH_TITLES
+    rows = [row[:-1] if narrow else row for row in (_COLUMNS, *map(_row, databases))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if sys.stdout.isatty():
+        print("heartlm data list NAME  tells more of one, and what to cite;  -  not recorded")
 
 
 def print_database(info: DatabaseInfo) -> None:
@@ -91,23 +90,3 @@ def _size(size_mb: float | None) -> str | None:
 
 def _or_not_recorded(number: float | None) -> str:
     return _NOT_RECORDED if number is None else f"{number:,}"
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    columns = _COLUMNS if console.width >= _WIDTH_WITH_TITLES else _COLUMNS[:-1]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        table.add_column(
-            name,
-            justify="right" if name in _RIGHT else "left",
-            style="bold" if name == "name" else None,
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*row[: len(columns)])
-    console.print(table)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from heartlm.cli.options import parse
-from heartlm.cli.pretrain import run_or_resume
-from heartlm.models.pretrained import find_run
+from heartlm.cli.pretrain import train
 from heartlm.training.config import FinetuneConfig
 
 
@@ -23,19 +20,6 @@ def run(arguments: Sequence[str]) -> int:
         heartlm finetune --resume runs/beats
     """
     words = list(arguments)
-    config_given = bool(words) and words[0].endswith((".yaml", ".yml"))
-    if words and not words[0].startswith("-") and not config_given:
+    if words and not words[0].startswith("-") and not words[0].endswith((".yaml", ".yml")):
         words[:1] = ["--run", words[0]]
-
-    def settings() -> FinetuneConfig:
-        config = parse(FinetuneConfig, words, "finetune", run, config_file=True)
-        if config.run is not None:
-            config.run = find_run(config.run)
-        return config
-
-    def work(config: FinetuneConfig) -> Path:
-        from heartlm import api
-
-        return api.finetune(**vars(config)).path
-
-    return run_or_resume(settings, work, words)
+    return train(FinetuneConfig, words, "finetune", run)

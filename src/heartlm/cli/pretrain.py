@@ -6,14 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import TypeVar
 
 from heartlm.cli.options import existing, parse
 from heartlm.distributed.ranks import Ranks, ReportedByPeer, status_of
 from heartlm.errors import HeartlmError
+from heartlm.models.pretrained import find_run
 from heartlm.runs.run_folder import RunFolder
-from heartlm.training.config import LAYOUT, PretrainConfig, TrainingConfig
+from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig, TrainingConfig
 from heartlm.typed import typed
 
 Config = TypeVar("Config", bound=TrainingConfig)
@@ -34,61 +34,47 @@ def run(arguments: Sequence[str]) -> int:
         heartlm pretrain --resume runs/foundation
         torchrun --nproc-per-node 4 -m heartlm pretrain --corpus corpora/many --out runs/foundation
     """
-
-    def settings() -> PretrainConfig:
-        return parse(PretrainConfig, arguments, "pretrain", run, config_file=True)
-
-    def work(config: PretrainConfig) -> Path:
-        from heartlm import api
-
-        return api.pretrain(**vars(config)).path
-
-    return run_or_resume(settings, work, arguments)
+    return train(PretrainConfig, arguments, "pretrain", run)
 
 
-def run_or_resume(settings: Callable[[], Config], work: Callable[[Config], Path], arguments: Sequence[str]) -> int:
-    """Do `work` with `settings`, or with those of the run to resume; print where the run is.
+def train(kind: type[Config], arguments: Sequence[str], command: str, run: Callable[..., int]) -> int:
+    """Train with the settings in `arguments`, or with those of the run to resume; print where the run is.
 
     Of several ranks one alone speaks.
     """
     ranks = Ranks.from_environment()
     try:
-        return _run_or_resume(settings, work, arguments, ranks)
+        try:
+            config = _settings(kind, arguments, command, run)
+        except HeartlmError as error:  # all ranks read the same words
+            raise error if ranks.is_first else ReportedByPeer(str(error)) from error
+        from heartlm import api
+        from heartlm.training.loop import Stopped
+
+        try:
+            path = getattr(api, command)(**vars(config)).path
+        except Stopped as stopped:
+            if ranks.is_first:
+                print(stopped, file=sys.stderr)
+            else:
+                time.sleep(LINGER_S)
+            return STOPPED_STATUS
     except ReportedByPeer as error:
         time.sleep(LINGER_S)
         return status_of(error)
-
-
-def _run_or_resume(
-    settings: Callable[[], Config], work: Callable[[Config], Path], arguments: Sequence[str], ranks: Ranks
-) -> int:
-    config = _settings(settings, arguments, ranks)
-    from heartlm.training.loop import Stopped
-
-    try:
-        path = work(config)
-    except Stopped as stopped:
-        if ranks.is_first:
-            print(stopped, file=sys.stderr)
-        else:
-            time.sleep(LINGER_S)
-        return STOPPED_STATUS
     if ranks.is_first:
         print(path)
     return 0
 
 
-def _settings(settings: Callable[[], Config], arguments: Sequence[str], ranks: Ranks) -> Config:
+def _settings(kind: type[Config], arguments: Sequence[str], command: str, run: Callable[..., int]) -> Config:
     """What is to be trained, checked before torch is imported, which takes a while."""
-    try:
-        config = settings()
-        config = resumed(config, arguments) if config.resume else config
-        config.checked_corpus()
-        return config
-    except HeartlmError as error:
-        if ranks.is_first:
-            raise
-        raise ReportedByPeer(str(error)) from error  # they all read the same words
+    config = parse(kind, arguments, command, run, config_file=True)
+    if isinstance(config, FinetuneConfig) and config.run is not None:
+        config.run = find_run(config.run)
+    config = resumed(config, arguments) if config.resume else config
+    config.checked_corpus()
+    return config
 
 
 def resumed(config: Config, arguments: Sequence[str]) -> Config:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -46,31 +45,6 @@ again after this time."""
 _GRID = int(GRID_HZ)
 
 
-@dataclass(frozen=True)
-class Beat:
-    """A beat that can be judged: its position in the stream, and the lead around it at the tokenizer's times."""
-
-    sample: int
-    wave_mv: Floats
-
-
-@dataclass(frozen=True)
-class Second:
-    """What one second of a lead gives.
-
-    Attributes:
-        beats: in order; mostly of this second, now and then of the four before.
-        window: codes of the last four seconds, uint16 `[WINDOW, 1]`; None until there are four.
-        valid: share of the second's samples that are numbers and not flat, 0 to 1.
-        range_mv: its range without the slow average; NaN where unknown.
-    """
-
-    beats: tuple[Beat, ...]
-    window: NDArray[np.uint16] | None
-    valid: float
-    range_mv: float
-
-
 class LiveLead:
     """What is remembered of one lead, without compiled kernels.
 
@@ -103,8 +77,8 @@ class LiveLead:
         self.average: float | None = None
         self.grid = np.empty(0, np.uint16)
 
-    def second(self, samples_mv: Floats) -> Second:
-        """Take in the next second.
+    def second(self, samples_mv: Floats) -> SecondsOfLeads:
+        """Take in the next second; its beats are mostly of this second, now and then of the four before.
 
         Args:
             samples_mv: all its samples, float32, NaN where invalid.
@@ -130,24 +104,32 @@ class LiveLead:
         found = self.detector.push(samples_mv)
         self.waiting = np.concatenate([self.waiting, found])
         ready = self.waiting + self._ahead < self.num_samples
-        beats = tuple(self._beat(int(sample)) for sample in self.waiting[ready])
-        self.waiting = self.waiting[~ready]
+        beats, self.waiting = self.waiting[ready], self.waiting[~ready]
         range_mv = self._extend_grid(samples_mv)
         self.num_seconds += 1
-        window = self.grid[:, None] if len(self.grid) == WINDOW else None
-        return Second(beats, window, float(valid.mean()), range_mv)
+        return self._shown(beats, len(self.grid) == WINDOW, float(valid.mean()), range_mv)
 
-    def _nothing(self, samples_mv: Floats) -> Second:
+    def _nothing(self, samples_mv: Floats) -> SecondsOfLeads:
         """A second without a signal; there may be hours of them."""
         self.num_samples += len(samples_mv)
         self.num_seconds += 1
         self.recent = np.concatenate([self.recent, np.full(len(samples_mv), self.last_valid, np.float32)])
         self.recent = self.recent[-round(KEPT_S * self.rate_hz) :]
-        self.waiting = np.concatenate([self.waiting, self.detector.push(samples_mv)])
-        beats = tuple(self._beat(int(sample)) for sample in self.waiting)
-        self.waiting, self.average, self.same = self.waiting[:0], None, 0
+        beats = np.concatenate([self.waiting, self.detector.push(samples_mv)])
+        self.waiting, self.average, self.same = beats[:0], None, 0
         self.grid = np.concatenate([self.grid, np.full(_GRID, NO_SIGNAL, np.uint16)])[-WINDOW:]
-        return Second(beats, None, 0.0, float("nan"))
+        return self._shown(beats, False, 0.0, float("nan"))
+
+    def _shown(self, beats: NDArray[np.int64], has_window: bool, valid: float, range_mv: float) -> SecondsOfLeads:
+        start = self.num_samples - len(self.recent)
+        waves = np.empty((len(beats), len(self._offsets)), np.float32)
+        for row, sample in enumerate(beats.tolist()):
+            first = max(sample + math.floor(self._offsets[0]) - len(self._weights) // 2 - 1, start)
+            piece = smooth(self.recent[first - start : sample + self._ahead + 1 - start], self._weights)
+            waves[row] = interpolate(piece, sample - first + self._offsets)
+        windows = self.grid[None] if has_window else np.zeros((1, WINDOW), np.uint16)
+        known, share, height = np.array([has_window]), np.array([valid]), np.array([range_mv])
+        return SecondsOfLeads(windows, known, share, height, np.zeros(len(beats), np.int64), beats, waves)
 
     def _flat(self, samples_mv: Floats) -> NDArray[np.bool_]:
         """Samples in runs of equal ones, which may start before this second."""
@@ -161,12 +143,6 @@ class LiveLead:
         changes = np.flatnonzero(~same)
         self.same = len(same) - 1 - int(changes[-1]) if len(changes) else self.same + len(same)
         return flat
-
-    def _beat(self, sample: int) -> Beat:
-        start = self.num_samples - len(self.recent)
-        first = max(sample + math.floor(self._offsets[0]) - len(self._weights) // 2 - 1, start)
-        piece = smooth(self.recent[first - start : sample + self._ahead + 1 - start], self._weights)
-        return Beat(sample, interpolate(piece, sample - first + self._offsets))
 
     def _extend_grid(self, samples_mv: Floats) -> float:
         """Voltage codes of this second, whose range in mV is returned.
@@ -299,17 +275,15 @@ def take_seconds(leads: Sequence[LiveLead | CompiledLead], samples: Sequence[Flo
         leads: at least one.
         samples: all of the second, float32, NaN where invalid.
     """
-    groups = dict[SecondsKernel, list[int]]()
+    groups, parts = dict[SecondsKernel, list[int]](), list[tuple[NDArray[np.int64], SecondsOfLeads]]()
     for place, lead in enumerate(leads):
         if isinstance(lead, CompiledLead):
             groups.setdefault(lead.kernel, []).append(place)
-    if not groups:
-        return _taken_one_by_one([lead for lead in leads if isinstance(lead, LiveLead)], samples)
+        else:
+            parts.append((np.array([place]), lead.second(samples[place])))
     addresses = np.array([lead.address for lead in leads if isinstance(lead, CompiledLead)])
-    parts = [
-        (np.array(places), kernel.take(addresses[places], [samples[place] for place in places]))
-        for kernel, places in groups.items()
-    ]
+    for kernel, places in groups.items():  # all leads are compiled, or none is
+        parts.append((np.array(places), kernel.take(addresses[places], [samples[place] for place in places])))
     if len(parts) == 1:
         return parts[0][1]
     of_leads = ((places, own.windows, own.has_window, own.valid, own.range_mv) for places, own in parts)
@@ -318,18 +292,3 @@ def take_seconds(leads: Sequence[LiveLead | CompiledLead], samples: Sequence[Flo
     of_lead, *beats = (np.concatenate(each) for each in zip(*of_beats, strict=True))
     by_place, by_lead = np.argsort(order), np.argsort(of_lead, kind="stable")
     return SecondsOfLeads(*(own[by_place] for own in columns), *(own[by_lead] for own in (of_lead, *beats)))
-
-
-def _taken_one_by_one(leads: list[LiveLead], samples: Sequence[Floats]) -> SecondsOfLeads:
-    seconds = [lead.second(own) for lead, own in zip(leads, samples, strict=True)]
-    empty = np.zeros((WINDOW, 1), np.uint16)
-    beats = [beat for second in seconds for beat in second.beats]
-    return SecondsOfLeads(
-        np.stack([empty if own.window is None else own.window for own in seconds])[:, :, 0],
-        np.array([own.window is not None for own in seconds]),
-        np.array([own.valid for own in seconds]),
-        np.array([own.range_mv for own in seconds]),
-        np.repeat(np.arange(len(seconds)), [len(own.beats) for own in seconds]),
-        np.array([beat.sample for beat in beats], np.int64),
-        np.array([beat.wave_mv for beat in beats], np.float32),
-    )

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import LOWEST_RATE_HZ
@@ -51,52 +50,33 @@ class Replay:
                 found.append((recording, leads))
         if not found:
             raise HeartlmError(f"{folder}: no recording with an ECG lead (one measured in mV), so nothing to replay")
-        self._beds = list[_Bed]()
+        self._streams = list[Iterator[bytes]]()
         for place in range(num_streams or len(found)):
             turn, which = divmod(place, len(found))
             recording, leads = found[which]
-            self._beds.append(_Bed(f"{place + 1:04d}-{recording.record_id}", recording, leads, turn))
+            self._streams.append(_frames(f"{place + 1:04d}-{recording.record_id}", recording, leads, turn))
 
     def messages(self) -> Iterator[bytes]:
         """The next second of each stream."""
-        for bed in self._beds:
-            yield bed.next_message()
+        return map(next, self._streams)
 
 
-class _Bed:
-    """One stream of a replay."""
-
-    def __init__(self, name: str, recording: Recording, leads: tuple[int, ...], turn: int) -> None:
-        self.name, self.recording, self.leads = name, recording, leads
-        self.first = round(turn * 97 * recording.rate_hz) % max(1, recording.num_samples)
-        self.num_sent = 0
-        self._block: NDArray[np.float32] = np.empty((len(leads), 0), np.float32)
-        self._block_first = -1
-
-    def next_message(self) -> bytes:
-        rate_hz = self.recording.rate_hz
-        stop = round((self.num_sent / rate_hz + FRAME_S) * rate_hz)
-        mv = self._samples(self.num_sent, stop)
-        values = [[None if np.isnan(value) else round(value, 4) for value in lead] for lead in mv.tolist()]
+def _frames(name: str, recording: Recording, leads: tuple[int, ...], turn: int) -> Iterator[bytes]:
+    """The messages of one stream of a replay, without an end."""
+    rate_hz, total = recording.rate_hz, recording.num_samples
+    place, start = round(turn * 97 * rate_hz) % total, 0
+    mv = np.empty((len(leads), 0), np.float32)
+    while True:
+        stop = round((start / rate_hz + FRAME_S) * rate_hz)
+        while mv.shape[1] < stop - start:
+            end = min(place + round(_BLOCK_S * rate_hz), total)
+            mv = np.concatenate([mv, recording.signal(place, end, leads)], axis=1)
+            place = end % total
+        frame, mv = mv[:, : stop - start].tolist(), mv[:, stop - start :]
+        values = [[None if math.isnan(value) else round(value, 4) for value in lead] for lead in frame]
         own = values[0] if len(values) == 1 else values
-        message = {"stream": self.name, "rate_hz": rate_hz, "start": self.num_sent, "mv": own}
-        self.num_sent = stop
-        return json.dumps(message).encode()
-
-    def _samples(self, start: int, stop: int) -> NDArray[np.float32]:
-        total, length = self.recording.num_samples, round(_BLOCK_S * self.recording.rate_hz)
-        parts, place = list[NDArray[np.float32]](), start
-        while place < stop:
-            at = (self.first + place) % total
-            block = at // length
-            if block != self._block_first:
-                end = min(total, (block + 1) * length)
-                self._block = self.recording.signal(block * length, end, self.leads)
-                self._block_first = block
-            piece = self._block[:, at - block * length :][:, : stop - place]
-            parts.append(piece)
-            place += piece.shape[1]
-        return np.concatenate(parts, axis=1)
+        yield json.dumps({"stream": name, "rate_hz": rate_hz, "start": start, "mv": own}).encode()
+        start = stop
 
 
 async def replay(monitor: Monitor, source: Replay, speed: float) -> None:
