@@ -14,6 +14,7 @@ from heartlm.cli.options import existing, parse
 from heartlm.cli.subcommands import run_subcommand
 from heartlm.cores import usable_cores
 from heartlm.errors import HeartlmError
+from heartlm.progress import say
 
 if TYPE_CHECKING:
     from heartlm.cluster.campaign.campaign import Campaign
@@ -143,15 +144,11 @@ def _run_here(campaign: Campaign, options: RunOptions, only: frozenset[str] | No
     from heartlm.cluster.campaign.local import CampaignStopped, LocalRunner
 
     try:
-        LocalRunner(campaign, options.parallel or 1, usable_cores(), _say, only).run()
+        LocalRunner(campaign, options.parallel or 1, usable_cores(), say, only).run()
     except CampaignStopped as stopped:
-        _say(str(stopped))
+        say(str(stopped))
         return STOPPED_STATUS
     return _summed_up(campaign, only)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _summed_up(campaign: Campaign, only: frozenset[str] | None = None) -> int:
@@ -171,9 +168,9 @@ def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
     python = "python" if profile.container != "none" else sys.executable
     if options.dry_run:
         return _show_scripts(campaign, profile, python, options.parallel)
-    submit_campaign(campaign, profile, python=python, at_most=options.parallel, say=_say)
+    submit_campaign(campaign, profile, python=python, at_most=options.parallel, say=say)
     if not options.wait:
-        _say(f"see how far it is with:  heartlm campaign status {shlex.quote(str(options.campaign))}")
+        say(f"see how far it is with:  heartlm campaign status {shlex.quote(str(options.campaign))}")
         return 0
     while queue_of(campaign):
         time.sleep(WAIT_S)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.options import parse
-from heartlm.errors import HeartlmError
+from heartlm.errors import require
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ def run(argv: Sequence[str]) -> int:
         heartlm data download ptb-xl data/ptb-xl --workers 8
     """
     options = parse(DownloadOptions, argv, "data download", run, positionals=["name", "folder"])
-    for name in ("workers", "attempts"):
-        if getattr(options, name) < 1:
-            raise HeartlmError(f"--{name}: {getattr(options, name)} found, at least 1 expected")
+    require(options, lambda number: number >= 1, "at least 1", "workers", "attempts")
     from heartlm.ecg.catalogue import find
     from heartlm.ecg.download import DownloadError, download_database
     from heartlm.ecg.transfer import Retry

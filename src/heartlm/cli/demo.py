@@ -14,7 +14,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -211,19 +210,13 @@ def _test_record(folder: Path) -> str:
 
 
 def _run(words: list[str]) -> int:
+    """Run a command as if it had been typed by itself, which its run folder notes."""
     from heartlm.cli.main import COMMANDS
 
-    with _typed(words):
-        status: int = importlib.import_module(COMMANDS[words[0]][0]).run(words[1:])
-    return status
-
-
-@contextmanager
-def _typed(words: list[str]) -> Iterator[None]:
-    """Let a run folder note the command as if it had been typed by itself."""
     before, sys.argv = sys.argv, ["heartlm", *words]
     try:
-        yield
+        status: int = importlib.import_module(COMMANDS[words[0]][0]).run(words[1:])
+        return status
     finally:
         sys.argv = before
 

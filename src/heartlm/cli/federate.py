@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from heartlm.cli.options import parse
-from heartlm.errors import HeartlmError
+from heartlm.cli.options import given_to_resume, parse
 from heartlm.federated.study_file import LAYOUT, FederatedConfig
 
 LINGER_S = 3.0
@@ -28,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
 
         return run_sweep(arguments[1:])
     study = parse(FederatedConfig, arguments, "federate", run, config_file=True)
-    changed = _changed(arguments) if study.resume is not None else ()
+    changed = given_to_resume(arguments, LAYOUT, "study") if study.resume is not None else []
     if study.resume is None:
         study.check()
 
@@ -42,27 +41,10 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.federated.federate import federate
 
     try:
-        outcome = federate(study, changed)
+        outcome = federate(study, tuple(changed))
     except ReportedByPeer:
         time.sleep(LINGER_S)  # a launcher ends all ranks when the first ends, and the rank that prints may be late
         return 2
     if outcome.is_first:
         print(outcome.summary())
     return 0
-
-
-def _changed(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Names of the settings given with `resume`.
-
-    Raises:
-        HeartlmError: one that must not change.
-    """
-    words = [word.lstrip("-").partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")]
-    names = [word.removeprefix("no_") for word in words if word != "resume"]
-    names += [word for word in arguments[:1] if not word.startswith("--")]
-    for name in names:
-        if name not in LAYOUT:
-            raise HeartlmError(
-                f"{name}: cannot change when a study is resumed: give --resume alone, or with {', '.join(LAYOUT)}"
-            )
-    return tuple(names)

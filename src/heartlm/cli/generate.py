@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.cli.options import parse
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 from heartlm.models.pretrained import find_run
 
 
@@ -72,9 +72,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _check(options: GenerateOptions) -> None:
-    for name in ("num_recordings", "num_tokens", "prompt_tokens"):
-        if getattr(options, name) < 1:
-            raise HeartlmError(f"{name}: {getattr(options, name)} found, at least 1 expected")
+    require(options, lambda number: number >= 1, "at least 1", "num_recordings", "num_tokens", "prompt_tokens")
     if options.record is not None and options.corpus is not None:
         raise HeartlmError("corpus: found together with record: give one of the two")
     if options.lead is not None and options.record is None:

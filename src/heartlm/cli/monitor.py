@@ -9,14 +9,14 @@ import os
 import re
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from heartlm.cli.options import existing, parse
-from heartlm.errors import HeartlmError, needs
+from heartlm.errors import HeartlmError, needs, require
+from heartlm.progress import say
 
 _POLL_S, _LAST_S = 0.1, 10.0
 """How often is looked for something to judge, and how long alarms may take to be posted at the end."""
@@ -111,7 +111,7 @@ def run(arguments: Sequence[str]) -> int:
         if options.out is not None:
             taken = f"out: {options.out}: another monitor writes there: choose another --out"
             stack.enter_context(sole_holder(options.out / "lock", taken))
-        monitor = stack.enter_context(contextlib.closing(Monitor(Ward(models, common, of_patients), options.out, _log)))
+        monitor = stack.enter_context(contextlib.closing(Monitor(Ward(models, common, of_patients), options.out, say)))
         if options.print_alarms != "none":
             monitor.listeners.append(_print_text if options.print_alarms == "text" else _print_json)
         return asyncio.run(_watch(options, monitor, token))
@@ -132,12 +132,9 @@ def _check(options: MonitorOptions) -> str | None:
         raise HeartlmError("nats: streams and state are the broker's: give neither another source nor --out")
     if options.worker and not options.nats:
         raise HeartlmError("worker: of several at a NATS broker, but there is no --nats")
-    if options.streams is not None and options.streams < 1:
-        raise HeartlmError(f"streams: {options.streams} found, at least 1 expected")
-    if not 1 <= options.leads <= MOST_LEADS:
-        raise HeartlmError(f"leads: {options.leads} found, 1 to {MOST_LEADS} expected")
-    if not 0 < options.speed <= 1000:
-        raise HeartlmError(f"speed: {options.speed:g} found, above 0 and at most 1000 expected")
+    require(options, lambda number: number >= 1, "at least 1", "streams")
+    require(options, lambda number: 1 <= number <= MOST_LEADS, f"1 to {MOST_LEADS}", "leads")
+    require(options, lambda speed: 0 < speed <= 1000, "above 0 and at most 1000", "speed")
     if options.fhir and not options.webhook:
         raise HeartlmError("fhir: says how alarms are posted, but there is no --webhook")
     if options.webhook and not options.webhook.startswith(("http://", "https://")):
@@ -246,16 +243,12 @@ async def _serve(options: MonitorOptions, monitor: Any, token: str | None) -> An
     await server.startup(sockets=[listening])
     host = f"[{options.host}]" if ":" in options.host else options.host
     address = f"{'https' if options.tls_certificate else 'http'}://{host}:{listening.getsockname()[1]}/"
-    _log(f"page: {address}")
+    say(f"page: {address}")
     if options.open:
         import webbrowser
 
         webbrowser.open(address if token is None else f"{address}?token={token}")
     return server
-
-
-def _log(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _print_text(entry: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import re
 import typing
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -169,6 +169,22 @@ def _one_line(text: str) -> str:
     for pattern, plain in _PLAIN_WORDS:
         text = re.sub(pattern, plain, text)
     return text
+
+
+def given_to_resume(arguments: Sequence[str], layout: Collection[str], what: str) -> list[str]:
+    """Names of the settings in `arguments` next to `resume`, of `what` is resumed.
+
+    Raises:
+        HeartlmError: one that is not in `layout`, the settings that may change then.
+    """
+    words = [word.lstrip("-").partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")]
+    names = [word.removeprefix("no_") for word in words if word != "resume"]
+    names += [word for word in arguments[:1] if not word.startswith("--")]
+    if refused := [name for name in names if name not in layout]:
+        raise HeartlmError(
+            f"{refused[0]}: cannot change when a {what} is resumed: give --resume alone, or with {', '.join(layout)}"
+        )
+    return names
 
 
 def existing(path: Path, what: str) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TypeVar
 
-from heartlm.cli.options import existing, parse
+from heartlm.cli.options import existing, given_to_resume, parse
 from heartlm.distributed.ranks import Ranks, ReportedByPeer, status_of
 from heartlm.errors import HeartlmError
 from heartlm.models.pretrained import find_run
@@ -85,17 +85,10 @@ def resumed(config: Config, arguments: Sequence[str]) -> Config:
     """
     assert config.resume is not None
     folder = existing(config.resume, "run folder")
-    options = [word.lstrip("-").partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")]
-    layout = {name: name.removeprefix("no_") for name in options}
-    options += [word for word in arguments[:1] if not word.startswith("--")]
-    refused = [name for name in options if name != "resume" and layout.get(name) not in LAYOUT]
-    if refused:
-        raise HeartlmError(
-            f"{refused[0]}: cannot change when a run is resumed: give --resume alone, or with {', '.join(LAYOUT)}"
-        )
+    given = given_to_resume(arguments, LAYOUT, "run")
     saved = RunFolder(folder).settings
     known = {field.name for field in fields(config)}
     if set(saved) != known:
         raise HeartlmError(f"{folder}: not a run of this command, or of another version of heartlm: start it again")
-    changed = {name: getattr(config, name) for name in layout.values() if name in LAYOUT}
+    changed = {name: getattr(config, name) for name in given}
     return typed(type(config), {**saved, **changed, "resume": folder}, folder / "config.yaml")

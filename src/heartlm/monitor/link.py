@@ -12,7 +12,6 @@ on its own clock; a clock that is off by 1 % does no harm, because only the time
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.errors import HeartlmError
 from heartlm.files import parse_json
 from heartlm.kernels.frames import frame_samples
+from heartlm.typed import is_number
 
 Floats = NDArray[np.float32]
 
@@ -129,12 +129,7 @@ def _with_samples(message: bytes | str) -> tuple[Any, Floats | None]:
 
 def _number(content: dict[str, Any], name: str) -> float | None:
     value = content.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    return float(value) if is_number(value) else None
 
 
 @dataclass
