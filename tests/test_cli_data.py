@@ -323,5 +323,5 @@ def test_download_writes_into_no_linked_folder(
 @pytest.mark.parametrize("option", ["--attempts", "--workers"])
 def test_download_without_a_try_or_a_worker_is_refused(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]):
     assert main(["data", "download", "mitdb", str(tmp_path / "mitdb"), option, "0"]) == 2
-    assert f"{option}: 0 found, at least 1 expected" in capsys.readouterr().err
+    assert f"data: {option[2:]}: 0 found, at least 1 expected" in capsys.readouterr().err
     assert not (tmp_path / "mitdb").exists()
