@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import wfdb
 
-from heartlm.ecg.readers.discovery import RecordFiles
+from heartlm.ecg.database import read_recording
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from tests.conftest import DATA, shared_data
@@ -28,7 +28,7 @@ REFUSED = {
 
 
 def open_sample(path: Path) -> Recording:
-    return RecordFiles(path.with_suffix(""), path).open_signal(accept_uncalibrated=False)
+    return read_recording(path, accept_uncalibrated=False)
 
 
 def reference(path: Path) -> np.ndarray:

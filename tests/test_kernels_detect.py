@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS, Mode
-from heartlm.kernels.detect import Detector, make_detector, plan_detector
+from heartlm.kernels.detect import CompiledDetector, make_detector, plan_detector
 from heartlm.kernels.detect_reference import ReferenceDetector
 from heartlm.kernels.library import variants
 from tests.conftest import shared_data
@@ -20,7 +20,7 @@ both_modes = pytest.mark.parametrize("mode", MODES)
 examples = settings(derandomize=True, deadline=None, max_examples=30)
 
 
-def beats_of(detector: Detector, signal: np.ndarray, length: int) -> np.ndarray:
+def beats_of(detector: CompiledDetector | ReferenceDetector, signal: np.ndarray, length: int) -> np.ndarray:
     """The beats of `signal` in chunks of `length` samples."""
     chunks = [signal[start : start + length] for start in range(0, len(signal), length)]
     found = [detector.push(chunk, ends=chunk is chunks[-1]) for chunk in chunks]

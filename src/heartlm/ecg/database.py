@@ -24,9 +24,10 @@ from heartlm.ecg.readers.annotation_file import (
     read_annotation_file,
     rhythms_of,
 )
-from heartlm.ecg.readers.discovery import RecordFiles, find_records, printable
+from heartlm.ecg.readers.discovery import READERS, RecordFiles, find_records, printable
 from heartlm.ecg.readers.foreign import check_rate, is_there
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
+from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
 from heartlm.ecg.splits import Split, de_chazal_split, hash_split
 from heartlm.errors import HeartlmError
@@ -114,11 +115,37 @@ class Database:
             HeartlmError: no such record, or a file that is there is unreadable.
         """
         recording = recording or self.recording(record_id)
-        beats, rhythms = self._annotation_files(record_id)
-        read: dict[Path | None, AnnotationFile] = {
-            path: read_annotation_file(path) for path in {beats, rhythms} if path is not None
-        }
-        return self._combine(recording, read.get(beats), read.get(rhythms))
+        files = {path: read_annotation_file(path) for path in self.annotation_paths(record_id)}
+        beat_file, rhythm_file = (files[path] if path else None for path in self._annotation_files(record_id))
+        rate_hz, length = recording.rate_hz, recording.num_samples
+        sources = [path.name for path in files]
+        sample, symbol = np.zeros(0, np.int64), np.zeros(0, "<U1")
+        rhythms: tuple[RhythmSpan, ...] = ()
+        ignored: dict[str, int] = {}
+        if beat_file is not None:
+            sample, symbol, ignored = beats_of(beat_file, rate_hz, length)
+        if rhythm_file is not None:
+            end = length or _end_of(rate_hz, beat_file, rhythm_file)
+            rhythms, left_out = rhythms_of(rhythm_file, rate_hz, end, self._known.bracketed_rhythm)
+            ignored |= left_out
+        else:
+            stated = whole_record_rhythm(self.name, self.folder, recording)
+            if stated is None and self._known.whole_rhythm is not None and beat_file is not None:
+                rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self._known.whole_rhythm),)
+            if stated is not None:
+                rhythms = (RhythmSpan(0, length, stated.name),)
+                sources.append(stated.source)
+        if not sources:
+            return None
+        if not self._settings.get("rhythm_labels", True):
+            rhythms = ()
+        annotator = beat_file.path.suffix.removeprefix(".") if beat_file is not None else None
+        labelled = self.beats_labelled and annotator not in (None, *self._known.unlabelled_annotators)
+        faults = [fault for file in files.values() for fault in file.faults]
+        if (outside := sum(ignored.get(reason, 0) for reason in OUTSIDE)) > _MOST_OUTSIDE * (outside + len(sample)):
+            faults.append(f"{sources[0]}: {outside} of {outside + len(sample)} beats are outside of the recording")
+        recording.faults.extend(fault for fault in faults if fault not in recording.faults)
+        return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored, tuple(faults))
 
     def patient_of(self, record_id: str) -> str:
         """The patient of a record, `database/patient`, unique over databases; of what is mitdb's too, mitdb's."""
@@ -189,7 +216,7 @@ class Database:
         if not str(files.stem).isprintable():
             raise HeartlmError(f"{printable(str(files.stem))}: the name of the file is not readable as text; rename it")
         if files.signal is not None:
-            return files.open_signal(accept_uncalibrated=self.accepts_uncalibrated)
+            return read_recording(files.signal, accept_uncalibrated=self.accepts_uncalibrated)
         rate_hz = self._settings.get("rate_hz", self._known.rate_hz)
         path = files.annotation_paths[0]
         if rate_hz is None:
@@ -201,39 +228,16 @@ class Database:
         nothing = np.zeros(0)
         return Recording(path.stem, path.stem, self.name, check_rate(path, rate_hz), 0, (), (), nothing, nothing, path)
 
-    def _combine(
-        self, recording: Recording, beat_file: AnnotationFile | None, rhythm_file: AnnotationFile | None
-    ) -> Annotations | None:
-        rate_hz, length = recording.rate_hz, recording.num_samples
-        sources = list(dict.fromkeys(file.path.name for file in (beat_file, rhythm_file) if file is not None))
-        sample, symbol = np.zeros(0, np.int64), np.zeros(0, "<U1")
-        rhythms: tuple[RhythmSpan, ...] = ()
-        ignored: dict[str, int] = {}
-        if beat_file is not None:
-            sample, symbol, ignored = beats_of(beat_file, rate_hz, length)
-        if rhythm_file is not None:
-            end = length or _end_of(rate_hz, beat_file, rhythm_file)
-            rhythms, left_out = rhythms_of(rhythm_file, rate_hz, end, self._known.bracketed_rhythm)
-            ignored |= left_out
-        else:
-            stated = whole_record_rhythm(self.name, self.folder, recording)
-            if stated is None and self._known.whole_rhythm is not None and beat_file is not None:
-                rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self._known.whole_rhythm),)
-            if stated is not None:
-                rhythms = (RhythmSpan(0, length, stated.name),)
-                sources.append(stated.source)
-        if not sources:
-            return None
-        if not self._settings.get("rhythm_labels", True):
-            rhythms = ()
-        annotator = beat_file.path.suffix.removeprefix(".") if beat_file is not None else None
-        labelled = self.beats_labelled and annotator not in (None, *self._known.unlabelled_annotators)
-        files = {file.path: file for file in (beat_file, rhythm_file) if file is not None}
-        faults = [fault for file in files.values() for fault in file.faults]
-        if (outside := sum(ignored.get(reason, 0) for reason in OUTSIDE)) > _MOST_OUTSIDE * (outside + len(sample)):
-            faults.append(f"{sources[0]}: {outside} of {outside + len(sample)} beats are outside of the recording")
-        recording.faults.extend(fault for fault in faults if fault not in recording.faults)
-        return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored, tuple(faults))
+
+def read_recording(path: Path, *, accept_uncalibrated: bool) -> Recording:
+    """Open the recording whose header, or only file, is `path`, by the reader of its format.
+
+    Raises:
+        HeartlmError: it is unreadable.
+    """
+    if (reader := READERS.get(path.suffix.lower())) is not None:
+        return reader(path)
+    return read_wfdb(path, accept_uncalibrated=accept_uncalibrated)
 
 
 def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.detect import Detector, Settings, make_detector, plan_detector
+from heartlm.kernels.detect import Settings, make_detector, plan_detector
 
 Mode = Literal["offline", "causal"]
 Floats = NDArray[np.float32]
@@ -140,20 +140,6 @@ class StreamingDetector:
         stretch, self._stretch = self._stretch, None
         return stretch.finish() if stretch else np.zeros(0, np.int64)
 
-    def state(self) -> dict[str, Any]:
-        """What it remembers: numbers, arrays, and a dictionary of them."""
-        return {
-            "num_samples": self._num_samples,
-            "stretch": None if self._stretch is None else self._stretch.state(),
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` gave, for the same rate and mode."""
-        self._num_samples, self._stretch = state["num_samples"], None
-        if (stretch := state["stretch"]) is not None:
-            self._stretch = _Stretch(self.rate_hz, self._settings, stretch["start"])
-            self._stretch.restore(stretch)
-
 
 class _Stretch:
     """Valid samples, with short gaps that are bridged as soon as they end.
@@ -163,7 +149,7 @@ class _Stretch:
     """
 
     def __init__(self, rate_hz: float, settings: Settings, start: int) -> None:
-        self._detector: Detector = make_detector(rate_hz, settings)
+        self._detector = make_detector(rate_hz, settings)
         self._shortest = SHORTEST_STRETCH_S * rate_hz
         self._start = start
         self._num_samples = 0
@@ -187,21 +173,6 @@ class _Stretch:
         if self._num_samples < self._shortest:
             return np.zeros(0, np.int64)
         return self._kept(self._detector.push(np.zeros(0, np.float32), ends=True))
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "start": self._start,
-            "num_samples": self._num_samples,
-            "last": float(self._last),
-            "gap": self.gap,
-            "bridged": np.array(self._bridged, np.int64).reshape(-1, 2),
-            "detector": self._detector.state(),
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._num_samples, self._last, self.gap = state["num_samples"], np.float32(state["last"]), state["gap"]
-        self._bridged = [(int(start), int(stop)) for start, stop in state["bridged"]]
-        self._detector.restore(state["detector"])
 
     def _kept(self, beats: Positions) -> Positions:
         """Positions in the stream of those beats that are not in a bridge."""

@@ -28,9 +28,9 @@ from heartlm.ecg.database import open_database
 from heartlm.ecg.patient_rhythms import INVERTED, LATE, NONE, NORMAL, OWN, VENTRICULAR, PatientRhythms, PlannedBeat
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.simulator.randomness import stream
-from heartlm.ecg.simulator.write import write_checksums, write_record
+from heartlm.ecg.simulator.write import finish_database, write_record
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_folder, write_json
+from heartlm.files import atomic_folder
 from heartlm.progress import track
 
 Floats = NDArray[np.float32]
@@ -177,7 +177,6 @@ def retime_database(
                 f"{folder}: no training recording can be retimed: each needs a signal, {'labelled ' if labels else ''}"
                 f"beats and {FEWEST_INTERVALS} regular intervals between normal ones"
             )
-        (temporary / "RECORDS").write_text("".join(f"{name}\n" for name in patients))
         about = {
             "name": f"{database.name}-retimed",
             "title": f"Beats of {database.title} on drawn rhythms",
@@ -187,8 +186,7 @@ def retime_database(
             "patients": patients,
             "splits": dict.fromkeys(patients.values(), "train"),
         }
-        write_json(temporary / "database.json", about)
-        write_checksums(temporary)
+        finish_database(temporary, patients, about)
     return skipped
 
 

@@ -17,8 +17,7 @@ from heartlm.corpus.build import commonest
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.encode import PREFERRED_LEADS, Source, Unusable, find_sources, usable_leads
 from heartlm.corpus.schema import LeadRow
-from heartlm.ecg.database import open_database
-from heartlm.ecg.readers.discovery import RecordFiles
+from heartlm.ecg.database import open_database, read_recording
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
@@ -122,7 +121,7 @@ def _open_source(row: LeadRow) -> Recording:
     path = Path(row.source)
     if not path.is_file():
         raise HeartlmError(f"{path} is gone")
-    return RecordFiles(path.with_suffix(""), path).open_signal(accept_uncalibrated=True)
+    return read_recording(path, accept_uncalibrated=True)
 
 
 def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: EvaluationConfig) -> ScoredLeads:

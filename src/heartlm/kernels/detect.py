@@ -14,12 +14,15 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.library import float32s, int64, int64s, kernel, pointer, uint8s
+
+if TYPE_CHECKING:
+    from heartlm.kernels.detect_reference import ReferenceDetector
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -73,20 +76,8 @@ class Settings:
     even_weight: float
 
 
-_COUNTS = (
-    *("factor", "even_taps", "odd_taps", "smooth_taps", "fine_taps", "reach", "refractory"),
-    *("window", "looks_ahead", "apart", "warm_up", "shape"),
-)
-_NUMBERS = (
-    *("threshold", "search_gap", "search_threshold", "floor", "decay", "height_weight", "rr_weight"),
-    *("rr_start", "rr_low", "rr_high", "rr_pause", "doubt", "same_shape", "shape_weight"),
-)
-
-
 class DetectorPlan(ctypes.Structure):
     """The settings in samples at one rate, as `struct plan` of c/detect.h, which says what each means."""
-
-    _fields_ = [*((name, ctypes.c_int64) for name in _COUNTS), *((name, ctypes.c_double) for name in _NUMBERS)]
 
     factor: int
     even_taps: int
@@ -115,6 +106,8 @@ class DetectorPlan(ctypes.Structure):
     same_shape: float
     shape_weight: float
 
+    _fields_ = [(name, ctypes.c_int64 if kind == "int" else ctypes.c_double) for name, kind in __annotations__.items()]
+
     @property
     def delay(self) -> int:
         """Samples from a beat's mark to the decision, at most; search-back and warm-up left out."""
@@ -137,22 +130,6 @@ class Filters:
     odd: Floats
     smooth: Floats
     fine: Floats
-
-
-class Detector(Protocol):
-    """Finds beats chunk by chunk."""
-
-    def push(self, samples: Floats, ends: bool = False) -> Positions:
-        """Take in `samples`; return the beats that are certain now, positions from the first sample on, ascending.
-
-        With `ends` there are no more samples, and all beats come out; then nothing can be pushed any more.
-        """
-
-    def state(self) -> NDArray[np.uint8]:
-        """What it remembers, for `restore` of a detector of the same plan and the same build."""
-
-    def restore(self, state: NDArray[np.uint8]) -> None:
-        """Continue from what `state` gave."""
 
 
 @lru_cache(maxsize=64)
@@ -225,7 +202,9 @@ def _normed(half: Doubles) -> Doubles:
     return normed
 
 
-def make_detector(rate_hz: float, settings: Settings, variant: str | None = None) -> Detector:
+def make_detector(
+    rate_hz: float, settings: Settings, variant: str | None = None
+) -> CompiledDetector | ReferenceDetector:
     """Make a detector: the kernel, or its reference where there is no library.
 
     Args:
@@ -257,23 +236,12 @@ class CompiledDetector:
         begin(ctypes.addressof(plan), self._state)
 
     def push(self, samples: Floats, ends: bool = False) -> Positions:
-        """As `Detector` says."""
+        """Take in `samples`; return the beats that are certain now, positions from the first sample on, ascending.
+
+        With `ends` there are no more samples, and all beats come out; then nothing can be pushed any more.
+        """
         samples = np.ascontiguousarray(samples, np.float32)
         beats = np.empty(len(samples) // (self._plan.refractory * self._plan.factor) + 256, np.int64)
         plan = ctypes.addressof(self._plan)
         found = self._push(plan, self._state, self._taps, samples, len(samples), ends, beats)
         return beats[:found].copy()
-
-    def state(self) -> NDArray[np.uint8]:
-        """As `Detector` says."""
-        return self._state.copy()
-
-    def restore(self, state: NDArray[np.uint8]) -> None:
-        """As `Detector` says.
-
-        Raises:
-            ValueError: another plan or build made the state.
-        """
-        if state.shape != self._state.shape:
-            raise ValueError(f"state of {state.size} bytes found, {self._state.size} expected")
-        self._state[:] = state

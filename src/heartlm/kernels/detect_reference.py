@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from heartlm.errors import HeartlmError
 from heartlm.kernels.detect import DetectorPlan, Doubles, Filters, Floats, Positions
 
 
@@ -52,7 +50,7 @@ class ReferenceDetector:
         self._num_tested = 0
 
     def push(self, samples: Floats, ends: bool = False) -> Positions:
-        """As `Detector` says."""
+        """As `CompiledDetector.push`."""
         plan = self._plan
         if len(samples) and self._origin is None:
             self._origin = samples[0]
@@ -65,18 +63,6 @@ class ReferenceDetector:
             found = [position for position in found if position < num_real]
         self._forget()
         return np.array([position for position in found if position >= 0], np.int64)
-
-    def state(self) -> NDArray[np.uint8]:
-        """Only the compiled detector can be kept.
-
-        Raises:
-            HeartlmError: always.
-        """
-        raise HeartlmError("a stream can only be kept with the compiled kernels: install a C compiler, then heartlm")
-
-    def restore(self, state: NDArray[np.uint8]) -> None:
-        """See `state`."""
-        self.state()
 
     def _take_in(self, samples: Floats) -> None:
         plan, filters = self._plan, self._filters

@@ -169,19 +169,16 @@ class LiveLead:
         return float(np.ptp(voltage - slow))
 
     def state(self) -> dict[str, Any]:
-        """Everything that `restore` needs: numbers, arrays, and dictionaries of them."""
-        own = {name: getattr(self, name) for name in _REMEMBERED}
-        return own | {"detector": self.detector.state(), "tokens": self.tokens.state()}
+        """Only a lead in C can be kept.
+
+        Raises:
+            HeartlmError: always.
+        """
+        raise HeartlmError("a stream can only be kept with the compiled kernels: install a C compiler, then heartlm")
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`, which a lead of the same rate and tokenizer gave."""
-        for name in _REMEMBERED:
-            setattr(self, name, state[name])
-        self.detector.restore(state["detector"])
-        self.tokens.restore(state["tokens"])
-
-
-_REMEMBERED = ("num_seconds", "num_samples", "recent", "raw", "last_valid", "same", "waiting", "average", "grid")
+        """See `state`."""
+        self.state()
 
 
 class CompiledLead:

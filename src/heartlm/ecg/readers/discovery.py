@@ -16,11 +16,10 @@ from heartlm.ecg.readers.annotation_file import TABLE_SUFFIX, is_beat_table
 from heartlm.ecg.readers.arrays import is_array_recording, read_csv, read_numpy
 from heartlm.ecg.readers.edf import read_edf
 from heartlm.ecg.readers.foreign import HEADER_BYTES, LIST_BYTES, is_there, read_bytes, stays_inside
-from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 
-_READERS: dict[str, Callable[[Path], Recording]] = {
+READERS: dict[str, Callable[[Path], Recording]] = {
     ".edf": read_edf,
     ".xml": read_aecg,
     ".csv": read_csv,
@@ -37,7 +36,7 @@ _IS_RECORDING: dict[str, Callable[[Path], bool]] = {
 }
 """Suffixes that other files of a database have too: what tells a recording from a table of labels."""
 
-_SIGNAL_SUFFIXES = (".hea", *_READERS)
+_SIGNAL_SUFFIXES = (".hea", *READERS)
 STANDALONE_ANNOTATORS = ("atr", "qrsc", "qrs", "ecg")
 
 
@@ -64,15 +63,6 @@ class RecordFiles:
         """The file of the first of `annotators` that there is."""
         paths = (_with_suffix(self.stem, f".{name}") for name in annotators)
         return next(filter(is_there, paths), None)
-
-    def open_signal(self, *, accept_uncalibrated: bool) -> Recording:
-        """Open the recording by the reader of its format."""
-        if self.signal is None:
-            raise ValueError("a record of annotations alone has no signal to open")
-        reader = _READERS.get(self.signal.suffix.lower())
-        if reader is None:
-            return read_wfdb(self.signal, accept_uncalibrated=accept_uncalibrated)
-        return reader(self.signal)
 
 
 def find_records(folder: Path) -> dict[str, RecordFiles]:
@@ -129,7 +119,7 @@ def _lying_there(folder: Path) -> Iterator[RecordFiles]:
     taken = set(headers)
     yield from (RecordFiles(Path(stem), Path(f"{stem}.hea")) for stem in headers if stem not in segments)
     for stem, suffix in paths:
-        if stem in taken or suffix.lower() not in _READERS:
+        if stem in taken or suffix.lower() not in READERS:
             continue
         path = Path(stem + suffix)
         if suffix == TABLE_SUFFIX and is_beat_table(path):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.random import Generator
@@ -43,18 +44,6 @@ def _episodes(patient: Patient, duration_s: float, rng: Generator) -> list[tuple
                 apart.append((start, stop, kind.rhythm))
             start = stop + rng.exponential(kind.gap_s)
     return sorted(apart)
-
-
-def _sinus(heart: Heart, until: float) -> None:
-    heart.sinus(until)
-
-
-def _bigeminy(heart: Heart, until: float) -> None:
-    heart.sinus(until, pattern=2)
-
-
-def _trigeminy(heart: Heart, until: float) -> None:
-    heart.sinus(until, pattern=3)
 
 
 def _atrial_fibrillation(heart: Heart, until: float) -> None:
@@ -206,9 +195,9 @@ def _intrinsic_beat(heart: Heart, paced_at: float) -> None:
 
 
 RHYTHM_FUNCTIONS: dict[str, Callable[[Heart, float], None]] = {
-    "N": _sinus,
-    "B": _bigeminy,
-    "T": _trigeminy,
+    "N": Heart.sinus,
+    "B": partial(Heart.sinus, pattern=2),
+    "T": partial(Heart.sinus, pattern=3),
     "AFIB": _atrial_fibrillation,
     "AFL": _flutter,
     "SVTA": _supraventricular_tachycardia,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_patient, draw_splits, num_recordings
+from heartlm.ecg.simulator.patients import PROFILES, draw_patient, draw_splits, num_recordings
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.write_annotations import wfdb_annotations
 from heartlm.files import atomic_folder, sha256_of, write_json
@@ -39,11 +39,28 @@ def simulate_database(folder: Path, config: SimulationConfig) -> None:
         for index in range(config.patients):
             for session in range(num_recordings(config.seed, index)):
                 record_id = record_name(index, session)
-                _write_recording(temporary, record_id, config, index, session)
+                signal, annotations = simulate_recording(config, index, session)
+                patient = draw_patient(config.seed, index)
+                diagnoses = PROFILES[patient.profile].diagnosis
+                comments = [
+                    f"<age>: {patient.age}  <sex>: {patient.sex}  <diagnoses>: {diagnoses}",
+                    f"Simulated by heartlm (patient {index + 1} of seed {config.seed}): no human being's heart",
+                ]
+                write_record(temporary, record_id, signal, config.leads, config.rate_hz, annotations, comments)
                 patients[record_id] = patient_name(index)
-        (temporary / "RECORDS").write_text("".join(f"{record_id}\n" for record_id in patients))
-        write_json(temporary / "database.json", _description(config, patients))
-        write_checksums(temporary)
+        splits = draw_splits(config.seed, config.patients)
+        about = {
+            "name": config.name,
+            "title": "Simulated electrocardiograms with beat and rhythm annotations",
+            "version": VERSION,
+            "simulated": True,
+            "seed": config.seed,
+            "beat_labels": True,
+            "rhythm_labels": True,
+            "patients": patients,
+            "splits": {patient_name(index): split for index, split in enumerate(splits)},
+        }
+        finish_database(temporary, patients, about)
 
 
 def record_name(index: int, session: int) -> str:
@@ -59,12 +76,6 @@ def patient_name(index: int) -> str:
 def digitise(signal_mv: NDArray[np.float32]) -> NDArray[np.int64]:
     """Convert mV to 11-bit adu, saturating at the converter's ends; the shape of `signal_mv`."""
     return np.asarray(np.clip(np.rint(signal_mv * GAIN) + BASELINE, 0, 2047), np.int64)
-
-
-def _write_recording(folder: Path, record_id: str, config: SimulationConfig, index: int, session: int) -> None:
-    signal, annotations = simulate_recording(config, index, session)
-    comments = _comments(config, draw_patient(config.seed, index))
-    write_record(folder, record_id, signal, config.leads, config.rate_hz, annotations, comments)
 
 
 def write_record(
@@ -95,30 +106,10 @@ def write_record(
     wfdb.wrann(record_id, "atr", sample, symbol=symbol, aux_note=aux_note, fs=rate_hz, write_dir=str(folder))
 
 
-def _comments(config: SimulationConfig, patient: Patient) -> list[str]:
-    return [
-        f"<age>: {patient.age}  <sex>: {patient.sex}  <diagnoses>: {PROFILES[patient.profile].diagnosis}",
-        f"Simulated by heartlm (patient {patient.index + 1} of seed {config.seed}): no human being's heart",
-    ]
-
-
-def _description(config: SimulationConfig, patients: dict[str, str]) -> dict[str, object]:
-    splits = draw_splits(config.seed, config.patients)
-    return {
-        "name": config.name,
-        "title": "Simulated electrocardiograms with beat and rhythm annotations",
-        "version": VERSION,
-        "simulated": True,
-        "seed": config.seed,
-        "beat_labels": True,
-        "rhythm_labels": True,
-        "patients": patients,
-        "splits": {patient_name(index): split for index, split in enumerate(splits)},
-    }
-
-
-def write_checksums(folder: Path) -> None:
-    """List the SHA-256 of every file, in the layout of `sha256sum` and of PhysioNet."""
+def finish_database(folder: Path, record_ids: Iterable[str], about: Mapping[str, object]) -> None:
+    """Write RECORDS, `database.json` and, as `sha256sum` and PhysioNet lay it out, the SHA-256 of every file."""
+    (folder / "RECORDS").write_text("".join(f"{record_id}\n" for record_id in record_ids))
+    write_json(folder / "database.json", about)
     files = sorted(folder.iterdir())
     text = "".join(f"{sha256_of(file)} {file.name}\n" for file in files)
     (folder / "SHA256SUMS.txt").write_text(text)
