@@ -21,9 +21,9 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -84,7 +84,6 @@ def atomic_file(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-            temporary.chmod(0o666 & ~_umask())
             temporary.replace(path)  # before it is closed, which gives up its lock
         fsync_folder(path.parent)
     except OSError as error:
@@ -108,7 +107,6 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary, descriptor = _new_temporary(path, is_folder=True)
-        temporary.chmod(0o777 & ~_umask())
         yield temporary
         for file in temporary.rglob("*"):
             if file.is_file():
@@ -140,20 +138,20 @@ def _new_temporary(path: Path, is_folder: bool = False) -> tuple[Path, int]:
     if is_folder or parent not in _swept:  # of files once a process: a folder may have thousands
         _swept.add(parent)
         _sweep(parent)
-    prefix = f".{path.name}.{_MARK}"
     while True:
+        name = parent / f".{path.name}.{_MARK}{secrets.token_hex(4)}"
         if is_folder:
-            name = tempfile.mkdtemp(prefix=prefix, dir=parent)
+            name.mkdir()
             try:
                 descriptor = os.open(name, os.O_RDONLY)
             except FileNotFoundError:  # another process swept it before it was locked
                 continue
         else:
-            descriptor, name = tempfile.mkstemp(prefix=prefix, dir=parent)
+            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         with suppress(OSError):  # a file system without locks: then nothing is swept there either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
-            return path.parent / Path(name).name, descriptor
+            return path.with_name(name.name), descriptor
         os.close(descriptor)  # swept likewise
 
 
@@ -434,12 +432,6 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's bytes as 64 hexadecimal digits."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def fsync_folder(path: Path) -> None:
