@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from heartlm.cli.options import existing, parse
@@ -115,9 +115,8 @@ def run_simulate(argv: Sequence[str]) -> int:
     from heartlm.ecg.simulator import simulate_database
 
     _make_sure_nothing_is_lost(options)
-    config = SimulationConfig(**{field.name: getattr(options, field.name) for field in fields(SimulationConfig)})
-    simulate_database(options.folder, config)
-    print(f"{options.folder}: {config.patients} simulated patients, {config.minutes:g} minutes each recording")
+    simulate_database(options.folder, options)
+    print(f"{options.folder}: {options.patients} simulated patients, {options.minutes:g} minutes each recording")
     print(f"look at one:  heartlm data show {options.folder}/s0001 --start 0 --stop 10")
     return 0
 

@@ -56,27 +56,6 @@ class Unusable:
     unreadable: bool = False
 
 
-def find_sources(
-    databases: Sequence[Database], tokenizer: Tokenizer, training_leads: TrainingLeads, skip_unreadable: bool = False
-) -> tuple[list[Source], list[dict[str, str]]]:
-    """List the recordings of `databases` that are in a split, and those that are left out.
-
-    Raises:
-        HeartlmError: a header is unreadable and none are to be skipped, or a recording without signal meets a
-            tokenizer that needs one.
-    """
-    sources: list[Source] = []
-    dropped: list[dict[str, str]] = []
-    for database in databases:
-        for record_id in database.record_ids:
-            found = find_source(database, record_id, tokenizer, training_leads, skip_unreadable)
-            if isinstance(found, Source):
-                sources.append(found)
-            else:
-                dropped.append({"record": f"{database.name}/{record_id}", "reason": found.reason})
-    return sources, dropped
-
-
 def find_source(
     database: Database,
     record_id: str,
@@ -87,7 +66,8 @@ def find_source(
     """Open one recording, or say why it is left out.
 
     Raises:
-        HeartlmError: as `find_sources`.
+        HeartlmError: a header is unreadable and none are to be skipped, or a recording without signal meets a
+            tokenizer that needs one.
     """
     try:
         recording, split = database.recording(record_id), database.split_of(record_id)

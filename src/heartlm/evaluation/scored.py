@@ -15,7 +15,7 @@ from pathlib import Path
 
 from heartlm.corpus.build import commonest
 from heartlm.corpus.corpus import Corpus
-from heartlm.corpus.encode import PREFERRED_LEADS, Source, Unusable, find_sources, usable_leads
+from heartlm.corpus.encode import PREFERRED_LEADS, Source, Unusable, find_source, usable_leads
 from heartlm.corpus.schema import LeadRow
 from heartlm.ecg.database import open_database, read_recording
 from heartlm.ecg.recording import Annotations, Recording
@@ -135,11 +135,16 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
     if config.beats == "detected" and not tokenizer.needs_beats:
         raise HeartlmError(f"beats: 'detected' found, but tokens of the {tokenizer.kind} tokenizer are no beats")
     database = open_database(folder)
-    sources, unusable = find_sources([database], tokenizer, "first")
+    found = {f"{database.name}/{each}": find_source(database, each, tokenizer, "first") for each in database.record_ids}
+    sources = [each for each in found.values() if isinstance(each, Source)]
     inside = {
         f"{database.name}/{name}" for name in database.record_ids if config.split in ("all", database.split_of(name))
     }
-    left_out = [entry for entry in unusable if entry["record"] in inside]
+    left_out = [
+        {"record": name, "reason": each.reason}
+        for name, each in found.items()
+        if isinstance(each, Unusable) and name in inside
+    ]
     wanted = _wanted({_key(source): source.split for source in sources}, config)
     chosen = [source for source in sources if _key(source) in wanted]
     leads, damaged = [], list[dict[str, str]]()

@@ -216,16 +216,9 @@ class BeatTokenizer(Tokenizer):
 
     def settings(self) -> dict[str, Any]:
         """Sizes, the window and the error of decoding."""
-        return {
-            "num_levels": self.num_levels,
-            "num_deviation_levels": self.num_deviation_levels,
-            "num_codes": self.num_codes,
-            "causal_only": self.causal_only,
-            "compare": self.compare,
-            "emphasis": self.emphasis,
-            "window": asdict(self.window),
-            "decode_error": self.decode_error,
-        }
+        names = "num_levels", "num_deviation_levels", "num_codes", "causal_only", "compare", "emphasis"
+        own = {name: getattr(self, name) for name in names}
+        return own | {"window": asdict(self.window), "decode_error": self.decode_error}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Codebooks and the weight of each grid point, of the waveform and of its deviation."""

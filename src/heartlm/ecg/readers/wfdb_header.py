@@ -105,12 +105,6 @@ class SignalFile:
     samples_per_frame: int = 0
     columns: dict[int, int] = field(default_factory=dict)
 
-    def add(self, place: int, samples_per_frame: int) -> None:
-        """Let the next sample(s) of a frame be those of the signal at `place` of the header."""
-        if samples_per_frame == 1:
-            self.columns[place] = self.samples_per_frame
-        self.samples_per_frame += samples_per_frame
-
     @property
     def is_decoded(self) -> bool:
         """Whether the compiled kernels decode its format."""
@@ -204,7 +198,10 @@ class Header:
             if signal.file_name not in files:
                 path = self.path.parent / signal.file_name
                 files[signal.file_name] = SignalFile(path, signal.format, signal.byte_offset)
-            files[signal.file_name].add(place, signal.samples_per_frame)
+            file = files[signal.file_name]
+            if signal.samples_per_frame == 1:
+                file.columns[place] = file.samples_per_frame
+            file.samples_per_frame += signal.samples_per_frame
         return list(files.values())
 
     @cached_property
