@@ -6,7 +6,7 @@ Findings ─► context: numbers, charts (holter_charts), strips read by slice �
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def holter_page(findings: Findings) -> str:
 
 def context(findings: Findings) -> dict[str, Any]:
     """Return all that the template shows, arranged and written out."""
-    recording, summary = findings.recording, findings.summary()
+    recording = findings.recording
     is_short = recording.duration_s <= SHORT_S
     rr_s, readable = np.diff(findings.sample) / recording.rate_hz, findings.readable()
     normal = (findings.symbol[1:] == "N") & (findings.symbol[:-1] == "N")
@@ -54,11 +54,15 @@ def context(findings: Findings) -> dict[str, Any]:
         "record": str(recording.record_id),
         # for the foot of printed pages: in a style sheet, escaped as CSS escapes
         "record_css": "".join(f"\\{ord(letter):06x}" for letter in str(recording.record_id)),
-        "facts": _facts(findings, summary),
+        "recording": recording,
+        "summary": findings.summary(),
         "findings": [_kind_row(findings, kind) for kind in KINDS if findings.of_kind(kind)],
         "absent": [kind for kind in KINDS if not findings.of_kind(kind)],
         "kinds": KINDS,
-        "blocks": _blocks(findings, summary),
+        "af_s": findings.seconds_of("AF"),
+        "af_burden": _af_burden(findings),
+        "longest_af_s": max((event.stop - event.start for event in findings.of_kind("AF")), default=0)
+        / recording.rate_hz,
         "is_short": is_short,
         "whole": _whole(findings) if is_short else [],
         "trend": None if is_short else charts.trend(findings),
@@ -67,9 +71,9 @@ def context(findings: Findings) -> dict[str, Any]:
         if is_short
         else charts.poincare(rr_s[:-1][pairs], rr_s[1:][pairs], (normal[1:] & normal[:-1])[pairs]),
         "hrv": _variability(findings),
-        "hours": [_hour_row(row) for row in hours],
+        "hours": hours,
         "hourly": charts.by_hour(hours) if hours else None,
-        "af": None if is_short else _fibrillation(findings),
+        "af": [] if is_short else _longest_fibrillation(findings),
         "extremes": [] if is_short else _extremes(findings),
         "strips": [] if is_short else _strips_by_kind(findings),
         "has_signal": recording.has_signal,
@@ -78,22 +82,6 @@ def context(findings: Findings) -> dict[str, Any]:
         "unlike": findings.unlike,
         "made_by": findings.made_by,
     }
-
-
-def _facts(findings: Findings, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    recording = findings.recording
-    names = ", ".join(recording.lead_names) or MISSING
-    return [
-        ("Patient", str(recording.patient_id) or MISSING),
-        ("Record", str(recording.record_id)),
-        ("Database", str(recording.database) or MISSING),
-        ("Duration", duration(recording.duration_s)),
-        ("Leads", f"{names}; {recording.rate_hz:g} samples a second"),
-        (
-            "Analysed",
-            f"{', '.join(summary['leads']) or MISSING}; {percent(summary['readable_share'])} of the time readable",
-        ),
-    ]
 
 
 def _kind_row(findings: Findings, kind: str) -> dict[str, str]:
@@ -127,100 +115,16 @@ def _badness(kind: str) -> Callable[[Event], tuple[float, float]]:
     return of
 
 
-def _blocks(findings: Findings, summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the summary as a Holter report groups it: headings with names and values."""
-    beats, events, seconds = summary["beats"], summary["events"], summary["seconds"]
-    num, rate_hz = summary["num_beats"], findings.recording.rate_hz
-
-    def burden(name: str) -> str:
-        return f"{count(beats[name])} ({percent(beats[name] / num)})" if num else count(0)
-
-    def bpm(value: float | None) -> str:
-        return f"{decimal(value, 0)}/min" if value is not None else MISSING
-
-    def spells(kind: str) -> str:
-        return f"{count(events[kind])}, {duration(seconds[kind])}" if events[kind] else "0"
-
-    longest_af = max((event.stop - event.start for event in findings.of_kind("AF")), default=0) / rate_hz
-    longest_rr = summary["longest_rr_s"]
-    return [
-        (
-            "Heart rate",
-            [
-                ("Slowest", bpm(summary["slowest_bpm"])),
-                ("Mean", bpm(summary["mean_rate_bpm"])),
-                ("Fastest", bpm(summary["fastest_bpm"])),
-                ("Bradycardia", spells("bradycardia")),
-                ("Tachycardia", spells("tachycardia")),
-            ],
-        ),
-        (
-            "Pauses",
-            [
-                ("Longest RR", f"{decimal(longest_rr)} s" if longest_rr is not None else MISSING),
-                ("Pauses", count(events["pause"])),
-                ("Asystole", spells("asystole")),
-            ],
-        ),
-        (
-            "Ventricular",
-            [
-                ("Beats", burden("V")),
-                ("Couplets", count(events["couplet"])),
-                ("VT", spells("VT")),
-                ("Slow runs", spells("IVR")),
-                ("Bigeminy", spells("bigeminy")),
-                ("Trigeminy", spells("trigeminy")),
-                ("VF or flutter", spells("VF")),
-            ],
-        ),
-        ("Supraventricular", [("Beats", burden("S")), ("SVT", spells("SVT"))]),
-        (
-            "Atrial fibrillation and flutter",
-            [
-                ("Burden", percent(_af_burden(findings))),
-                ("Episodes", spells("AF")),
-                ("Longest", duration(longest_af) if longest_af else MISSING),
-                ("Flutter", spells("flutter")),
-            ],
-        ),
-        (
-            "Beats",
-            [
-                ("All", count(num)),
-                ("Normal", burden("N")),
-                ("Fusion", burden("F")),
-            ],
-        ),
-    ]
-
-
 def _af_burden(findings: Findings) -> float:
     """Share of the readable time in atrial fibrillation."""
     readable_s = findings.recording.duration_s - findings.seconds_of("unreadable")
     return min(1.0, findings.seconds_of("AF") / readable_s) if readable_s > 0 else 0.0
 
 
-def _fibrillation(findings: Findings) -> dict[str, Any] | None:
-    episodes, rate_hz = findings.of_kind("AF"), findings.recording.rate_hz
-    if not episodes:
-        return None
-    longest = sorted(episodes, key=lambda event: event.start - event.stop)[:MOST_EPISODES]
-    return {
-        "burden": percent(_af_burden(findings)),
-        "num": len(episodes),
-        "total": duration(findings.seconds_of("AF")),
-        "rows": [
-            (
-                clock(event.start / rate_hz),
-                duration((event.stop - event.start) / rate_hz),
-                count(event.num_beats),
-                decimal(event.rate_bpm, 0),
-                percent(event.confidence, 0),
-            )
-            for event in sorted(longest, key=lambda event: event.start)
-        ],
-    }
+def _longest_fibrillation(findings: Findings) -> list[Event]:
+    """The longest episodes of atrial fibrillation, in order of time."""
+    longest = sorted(findings.of_kind("AF"), key=lambda event: event.start - event.stop)[:MOST_EPISODES]
+    return sorted(longest, key=lambda event: event.start)
 
 
 def _variability(findings: Findings) -> dict[str, Any]:
@@ -260,13 +164,6 @@ def _variability(findings: Findings) -> dict[str, Any]:
     if found["num_pieces"] and not found["num_spectra"]:
         note += " LF and HF need the package neurokit2: pip install 'heartlm[analyze]'."
     return {"rows": rows, "note": note}
-
-
-def _hour_row(row: Mapping[str, Any]) -> list[str]:
-    numbers = [f"{row['start_s'] / 3600:.0f}:00", *(count(row[name]) for name in ("num_beats", "V", "S"))]
-    numbers += [decimal(row["mean_rate_bpm"], 0), decimal(row["shortest_rr_s"]), decimal(row["longest_rr_s"])]
-    numbers += [decimal(row["af_s"] / 60, 1), decimal(row["unreadable_s"] / 60, 1)]
-    return numbers + [count(row[kind]) if row[kind] else "·" for kind in ("VF", "VT", "SVT", "couplet", "pause")]
 
 
 def _extremes(findings: Findings) -> list[dict[str, Any]]:

@@ -16,12 +16,14 @@ from heartlm.errors import HeartlmError, needs
 from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
 from heartlm.report.continuation import continuation_drawings
-from heartlm.report.numbers import Score, count, decimal
+from heartlm.report.numbers import Score, clock, count, decimal, duration, percent
 from heartlm.report.scores import BY_WINDOW, MODEL, block_of, method_scores, missing_baselines, score_rows
 from heartlm.runs.run_folder import RunFolder, WrittenScores
 from heartlm.typed import is_number
 
 REPORT_NAME = "report.html"
+WRITTEN = (clock, decimal, duration, percent)
+"""How templates write numbers, as filters."""
 
 
 def write_report(run: Path, out: Path | None = None) -> Path:
@@ -56,13 +58,15 @@ def render(template: str, shown: Mapping[str, Any]) -> str:
 def _environment() -> Any:
     with needs("report"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("heartlm.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {each.__name__: each for each in WRITTEN}
+    return environment
 
 
 def context(folder: RunFolder) -> dict[str, Any]:
