@@ -1,18 +1,14 @@
-"""A close look at a few steps: torch's profiler, and VizTracer for the Python side; one after the other.
+"""A close look at a few steps after the warm-up, with torch's profiler.
 
-    warm-up │ steps under torch.profiler │ steps under VizTracer │ the rest of the run
-
-What is seen lies in the run folder under `profile/`: `trace.json` and `python.json` for https://ui.perfetto.dev, and a
-table, `profile.md` and `profile.json`, that names the bottleneck. Only the first rank looks. Starting and writing count
-in no number of the run; the steps seen are slower than others, and do.
+What is seen lies in the run folder under `profile/`: `trace.json` for https://ui.perfetto.dev, and a table,
+`profile.md` and `profile.json`, that names the bottleneck. Only the first rank looks. Starting and writing count in no
+number of the run; the steps seen are slower than others, and do.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,69 +17,89 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity
 
-from heartlm.errors import needs
 from heartlm.files import atomic_file, write_json
 from heartlm.instrumentation.meters import Meters
 from heartlm.instrumentation.profile_table import Operator, page, summary, table
 from heartlm.instrumentation.spans import Spans
 
 WAIT_STEPS = 3
-"""Steps before the first look: caches are warm, blocks compiled."""
+"""Steps before the look: caches are warm, blocks compiled."""
 SEEN_STEPS = 5
 
 _BACKWARD = "autograd::engine::evaluate_function"
 _NOT_THE_MODEL = ("Optimizer.", "nccl")
 
 
-class Look(ABC):
-    """Looks at some steps."""
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Begin to look, before a step."""
-
-    @abstractmethod
-    def end(self) -> list[str]:
-        """Stop looking, after a step, and write what was seen; return what to tell the user when the run is over."""
-
-
-class TorchLook(Look):
-    """Looks with torch's profiler.
+class Profiling:
+    """Looks at `SEEN_STEPS` steps after `WAIT_STEPS`.
 
     Args:
         folder: to write to.
         meters: of this rank.
         device: that computes.
+        say: tells the user, when the run is over.
     """
 
-    def __init__(self, folder: Path, meters: Meters, device: torch.device) -> None:
-        self._folder, self._meters, self._device = folder, meters, device
+    def __init__(self, folder: Path, meters: Meters, device: torch.device, say: Callable[[str], None]) -> None:
+        self._folder, self._meters, self._device, self._say = folder, meters, device, say
+        self._num_steps, self._is_looking = 0, False
         self._steps: list[dict[str, float]] = []
+        self._told: list[str] = []
         self._before = meters.spans, meters.synchronize
         self._seen = _SeenSpans(meters.spans)
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
         self._profiler: Any = torch.profiler.profile(activities=activities)
 
     def add(self, part_s: dict[str, float]) -> None:
-        """Note the parts of a step that is over."""
-        self._steps.append(part_s)
+        """Note the parts of a step that is over; `stepped` follows."""
+        if self._is_looking:
+            self._steps.append(part_s)
 
-    def begin(self) -> None:
+    def stepped(self) -> None:
+        """Begin or end the look between two steps."""
+        self._num_steps += 1
+        if self._num_steps == WAIT_STEPS:
+            self._try(self._begin)
+        elif self._num_steps == WAIT_STEPS + SEEN_STEPS:
+            self._try(self._end)
+
+    def close(self) -> None:
+        """End a look that is running, and report what was seen."""
+        self._try(self._end)
+        if self._num_steps < WAIT_STEPS:
+            self._told.append(f"profile: the run took {self._num_steps} steps, a look begins after {WAIT_STEPS}")
+        for line in self._told:
+            self._say(line)
+        self._told = []
+
+    def _try(self, act: Callable[[], None]) -> None:
+        try:
+            with self._meters.paused("profile"):
+                act()
+        except Exception as error:  # whatever goes wrong in a profiler, the training continues
+            self._is_looking = False
+            self._told.append(f"profile failed: {' '.join(str(error).split()) or type(error).__name__}")
+
+    def _begin(self) -> None:
         """Begin; on a GPU each part of a step waits for its own kernels meanwhile."""
         self._meters.spans = self._seen
         if self._device.type == "cuda":
             self._meters.synchronize = lambda: torch.cuda.synchronize(self._device)
-        self._steps.clear()
+        self._is_looking = True
         with _silent():
             self._profiler.start()
 
-    def end(self) -> list[str]:
+    def _end(self) -> None:
         """Stop, and write the trace and the table."""
+        if not self._is_looking:
+            return
+        self._is_looking = False
         with _silent():
             self._profiler.stop()
         self._meters.spans, self._meters.synchronize = self._before
         if not self._steps:
-            return ["profile: the run ended before a step was seen"]
+            self._told.append("profile: the run ended before a step was seen")
+            return
         self._folder.mkdir(parents=True, exist_ok=True)
         self._write_trace()
         on_gpu = self._device.type == "cuda"
@@ -100,7 +116,7 @@ class TorchLook(Look):
         write_json(self._folder / "profile.json", found)
         with atomic_file(self._folder / "profile.md") as stream:
             stream.write(page(found))
-        return [*table(found), f"{self._folder}: profile.md, and trace.json for https://ui.perfetto.dev"]
+        self._told += [*table(found), f"{self._folder}: profile.md, and trace.json for https://ui.perfetto.dev"]
 
     def _write_trace(self) -> None:
         """Write torch's trace with the parts of the steps as a track of its own."""
@@ -172,102 +188,3 @@ class _SeenSpans(Spans):
             | place
             for name, begin_s, end_s, step in self._kept
         ]
-
-
-class PythonLook(Look):
-    """Looks at every Python function with VizTracer.
-
-    Args:
-        folder: to write to.
-
-    Raises:
-        HeartlmError: it is not installed.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        with needs("profile"):
-            viztracer: Any = importlib.import_module("viztracer")
-        self._path = folder / "python.json"
-        self._tracer = viztracer.VizTracer(output_file=str(self._path), verbose=0, ignore_c_function=True)
-
-    def begin(self) -> None:
-        """Begin."""
-        self._tracer.start()
-
-    def end(self) -> list[str]:
-        """Stop, and write the trace."""
-        self._tracer.stop()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._tracer.save()
-        return [f"{self._path}: Python functions, for https://ui.perfetto.dev or  vizviewer {self._path}"]
-
-
-class Profiling:
-    """The looks that the settings ask for, each at some steps.
-
-    Args:
-        folder: to write to.
-        meters: of this rank.
-        device: that computes.
-        say: tells the user.
-        operators: look with torch's profiler.
-        functions: look with VizTracer.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        meters: Meters,
-        device: torch.device,
-        say: Callable[[str], None],
-        operators: bool,
-        functions: bool,
-    ) -> None:
-        self._say, self._meters = say, meters
-        self._num_steps, self._seen_steps = 0, 0
-        self._torch = TorchLook(folder, meters, device) if operators else None
-        self._awaited: list[Look] = [self._torch] if self._torch is not None else []
-        self._awaited += [PythonLook(folder)] if functions else []
-        self._looking: Look | None = None
-        self._told: list[str] = []
-
-    def add(self, part_s: dict[str, float]) -> None:
-        """Note the parts of a step that is over; `stepped` follows."""
-        if self._torch is not None and self._looking is self._torch:
-            self._torch.add(part_s)
-
-    def stepped(self) -> None:
-        """Begin or end a look between two steps."""
-        self._num_steps += 1
-        self._seen_steps += self._looking is not None
-        is_over = self._looking is not None and self._seen_steps == SEEN_STEPS
-        if is_over or (self._looking is None and self._awaited and self._num_steps >= WAIT_STEPS):
-            with self._meters.paused("profile"):
-                self._end()
-                self._begin()
-
-    def close(self) -> None:
-        """End a look that is running, and report what was seen."""
-        self._end()
-        if self._awaited:
-            self._told.append(f"profile: the run took {self._num_steps} steps, a look begins after {WAIT_STEPS}")
-        for line in self._told:
-            self._say(line)
-        self._told, self._awaited = [], []
-
-    def _begin(self) -> None:
-        if self._awaited:
-            self._looking, self._seen_steps = self._awaited.pop(0), 0
-            self._try(self._looking.begin)
-
-    def _end(self) -> None:
-        look, self._looking = self._looking, None
-        if look is not None:
-            self._try(lambda: self._told.extend(look.end()))
-
-    def _try(self, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except Exception as error:  # whatever goes wrong in a profiler, the training continues
-            self._looking = None
-            self._told.append(f"profile failed: {' '.join(str(error).split()) or type(error).__name__}")

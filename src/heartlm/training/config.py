@@ -39,7 +39,6 @@ LAYOUT = (
     "tensorboard",
     "wandb",
     "profile",
-    "viztracer",
     "bad_steps",
     "spike_factor",
 )
@@ -126,7 +125,6 @@ class TrainingConfig(LearningConfig):
         tensorboard: write the metrics as TensorBoard events, too.
         wandb: send the metrics to Weights & Biases, too; offline keeps them in the run folder for  wandb sync.
         profile: look closely at a few steps after the warm-up: a trace, and a table that names the bottleneck.
-        viztracer: trace every Python function in a few steps after the warm-up, with VizTracer.
     """
 
     window: int = 128
@@ -153,7 +151,6 @@ class TrainingConfig(LearningConfig):
     tensorboard: bool = False
     wandb: Literal["none", "online", "offline"] = "none"
     profile: bool = False
-    viztracer: bool = False
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""

@@ -96,9 +96,9 @@ class Log:
 
 
 def _profiling(job: Job, device: torch.device, meters: Meters, say: Callable[[str], None]) -> Profiling | None:
-    if not (job.config.profile or job.config.viztracer) or not job.ranks.is_first:
+    if not job.config.profile or not job.ranks.is_first:
         return None
-    return Profiling(job.run.profile, meters, device, say, job.config.profile, job.config.viztracer)
+    return Profiling(job.run.profile, meters, device, say)
 
 
 def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAllReduce, spans: Spans | None) -> Meters:
