@@ -106,7 +106,7 @@ def test_the_wall_is_drawn_and_alarms_are_acknowledged(ward: str, tmp_path: Path
         browser.value("document.querySelector('#open .lethal button').click()")
         wait_for(lambda: int(browser.value("document.documentElement.dataset.acknowledged")) >= 1)
         assert "acknowledged by page" in browser.value("document.getElementById('past').textContent")
-        browser.value("document.querySelector('.tile').click()")
+        browser.value("[...document.querySelectorAll('.tile')].find(each => each.style.order === '0').click()")
         wait_for(lambda: "last beats" in browser.value("document.querySelector('.tile.full .more').textContent"))
         drawn = """[...document.querySelectorAll('.tile.full canvas')].map(c => c.className + ':' +
             c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0)).join()"""

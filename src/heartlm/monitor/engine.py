@@ -24,6 +24,7 @@ from heartlm.files import read_json_lines
 from heartlm.monitor.alarms import LETHAL, Alarm
 from heartlm.monitor.journal import MessageJournal
 from heartlm.monitor.link import Frame, FrameLink, read_frame
+from heartlm.monitor.signal import check_kept
 from heartlm.monitor.stream import LiveStream, Ward
 from heartlm.monitor.trend import Trend
 
@@ -86,7 +87,7 @@ class Monitor:
         log: gets one line for each fault of a link.
 
     Raises:
-        HeartlmError: the folder cannot be written.
+        HeartlmError: the folder cannot be written, or without the compiled kernels.
     """
 
     def __init__(self, ward: Ward, folder: Path | None = None, log: Callable[[str], None] = print) -> None:
@@ -103,6 +104,7 @@ class Monitor:
         self._snapshot_at = time.monotonic() + _SNAPSHOT_S
         self._sync_at = 0.0
         if folder is not None:
+            check_kept()
             self.journal = MessageJournal(folder / "journal")
             (folder / "strips").mkdir(exist_ok=True)
             known = folder / "alarms.jsonl"

@@ -169,12 +169,8 @@ class LiveLead:
         return float(np.ptp(voltage - slow))
 
     def state(self) -> dict[str, Any]:
-        """Only a lead in C can be kept.
-
-        Raises:
-            HeartlmError: always.
-        """
-        raise HeartlmError("a stream can only be kept with the compiled kernels: install a C compiler, then heartlm")
+        """Only a lead in C can be kept; see `check_kept`."""
+        raise NotImplementedError
 
     def restore(self, state: dict[str, Any]) -> None:
         """See `state`."""
@@ -208,6 +204,12 @@ class CompiledLead:
             raise HeartlmError(f"state of a lead: {sizes}: written by another build of heartlm: choose another --out")
         self.memory[:] = state["memory"]
         self.tokens.restore(state["tokens"])
+
+
+def check_kept() -> None:
+    """Raise a HeartlmError unless leads have a state that can be kept."""
+    if library() is None:
+        raise HeartlmError("streams can only be kept with the compiled kernels: install a C compiler, then heartlm")
 
 
 def make_lead(tokenizer: BeatTokenizer, rate_hz: float) -> LiveLead | CompiledLead:
