@@ -18,6 +18,7 @@ from heartlm.analysis.embed import hidden_states
 from heartlm.cli.main import main
 from heartlm.ecg.database import open_database
 from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.monitor.alarms import AlarmRules
 from heartlm.runs.run_folder import RunFolder
 
 STEPS = {"steps": 2, "batch_size": 2, "window": 16, "threads": 1}
@@ -165,6 +166,14 @@ def test_a_folder_is_analysed_and_a_recording_annotated(
     assert set(annotated.found.symbol.tolist()) <= set("NSVF")
     told = capsys.readouterr()
     assert told.out + told.err == ""
+
+
+def test_alarms_of_a_recording_are_found(recording: Recording) -> None:
+    alarms = heartlm.find_alarms(recording)
+    assert alarms == heartlm.find_alarms(recording.path.with_suffix(""))
+    assert all(0 <= each.start <= each.raised <= recording.num_samples for each in alarms)
+    slow = AlarmRules(bradycardia_bpm=250, bradycardia_beats=5)
+    assert "extreme bradycardia" in {each.kind for each in heartlm.find_alarms(recording, slow)}
 
 
 def test_the_command_writes_the_same(run: RunFolder, folder: Path, tmp_path: Path, capsys) -> None:

@@ -1,7 +1,7 @@
 """The public interface of heartlm, which `import heartlm` exports and the command line calls.
 
     open_recording ─► detect_beats
-                  ├─► annotate, analyze (files and pages, of folders too)
+                  ├─► annotate, analyze (files and pages, of folders too), find_alarms
                   └─► load_model ─► Model.analyze ─► Findings
                                 └─► Model.embed   ─► Embeddings
     tokenize ─► pretrain ─► finetune ─► evaluate ─► Scores
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from heartlm.evaluation.annotate import Annotated
     from heartlm.models.heart import HeartModel
     from heartlm.models.store import ModelInfo
+    from heartlm.monitor.alarms import Alarm, AlarmRules
+    from heartlm.monitor.models import LiveModels
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -402,6 +404,55 @@ def analyze(
 
 
 @_quiet
+def find_alarms(
+    recording: Recording | AnyPath,
+    rules: AlarmRules | None = None,
+    *,
+    beats: AnyPath = "beats-causal",
+    af: AnyPath = "af",
+    waveform: AnyPath = "waveform",
+) -> list[Alarm]:
+    """Find the alarms that `heartlm monitor` raises of the recording as a stream, as `heartlm analyze --causal` does.
+
+    Parameters
+    ----------
+    recording
+        A recording with a signal, or its path.
+    rules
+        When alarms are raised: `heartlm.monitor.alarms.AlarmRules`.
+    beats, af, waveform
+        The models: shipped ones or run folders; that of beats is a causal one.
+
+    Returns
+    -------
+    list of Alarm
+        In the order in which they were raised. Each has a `kind` and a `severity`; `start`, `raised` and `stop` (None
+        where it lasts) are samples, `to_json()` has seconds.
+
+    Raises
+    ------
+    HeartlmError
+        No ECG lead, a rate that is too low, an unreadable file, or models that are not causal.
+
+    Examples
+    --------
+    >>> import heartlm
+    >>> lethal = [each for each in heartlm.find_alarms("data/mitdb/207") if each.severity == "lethal"]
+    """
+    from heartlm.monitor.stream import alarms_of
+
+    recording = recording if isinstance(recording, Recording) else open_recording(recording)
+    return alarms_of(recording, _live_models(Path(beats), Path(af), Path(waveform)), rules)
+
+
+@functools.lru_cache(maxsize=1)
+def _live_models(beats: Path, af: Path, waveform: Path) -> LiveModels:
+    from heartlm.monitor.models import LiveModels
+
+    return LiveModels.load(beats, af, waveform)
+
+
+@_quiet
 def annotate(
     run: RunFolder | AnyPath,
     recording: AnyPath,
@@ -658,6 +709,7 @@ __all__ = [
     "annotate",
     "detect_beats",
     "evaluate",
+    "find_alarms",
     "finetune",
     "load_model",
     "open_corpus",

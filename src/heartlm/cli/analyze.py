@@ -92,12 +92,11 @@ def _print_findings(summary: dict[str, Any]) -> None:
 
 def _causal(options: AnalyzeOptions) -> int:
     """Alarms of recordings as their streams would give them, one table for each."""
+    from heartlm import api
     from heartlm.ecg.database import open_database
     from heartlm.ecg.locate import locate
     from heartlm.files import write_csv
     from heartlm.monitor.alarms import read_rules
-    from heartlm.monitor.models import LiveModels
-    from heartlm.monitor.stream import alarms_of
     from heartlm.progress import track
 
     common, of_patients = read_rules(options.rules)
@@ -109,11 +108,11 @@ def _causal(options: AnalyzeOptions) -> int:
         record_ids = [record_id]
     # The causal models, unless others are named.
     beats = Path("beats-causal") if options.beats == Path("beats") else options.beats
-    models = LiveModels.load(beats, options.af, options.waveform)
+    models = {"beats": beats, "af": options.af, "waveform": options.waveform}
     left_out = list[str]()
     for record_id in track(record_ids, len(record_ids), "analyze"):
         try:
-            found = alarms_of(database.recording(record_id), models, of_patients.get(record_id, common))
+            found = api.find_alarms(database.recording(record_id), of_patients.get(record_id, common), **models)
         except HeartlmError as error:
             if len(record_ids) == 1:
                 raise
