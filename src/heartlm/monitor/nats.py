@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import io
 import json
 import math
 import re
@@ -227,11 +228,12 @@ class Worker:
 
         each = _Partition(number)
         try:
-            found = await asyncio.wait_for(self._states.get(f"partition-{number}"), 10)
+            file = io.BytesIO()  # without it nats-py adds up chunks as bytes, in time that grows with the square
+            await asyncio.wait_for(self._states.get(f"partition-{number}", file), 10)
         except ObjectNotFoundError:
             pass
         else:
-            state = unpacked(found.data or b"")
+            state = unpacked(file.getvalue())
             self.monitor.restore(state["streams"])
             for name, heard in state["heard"].items():
                 patient = self.monitor.patients[name]
