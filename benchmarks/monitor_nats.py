@@ -152,7 +152,7 @@ async def killed_again_and_again(settings: argparse.Namespace, address: str, wor
     sender = Process(target=send, args=(address, settings.streams, stop, work / "sent.npy"))
     sender.start()
     begin = time.time()
-    await asyncio.sleep(20)
+    await asyncio.sleep(40)  # until the state of every partition was saved
     taken, kills = list[float](), list[tuple[float, set[int]]]()
     for number in range(settings.kills):
         await shared_evenly()
