@@ -5,8 +5,8 @@
 Alarms: the shipped models over recordings as streams, as `analyze --causal` finds them; annotated episodes that an
 alarm meets, how long after the onset it was raised, and lethal alarms a patient-day. cudb and DS1 are recordings that
 the models or rules were chosen by; DS2 and cinc2017 are not (cinc2017's normal recordings: those of which none was
-trained on). Load: recordings of mitdb as streams in real time on one core. The peer is the published way, a request of
-10 s of a stream to a server that analyses it in Python (NeuroKit2), on the same core. Links: seeded faults of a link.
+trained on). Load: recordings of mitdb as streams in real time, a monitor on each core. The peer is the published way, a
+request of 10 s of a stream to a server that analyses it in Python (NeuroKit2), on the same core. Links: seeded faults.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import argparse
 import json
 import os
 import random
+import re
 import resource
 import time
 from collections import Counter
+from multiprocessing import Queue, get_context
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -52,8 +55,8 @@ FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "
 ABSURD = (b"\x00" * 50, b"{}", b"null", b'{"stream": 3}', b"[" * 5000, b'{"mv": "x"}' * 10)
 TOGETHER = 16
 """Recordings that are watched together."""
-MOST_BEDS = 240
-"""Different stretches of recordings in a load; more streams repeat them."""
+MOST_BEDS, MADE_S = 240, 120
+"""Different stretches of recordings in a load, and seconds of them; more streams, and a longer time, repeat them."""
 EARLY_S, LATE_S = 5.0, 10.0
 """An alarm that begins so long before an episode or after its end still meets it."""
 
@@ -214,48 +217,83 @@ def normal_recordings(folder: Path) -> list[str]:
     return sorted(random.Random(0).sample(normal, 200))
 
 
-def study_load(counts: list[int], seconds: int) -> list[Table]:
-    """Streams in real time on one core; their messages are made before, for senders make them elsewhere."""
-    core = cores()[0]
+def watch(core: int, number: int, seconds: int, ready: Barrier, results: Queue[tuple[Any, ...]]) -> None:
+    """Judge streams in real time on one core; their messages are made before, for senders make them elsewhere."""
     os.sched_setaffinity(0, [core])
-    models = LiveModels.load()
+    torch.set_num_threads(1)
+    models, num_made = LiveModels.load(), min(seconds, MADE_S)
+    monitor, source = Monitor(Ward(models), log=lambda _: None), Replay(DATA / "mitdb", min(number, MOST_BEDS), 1)
+    made = [[own[own.index(b'"mv"') :] for own in source.messages()] for _ in range(num_made)]
+    ready.wait()
+    before, begin, delays = resource.getrusage(resource.RUSAGE_SELF), time.monotonic(), list[float]()
+    memory = list[int]()
+    for second in range(seconds):
+        due, own = begin + second, made[second % num_made]
+        time.sleep(max(0.0, due - time.monotonic()))
+        for place in range(number):
+            head = b'{"stream": "%d", "rate_hz": 360, "start": %d, ' % (place, 360 * second)
+            monitor.receive(head + own[place % len(own)])
+        monitor.run()
+        delays.append(time.monotonic() - due)
+        memory.append(resident_kib())
+    took = time.monotonic() - begin
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    busy_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    lost = number * seconds - sum(patient.stream.num_seconds for patient in monitor.patients.values())
+    results.put((busy_s / took, took, delays, memory, lost + monitor.faults.total(), len(monitor.alarms)))
+
+
+def resident_kib() -> int:
+    """Memory of this process."""
+    return int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1])  # type: ignore[index]
+
+
+def study_load(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
+    """Streams in real time, an equal share of them on each core."""
+    own_cores = cores()[:num_cores]
     table = Table(
-        f"Streams of mitdb in real time for {seconds} s, frames of 1 s, one core",
+        f"Streams of mitdb in real time for {seconds} s, 360 Hz, frames of 1 s, cores: {len(own_cores)}",
         (
             "streams",
-            "core busy, %",
-            "largest memory, MB",
-            "s from the last sample of a second to its alarms: median",
+            "cores busy, %",
+            "memory after a third, MB",
+            "at the end, MB",
+            "s from the last sample of a second to the last of its alarms: median",
+            "95 %",
             "99 %",
             "seconds late at the end",
-            "ms of the core for a stream and second",
+            "seconds of streams lost",
+            "alarms",
+            "ms of a core for a stream and second",
         ),
     )
+    context = get_context("spawn")
     for number in counts:
-        monitor, source = Monitor(Ward(models), log=lambda _: None), Replay(DATA / "mitdb", min(number, MOST_BEDS), 1)
-        made = [[own[own.index(b",") :] for own in source.messages()] for _ in range(seconds)]
-        before, begin, delays = resource.getrusage(resource.RUSAGE_SELF), time.monotonic(), list[float]()
-        for second in range(seconds):
-            due = begin + second
-            time.sleep(max(0.0, due - time.monotonic()))
-            for place in range(number):
-                monitor.receive(b'{"stream": "%d"' % place + made[second][place % len(made[second])])
-            monitor.run()
-            delays.append(time.monotonic() - due)
-        took = time.monotonic() - begin
-        after = resource.getrusage(resource.RUSAGE_SELF)
-        busy = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / took
+        ready, results = context.Barrier(len(own_cores)), context.Queue()
+        shares = [number // len(own_cores)] * len(own_cores)
+        workers = [
+            context.Process(target=watch, args=(core, share, seconds, ready, results), daemon=True)
+            for core, share in zip(own_cores, shares, strict=True)
+        ]
+        for worker in workers:
+            worker.start()
+        busy, took, delays, memory, lost, alarms = zip(*(results.get() for _ in workers), strict=True)
+        for worker in workers:
+            worker.join()
+        delays_s, memory_mb = np.concatenate(delays), np.sum(memory, axis=0) / 1024
         table.add(
-            number,
-            f"{100 * busy:.0f}",
-            f"{after.ru_maxrss / 1024:.0f}",
-            f"{np.median(delays):.2f}",
-            f"{np.percentile(delays, 99):.2f}",
-            f"{max(0.0, took - seconds):.1f}",
-            f"{1000 * busy * took / seconds / number:.3f}",
+            f"{sum(shares):,}",
+            f"{100 * np.mean(busy):.0f}",
+            *(f"{memory_mb[place]:.0f}" for place in (seconds // 3, -1)),
+            *(f"{np.percentile(delays_s, share):.2f}" for share in (50, 95, 99)),
+            f"{max(0.0, max(took) - seconds):.1f}",
+            sum(lost),
+            f"{sum(alarms):,}",
+            f"{1000 * np.dot(busy, took) / seconds / sum(shares):.3f}",
         )
-        print(f"{number} streams: {100 * busy:.0f} %", flush=True)
+        print(f"{number} streams: {100 * np.mean(busy):.0f} %", flush=True)
     table.close()
+    os.sched_setaffinity(0, own_cores[:1])
     peer = Table("The published way on the same core: 10-s chunks, each analysed by NeuroKit2", ("what", "value"))
     import warnings
 
@@ -418,6 +456,7 @@ def main() -> None:
     parser.add_argument("--cinc2017", type=Path, help="folder with the training recordings of the Challenge 2017")
     parser.add_argument("--streams", type=int, nargs="+", default=[50, 100, 150, 200, 300])
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--cores", type=int, default=1, help="of the load")
     parser.add_argument("--links", type=int, default=1000)
     settings = parser.parse_args()
     torch.set_num_threads(1)
@@ -425,7 +464,11 @@ def main() -> None:
         if study == "alarms":
             write_results("monitor-alarms", "Alarms of live streams", study_alarms(settings.cinc2017, settings.work))
         elif study == "load":
-            write_results("monitor-load", "Streams that a core holds", study_load(settings.streams, settings.seconds))
+            write_results(
+                "monitor-load",
+                "Streams that cores hold",
+                study_load(settings.streams, settings.seconds, settings.cores),
+            )
         elif study == "kept":
             write_results("monitor-kept", "How far back a live model looks", study_kept())
         else:

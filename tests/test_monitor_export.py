@@ -52,10 +52,11 @@ def test_beats_streamed_are_those_of_the_whole_window(tmp_path: Path, models: Li
 def test_beats_beyond_the_ring_are_those_of_the_monitor(tmp_path: Path, models: LiveModels) -> None:
     codes = _beats(models, 150, 1)
     found = _streamed(_session(tmp_path, "beats-causal"), models, codes)[0]
-    cache = [models.trunk.empty(1)[0]]
+    cache = models.trunk.empty(1).numpy().astype(np.float16)
+    address = np.array([cache.ctypes.data])
     for place, own in enumerate(codes[:, 0].astype(np.uint16)):
-        answer = models.judge_beats(own[None], cache, [place])
-        assert np.abs(np.log(found[place]) - np.log(answer[0])).max() < 1e-4
+        answer = models.judge_beats(own[None], np.array([place]), address)
+        assert np.abs(np.log(found[place]) - np.log(answer[0])).max() < 0.02  # the monitor keeps half floats
 
 
 def test_windows_are_judged_alike(tmp_path: Path, models: LiveModels) -> None:

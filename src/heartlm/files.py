@@ -323,13 +323,7 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
             that has more than 64 bits or is not `finite`.
     """
     try:
-        value = json.loads(
-            text,
-            parse_int=small_int,
-            parse_float=finite_float if finite else float,
-            parse_constant=finite_float if finite else float,
-            object_pairs_hook=_without_repeats,
-        )
+        value = _DECODERS[finite].decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
     except RecursionError:
         raise ValueError(f"nested more than {MAX_DEPTH} deep") from None
     level, depth = [value], 0
@@ -349,6 +343,18 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _below(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+_DECODERS = {
+    finite: json.JSONDecoder(
+        parse_int=small_int,
+        parse_float=finite_float if finite else float,
+        parse_constant=finite_float if finite else float,
+        object_pairs_hook=_without_repeats,
+    )
+    for finite in (False, True)
+}
+"""Those of `parse_json`, which would take as long to make as to use for a short text."""
 
 
 @overload

@@ -91,7 +91,7 @@ class BeatsKernel:
         Args:
             codes: rows of the table, `[num_streams, facets]`.
             position: beats before each, `[num_streams]`.
-            caches: address of each stream's keys and values, float32 `[depth, 2, heads, kept, head_width]`; the beat is
+            caches: address of each stream's keys and values, float16 `[depth, 2, heads, kept, head_width]`; the beat is
                 written into them.
         """
         out = np.empty((len(codes), self._num_classes), np.float32)

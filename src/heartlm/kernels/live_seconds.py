@@ -1,4 +1,4 @@
-"""One second of each of many leads in one call of C; the reference is `heartlm.monitor.signal.LiveLead`.
+"""One second of each of many leads in one call of C; its tests have the same in NumPy.
 
 What a lead remembers is one block of memory, which a snapshot holds as it is.
 """
@@ -82,6 +82,7 @@ class SecondsKernel:
         numbers: dict[str, float],
         variant: str | None = None,
     ) -> None:
+        self.rate_hz = rate_hz
         self._plan, filters = plan_detector(rate_hz, settings)
         self._taps = np.concatenate([filters.even, filters.odd, filters.smooth, filters.fine])
         self._tables = [np.ascontiguousarray(tables[name], np.float64) for name in _TABLES[:-1]]

@@ -24,7 +24,6 @@ from heartlm.files import read_json_lines
 from heartlm.monitor.alarms import LETHAL, Alarm
 from heartlm.monitor.journal import MessageJournal
 from heartlm.monitor.link import Frame, FrameLink, read_frame
-from heartlm.monitor.signal import check_kept
 from heartlm.monitor.stream import LiveStream, Ward
 from heartlm.monitor.trend import Trend
 
@@ -52,7 +51,9 @@ class WatchedPatient:
     Attributes:
         link: puts its frames in order.
         stream: judges it.
-        history: its last samples `[num_leads, num_samples]`, for strips; the last is the last that came.
+        pieces: its last samples as they came, each `[num_leads, num_samples]`, at least the last `_HISTORY_S`.
+        num_kept: samples in these.
+        num_samples: that came.
         strips: alarms whose ten seconds after are not complete.
         heard: when its last message came, in seconds of the monitor's clock.
         silent: whether nothing comes.
@@ -62,13 +63,31 @@ class WatchedPatient:
 
     link: FrameLink
     stream: LiveStream
-    history: Floats
+    pieces: deque[Floats]
+    num_kept: int = 0
     num_samples: int = 0
     strips: list[Alarm] = field(default_factory=list)
     heard: float = 0.0
     silent: bool = False
     beats: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=9))
     trend: Trend = field(default_factory=Trend)
+
+    @property
+    def history(self) -> Floats:
+        """Its last samples `[num_leads, num_samples]`, for strips; the last is the last that came."""
+        self.pieces = deque([np.concatenate(self.pieces, axis=1)[:, -round(_HISTORY_S * self.link.rate_hz) :]])
+        self.num_kept = self.pieces[0].shape[1]
+        return self.pieces[0]
+
+    def take(self, samples: Floats) -> None:
+        """Note samples that came; joining them every time would copy half a minute of each stream every second."""
+        most = round(_HISTORY_S * self.link.rate_hz)
+        self.pieces.append(samples[:, -most:])
+        self.num_samples += samples.shape[1]
+        self.num_kept += self.pieces[-1].shape[1]
+        while self.num_kept - (first := self.pieces[0].shape[1]) >= most:
+            self.pieces.popleft()
+            self.num_kept -= first
 
     @property
     def rate_bpm(self) -> float | None:
@@ -87,7 +106,7 @@ class Monitor:
         log: gets one line for each fault of a link.
 
     Raises:
-        HeartlmError: the folder cannot be written, or without the compiled kernels.
+        HeartlmError: the folder cannot be written.
     """
 
     def __init__(self, ward: Ward, folder: Path | None = None, log: Callable[[str], None] = print) -> None:
@@ -104,7 +123,6 @@ class Monitor:
         self._snapshot_at = time.monotonic() + _SNAPSHOT_S
         self._sync_at = 0.0
         if folder is not None:
-            check_kept()
             self.journal = MessageJournal(folder / "journal")
             (folder / "strips").mkdir(exist_ok=True)
             known = folder / "alarms.jsonl"
@@ -155,11 +173,9 @@ class Monitor:
             return
         patient.heard = self.clock()
         before = set(patient.link.counts)
-        most = round(_HISTORY_S * frame.rate_hz)
         for samples in patient.link.take(frame):
             self.ward.push(frame.stream, samples)
-            patient.history = np.concatenate([patient.history, samples[:, -most:]], axis=1)[:, -most:]
-            patient.num_samples += samples.shape[1]
+            patient.take(samples)
         for fault in patient.link.counts:
             if fault not in before and fault != "lost samples":
                 self.log(f"{frame.stream}: {fault}: counted from now on")
@@ -169,7 +185,7 @@ class Monitor:
         num_leads = len(frame.mv)
         stream = self.ward.add(frame.stream, frame.rate_hz, begin_s, num_leads)
         history = np.empty((num_leads, 0), np.float32)
-        patient = WatchedPatient(FrameLink(frame.rate_hz, num_leads), stream, history)
+        patient = WatchedPatient(FrameLink(frame.rate_hz, num_leads), stream, deque([history]))
         if (before := self.patients.get(frame.stream)) is not None:
             patient.trend = before.trend
         self.patients[frame.stream] = patient
@@ -270,9 +286,10 @@ class Monitor:
         """A WFDB record of one alarm, which a note marks."""
         import wfdb
 
-        entry, start = self.alarms.get(alarm.key), patient.num_samples - patient.history.shape[1]
+        entry, history = self.alarms.get(alarm.key), patient.history
+        start = patient.num_samples - history.shape[1]
         first = max(start, alarm.raised - round(STRIP_S * alarm.rate_hz))
-        strip = patient.history[:, first - start :][:, : round(2 * STRIP_S * alarm.rate_hz)]
+        strip = history[:, first - start :][:, : round(2 * STRIP_S * alarm.rate_hz)]
         if entry is None or entry["strip"] is not None or not np.isfinite(strip).any():
             return
         name = f"strip_{sum(each['strip'] is not None for each in self.alarms.values()) + 1:06d}"
@@ -315,7 +332,8 @@ class Monitor:
             live.restore(own["stream"])
             self.ward.push(name, np.empty((link.num_leads, 0), np.float32))  # a whole second may wait
             strips = list(live.rules.active.values())
-            patient = WatchedPatient(link, live, own["history"], own["num_samples"], strips)
+            patient = WatchedPatient(link, live, deque([own["history"]]), own["history"].shape[1])
+            patient.num_samples, patient.strips = own["num_samples"], strips
             patient.trend.restore(own["trend"])
             self.patients[name] = patient
 

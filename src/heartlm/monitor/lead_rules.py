@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heartlm.monitor.alarms import KEPT_BEATS, AlarmRules
 from heartlm.training.waveform import ASYSTOLE, CLASSES, NOISE, VF, VT
@@ -40,8 +38,7 @@ _SOME_V = 0.35
 """VT by the waveform needs this mean probability of ventricular beats: other tachycardias show less."""
 
 
-@dataclass(frozen=True)
-class JudgedBeat:
+class JudgedBeat(NamedTuple):
     """A beat that was judged.
 
     Attributes:
@@ -59,25 +56,23 @@ class JudgedBeat:
     faint: bool = False
 
 
-@dataclass(frozen=True)
-class LeadSecond:
+class LeadSecond(NamedTuple):
     """What one second of one lead shows.
 
     Attributes:
         beats: that can be judged since the second before, in order.
-        wave: probabilities of the waveform classes in the last four seconds, `[5]`; None where unknown.
+        wave: probabilities of the waveform classes in the last four seconds, five; None where unknown.
         valid: share of valid samples in the second.
         height: range of the second over the usual range of a beat; NaN where unknown.
     """
 
     beats: Sequence[JudgedBeat]
-    wave: NDArray[np.float32] | None
+    wave: list[float] | None
     valid: float
     height: float
 
 
-@dataclass(frozen=True)
-class LeadJudgement:
+class LeadJudgement(NamedTuple):
     """What the rules find in one lead.
 
     Attributes:
@@ -119,7 +114,7 @@ class LeadRules:
         """Take in one more second, the last of `now` samples."""
         self.beats = [*self.beats, *(beat for beat in second.beats if not beat.faint)][-KEPT_BEATS:]
         self.heights = [*self.heights[1 - _KEPT_S :], second.height]
-        self.waves = [*self.waves[1 - _KEPT_S :], None if second.wave is None else second.wave.tolist()]
+        self.waves = [*self.waves[1 - _KEPT_S :], second.wave]
         self.valid = [*self.valid[1 - _KEPT_S :], second.valid]
         if second.valid < _WHOLE:  # a beat may be missing here: what comes after has no interval to what was before
             self.begin = now
@@ -150,11 +145,11 @@ class LeadRules:
         readable = min(self.valid[-4:]) >= _VALID
         known = [wave for wave in self.waves if wave is not None]
         recent = [wave for wave in self.waves[-3:] if wave is not None]
-        of_vf, of_vt, of_asystole, of_noise = (
-            sum(wave[kind] for wave in recent) / 3  # one window alone is not enough
-            for kind in (VF, VT, ASYSTOLE, NOISE)
-        )
-        noise = fmean(wave[NOISE] for wave in known[-4:]) if known else 0.0
+        of_kinds = [sum(shares) / 3 for shares in zip(*recent, strict=True)]  # one window alone is not enough
+        of_kinds = of_kinds or [0.0] * len(CLASSES)
+        of_vf, of_vt, of_asystole, of_noise = (of_kinds[kind] for kind in (VF, VT, ASYSTOLE, NOISE))
+        of_last = list(zip(*known[-4:], strict=True)) or [(0.0,)] * len(CLASSES)
+        noise, fibrillation = (sum(of_last[kind]) / len(of_last[kind]) for kind in (NOISE, VF))
         noisy = len(known) > 0 and noise >= rules.noise_share
         if of_vf >= rules.vf_share:
             self.vf = now
@@ -163,7 +158,7 @@ class LeadRules:
         beats = [beat for beat in self.beats if beat.sample >= self.begin]
         quiet_s = (now - (beats[-1].sample if beats else self.begin)) / rate_hz
         quiet = all(height < _QUIET for height in self.heights[-4:])  # what the network takes for noise hides no beat
-        if known and fmean(wave[NOISE] for wave in known[-2:]) >= rules.noise_share and not quiet:
+        if known and sum(of_last[NOISE][-2:]) >= rules.noise_share * len(known[-2:]) and not quiet:
             self.noise = now
         rr_s = [(after.sample - before.sample) / rate_hz for before, after in pairwise(beats)]
         if readable and (quiet or not noisy) and "VF" not in found:
@@ -178,16 +173,16 @@ class LeadRules:
                 and any(height >= _QUIET for height in self.heights[-3:])
             ):
                 found["asystole"] = beats[-2].sample, confidence
-        clear = readable and (not known or noise + fmean(wave[VF] for wave in known[-4:]) < _CLEAR)
+        clear = readable and noise + fibrillation < _CLEAR
         if noisy or self.vf > now - _AFTER_VF_S * rate_hz:  # what the detector finds here are no heartbeats
             return LeadJudgement(found, clear, False)
         if quiet_s < rules.asystole_s:
             own = rr_s[1 - rules.tachycardia_beats :]
-            if len(own) == rules.tachycardia_beats - 1 and fmean(own) < 60 / rules.tachycardia_bpm:
+            if len(own) == rules.tachycardia_beats - 1 and sum(own) / len(own) < 60 / rules.tachycardia_bpm:
                 found["extreme tachycardia"] = beats[-len(own) - 1].sample, 1.0
             for intervals, last in ((rr_s, 0), ([*rr_s, quiet_s - _LATE_S], 1)):  # the last one may not have ended
                 own = intervals[1 - rules.bradycardia_beats :]
-                if len(own) == rules.bradycardia_beats - 1 and fmean(own) > 60 / rules.bradycardia_bpm:
+                if len(own) == rules.bradycardia_beats - 1 and sum(own) / len(own) > 60 / rules.bradycardia_bpm:
                     start = beats[last - len(own) - 1].sample
                     if start >= self.noise - _BEFORE_NOISE_S * rate_hz:
                         found["extreme bradycardia"] = start, 1.0

@@ -112,15 +112,17 @@ def _with_samples(message: bytes | str) -> tuple[Any, Floats | None]:
 
     They are where `"mv"` stands once and nothing is escaped: then it is no part of a text.
     """
-    if isinstance(message, bytes) and message.count(b'"mv"') == 1 and b"\\" not in message:
-        place = _SAMPLES.search(message)
-        found = frame_samples(message[place.end() :], MOST_LEADS, MOST_MV) if place else None
-        if place and found:
+    place = _SAMPLES.search(message) if isinstance(message, bytes) else None
+    if isinstance(message, bytes) and place:
+        found = frame_samples(message[place.end() :], MOST_LEADS, MOST_MV)
+        if found:
             samples, length = found
-            with contextlib.suppress(ValueError):
-                content = parse_json(message[: place.end()] + b"[]" + message[place.end() + length :], finite=False)
-                if isinstance(content, dict) and content.get("mv") == []:
-                    return content, samples
+            others = message[: place.end()] + b"[]" + message[place.end() + length :]
+            if others.count(b'"mv"') == 1 and b"\\" not in others:
+                with contextlib.suppress(ValueError):
+                    content = parse_json(others, finite=False)
+                    if isinstance(content, dict) and content.get("mv") == []:
+                        return content, samples
     try:
         return parse_json(message, finite=False), None
     except ValueError as error:

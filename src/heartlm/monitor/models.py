@@ -26,14 +26,15 @@ from heartlm.models.heart import HeartModel
 from heartlm.models.transformer import Block
 from heartlm.models.waveform import LEAST_MV, NUM_BANDS, NUM_HIDDEN, SMALL_MV, WaveformNetwork
 from heartlm.tokenizers.beat import BeatTokenizer
+from heartlm.tokenizers.live import LiveTokenizer
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.training.waveform import WINDOW
 
 Codes = NDArray[np.uint16]
 Floats = NDArray[np.float32]
 
-BEATS_AT_ONCE, WINDOWS_AT_ONCE, RHYTHMS_AT_ONCE = 32, 16, 8
-"""Rows of a batch of each model."""
+WINDOWS_AT_ONCE, RHYTHMS_AT_ONCE = 16, 8
+"""Rows of a batch of each model that torch judges."""
 KEPT_BEATS = 64
 """Beats whose keys and values are kept for attention. Trained on 128, the model loses nothing by it: V F1 0.944 against
 0.943, S F1 0.895 against 0.897 (LOG.md)."""
@@ -62,13 +63,16 @@ class LiveTrunk(nn.Module):
         half = self.head_width // 2
         self.register_buffer("frequency", 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half))
         self.register_buffer("ring", torch.arange(KEPT_BEATS))
-        self.together = self.empty(BEATS_AT_ONCE)
-        """Caches of the streams that are judged at once are copied here."""
 
     table: Tensor
     offset: Tensor
     frequency: Tensor
     ring: Tensor
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of one stream's cache in half floats."""
+        return 2 * self.empty(1).numel()
 
     def empty(self, num_streams: int) -> Tensor:
         """Cache of streams without a token, float32 `[num_streams, depth, 2, heads, KEPT_BEATS, head_width]`."""
@@ -108,7 +112,7 @@ class LiveTrunk(nn.Module):
         return self.head(self.trunk.norm(x)).softmax(dim=-1), torch.stack(new, dim=1)
 
     def kernel(self, variant: str | None = None) -> BeatsKernel:
-        """The same in C, up to rounding; beats are written into the caches, too."""
+        """The same in C, up to rounding, for caches in half floats, into which beats are written, too."""
         blocks = list[Tensor]()
         for block in self.trunk.blocks:
             assert isinstance(block, Block), "a trunk is made of blocks"
@@ -157,8 +161,9 @@ class LiveModels:
         beats: the causal model of beats.
         af: the model of atrial fibrillation.
         waveform: the network of the task waveform.
-        beats_kernel: `trunk` in C, None where there is no library.
-        windows_kernel: `waveform` in C.
+        beats_kernel: `trunk` in C.
+        windows_kernel: `waveform` in C, None of another network than that of the task.
+        live_tokenizer: `beat_tokenizer` for single beats.
     """
 
     beats: FineTuned
@@ -167,8 +172,9 @@ class LiveModels:
     trunk: LiveTrunk
     beat_tokenizer: BeatTokenizer
     rhythm_tokenizer: RhythmTokenizer
-    beats_kernel: BeatsKernel | None
+    beats_kernel: BeatsKernel
     windows_kernel: WindowsKernel | None
+    live_tokenizer: LiveTokenizer
 
     @classmethod
     def load(
@@ -177,8 +183,10 @@ class LiveModels:
         """Load three models, each shipped, by its name, or of a run folder.
 
         Raises:
-            HeartlmError: one cannot be read, is of another task, or needs later beats.
+            HeartlmError: one cannot be read, is of another task, or needs later beats; or no kernels are compiled.
         """
+        if library() is None:
+            raise HeartlmError("live streams need the compiled kernels: install a C compiler, then heartlm again")
         models = load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform})
         tokenizer, rhythm = models[0].tokenizer(), models[1].tokenizer()
         if not isinstance(tokenizer, BeatTokenizer) or not tokenizer.causal or not models[0].info.config.causal:
@@ -188,40 +196,32 @@ class LiveModels:
         if not isinstance(rhythm, RhythmTokenizer) or rhythm.waveforms:
             raise HeartlmError(f"{models[1].folder.path}: rhythm tokens of intervals alone expected")
         trunk, network = LiveTrunk(models[0].model).eval(), models[2].model
-        of_beats = of_windows = None
-        if library() is not None:
-            of_beats = trunk.kernel()
-            of_windows = windows_kernel(network) if isinstance(network, WaveformNetwork) else None
-        return cls(models[0], models[1], models[2], trunk, tokenizer, rhythm, of_beats, of_windows)
+        of_windows = windows_kernel(network) if isinstance(network, WaveformNetwork) else None
+        return cls(
+            models[0],
+            models[1],
+            models[2],
+            trunk,
+            tokenizer,
+            rhythm,
+            trunk.kernel(),
+            of_windows,
+            LiveTokenizer(tokenizer),
+        )
 
-    @torch.inference_mode()
-    def judge_beats(self, codes: Codes, caches: list[Tensor], positions: list[int]) -> Floats:
+    def judge_beats(self, codes: Codes, positions: NDArray[np.int64], caches: NDArray[np.int64]) -> Floats:
         """Class probabilities of one beat of each stream.
 
         Args:
             codes: of each, uint16 `[num_streams, num_facets]`.
-            caches: of each, see `LiveTrunk.empty`, without the first dimension; the beat is written into them.
             positions: how many beats came before each.
+            caches: address of each one's keys and values, see `LiveTrunk.empty`, in half floats; the beat is
+                written into them.
 
         Returns:
             float32 `[num_streams, num_classes]`.
         """
-        if self.beats_kernel is not None:
-            rows = codes + self.trunk.offset.numpy()
-            return self.beats_kernel.judge(rows, np.array(positions), np.array([cache.data_ptr() for cache in caches]))
-        answers, together = [], self.trunk.together
-        for begin in range(0, len(codes), BEATS_AT_ONCE):
-            part = slice(begin, begin + BEATS_AT_ONCE)
-            num = len(codes[part])
-            spare = BEATS_AT_ONCE - num
-            own = np.pad(codes[part].astype(np.int64), ((0, spare), (0, 0)))
-            position = np.pad(np.array(positions[part]), (0, spare))
-            torch.stack(caches[part], out=together[:num])
-            answer, new = self.trunk(torch.from_numpy(own), together, torch.from_numpy(position))
-            answers.append(answer[:num].numpy())
-            for cache, beat, place in zip(caches[part], new, positions[part], strict=False):
-                cache[:, :, :, place % KEPT_BEATS] = beat
-        return np.concatenate(answers)
+        return self.beats_kernel.judge(codes + self.trunk.offset.numpy(), positions, caches)
 
     @torch.inference_mode()
     def judge_windows(self, windows: Codes) -> Floats:

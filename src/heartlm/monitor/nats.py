@@ -30,7 +30,6 @@ from heartlm.errors import HeartlmError, needs
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.journal import packed, unpacked
 from heartlm.monitor.leases import NUM_PARTITIONS, Leases
-from heartlm.monitor.signal import check_kept
 
 TICK_S = 1.0
 """How often a worker shows that it lives."""
@@ -103,7 +102,6 @@ class Worker:
     def __init__(self, monitor: Monitor, address: str, name: str) -> None:
         if not re.fullmatch(r"[\w-]{1,64}", name, re.ASCII):
             raise HeartlmError(f"worker: {name!r} found, 1 to 64 letters, digits, - and _ expected")
-        check_kept()
         self.monitor, self.address = monitor, address
         self.partitions = dict[int, _Partition]()
         self._name = f"{name}-{uuid4().hex[:8]}"

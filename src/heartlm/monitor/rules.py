@@ -73,7 +73,7 @@ class Rules:
         if "signal lost" in self.active:
             changes.append(self._ended("signal lost", now))
         found = self._agreed(now)
-        for kind in SEVERITIES:
+        for kind in SEVERITIES if found or self.active else ():
             if kind == "signal lost" or kind in self.rules.off:
                 continue
             place = found.get(kind)
@@ -123,10 +123,11 @@ class Rules:
         judged = [(lead, lead.judge(now)) for lead in self.leads if not lead.lost]
         of_beats = [lead for lead, own in judged if own.has_beats]
         out = dict[str, tuple[int, float]]()
+        kinds = {kind for _, own in judged for kind in own.found}
         for kind in SEVERITIES:
-            places = [own.found[kind] for _, own in judged if kind in own.found]
-            if not places:
+            if kind not in kinds:
                 continue
+            places = [own.found[kind] for _, own in judged if kind in own.found]
             start = min(start for start, _ in places)
             able = [lead for lead, own in judged if own.has_beats and own.clear and lead.begin <= start]
             if kind in ("VF", "asystole"):

@@ -183,15 +183,16 @@ class Page:
     def _signal(self, name: str, view: _View) -> dict[str, Any] | None:
         """New samples of the lead in use; of all leads of the stream in full."""
         patient = self.monitor.patients[name]
-        new = min(patient.num_samples - view.shown[name], patient.history.shape[1])
+        history = patient.history
+        new = min(patient.num_samples - view.shown[name], history.shape[1])
         if new <= 0:
             return None
         step = max(1, round(patient.link.rate_hz / 125))
         first = patient.num_samples - new
         offset = -first % step  # always the same samples, however they are cut
         in_use = patient.stream.rules.lead_in_use
-        leads = range(len(patient.history)) if name == view.full else (in_use,)
-        own = patient.history[list(leads), patient.history.shape[1] - new + offset :: step]
+        leads = range(len(history)) if name == view.full else (in_use,)
+        own = history[list(leads), history.shape[1] - new + offset :: step]
         view.shown[name] = patient.num_samples
         values = [[None if math.isnan(value) else round(value, 3) for value in lead] for lead in own.tolist()]
         return {"hz": patient.link.rate_hz / step, "mv": values}

@@ -1,20 +1,20 @@
 """`Ward`: the streams that are watched, judged together second by second.
 
-samples of each stream ─► seconds ─► LiveLead (beats, tokens, windows)
+samples of each stream ─► seconds ─► WatchedLead (beats, tokens, windows)
                                           │ of all streams at once
                                     LiveModels ─► Rules of each stream ─► alarms
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from heartlm.corpus.encode import NO_ECG_LEAD, chosen_leads
 from heartlm.ecg.recording import Annotations, Recording
@@ -25,53 +25,79 @@ from heartlm.monitor.alarms import Alarm, AlarmRules
 from heartlm.monitor.lead_rules import JudgedBeat, LeadSecond
 from heartlm.monitor.models import AF_BEATS, LiveModels
 from heartlm.monitor.rules import Rules
-from heartlm.monitor.signal import CompiledLead, LiveLead, make_lead, take_seconds
+from heartlm.monitor.signal import seconds_kernel, take_seconds
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.comparisons import IRREGULAR
-from heartlm.tokenizers.live import push_beats
 
 Floats = NDArray[np.float32]
 
 _BLOCK_S = 60
 """So much of a recording is read at once."""
-AF_EVERY_S = 10
-"""AF is judged so often."""
-REGULAR = 0.1
-"""With a smaller share of irregular intervals there is no AF, and the model is not asked: of 4,100 such stretches of
-mitdb, afdb, nsrdb, svdb and cudb it gave none more than 0.15 (LOG.md)."""
+AF_EVERY, AF_STILL_EVERY = 16, 48
+"""Beats after which the model of AF is asked again; the second number while there is AF."""
+REGULAR = 0.3
+"""With a smaller share of irregular intervals there is no AF, and the model is not asked: of 10,223 such stretches of
+DS1, afdb, nsrdb, svdb and cudb it called one AF (LOG.md)."""
 UNKNOWN_BEATS = 8
 """The first beats of a stream have none to be compared with, so their class is unknown (Q)."""
 NUM_LEADS = 2
 """Leads of a recording that are watched, unless another number is asked for."""
+_LINE = 64
+"""Bytes that a processor reads at once: what a lead remembers begins at a multiple of them."""
 
 
-@dataclass
 class WatchedLead:
-    """One lead of a stream, and what the models remember of it.
+    """One lead of a stream, and what is remembered of it: all that C reads and writes is one block of memory.
+
+    Args:
+        models: that watch it.
+        rate_hz: samples a second.
 
     Attributes:
-        signal: what the signal says.
-        cache: what the model of beats keeps.
+        kernel: takes in its seconds.
+        signal_at: address of what `kernel` remembers.
+        tokens_at: of what the tokenizer does.
+        cache_at: of what the model of beats keeps.
+        usual_mv: range of its beats that three of four exceed, NaN where unknown.
         positions: of the last beats, for AF.
+        asked: beats when the model of AF was last asked.
         beats: that were judged in the last step.
+
+    Raises:
+        ValueError: the rate is too low for the detector.
     """
 
-    signal: LiveLead | CompiledLead
-    cache: Tensor
-    num_beats: int = 0
-    positions: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    beats: list[JudgedBeat] = field(default_factory=list)
+    def __init__(self, models: LiveModels, rate_hz: float) -> None:
+        window = models.beat_tokenizer.window
+        self.kernel = seconds_kernel(rate_hz, window.rate_hz, tuple(window.times_s.tolist()))
+        sizes = self.kernel.num_bytes, models.live_tokenizer.num_bytes, models.trunk.kept_bytes
+        ends = np.cumsum([-(-size // _LINE) * _LINE for size in sizes])
+        self.memory = np.zeros(ends[-1] + _LINE, np.uint8)
+        begin = -(-self.memory.ctypes.data // _LINE) * _LINE
+        self._own = slice(begin - self.memory.ctypes.data, begin - self.memory.ctypes.data + int(ends[-1]))
+        self.signal_at, self.tokens_at, self.cache_at = begin, begin + int(ends[0]), begin + int(ends[1])
+        self.num_beats, self.asked, self.usual_mv = 0, 0, math.nan
+        self.positions = deque[int](maxlen=AF_BEATS[-1] + 64)
+        self.beats = list[JudgedBeat]()
 
     def state(self) -> dict[str, Any]:
         """Everything that `restore` needs: numbers, texts, arrays, and dictionaries of them."""
-        own = {"signal": self.signal.state(), "cache": self.cache.numpy().copy()}
-        return own | {"num_beats": self.num_beats, "positions": self.positions}
+        numbers = {"num_beats": self.num_beats, "asked": self.asked, "usual_mv": self.usual_mv}
+        return numbers | {"memory": self.memory[self._own].copy(), "positions": np.array(self.positions, np.int64)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` gave."""
-        self.signal.restore(state["signal"])
-        self.cache = torch.tensor(state["cache"])
-        self.num_beats, self.positions = state["num_beats"], state["positions"]
+        """Continue from `state`, which a lead of the same rate and models gave.
+
+        Raises:
+            HeartlmError: another build made the state.
+        """
+        own, kept = self.memory[self._own], state.get("memory", np.empty(0, np.uint8))
+        if kept.shape != own.shape:
+            sizes = f"{kept.size:,} bytes found, {own.size:,} expected"
+            raise HeartlmError(f"state of a lead: {sizes}: written by another build of heartlm: choose another --out")
+        own[:] = kept
+        self.num_beats, self.asked, self.usual_mv = state["num_beats"], state["asked"], state["usual_mv"]
+        self.positions.extend(state["positions"].tolist())
 
 
 @dataclass
@@ -84,6 +110,7 @@ class LiveStream:
         leads: of it.
         rules: what is alarmed of.
         pending: samples `[num_leads, num_samples]` that are not a whole second yet, or wait to be judged, in pieces.
+        num_pending: samples of these.
         num_seconds: seconds that are judged.
     """
 
@@ -92,6 +119,7 @@ class LiveStream:
     leads: list[WatchedLead]
     rules: Rules
     pending: list[Floats] = field(default_factory=list)
+    num_pending: int = 0
     num_seconds: int = 0
 
     def edge(self, second: int) -> int:
@@ -115,12 +143,12 @@ class LiveStream:
             lead.restore(state["leads"][str(place)])
         self.rules.restore(state["rules"])
         self.pending, self.num_seconds = [state["pending"]], state["num_seconds"]
+        self.num_pending = state["pending"].shape[1]
 
     @property
     def ready(self) -> bool:
         """Whether a whole second waits."""
-        length = self.edge(self.num_seconds + 1) - self.edge(self.num_seconds)
-        return sum(len(piece[0]) for piece in self.pending) >= length
+        return self.num_pending >= self.edge(self.num_seconds + 1) - self.edge(self.num_seconds)
 
     def next_second(self) -> Floats:
         """Take the samples of the next second, `[num_leads, num_samples]`, which is `ready`."""
@@ -128,6 +156,7 @@ class LiveStream:
         # An hour of a lost signal may wait in one piece, which is not to be copied every second.
         whole = self.pending[0] if len(self.pending) == 1 else np.concatenate(self.pending, axis=1)
         self.pending = [whole[:, length:]] if whole.shape[1] > length else []
+        self.num_pending = whole.shape[1] - length
         self.num_seconds += 1
         return whole[:, :length]
 
@@ -165,10 +194,9 @@ class Ward:
             HeartlmError: the rate is too low for the detector.
         """
         try:
-            signals = [make_lead(self.models.beat_tokenizer, rate_hz) for _ in range(num_leads)]
+            leads = [WatchedLead(self.models, rate_hz) for _ in range(num_leads)]
         except ValueError as error:
             raise HeartlmError(f"{name}: {error}") from None
-        leads = [WatchedLead(signal, self.models.trunk.empty(1)[0]) for signal in signals]
         rules = Rules(name, self.of_patients.get(name, self.rules), rate_hz, begin_s, num_leads)
         stream = LiveStream(name, rate_hz, leads, rules)
         self.streams[name] = stream
@@ -187,8 +215,9 @@ class Ward:
             name: of the stream.
             samples_mv: float32 `[num_leads, num_samples]`, of one lead also `[num_samples]`; NaN where invalid.
         """
-        stream = self.streams[name]
-        stream.pending.append(np.atleast_2d(np.asarray(samples_mv, np.float32)))
+        stream, samples = self.streams[name], np.atleast_2d(np.asarray(samples_mv, np.float32))
+        stream.pending.append(samples)
+        stream.num_pending += samples.shape[1]
         if stream.ready:
             self.waiting.add(name)
 
@@ -204,14 +233,15 @@ class Ward:
         samples = [lead for stream in moved for lead in stream.next_second()]
         leads = [lead for stream in moved for lead in stream.leads]
         self.waiting = {stream.name for stream in moved if stream.ready}
-        seconds = take_seconds([lead.signal for lead in leads], samples)
-        usual_mv = np.array([lead.signal.tokens.usual_mv for lead in leads])
+        addresses = np.array([lead.signal_at for lead in leads])
+        seconds = take_seconds([lead.kernel for lead in leads], addresses, samples)
+        usual_mv = np.array([lead.usual_mv for lead in leads])
         heights = seconds.range_mv / np.maximum(usual_mv, LEAST_SCALE)
         self._judge_beats(leads, seconds)
         known = np.flatnonzero(seconds.has_window)
-        waves: dict[int, Floats] = {}
+        waves: dict[int, list[float]] = {}
         if len(known):
-            answers = self.models.judge_windows(seconds.windows[known])
+            answers = self.models.judge_windows(seconds.windows[known]).tolist()
             waves = dict(zip(known.tolist(), answers, strict=True))
         columns = zip(leads, seconds.valid.tolist(), heights.tolist(), strict=True)
         shown = iter(
@@ -239,15 +269,19 @@ class Ward:
         turn = np.arange(len(of_lead)) - np.searchsorted(of_lead, of_lead)
         for number in range(int(turn.max(initial=-1)) + 1):
             rows = np.flatnonzero(turn == number)
-            left, samples = [leads[place] for place in of_lead[rows].tolist()], seconds.beats[rows].tolist()
-            codes = push_beats([lead.signal.tokens for lead in left], samples, seconds.waves[rows])
-            answer = self.models.judge_beats(codes, [lead.cache for lead in left], [lead.num_beats for lead in left])
+            left, samples = [leads[place] for place in of_lead[rows].tolist()], seconds.beats[rows]
+            where = np.array([(lead.tokens_at, lead.cache_at, lead.num_beats) for lead in left]).T.copy()
+            rates_hz = np.array([lead.kernel.rate_hz for lead in left])
+            codes, values = self.models.live_tokenizer.push(where[0], samples, rates_hz, seconds.waves[rows])
+            answer = self.models.judge_beats(codes, where[2], where[1])
             best = answer.argmax(axis=1)
-            columns = samples, best.tolist(), answer.max(axis=1).tolist(), answer[:, ventricular].tolist()
-            for lead, sample, which, probability, of_v in zip(left, *columns, strict=True):
+            of_answers = best, answer.max(axis=1), answer[:, ventricular]
+            columns = (each.tolist() for each in (samples, *of_answers, values.usual_mv, values.faint))
+            for lead, sample, which, probability, of_v, usual_mv, faint in zip(left, *columns, strict=True):
                 lead.num_beats += 1
-                lead.positions = np.append(lead.positions, sample)[-AF_BEATS[-1] - 64 :]
-                known, faint = lead.num_beats > UNKNOWN_BEATS, lead.signal.tokens.faint
+                lead.usual_mv = usual_mv
+                lead.positions.append(sample)
+                known = lead.num_beats > UNKNOWN_BEATS
                 symbol, share, share_of_v = (classes[which], probability, of_v) if known else ("Q", 0.0, 0.0)
                 lead.beats.append(JudgedBeat(sample, symbol, share, share_of_v, faint))
 
@@ -255,10 +289,12 @@ class Ward:
         """Probability of AF by the lead in use, and its onset if it is AF, of those streams for which it is time."""
         onsets, codes, found = dict[str, int](), list[NDArray[np.uint16]](), dict[str, tuple[float, int]]()
         for stream in streams:
-            positions = stream.leads[stream.rules.lead_in_use].positions
-            enough = [length for length in AF_BEATS if len(positions) >= length]
-            if stream.num_seconds % AF_EVERY_S or not enough:
+            lead = stream.leads[stream.rules.lead_in_use]
+            enough = [length for length in AF_BEATS if len(lead.positions) >= length]
+            every = AF_STILL_EVERY if "AF" in stream.rules.active else AF_EVERY
+            if not enough or lead.num_beats < lead.asked + every:
                 continue
+            lead.asked, positions = lead.num_beats, np.array(lead.positions, np.int64)
             last = positions[-enough[-1] :]
             irregular = np.abs(np.diff(np.log(np.diff(last)))) > IRREGULAR
             if irregular.mean() < REGULAR:

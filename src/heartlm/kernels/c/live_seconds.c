@@ -1,5 +1,5 @@
-/* One second of each of many leads: its beats with their waveforms, and the window that the waveform network reads. The
- * reference is heartlm.monitor.signal.LiveLead, with the same numbers to the last bit. */
+/* One second of each of many leads: its beats with their waveforms, and the window that the waveform network reads. Its
+ * tests have the same in NumPy, with the same numbers to the last bit. */
 #include <math.h>
 
 #include "detect.h"

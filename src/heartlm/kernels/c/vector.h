@@ -28,6 +28,9 @@ static inline vfloat load(const float *from) {
     return value;
 }
 
+/* x in every lane; added to zero it would cost an addition, because of negative zero. */
+static inline vfloat all_lanes(float x) { return x - (vfloat){0}; }
+
 static inline void store(float *to, vfloat value) { memcpy(to, &value, sizeof value); }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
