@@ -323,7 +323,9 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
             that has more than 64 bits or is not `finite`.
     """
     try:
-        value = _DECODERS[finite].decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        value = _DECODERS[finite].decode(text)
     except RecursionError:
         raise ValueError(f"nested more than {MAX_DEPTH} deep") from None
     level, depth = [value], 0

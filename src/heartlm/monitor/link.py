@@ -112,12 +112,11 @@ def _with_samples(message: bytes | str) -> tuple[Any, Floats | None]:
 
     They are where `"mv"` stands once and nothing is escaped: then it is no part of a text.
     """
-    place = _SAMPLES.search(message) if isinstance(message, bytes) else None
-    if isinstance(message, bytes) and place:
-        found = frame_samples(message[place.end() :], MOST_LEADS, MOST_MV)
-        if found:
+    if isinstance(message, bytes) and (place := _SAMPLES.search(message)):
+        begin = place.end()
+        if found := frame_samples(message[begin:], MOST_LEADS, MOST_MV):
             samples, length = found
-            others = message[: place.end()] + b"[]" + message[place.end() + length :]
+            others = message[:begin] + b"[]" + message[begin + length :]
             if others.count(b'"mv"') == 1 and b"\\" not in others:
                 with contextlib.suppress(ValueError):
                     content = parse_json(others, finite=False)

@@ -72,7 +72,7 @@ class LiveTrunk(nn.Module):
     @property
     def kept_bytes(self) -> int:
         """Memory of one stream's cache in half floats."""
-        return 2 * self.empty(1).numel()
+        return 2 * self.depth * 2 * self.heads * KEPT_BEATS * self.head_width
 
     def empty(self, num_streams: int) -> Tensor:
         """Cache of streams without a token, float32 `[num_streams, depth, 2, heads, KEPT_BEATS, head_width]`."""

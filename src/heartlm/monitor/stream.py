@@ -55,6 +55,7 @@ class WatchedLead:
 
     Attributes:
         kernel: takes in its seconds.
+        memory: that block.
         signal_at: address of what `kernel` remembers.
         tokens_at: of what the tokenizer does.
         cache_at: of what the model of beats keeps.
@@ -72,10 +73,10 @@ class WatchedLead:
         self.kernel = seconds_kernel(rate_hz, window.rate_hz, tuple(window.times_s.tolist()))
         sizes = self.kernel.num_bytes, models.live_tokenizer.num_bytes, models.trunk.kept_bytes
         ends = np.cumsum([-(-size // _LINE) * _LINE for size in sizes])
-        self.memory = np.zeros(ends[-1] + _LINE, np.uint8)
-        begin = -(-self.memory.ctypes.data // _LINE) * _LINE
-        self._own = slice(begin - self.memory.ctypes.data, begin - self.memory.ctypes.data + int(ends[-1]))
-        self.signal_at, self.tokens_at, self.cache_at = begin, begin + int(ends[0]), begin + int(ends[1])
+        whole = np.zeros(ends[-1] + _LINE, np.uint8)
+        self.memory = whole[-whole.ctypes.data % _LINE :][: ends[-1]]
+        self.signal_at = self.memory.ctypes.data
+        self.tokens_at, self.cache_at = self.signal_at + int(ends[0]), self.signal_at + int(ends[1])
         self.num_beats, self.asked, self.usual_mv = 0, 0, math.nan
         self.positions = deque[int](maxlen=AF_BEATS[-1] + 64)
         self.beats = list[JudgedBeat]()
@@ -83,7 +84,7 @@ class WatchedLead:
     def state(self) -> dict[str, Any]:
         """Everything that `restore` needs: numbers, texts, arrays, and dictionaries of them."""
         numbers = {"num_beats": self.num_beats, "asked": self.asked, "usual_mv": self.usual_mv}
-        return numbers | {"memory": self.memory[self._own].copy(), "positions": np.array(self.positions, np.int64)}
+        return numbers | {"memory": self.memory.copy(), "positions": np.array(self.positions, np.int64)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`, which a lead of the same rate and models gave.
@@ -91,11 +92,11 @@ class WatchedLead:
         Raises:
             HeartlmError: another build made the state.
         """
-        own, kept = self.memory[self._own], state.get("memory", np.empty(0, np.uint8))
-        if kept.shape != own.shape:
-            sizes = f"{kept.size:,} bytes found, {own.size:,} expected"
+        kept = state.get("memory", np.empty(0, np.uint8))
+        if kept.shape != self.memory.shape:
+            sizes = f"{kept.size:,} bytes found, {self.memory.size:,} expected"
             raise HeartlmError(f"state of a lead: {sizes}: written by another build of heartlm: choose another --out")
-        own[:] = kept
+        self.memory[:] = kept
         self.num_beats, self.asked, self.usual_mv = state["num_beats"], state["asked"], state["usual_mv"]
         self.positions.extend(state["positions"].tolist())
 

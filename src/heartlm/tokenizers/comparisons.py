@@ -13,7 +13,6 @@ side. The causal form looks back alone. Values become levels; code 0 is "unknown
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -282,23 +281,15 @@ def row_medians(rows: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class UsualBeat:
-    """Medians over beats that others are compared with: parts of the waveform `[points]`, and two numbers.
-
-    Of several leads stacked: parts `[num_leads, points]`, and numbers `[num_leads]`.
-    """
+    """Medians over beats that others are compared with: parts of the waveform `[points]`, and two numbers."""
 
     qrs: Floats
     slow_qrs: Floats
     t: Floats
     p: Floats
     slow_p: Floats
-    log_width: np.float32 | Floats
-    consistency: np.float32 | Floats
-
-    @classmethod
-    def stack(cls, usual: Sequence[UsualBeat]) -> UsualBeat:
-        """Those of several leads as one."""
-        return cls(**{name: np.stack([vars(own)[name] for own in usual]) for name in vars(usual[0])})
+    log_width: np.float32
+    consistency: np.float32
 
 
 @dataclass(frozen=True)
@@ -312,16 +303,11 @@ class Parts:
     size: Floats
 
     @classmethod
-    def of(cls, shape: Floats, times_s: Doubles, log_width: Floats | None = None) -> Parts:
-        """Take waveforms `[num_beats, num_points]` apart; the points lie `times_s` from the R peak.
-
-        Widths of QRS complexes take longest; `log_width` `[num_beats]` has them where they are known.
-        """
+    def of(cls, shape: Floats, times_s: Doubles) -> Parts:
+        """Take waveforms `[num_beats, num_points]` apart; the points lie `times_s` from the R peak."""
         qrs, t, p, active = (shape[:, in_part(times_s, part)] for part in (QRS_S, T_S, P_S, ACTIVE_S))
         place = np.linspace(0, 1, p.shape[1], dtype=np.float32)
         p = p - (p[:, :1] + (p[:, -1:] - p[:, :1]) * place)
-        if log_width is not None:
-            return cls(qrs, t, p, log_width, np.ptp(qrs, axis=1))
         away = np.abs(active - np.median(shape, axis=1, keepdims=True))
         step_s = float(times_s[1] - times_s[0])
         width = np.sum(away > 0.35 * away.max(axis=1, keepdims=True), axis=1, dtype=np.float32) * np.float32(step_s)
@@ -351,24 +337,24 @@ class Parts:
         return Parts(*(part[beats] for part in vars(self).values()))
 
     def compared(self, usual: UsualBeat) -> dict[str, Floats]:
-        """Compare these beats with what is usual: in their lead, or for each beat in a lead of its own.
+        """Compare these beats with what is usual.
 
         Returns:
             Values of all names but `p_correlation_near`, which other beats have a part in.
         """
-        size = np.ptp(usual.qrs, axis=-1) + np.float32(1e-6)
+        size = np.ptp(usual.qrs) + np.float32(1e-6)
         difference = np.sqrt(np.mean((self.p - usual.slow_p) ** 2, axis=1))
-        difference /= np.ptp(usual.slow_p, axis=-1) + np.float32(0.02)
+        difference /= np.ptp(usual.slow_p) + np.float32(0.02)
         return {
-            "qrs_correlation": correlation(self.qrs, np.atleast_2d(usual.qrs)),
-            "qrs_correlation_slow": correlation(self.qrs, np.atleast_2d(usual.slow_qrs)),
+            "qrs_correlation": correlation(self.qrs, usual.qrs[None]),
+            "qrs_correlation_slow": correlation(self.qrs, usual.slow_qrs[None]),
             "qrs_difference": np.sqrt(np.mean((self.qrs - usual.qrs) ** 2, axis=1)) / size,
             "qrs_width": self.log_width,
             "qrs_width_over_usual": self.log_width - usual.log_width,
             "qrs_size_over_usual": np.log(self.size / size + np.float32(1e-3)),
-            "t_correlation": correlation(self.t, np.atleast_2d(usual.t)),
-            "p_correlation": correlation(self.p, np.atleast_2d(usual.slow_p)),
+            "t_correlation": correlation(self.t, usual.t[None]),
+            "p_correlation": correlation(self.p, usual.slow_p[None]),
             "p_difference": np.log(difference + np.float32(1e-3)),
             "p_consistency": np.zeros(len(self.p), np.float32) + usual.consistency,
-            "p_correlation_usual": correlation(self.p, np.atleast_2d(usual.p)),
+            "p_correlation_usual": correlation(self.p, usual.p[None]),
         }

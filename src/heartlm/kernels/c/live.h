@@ -7,7 +7,7 @@
 #include "vector.h"
 
 #define ROWS 8
-#define COLUMNS (2 * LANES) /* streams of a tile, at most */
+#define COLUMNS (2 * LANES) /* streams that are judged together, at most */
 
 /* `num` rows of the product below, where `num` and `vectors` are known to the compiler. */
 static inline __attribute__((always_inline)) void product_rows(const float *w, int64_t depth, const float *x,
@@ -33,27 +33,18 @@ static inline __attribute__((always_inline)) void product_rows(const float *w, i
 
 /* out [rows, columns] = w [rows, depth] x [depth, columns] + bias [rows] or 0, of which with `relu` what is negative
  * becomes 0. There are 1 or 2 vectors of columns. Of w, ROWS rows are stored together, as [depth, ROWS]; those that are
- * left, one after the other. The same for `tiles` of x, `x_step` floats apart, and out, `out_step` apart: w is then read
- * from far away once for all of them. */
-static inline void product_of_tiles(const float *w, int64_t rows, int64_t depth, const float *x, int64_t x_step,
-                                    const float *bias, int relu, int vectors, float *out, int64_t out_step, int64_t tiles) {
-    for (int64_t m = 0, num; m < rows; m += num) {
-        num = m + ROWS <= rows ? ROWS : 1;
-        const float *from = w + m * depth, *own = bias ? bias + m : NULL;
-        for (int64_t tile = 0; tile < tiles; tile++) {
-            const float *of = x + tile * x_step;
-            float *to = out + tile * out_step + m * vectors * LANES;
-            if (num == ROWS && vectors == 2) product_rows(from, depth, of, own, relu, ROWS, 2, to);
-            else if (num == ROWS) product_rows(from, depth, of, own, relu, ROWS, 1, to);
-            else if (vectors == 2) product_rows(from, depth, of, own, relu, 1, 2, to);
-            else product_rows(from, depth, of, own, relu, 1, 1, to);
-        }
-    }
-}
-
+ * left, one after the other. */
 static inline void product(const float *w, int64_t rows, int64_t depth, const float *x, const float *bias, int relu,
                            int vectors, float *out) {
-    product_of_tiles(w, rows, depth, x, 0, bias, relu, vectors, out, 0, 1);
+    int64_t m = 0;
+    for (; m + ROWS <= rows; m += ROWS) {
+        const float *from = w + m * depth, *own = bias ? bias + m : NULL;
+        if (vectors == 2) product_rows(from, depth, x, own, relu, ROWS, 2, out + m * 2 * LANES);
+        else product_rows(from, depth, x, own, relu, ROWS, 1, out + m * LANES);
+    }
+    for (; m < rows; m++)
+        if (vectors == 2) product_rows(w + m * depth, depth, x, bias ? bias + m : NULL, relu, 1, 2, out + m * 2 * LANES);
+        else product_rows(w + m * depth, depth, x, bias ? bias + m : NULL, relu, 1, 1, out + m * LANES);
 }
 
 /* Softmax of each of the first `num` columns of `logits` [classes, columns] to rows of `out` [num, classes]. */

@@ -16,8 +16,6 @@ struct trunk {
     const double *frequency;  /* [head_width / 2] */
 };
 
-enum { TILES = 4 }; /* that are judged together */
-
 /* Columns of x [width, columns] over their root mean square, times `weight`. */
 static void normed(const float *x, const float *weight, int64_t width, int vectors, float *out) {
     for (int v = 0; v < vectors; v++) {
@@ -40,8 +38,8 @@ static inline float dot(const float *a, const uint16_t *b, int64_t size) {
 }
 
 /* Attention of one beat, column `c` of qkv [3 width, columns], to the beats in its cache [2, heads, kept, head_width] of
- * half floats, into which its own key and value go; the result replaces its query. `turn` holds cosines, then sines; `line` is
- * scratch for 3 width + kept floats. */
+ * half floats, into which its own key and value go; the result replaces its query. `turn` holds cosines, then sines;
+ * `line` is scratch for 3 width + kept floats and one more. */
 static void attend(const struct trunk *t, float *qkv, int64_t columns, int64_t c, int64_t position, const float *turn,
                    uint16_t *cache, float *line) {
     int64_t width = t->width, size = t->head_width, half = size / 2, place = position % t->kept;
@@ -81,26 +79,6 @@ static void attend(const struct trunk *t, float *qkv, int64_t columns, int64_t c
     }
 }
 
-/* x += more, both [size]. */
-static inline void add_to(float *x, const float *more, int64_t size) {
-    for (int64_t i = 0; i < size; i++) x[i] += more[i];
-}
-
-/* What one tile of streams needs while it is judged. */
-struct tile {
-    float *x, *normal, *inner, *turns; /* [width, columns] twice; the widest layer; of each column [head_width] */
-};
-
-static int64_t tile_size(const struct trunk *t) {
-    int64_t inner = 2 * t->feed > 3 * t->width ? 2 * t->feed : 3 * t->width;
-    return (2 * t->width + inner + t->head_width) * COLUMNS;
-}
-
-static struct tile tile_at(const struct trunk *t, float *scratch, int64_t place) {
-    float *x = scratch + place * tile_size(t), *normal = x + t->width * COLUMNS, *turns = normal + t->width * COLUMNS;
-    return (struct tile){x, normal, turns + t->head_width * COLUMNS, turns};
-}
-
 /* Judge one beat of each of `num` streams.
  *
  * codes: rows of the table, [num, facets]; position: beats before each, [num]; caches: addresses of
@@ -108,73 +86,56 @@ static struct tile tile_at(const struct trunk *t, float *scratch, int64_t place)
  * `live_beats_scratch`. out: probabilities [num, classes]. */
 void HEARTLM(live_beats)(const struct trunk *t, const int64_t *codes, const int64_t *position,
                          const int64_t *caches, int64_t num, float *scratch, float *out) {
-    int64_t width = t->width, feed = t->feed, half = t->head_width / 2, step = tile_size(t);
-    float *line = scratch + TILES * step;
-    for (int64_t begin = 0, stop; begin < num; begin = stop) {
-        stop = begin + TILES * COLUMNS < num ? begin + TILES * COLUMNS : num;
-        int vectors = stop - begin > LANES ? 2 : 1;
-        int64_t columns = vectors * LANES, tiles = (stop - begin + columns - 1) / columns;
-        for (int64_t place = 0; place < tiles; place++) {
-            struct tile own = tile_at(t, scratch, place);
-            memset(own.x, 0, (size_t)(width * columns) * sizeof(float));
-            for (int64_t c = 0, row = begin + place * columns; c < columns && row < stop; c++, row++) {
-                memset(line, 0, (size_t)width * sizeof(float));
-                for (int64_t f = 0; f < t->facets; f++) add_to(line, t->table + codes[row * t->facets + f] * width, width);
-                for (int64_t i = 0; i < width; i++) own.x[i * columns + c] = line[i];
-                for (int64_t i = 0; i < half; i++) {
-                    double angle = (double)position[row] * t->frequency[i];
-                    own.turns[c * 2 * half + i] = (float)cos(angle), own.turns[(c * 2 + 1) * half + i] = (float)sin(angle);
-                }
+    int64_t width = t->width, feed = t->feed, half = t->head_width / 2;
+    for (int64_t begin = 0; begin < num;) {
+        int vectors = num - begin > LANES ? 2 : 1;
+        int64_t columns = vectors * LANES, own = num - begin < columns ? num - begin : columns;
+        float *x = scratch, *normal = x + width * columns, *inner = normal + width * columns;
+        float *turns = inner + (2 * feed > 3 * width ? 2 * feed : 3 * width) * columns, *line = turns + 2 * half * columns;
+        memset(x, 0, (size_t)(width * columns) * sizeof(float));
+        for (int64_t c = 0; c < own; c++) {
+            memset(line, 0, (size_t)width * sizeof(float));
+            for (int64_t f = 0; f < t->facets; f++) {
+                const float *row = t->table + codes[(begin + c) * t->facets + f] * width;
+                for (int64_t i = 0; i < width; i++) line[i] += row[i];
+            }
+            for (int64_t i = 0; i < width; i++) x[i * columns + c] = line[i];
+            for (int64_t i = 0; i < half; i++) {
+                double angle = (double)position[begin + c] * t->frequency[i];
+                turns[c * 2 * half + i] = (float)cos(angle), turns[(c * 2 + 1) * half + i] = (float)sin(angle);
             }
         }
         const float *w = t->blocks;
-        struct tile first = tile_at(t, scratch, 0);
         for (int64_t layer = 0; layer < t->depth; layer++) {
-            const float *qkv = w + width, *attention_out = qkv + 3 * width * width, *norm = attention_out + width * width;
-            const float *gate_up = norm + width, *feed_out = gate_up + 2 * feed * width;
-            for (int64_t place = 0; place < tiles; place++)
-                normed(first.x + place * step, w, width, vectors, first.normal + place * step);
-            product_of_tiles(qkv, 3 * width, width, first.normal, step, NULL, 0, vectors, first.inner, step, tiles);
-            for (int64_t place = 0; place < tiles; place++) {
-                struct tile own = tile_at(t, scratch, place);
-                for (int64_t c = 0, row = begin + place * columns; c < columns && row < stop; c++, row++)
-                    attend(t, own.inner, columns, c, position[row], own.turns + c * 2 * half,
-                           (uint16_t *)(intptr_t)caches[row] + layer * 2 * width * t->kept, line);
+            normed(x, w, width, vectors, normal), w += width;
+            product(w, 3 * width, width, normal, NULL, 0, vectors, inner), w += 3 * width * width;
+            for (int64_t c = 0; c < own; c++)
+                attend(t, inner, columns, c, position[begin + c], turns + c * 2 * half,
+                       (uint16_t *)(intptr_t)caches[begin + c] + layer * 2 * width * t->kept, line);
+            product(w, width, width, inner, NULL, 0, vectors, normal), w += width * width;
+            for (int64_t i = 0; i < width * columns; i++) x[i] += normal[i];
+            normed(x, w, width, vectors, normal), w += width;
+            product(w, 2 * feed, width, normal, NULL, 0, vectors, inner), w += 2 * feed * width;
+            for (int64_t i = 0; i < feed * columns; i += LANES) {
+                vfloat gate = load(inner + i);
+                float power[LANES];
+                for (int l = 0; l < LANES; l++) power[l] = -gate[l] < -87.0f ? -87.0f : -gate[l];
+                for (int l = 0; l < LANES; l++) power[l] = power[l] > 87.0f ? 87.0f : power[l];
+                for (int l = 0; l < LANES; l++) power[l] = exponential(power[l]);
+                store(inner + i, gate / (1.0f + load(power)) * load(inner + feed * columns + i));
             }
-            product_of_tiles(attention_out, width, width, first.inner, step, NULL, 0, vectors, first.normal, step, tiles);
-            for (int64_t place = 0; place < tiles; place++) {
-                struct tile own = tile_at(t, scratch, place);
-                add_to(own.x, own.normal, width * columns);
-                normed(own.x, norm, width, vectors, own.normal);
-            }
-            product_of_tiles(gate_up, 2 * feed, width, first.normal, step, NULL, 0, vectors, first.inner, step, tiles);
-            for (int64_t place = 0; place < tiles; place++) {
-                float *inner = first.inner + place * step;
-                for (int64_t i = 0; i < feed * columns; i += LANES) {
-                    vfloat gate = load(inner + i);
-                    float power[LANES];
-                    for (int l = 0; l < LANES; l++) power[l] = -gate[l] < -87.0f ? -87.0f : -gate[l];
-                    for (int l = 0; l < LANES; l++) power[l] = power[l] > 87.0f ? 87.0f : power[l];
-                    for (int l = 0; l < LANES; l++) power[l] = exponential(power[l]);
-                    store(inner + i, gate / (1.0f + load(power)) * load(inner + feed * columns + i));
-                }
-            }
-            product_of_tiles(feed_out, width, feed, first.inner, step, NULL, 0, vectors, first.normal, step, tiles);
-            for (int64_t place = 0; place < tiles; place++)
-                add_to(first.x + place * step, first.normal + place * step, width * columns);
-            w = feed_out + width * feed;
+            product(w, width, feed, inner, NULL, 0, vectors, normal), w += width * feed;
+            for (int64_t i = 0; i < width * columns; i++) x[i] += normal[i];
         }
-        for (int64_t place = 0; place < tiles; place++) {
-            struct tile own = tile_at(t, scratch, place);
-            int64_t row = begin + place * columns, known = stop - row < columns ? stop - row : columns;
-            normed(own.x, t->norm, width, vectors, own.normal);
-            product(t->head, t->classes, width, own.normal, t->bias, 0, vectors, own.inner);
-            class_shares(own.inner, t->classes, columns, known, out + row * t->classes);
-        }
+        normed(x, t->norm, width, vectors, normal);
+        product(t->head, t->classes, width, normal, t->bias, 0, vectors, inner);
+        class_shares(inner, t->classes, columns, own, out + begin * t->classes);
+        begin += own;
     }
 }
 
 /* Floats of scratch that `live_beats` needs. */
 int64_t HEARTLM(live_beats_scratch)(const struct trunk *t) {
-    return TILES * tile_size(t) + 3 * t->width + t->kept + LANES;
+    int64_t inner = 2 * t->feed > 3 * t->width ? 2 * t->feed : 3 * t->width;
+    return (2 * t->width + inner + t->head_width + t->classes) * COLUMNS + 3 * t->width + t->kept + LANES;
 }
