@@ -5,8 +5,9 @@
 Alarms: the shipped models over recordings as streams, as `analyze --causal` finds them; annotated episodes that an
 alarm meets, how long after the onset it was raised, and lethal alarms a patient-day. cudb and DS1 are recordings that
 the models or rules were chosen by; DS2 and cinc2017 are not (cinc2017's normal recordings: those of which none was
-trained on). Load: recordings of mitdb as streams in real time, a monitor on each core. The peer is the published way, a
-request of 10 s of a stream to a server that analyses it in Python (NeuroKit2), on the same core. Links: seeded faults.
+trained on). Load: recordings of mitdb at 250 Hz as streams in real time, a monitor on each core, without a journal. The
+peer is the published way, a request of 10 s of a stream to a server that analyses it in Python (NeuroKit2), on the same
+core. Links: seeded faults.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import onnxruntime
 import torch
 from bench.measure import Table, cores, probe
 from bench.output import write_results
+from scipy.signal import resample_poly
 from torch.nn import functional as F  # noqa: N812
 
 import heartlm.ecg.splits as splits
@@ -41,12 +43,11 @@ from heartlm.files import read_json, write_json
 from heartlm.models.pretrained import find_run
 from heartlm.models.transformer import rotary_angles
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
-from heartlm.monitor.engine import Monitor
+from heartlm.monitor.engine import Monitor, collect_rarely
 from heartlm.monitor.export import export_model
 from heartlm.monitor.lead_rules import JudgedBeat, LeadSecond
-from heartlm.monitor.models import LiveModels
+from heartlm.monitor.models import KEPT_BEATS, LiveModels
 from heartlm.monitor.rules import Rules
-from heartlm.monitor.sources import Replay
 from heartlm.monitor.stream import Ward, ecg_leads
 from heartlm.tokenizers.base import Lead
 
@@ -55,8 +56,11 @@ FAULTS = ("lost", "late", "double", "cut", "nulls", "stuck", "huge", "absurd", "
 ABSURD = (b"\x00" * 50, b"{}", b"null", b'{"stream": 3}', b"[" * 5000, b'{"mv": "x"}' * 10)
 TOGETHER = 16
 """Recordings that are watched together."""
+RATE_HZ = 250
 MOST_BEDS, MADE_S = 240, 120
 """Different stretches of recordings in a load, and seconds of them; more streams, and a longer time, repeat them."""
+BEGIN_S = 60
+"""Streams of a load begin within so many seconds, as patients are not admitted at once."""
 EARLY_S, LATE_S = 5.0, 10.0
 """An alarm that begins so long before an episode or after its end still meets it."""
 
@@ -217,29 +221,47 @@ def normal_recordings(folder: Path) -> list[str]:
     return sorted(random.Random(0).sample(normal, 200))
 
 
+def beds(number: int, seconds: int) -> list[list[bytes]]:
+    """Seconds of recordings of mitdb at `RATE_HZ`: of each second the end of a message for each bed."""
+    database, signals = open_database(DATA / "mitdb"), []
+    for place in range(number):
+        turn, which = divmod(place, len(database.record_ids))
+        recording = database.recording(database.record_ids[which])
+        start, stop = (round((97 * turn + second) * recording.rate_hz) for second in (0, seconds))
+        signal = recording.signal(start, stop, ecg_leads(recording, 1))[0].astype(float)
+        signals.append(resample_poly(signal, RATE_HZ, round(recording.rate_hz)).round(4).tolist())
+    starts = range(0, seconds * RATE_HZ, RATE_HZ)
+    return [[b'"mv": %s}' % json.dumps(own[start : start + RATE_HZ]).encode() for own in signals] for start in starts]
+
+
 def watch(core: int, number: int, seconds: int, ready: Barrier, results: Queue[tuple[Any, ...]]) -> None:
     """Judge streams in real time on one core; their messages are made before, for senders make them elsewhere."""
     os.sched_setaffinity(0, [core])
     torch.set_num_threads(1)
-    models, num_made = LiveModels.load(), min(seconds, MADE_S)
-    monitor, source = Monitor(Ward(models), log=lambda _: None), Replay(DATA / "mitdb", min(number, MOST_BEDS), 1)
-    made = [[own[own.index(b'"mv"') :] for own in source.messages()] for _ in range(num_made)]
+    collect_rarely()
+    made = beds(min(number, MOST_BEDS), min(seconds, MADE_S))
+    monitor = Monitor(Ward(LiveModels.load()), log=lambda _: None)
+    begins = [place * min(BEGIN_S, seconds) // number for place in range(number)]
     ready.wait()
     before, begin, delays = resource.getrusage(resource.RUSAGE_SELF), time.monotonic(), list[float]()
     memory = list[int]()
     for second in range(seconds):
-        due, own = begin + second, made[second % num_made]
+        due, own = begin + second, made[second % len(made)]
         time.sleep(max(0.0, due - time.monotonic()))
-        for place in range(number):
-            head = b'{"stream": "%d", "rate_hz": 360, "start": %d, ' % (place, 360 * second)
-            monitor.receive(head + own[place % len(own)])
+        for place, first in enumerate(begins):
+            if first <= second:
+                head = b'{"stream": "%d", "rate_hz": %d, "start": %d, ' % (place, RATE_HZ, RATE_HZ * (second - first))
+                monitor.receive(head + own[place % len(own)])
         monitor.run()
         delays.append(time.monotonic() - due)
         memory.append(resident_kib())
+        if second % 60 == 59:
+            print(f"core {core}, {second + 1} s: {max(delays[-60:]):.2f} s, {memory[-1] >> 10} MB", flush=True)
     took = time.monotonic() - begin
     after = resource.getrusage(resource.RUSAGE_SELF)
     busy_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    lost = number * seconds - sum(patient.stream.num_seconds for patient in monitor.patients.values())
+    judged = sum(patient.stream.num_seconds for patient in monitor.patients.values())
+    lost = sum(seconds - first for first in begins) - judged
     results.put((busy_s / took, took, delays, memory, lost + monitor.faults.total(), len(monitor.alarms)))
 
 
@@ -252,7 +274,7 @@ def study_load(counts: list[int], seconds: int, num_cores: int) -> list[Table]:
     """Streams in real time, an equal share of them on each core."""
     own_cores = cores()[:num_cores]
     table = Table(
-        f"Streams of mitdb in real time for {seconds} s, 360 Hz, frames of 1 s, cores: {len(own_cores)}",
+        f"Streams of mitdb in real time for {seconds} s, {RATE_HZ} Hz, frames of 1 s, cores: {len(own_cores)}",
         (
             "streams",
             "cores busy, %",
@@ -406,8 +428,8 @@ def study_kept() -> list[Table]:
         for name in ("float32", "int8"):
             path = Path(folder) / f"{name}.onnx"
             export_model(models.beats, path, "onnx", 1, name == "int8")
-            sizes[f"ONNX {name}, 64 beats kept"] = path.stat().st_size
-            sessions[f"ONNX {name}, 64 beats kept"] = onnxruntime.InferenceSession(path)
+            sizes[f"ONNX {name}, {KEPT_BEATS} beats kept"] = path.stat().st_size
+            sessions[f"ONNX {name}, {KEPT_BEATS} beats kept"] = onnxruntime.InferenceSession(path)
         for database, record_id in leads:
             recording = open_database(DATA / database).recording(record_id)
             lead = Lead(recording.annotations, recording.signal(0, recording.num_samples, (0,))[0])

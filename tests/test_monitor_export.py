@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heartlm.cli.main import main
-from heartlm.monitor.models import LiveModels
+from heartlm.monitor.models import KEPT_BEATS, LiveModels
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def _streamed(session: Any, models: LiveModels, codes: np.ndarray) -> np.ndarray
 
 
 def test_beats_streamed_are_those_of_the_whole_window(tmp_path: Path, models: LiveModels) -> None:
-    codes = _beats(models, 64, 2)
+    codes = _beats(models, KEPT_BEATS, 2)
     found = _streamed(_session(tmp_path, "beats-causal", "--batch-size", "2"), models, codes)
     with torch.inference_mode():
         whole = models.beats.model.class_logits(torch.from_numpy(codes.swapaxes(0, 1))).softmax(dim=-1)

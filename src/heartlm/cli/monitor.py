@@ -100,11 +100,12 @@ def run(arguments: Sequence[str]) -> int:
 
     from heartlm.files import sole_holder
     from heartlm.monitor.alarms import read_rules
-    from heartlm.monitor.engine import Monitor
+    from heartlm.monitor.engine import Monitor, collect_rarely
     from heartlm.monitor.models import LiveModels
     from heartlm.monitor.stream import Ward
 
     torch.set_num_threads(1)
+    collect_rarely()
     common, of_patients = read_rules(options.rules)
     models = LiveModels.load(options.beats, options.af, options.waveform)
     with contextlib.ExitStack() as stack:

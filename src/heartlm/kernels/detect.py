@@ -91,6 +91,8 @@ class DetectorPlan(ctypes.Structure):
     apart: int
     warm_up: int
     shape: int
+    new_places: int
+    num_candidates: int
     threshold: float
     search_gap: float
     search_threshold: float
@@ -143,6 +145,9 @@ def plan_detector(rate_hz: float, settings: Settings) -> tuple[DetectorPlan, Fil
         smooth=_bell(settings.smooth_s, decimated_hz, 2.5 * settings.smooth_s).astype(np.float32),
         fine=_even_filter(rate_hz).astype(np.float32),
     )
+    new_places = 1024 if settings.looks_ahead else 256  # thousands of live leads are to fit in memory
+    seen = 2 * settings.window_s + _APART_S + settings.search_gap * _RR_HIGH_S + new_places / decimated_hz
+    most = int(seen / settings.refractory_s) + 2
     plan = DetectorPlan(
         factor=factor,
         even_taps=len(filters.even) - 1,
@@ -156,6 +161,8 @@ def plan_detector(rate_hz: float, settings: Settings) -> tuple[DetectorPlan, Fil
         apart=round(_APART_S * decimated_hz),
         warm_up=round(_WARM_UP_S * decimated_hz),
         shape=round(_SHAPE_S * decimated_hz),
+        new_places=new_places,
+        num_candidates=1 << most.bit_length(),
         threshold=settings.threshold,
         search_gap=settings.search_gap,
         search_threshold=settings.search_threshold,

@@ -8,6 +8,7 @@ nothing comes is silent.
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections import Counter, deque
@@ -36,6 +37,8 @@ SILENT_S = 5.0
 STRIP_S = 10
 """Seconds before and after an alarm that are kept."""
 _HISTORY_S = 2 * STRIP_S + 12
+_STRIP_GAIN, _INVALID = 2000.0, -32768
+"""Numbers for a millivolt in strips, of 16 bits, and the number that stands for no sample."""
 _SNAPSHOT_S, _SYNC_S = 300.0, 1.0
 """How often all is written, and how often messages are made safe from a loss of power; a kill loses none."""
 _MOST_ALARMS = 10_000
@@ -95,6 +98,11 @@ class WatchedPatient:
         if len(self.beats) < 9 or self.beats[-1][0] <= self.beats[0][0]:
             return None
         return 60 * 8 / (self.beats[-1][0] - self.beats[0][0])
+
+
+def collect_rarely() -> None:
+    """Look for cyclic garbage rarely: with thousands of streams each look goes through a million objects."""
+    gc.set_threshold(200_000, 50, 20)
 
 
 class Monitor:
@@ -300,7 +308,7 @@ class Monitor:
             sig_name=[f"ECG{place + 1}" for place in range(len(strip))],
             p_signal=strip.T.astype(np.float64),
             fmt=["16"] * len(strip),
-            adc_gain=[2000.0] * len(strip),
+            adc_gain=[_STRIP_GAIN] * len(strip),
             baseline=[0] * len(strip),
             comments=[f"{alarm.key}: {alarm.severity}, raised {entry['time']}"],
             write_dir=str(folder),
@@ -316,7 +324,7 @@ class Monitor:
             name: {
                 "link": patient.link.state(),
                 "stream": patient.stream.state(),
-                "history": patient.history,
+                "history": _digits(patient.history),
                 "num_samples": patient.num_samples,
                 "trend": patient.trend.state(),
             }
@@ -332,7 +340,8 @@ class Monitor:
             live.restore(own["stream"])
             self.ward.push(name, np.empty((link.num_leads, 0), np.float32))  # a whole second may wait
             strips = list(live.rules.active.values())
-            patient = WatchedPatient(link, live, deque([own["history"]]), own["history"].shape[1])
+            history = np.where(own["history"] == _INVALID, np.nan, own["history"] / _STRIP_GAIN).astype(np.float32)
+            patient = WatchedPatient(link, live, deque([history]), history.shape[1])
             patient.num_samples, patient.strips = own["num_samples"], strips
             patient.trend.restore(own["trend"])
             self.patients[name] = patient
@@ -373,6 +382,12 @@ class Monitor:
             self.journal.close()
         if self._alarm_log is not None:
             self._alarm_log.close()
+
+
+def _digits(mv: Floats) -> NDArray[np.int16]:
+    """Samples as strips have them, in half the memory."""
+    whole = np.clip(np.rint(mv * _STRIP_GAIN), 1 + _INVALID, -1 - _INVALID)
+    return np.where(np.isnan(whole), _INVALID, whole).astype(np.int16)
 
 
 def _now() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -100,6 +99,9 @@ class LeadRules:
     def __init__(self, rules: AlarmRules, rate_hz: float) -> None:
         self.rules, self.rate_hz = rules, rate_hz
         self.beats = list[JudgedBeat]()
+        """The last beats since `begin`."""
+        self.rr_s = list[float]()
+        """The intervals between them."""
         self.waves = list[list[float] | None]()
         """Of each of the last seconds what `LeadSecond.wave` says, and `valid` and `height` likewise."""
         self.valid = list[float]()
@@ -112,18 +114,30 @@ class LeadRules:
 
     def take(self, now: int, second: LeadSecond) -> None:
         """Take in one more second, the last of `now` samples."""
-        self.beats = [*self.beats, *(beat for beat in second.beats if not beat.faint)][-KEPT_BEATS:]
+        for beat in second.beats:
+            if not beat.faint and beat.sample >= self.begin:
+                self._add(beat)
         self.heights = [*self.heights[1 - _KEPT_S :], second.height]
         self.waves = [*self.waves[1 - _KEPT_S :], second.wave]
         self.valid = [*self.valid[1 - _KEPT_S :], second.valid]
         if second.valid < _WHOLE:  # a beat may be missing here: what comes after has no interval to what was before
             self.begin = now
+            self.beats, self.rr_s = [], []
         if not self.lost:
             self.lost = len(self.valid) >= LOST_S and max(self.valid[-LOST_S:]) < _VALID
         elif min(self.valid[-_FOUND_S:]) >= _VALID:
             self.lost = False
-            self.beats, self.begin = [], max(self.begin, now - _FOUND_S * round(self.rate_hz))
-            self.waves = []
+            self.beats, self.rr_s, self.waves = [], [], []
+            self.begin = max(self.begin, now - _FOUND_S * round(self.rate_hz))
+
+    def _add(self, beat: JudgedBeat) -> None:
+        if self.beats:
+            self.rr_s = [*self.rr_s[2 - KEPT_BEATS :], (beat.sample - self.beats[-1].sample) / self.rate_hz]
+        self.beats = [*self.beats[1 - KEPT_BEATS :], beat]
+
+    def _quiet(self) -> bool:
+        """Whether the last seconds hold no beat, whatever else they hold."""
+        return all(height < _QUIET for height in self.heights[-4:])
 
     def rate_since(self, start: int) -> float:
         """Beats a minute since then, 0 with less than two."""
@@ -143,25 +157,27 @@ class LeadRules:
         """What holds now."""
         rules, rate_hz, found = self.rules, self.rate_hz, dict[str, tuple[int, float]]()
         readable = min(self.valid[-4:]) >= _VALID
-        known = [wave for wave in self.waves if wave is not None]
-        recent = [wave for wave in self.waves[-3:] if wave is not None]
-        of_kinds = [sum(shares) / 3 for shares in zip(*recent, strict=True)]  # one window alone is not enough
-        of_kinds = of_kinds or [0.0] * len(CLASSES)
-        of_vf, of_vt, of_asystole, of_noise = (of_kinds[kind] for kind in (VF, VT, ASYSTOLE, NOISE))
-        of_last = list(zip(*known[-4:], strict=True)) or [(0.0,)] * len(CLASSES)
-        noise, fibrillation = (sum(of_last[kind]) / len(of_last[kind]) for kind in (NOISE, VF))
+        of_vf = of_vt = of_asystole = of_noise = 0.0
+        for wave in self.waves[-3:]:  # one window alone is not enough
+            if wave is not None:
+                of_vf += wave[VF] / 3
+                of_vt += wave[VT] / 3
+                of_asystole += wave[ASYSTOLE] / 3
+                of_noise += wave[NOISE] / 3
+        known = [wave for wave in self.waves if wave is not None][-4:]
+        noises = [wave[NOISE] for wave in known]
+        noise = sum(noises) / len(known) if known else 0.0
+        fibrillation = sum([wave[VF] for wave in known]) / len(known) if known else 0.0
         noisy = len(known) > 0 and noise >= rules.noise_share
         if of_vf >= rules.vf_share:
             self.vf = now
         if self.vf > now - _VF_ENDS_S * rate_hz:
             found["VF"] = now - round(_VF_KNOWN_S * rate_hz), of_vf
-        beats = [beat for beat in self.beats if beat.sample >= self.begin]
+        beats, rr_s = self.beats, self.rr_s
         quiet_s = (now - (beats[-1].sample if beats else self.begin)) / rate_hz
-        quiet = all(height < _QUIET for height in self.heights[-4:])  # what the network takes for noise hides no beat
-        if known and sum(of_last[NOISE][-2:]) >= rules.noise_share * len(known[-2:]) and not quiet:
-            self.noise = now
-        rr_s = [(after.sample - before.sample) / rate_hz for before, after in pairwise(beats)]
-        if readable and (quiet or not noisy) and "VF" not in found:
+        if known and sum(noises[-2:]) >= rules.noise_share * len(noises[-2:]) and not self._quiet():
+            self.noise = now  # what the network takes for noise in a quiet lead hides no beat
+        if readable and (not noisy or self._quiet()) and "VF" not in found:
             confidence = max(of_asystole, 1 - of_noise)
             if quiet_s >= rules.asystole_s + _LATE_S:
                 found["asystole"] = now - round(quiet_s * rate_hz), confidence
@@ -180,9 +196,10 @@ class LeadRules:
             own = rr_s[1 - rules.tachycardia_beats :]
             if len(own) == rules.tachycardia_beats - 1 and sum(own) / len(own) < 60 / rules.tachycardia_bpm:
                 found["extreme tachycardia"] = beats[-len(own) - 1].sample, 1.0
-            for intervals, last in ((rr_s, 0), ([*rr_s, quiet_s - _LATE_S], 1)):  # the last one may not have ended
-                own = intervals[1 - rules.bradycardia_beats :]
-                if len(own) == rules.bradycardia_beats - 1 and sum(own) / len(own) > 60 / rules.bradycardia_bpm:
+            num = rules.bradycardia_beats - 1
+            unended = [*rr_s[len(rr_s) - num + 1 :], quiet_s - _LATE_S] if len(rr_s) >= num - 1 else []
+            for own, last in ((rr_s[-num:], 0), (unended, 1)):
+                if len(own) == num and sum(own) / len(own) > 60 / rules.bradycardia_bpm:
                     start = beats[last - len(own) - 1].sample
                     if start >= self.noise - _BEFORE_NOISE_S * rate_hz:
                         found["extreme bradycardia"] = start, 1.0
@@ -218,7 +235,8 @@ class LeadRules:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave, for the same rate."""
         columns = (state[name].tolist() for name in ("sample", "symbol", "probability", "ventricular"))
-        self.beats = [JudgedBeat(*values) for values in zip(*columns, strict=True)]
+        for values in zip(*columns, strict=True):
+            self._add(JudgedBeat(*values))
         self.waves = [None if math.isnan(wave[0]) else wave for wave in state["waves"].tolist()]
         self.valid, self.heights = state["valid"].tolist(), state["heights"].tolist()
         for name in _REMEMBERED:

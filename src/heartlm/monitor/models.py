@@ -35,9 +35,9 @@ Floats = NDArray[np.float32]
 
 WINDOWS_AT_ONCE, RHYTHMS_AT_ONCE = 16, 8
 """Rows of a batch of each model that torch judges."""
-KEPT_BEATS = 64
-"""Beats whose keys and values are kept for attention. Trained on 128, the model loses nothing by it: V F1 0.944 against
-0.943, S F1 0.895 against 0.897 (LOG.md)."""
+KEPT_BEATS = 32
+"""Beats whose keys and values are kept for attention. Trained on 128, the model loses little by it: V F1 0.942 against
+0.943, S F1 0.894 against 0.897; 64 would give 0.944 and 0.895 for twice the memory (LOG.md)."""
 AF_BEATS = (32, 64, 128)
 """Beats that AF is judged from: the most that there are."""
 

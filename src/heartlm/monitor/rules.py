@@ -124,7 +124,7 @@ class Rules:
         of_beats = [lead for lead, own in judged if own.has_beats]
         out = dict[str, tuple[int, float]]()
         kinds = {kind for _, own in judged for kind in own.found}
-        for kind in SEVERITIES:
+        for kind in SEVERITIES if kinds else ():
             if kind not in kinds:
                 continue
             places = [own.found[kind] for _, own in judged if kind in own.found]

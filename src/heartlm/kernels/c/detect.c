@@ -10,13 +10,19 @@
 #include "kernel.h"
 #include "vector.h"
 
+/* Where the arrays begin, in bytes. */
+static int64_t before_arrays(const struct plan *p) {
+    int64_t shape_bytes = (2 * p->shape + 1) * (int64_t)sizeof(float);
+    return (int64_t)sizeof(struct detector) + p->num_candidates * ((int64_t)sizeof(struct candidate) + shape_bytes);
+}
+
 static struct arrays arrays_of(const struct plan *p, struct detector *d) {
     struct arrays a;
     int64_t fine = p->reach + 2 + (p->fine_taps + p->factor) / p->factor;
     int64_t filters = p->even_taps > p->odd_taps ? p->even_taps : p->odd_taps;
     a.history = (fine > p->refractory ? fine : p->refractory) + p->refractory + p->smooth_taps + filters + 2;
-    a.capacity = a.history + NEW_PLACES;
-    a.samples = (float *)(d + 1);
+    a.capacity = a.history + p->new_places;
+    a.samples = (float *)((char *)d + before_arrays(p));
     a.decimated = a.samples + a.capacity * p->factor;
     a.even = a.decimated + a.capacity;
     a.power = a.even + a.capacity;
@@ -27,7 +33,7 @@ static struct arrays arrays_of(const struct plan *p, struct detector *d) {
 /* How much memory a detector takes. */
 int64_t HEARTLM(detect_bytes)(const struct plan *p) {
     struct detector *none = NULL;
-    return (int64_t)sizeof(struct detector) + arrays_of(p, none).capacity * (p->factor + 4) * (int64_t)sizeof(float);
+    return before_arrays(p) + arrays_of(p, none).capacity * (p->factor + 4) * (int64_t)sizeof(float);
 }
 
 /* Make a detector of memory that is zero: before its first sample a signal is taken to be flat. */
@@ -35,6 +41,8 @@ void HEARTLM(detect_begin)(const struct plan *p, struct detector *d) {
     d->base = -arrays_of(p, d).history;
     d->num_real = -1;
     d->rr = p->rr_start;
+    d->mask = p->num_candidates - 1;
+    d->shape_size = 2 * p->shape + 1;
 }
 
 /* Move the arrays so that new samples find room behind what is still needed. */

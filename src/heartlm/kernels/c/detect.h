@@ -7,9 +7,7 @@
 
 #include <stdint.h>
 
-#define NUM_CANDIDATES 256 /* remembered, a power of two */
-#define NEW_PLACES 1024    /* decimated samples taken in at once */
-#define MOST_SHAPE 40      /* places that tell the shape of a beat, at most */
+#define MOST_SHAPE 40 /* places that tell the shape of a beat, at most */
 
 /* The settings in samples; heartlm.kernels.detect.Plan is the same structure. */
 struct plan {
@@ -25,6 +23,8 @@ struct plan {
     int64_t apart;       /* those before are so far apart */
     int64_t warm_up;     /* places that come before the first decision */
     int64_t shape;       /* the shape of a beat is taken from this number of places on either side */
+    int64_t new_places;  /* decimated samples taken in at once */
+    int64_t num_candidates; /* remembered, a power of two: all in both windows, and in what is taken in at once */
     double threshold;    /* of height over level */
     double search_gap;   /* over the mean RR interval, from which on a lower candidate will do */
     double search_threshold;
@@ -53,17 +53,17 @@ struct detector {
     int64_t num_real;    /* without the padding, once the signal has ended; else -1 */
     int64_t base;        /* place of the first element of the arrays */
     int64_t num_decimated, num_filtered, num_smooth, num_tested;
-    int64_t num_found, num_decided; /* candidates so far; number i is in candidates[i % NUM_CANDIDATES] */
+    int64_t num_found, num_decided; /* candidates so far; number i is in candidates[i & mask] */
+    int64_t mask, shape_size;       /* places of a shape */
     int64_t first_open;             /* decided ones from here on were rejected, but may come back */
     int64_t has_beat, last_beat;
     double rr, mean_height;
     double usual_side, usual_shape[MOST_SHAPE]; /* means over the beats of one shape */
     float origin; /* the first sample: every other is taken relative to it */
-    struct candidate candidates[NUM_CANDIDATES];
-    float shapes[NUM_CANDIDATES][MOST_SHAPE]; /* apart, since the search for the highest runs over the candidates */
+    struct candidate candidates[]; /* then their shapes, apart, since the search for the highest runs over candidates */
 };
 
-/* The arrays behind the structure, each `capacity` places long, the samples times the factor. */
+/* The arrays behind the shapes, each `capacity` places long, the samples times the factor. */
 struct arrays {
     int64_t history, capacity;
     float *samples, *decimated, *even, *power, *smooth;

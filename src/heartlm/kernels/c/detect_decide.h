@@ -8,15 +8,17 @@
 #include "detect.h"
 
 static struct candidate *candidate(struct detector *d, int64_t number) {
-    return &d->candidates[number & (NUM_CANDIDATES - 1)];
+    return &d->candidates[number & d->mask];
 }
 
-static float *shape_of(struct detector *d, int64_t number) { return d->shapes[number & (NUM_CANDIDATES - 1)]; }
+static float *shape_of(struct detector *d, int64_t number) {
+    return (float *)(d->candidates + d->mask + 1) + (number & d->mask) * d->shape_size;
+}
 
 /* Height of the highest candidate at places `first` to `last`. */
 static double highest(struct detector *d, int64_t first, int64_t last) {
     double height = 0;
-    int64_t oldest = d->num_found > NUM_CANDIDATES ? d->num_found - NUM_CANDIDATES : 0;
+    int64_t oldest = d->num_found > d->mask ? d->num_found - d->mask - 1 : 0;
     for (int64_t i = d->num_found - 1; i >= oldest && candidate(d, i)->place >= first; i--)
         if (candidate(d, i)->place <= last && candidate(d, i)->height > height) height = candidate(d, i)->height;
     return height;
