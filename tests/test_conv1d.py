@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import itertools
-import os
 import pickle
 import subprocess
 import sys
@@ -404,22 +403,6 @@ def test_the_boxes_of_the_rule_are_of_sizes_that_shapes_have() -> None:
         for box in itertools.chain.from_iterable(boxes_of_passes.values()):
             assert box and set(box) <= set(known)
             assert all(low <= high for low, high in box.values())
-
-
-def test_without_compiled_kernels_torch_convolves_and_that_is_said_once() -> None:
-    program = """
-import torch
-from heartlm.conv1d import Conv1d
-module, x = Conv1d(1, 4, 3), torch.randn(2, 1, 9)
-for _ in range(2):
-    y = module(x)
-    y.sum().backward()
-assert torch.equal(y, torch.nn.functional.conv1d(x, module.weight, module.bias))
-assert torch.equal(torch.ops.heartlm.conv1d(x, module.weight, module.bias, 1, 0, 1, 1, False), y)
-"""
-    environment = os.environ | {"HEARTLM_KERNELS": "numpy"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stderr.count("torch's own convolution is used") == 1
 
 
 def test_the_room_does_not_import_torch_until_asked() -> None:

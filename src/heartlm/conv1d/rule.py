@@ -121,7 +121,7 @@ def fastest(shape: ConvShape, num_threads: int) -> Choice:
 def variant() -> str:
     """The variant of the kernels that `library.kernel` takes."""
     wanted, possible = os.environ.get("HEARTLM_KERNELS", ""), variants()
-    return wanted if wanted in VARIANTS else possible[-1] if possible else ""
+    return wanted if wanted in VARIANTS else possible[-1]
 
 
 def sizes(shape: ConvShape) -> dict[str, float]:

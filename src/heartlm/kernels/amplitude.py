@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.library import float32, float32s, float64, float64s, int64, int64s, kernel, uint16s
-from heartlm.kernels.running import trailing_median_reference
-from heartlm.kernels.waveform import SPARE, interpolate, smooth
+from heartlm.kernels.waveform import SPARE
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -50,32 +49,6 @@ class AmplitudeLevels:
         """What the average keeps of itself from a grid point to the next."""
         return math.exp(-1 / (self.baseline_s * self.grid_hz))
 
-    def quantize(self, amplitude: Floats) -> NDArray[np.uint16]:
-        """Level of each amplitude; what lies beyond ± `limit` falls into the outermost levels."""
-        level = np.clip(np.floor((amplitude + self.limit) / self.step), 0, self.num_levels - 1)
-        code: NDArray[np.uint16] = level.astype(np.uint16)
-        return code
-
-    def normalise(self, grid: Floats) -> tuple[Floats, Floats]:
-        """Take the running average of `grid` `[num_points]` away and divide by the running amplitude, given too."""
-        from scipy.signal import lfilter
-
-        if len(grid) == 0:
-            return grid, grid
-        average, _ = lfilter([1 - self.keep], [1, -self.keep], grid, zi=[self.keep * float(grid[0])])
-        centred = (grid - average).astype(np.float32)
-        scale = self._running_amplitude(centred)
-        return centred / scale, scale
-
-    def _running_amplitude(self, centred: Floats) -> Floats:
-        """Median range of the last whole seconds; each second uses those before it."""
-        second = round(self.grid_hz)
-        num_seconds = len(centred) // second
-        ranges = np.ptp(centred[: num_seconds * second].reshape(num_seconds, second), axis=1).astype(np.float64)
-        median = trailing_median_reference(ranges, self.scale_seconds).astype(np.float32)
-        known = np.concatenate([[self.first_scale_mv], np.maximum(median, self.least_scale_mv)])
-        return np.repeat(known, second)[: len(centred)].astype(np.float32)
-
 
 def amplitude_levels(
     signal: Floats, rate_hz: float, weights: Doubles, levels: AmplitudeLevels, variant: str | None = None
@@ -94,8 +67,7 @@ def amplitude_levels(
     """
     run = kernel("amplitude_levels", *_ARGUMENTS, variant=variant)
     second, num_samples = round(levels.grid_hz), len(signal)
-    if run is None or second > _MOST_POINTS:
-        return amplitude_levels_reference(signal, rate_hz, weights, levels)
+    assert second <= _MOST_POINTS, "more points a second than the kernel holds"
     num_points = math.ceil(num_samples * levels.grid_hz / rate_hz)
     codes, sample = np.empty(num_points, np.uint16), np.empty(num_points, np.int64)
     scale = np.empty(num_points, np.float32)
@@ -117,14 +89,3 @@ _ARGUMENTS = (
     *(float32, float32, float32, float32, int64, int64),
     *(float32s, float32s, float64s, float64s, uint16s, int64s, float32s),
 )
-
-
-def amplitude_levels_reference(
-    signal: Floats, rate_hz: float, weights: Doubles, levels: AmplitudeLevels
-) -> tuple[NDArray[np.uint16], NDArray[np.int64], Floats]:
-    """The same in NumPy."""
-    num_points = math.ceil(len(signal) * levels.grid_hz / rate_hz)
-    position = np.arange(num_points, dtype=np.float64) * (rate_hz / levels.grid_hz)
-    sample = np.minimum(np.round(position).astype(np.int64), len(signal) - 1)
-    normalised, scale = levels.normalise(interpolate(smooth(signal, weights), position))
-    return levels.quantize(normalised), sample, scale

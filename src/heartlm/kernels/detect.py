@@ -14,15 +14,11 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.library import float32s, int64, int64s, kernel, pointer, uint8s
-
-if TYPE_CHECKING:
-    from heartlm.kernels.detect_reference import ReferenceDetector
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -202,38 +198,24 @@ def _normed(half: Doubles) -> Doubles:
     return normed
 
 
-def make_detector(
-    rate_hz: float, settings: Settings, variant: str | None = None
-) -> CompiledDetector | ReferenceDetector:
-    """Make a detector: the kernel, or its reference where there is no library.
+class Detector:
+    """The detector of c/detect.c.
 
     Args:
         rate_hz: samples a second.
         settings: which candidates are beats.
         variant: of the kernel; by default the best.
     """
-    plan, filters = plan_detector(rate_hz, settings)
-    if kernel("detect_bytes", pointer, returns=int64, variant=variant) is None:
-        from heartlm.kernels.detect_reference import ReferenceDetector
 
-        return ReferenceDetector(plan, filters)
-    return CompiledDetector(plan, filters, variant)
-
-
-class CompiledDetector:
-    """The detector of c/detect.c."""
-
-    def __init__(self, plan: DetectorPlan, filters: Filters, variant: str | None = None) -> None:
+    def __init__(self, rate_hz: float, settings: Settings, variant: str | None = None) -> None:
         num_bytes = kernel("detect_bytes", pointer, returns=int64, variant=variant)
         begin = kernel("detect_begin", pointer, uint8s, variant=variant)
         kinds = pointer, uint8s, float32s, float32s, int64, int64, int64s
-        push = kernel("detect_push", *kinds, returns=int64, variant=variant)
-        assert num_bytes and begin and push
-        self._push = push
-        self._plan = plan
+        self._push = kernel("detect_push", *kinds, returns=int64, variant=variant)
+        self._plan, filters = plan_detector(rate_hz, settings)
         self._taps = np.concatenate([filters.even, filters.odd, filters.smooth, filters.fine])
-        self._state = np.zeros(num_bytes(ctypes.addressof(plan)), np.uint8)
-        begin(ctypes.addressof(plan), self._state)
+        self._state = np.zeros(num_bytes(ctypes.addressof(self._plan)), np.uint8)
+        begin(ctypes.addressof(self._plan), self._state)
 
     def push(self, samples: Floats, ends: bool = False) -> Positions:
         """Take in `samples`; return the beats that are certain now, positions from the first sample on, ascending.

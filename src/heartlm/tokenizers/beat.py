@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
+from heartlm.kernels.quantize import MOST_CODES
 from heartlm.kernels.rr import Levels, rr_codes
 from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
@@ -91,7 +92,7 @@ class BeatTokenizer(Tokenizer):
         limits = {
             "num_levels": (1, MOST_LEVELS),
             "num_deviation_levels": (0, MOST_LEVELS),
-            "num_codes": (1, np.iinfo(np.uint16).max + 1),
+            "num_codes": (1, MOST_CODES),
         }
         for name, (low, high) in limits.items():
             if not low <= (found := getattr(self, name)) <= high:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.readers.foreign import HEADER_BYTES, check_rate, open_file, read_bytes, stays_inside
 from heartlm.errors import HeartlmError
 from heartlm.kernels.wfdb import GROUP as DECODED
-from heartlm.kernels.wfdb import num_bytes
+from heartlm.kernels.wfdb import MAX_WIDTH, num_bytes
 
 NO_FILE = "~"
 """The file name of a signal, or the name of a segment, without samples."""
@@ -107,8 +107,8 @@ class SignalFile:
 
     @property
     def is_decoded(self) -> bool:
-        """Whether the compiled kernels decode its format."""
-        return self.format in DECODED
+        """Whether the compiled kernels decode its frames."""
+        return self.format in DECODED and self.samples_per_frame <= MAX_WIDTH
 
     def num_bytes(self, num_frames: int) -> int:
         """How many bytes `num_frames` take, with those before the first sample."""
