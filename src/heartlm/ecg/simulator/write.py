@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.patients import PROFILES, draw_patient, draw_splits, num_recordings
+from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_splits, num_recordings
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.write_annotations import wfdb_annotations
 from heartlm.files import atomic_folder, sha256_of, write_json
@@ -40,7 +40,7 @@ def simulate_database(folder: Path, config: SimulationConfig) -> None:
             for session in range(num_recordings(config.seed, index)):
                 record_id = record_name(index, session)
                 signal, annotations = simulate_recording(config, index, session)
-                patient = draw_patient(config.seed, index)
+                patient = Patient(config.seed, index)
                 diagnoses = PROFILES[patient.profile].diagnosis
                 comments = [
                     f"<age>: {patient.age}  <sex>: {patient.sex}  <diagnoses>: {diagnoses}",
