@@ -25,7 +25,7 @@ from heartlm.ecg.readers.annotation_file import (
     rhythms_of,
 )
 from heartlm.ecg.readers.discovery import READERS, RecordFiles, find_records, printable
-from heartlm.ecg.readers.foreign import check_rate, is_there
+from heartlm.ecg.readers.foreign import HEADER_BYTES, check_rate, is_there, one_line, size_of
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
@@ -225,19 +225,20 @@ class Database:
             raise HeartlmError(
                 f'{path}: has no header and states no rate; write "rate_hz" into {self.folder / "database.json"}'
             )
-        nothing = np.zeros(0)
-        return Recording(path.stem, path.stem, self.name, check_rate(path, rate_hz), 0, (), (), nothing, nothing, path)
+        return Recording(rate_hz=check_rate(path, rate_hz), num_samples=0, path=path)
 
 
-def read_recording(path: Path, *, accept_uncalibrated: bool) -> Recording:
+def read_recording(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
     """Open the recording whose header, or only file, is `path`, by the reader of its format.
 
     Raises:
         HeartlmError: it is unreadable.
     """
-    if (reader := READERS.get(path.suffix.lower())) is not None:
-        return reader(path)
-    return read_wfdb(path, accept_uncalibrated=accept_uncalibrated)
+    wfdb = partial(read_wfdb, accept_uncalibrated=accept_uncalibrated), "a WFDB record", HEADER_BYTES
+    read, what, largest = READERS.get(path.suffix.lower(), wfdb)
+    size_of(path, largest)
+    with one_line(path, what):
+        return read(path)
 
 
 def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:

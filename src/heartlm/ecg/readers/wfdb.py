@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import (
-    HEADER_BYTES,
     check_calibration,
     is_there,
     one_line,
     open_file,
-    reads,
     size_of,
     to_millivolts,
 )
@@ -36,7 +34,6 @@ _MATLAB_INT16 = 30
 _DIFFERENCE_FORMAT = "8"
 
 
-@reads("a WFDB record", HEADER_BYTES)
 def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
     """Open the record whose header is `path`; samples are read when asked for.
 
@@ -53,15 +50,10 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
     units, calibration = _calibration(path, header.leads)
     faults: list[str] = []
     return Recording(
-        record_id=path.stem,
-        patient_id=path.stem,
-        database="",
         rate_hz=header.rate_hz,
         num_samples=header.num_samples,
         lead_names=tuple(lead.name for lead in header.leads),
         units=units,
-        gain=calibration[:, 1] / calibration[:, 2],
-        baseline=calibration[:, 0],
         path=path,
         comments=header.comments,
         samples=_Samples(header, calibration, accept_uncalibrated, faults) if header.leads else None,
