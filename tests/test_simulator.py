@@ -20,6 +20,7 @@ from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.simulator import SimulationConfig, simulate_database, simulate_recording
 from heartlm.ecg.simulator.heart import Heart, rr_variability
+from heartlm.ecg.simulator.morphology import REPOLARISATION_S
 from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_splits, profile_of
 from heartlm.ecg.simulator.randomness import stream
 from heartlm.ecg.simulator.rhythms import simulate_rhythm
@@ -182,7 +183,9 @@ def qrs_width_s(patient: Patient, name: str) -> float:
     """How long the heart's dipole is above a fifth of its largest size."""
     template = patient.templates[name]
     time = np.arange(-0.2, 0.2, 0.001)
-    waves = np.exp(-0.5 * ((time[:, None] - template.offset_s) / template.width_s) ** 2) * ~template.repolarises
+    waves = np.exp(-0.5 * ((time[:, None] - template.offset_s) / template.width_s) ** 2) * (
+        template.offset_s <= REPOLARISATION_S
+    )
     size = np.linalg.norm(waves @ template.dipole_mv, axis=1)
     return float(np.sum(size > 0.2 * size.max())) * 0.001
 
