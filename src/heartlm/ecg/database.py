@@ -93,14 +93,11 @@ class Database:
             HeartlmError: no such record, or its header is unreadable.
         """
         recording = self._read_recording(self.files(record_id))
-        if record_id not in self._patient_of:
-            self._patient_of[record_id] = self._patient(recording, record_id)
-        patient_id = self._patient_of[record_id]
         return replace(
             recording,
             record_id=record_id,
             database=self.name,
-            patient_id=patient_id,
+            patient_id=self.patient_of(record_id, recording),
             read_annotations=partial(self.annotations, record_id),
         )
 
@@ -133,8 +130,9 @@ class Database:
             if stated is None and self._known.whole_rhythm is not None and beat_file is not None:
                 rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self._known.whole_rhythm),)
             if stated is not None:
-                rhythms = (RhythmSpan(0, length, stated.name),)
-                sources.append(stated.source)
+                name, source = stated
+                rhythms = (RhythmSpan(0, length, name),)
+                sources.append(source)
         if not sources:
             return None
         if not self._settings.get("rhythm_labels", True):
@@ -147,13 +145,26 @@ class Database:
         recording.faults.extend(fault for fault in faults if fault not in recording.faults)
         return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored, tuple(faults))
 
-    def patient_of(self, record_id: str) -> str:
-        """The patient of a record, `database/patient`, unique over databases; of what is mitdb's too, mitdb's."""
-        if record_id not in self._patient_of:
-            files = self.files(record_id)
-            recording = self._read_recording(files) if self._known.patient_in_comment is not None else None
-            self._patient_of[record_id] = self._patient(recording, record_id)
-        return self._patient_of[record_id]
+    def patient_of(self, record_id: str, recording: Recording | None = None) -> str:
+        """The patient of a record, `database/patient`, unique over databases; of what is mitdb's too, mitdb's.
+
+        A `recording` that is open already spares reading its header again.
+        """
+        if record_id in self._patient_of:
+            return self._patient_of[record_id]
+        files, known = self.files(record_id), self._known
+        patient = self._patients.get(record_id)
+        if patient is None and known.patient_of is not None:
+            patient = known.patient_of(record_id)
+        if patient is None and known.patient_in_comment is not None:
+            comments = (recording or self._read_recording(files)).comments
+            found = known.patient_in_comment.search("\n".join(comments))
+            patient = found[1] if found else None
+        patient_id = f"{self.name}/{patient or record_id}"
+        if patient is None and (in_mitdb := same_recording_in_mitdb(self.name, record_id)) is not None:
+            patient_id = f"mitdb/{KNOWN_DATABASES['mitdb'].patients.get(in_mitdb, in_mitdb)}"
+        self._patient_of[record_id] = patient_id
+        return patient_id
 
     def split_of(self, record_id: str) -> Split:
         """The split of a record: as `database.json` says, or de Chazal of mitdb's recordings, else by patient."""
@@ -200,17 +211,6 @@ class Database:
         except KeyError:
             shown = ", ".join(self.record_ids[:5]) + (", ..." if len(self.record_ids) > 5 else "")
             raise HeartlmError(f"{self.folder}: no record {record_id!r}; it has {shown}") from None
-
-    def _patient(self, recording: Recording | None, record_id: str) -> str:
-        patient = self._patients.get(record_id)
-        if patient is None and self._known.patient_of is not None:
-            patient = self._known.patient_of(record_id)
-        if patient is None and recording is not None and self._known.patient_in_comment is not None:
-            found = self._known.patient_in_comment.search("\n".join(recording.comments))
-            patient = found[1] if found else None
-        if patient is None and (in_mitdb := same_recording_in_mitdb(self.name, record_id)) is not None:
-            return f"mitdb/{KNOWN_DATABASES['mitdb'].patients.get(in_mitdb, in_mitdb)}"
-        return f"{self.name}/{patient or record_id}"
 
     def _read_recording(self, files: RecordFiles) -> Recording:
         if not str(files.stem).isprintable():
