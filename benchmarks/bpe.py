@@ -31,11 +31,12 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.database import open_database
 from heartlm.kernels import bpe as kernels
+from heartlm.kernels.amplitude import NUM_LEVELS
 from heartlm.kernels.library import variants
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.bpe import LONGEST_RUN, SECOND, Runs
 from heartlm.tokenizers.merges import learn_runs, with_breaks
-from heartlm.tokenizers.sample import NUM_LEVELS, SampleTokenizer
+from heartlm.tokenizers.sample import SampleTokenizer
 
 Levels = NDArray[np.uint16]
 

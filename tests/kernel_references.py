@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from heartlm.kernels.amplitude import AmplitudeLevels
+from heartlm.kernels.amplitude import (
+    FIRST_SCALE_MV,
+    GRID_HZ,
+    KEEP,
+    LEAST_SCALE_MV,
+    LIMIT,
+    NUM_LEVELS,
+    SCALE_SECONDS,
+    STEP,
+)
 from heartlm.kernels.bpe import BREAK, Symbols, Trie
 from heartlm.kernels.draws import HiddenSpans, Rows, Stream, uniform
 from heartlm.kernels.permute import mix
@@ -31,42 +40,42 @@ _SKIP, _SUB, _AUX = 59, 61, 63
 # --- amplitude ---
 
 
-def quantize(levels: AmplitudeLevels, amplitude: Floats) -> NDArray[np.uint16]:
+def quantize(amplitude: Floats) -> NDArray[np.uint16]:
     """Level of each amplitude; what lies beyond ± `limit` falls into the outermost levels."""
-    level = np.clip(np.floor((amplitude + levels.limit) / levels.step), 0, levels.num_levels - 1)
+    level = np.clip(np.floor((amplitude + LIMIT) / STEP), 0, NUM_LEVELS - 1)
     code: NDArray[np.uint16] = level.astype(np.uint16)
     return code
 
 
-def normalise(levels: AmplitudeLevels, grid: Floats) -> tuple[Floats, Floats]:
+def normalise(grid: Floats) -> tuple[Floats, Floats]:
     """Take the running average of `grid` `[num_points]` away and divide by the running amplitude, given too."""
     if len(grid) == 0:
         return grid, grid
-    average, _ = lfilter([1 - levels.keep], [1, -levels.keep], grid, zi=[levels.keep * float(grid[0])])
+    average, _ = lfilter([1 - KEEP], [1, -KEEP], grid, zi=[KEEP * float(grid[0])])
     centred = (grid - average).astype(np.float32)
-    scale = _running_amplitude(levels, centred)
+    scale = _running_amplitude(centred)
     return centred / scale, scale
 
 
-def _running_amplitude(levels: AmplitudeLevels, centred: Floats) -> Floats:
+def _running_amplitude(centred: Floats) -> Floats:
     """Median range of the last whole seconds; each second uses those before it."""
-    second = round(levels.grid_hz)
+    second = round(GRID_HZ)
     num_seconds = len(centred) // second
     ranges = np.ptp(centred[: num_seconds * second].reshape(num_seconds, second), axis=1).astype(np.float64)
-    median = trailing_median_reference(ranges, levels.scale_seconds).astype(np.float32)
-    known = np.concatenate([[levels.first_scale_mv], np.maximum(median, levels.least_scale_mv)])
+    median = trailing_median_reference(ranges, SCALE_SECONDS).astype(np.float32)
+    known = np.concatenate([[FIRST_SCALE_MV], np.maximum(median, LEAST_SCALE_MV)])
     return np.repeat(known, second)[: len(centred)].astype(np.float32)
 
 
 def amplitude_levels_reference(
-    signal: Floats, rate_hz: float, weights: Doubles, levels: AmplitudeLevels
+    signal: Floats, rate_hz: float, weights: Doubles
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64], Floats]:
     """The same in NumPy."""
-    num_points = math.ceil(len(signal) * levels.grid_hz / rate_hz)
-    position = np.arange(num_points, dtype=np.float64) * (rate_hz / levels.grid_hz)
+    num_points = math.ceil(len(signal) * GRID_HZ / rate_hz)
+    position = np.arange(num_points, dtype=np.float64) * (rate_hz / GRID_HZ)
     sample = np.minimum(np.round(position).astype(np.int64), len(signal) - 1)
-    normalised, scale = normalise(levels, interpolate(smooth(signal, weights), position))
-    return quantize(levels, normalised), sample, scale
+    normalised, scale = normalise(interpolate(smooth(signal, weights), position))
+    return quantize(normalised), sample, scale
 
 
 # --- bpe ---

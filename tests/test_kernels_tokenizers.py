@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.ecg.database import open_database
-from heartlm.kernels.amplitude import amplitude_levels
+from heartlm.kernels.amplitude import GRID_HZ, amplitude_levels
 from heartlm.kernels.library import variants
 from heartlm.kernels.quantize import prepare_codebooks, residual_codes, sums_by_code
 from heartlm.kernels.rr import rr_codes
@@ -20,7 +20,6 @@ from heartlm.kernels.waveform import cut_beats
 from heartlm.tokenizers.quantize import fit_quantizer
 from heartlm.tokenizers.rhythm import RHYTHM_FACETS
 from heartlm.tokenizers.rr import CAUSAL_FACETS, OFFLINE_FACETS, LogScale, levels_of
-from heartlm.tokenizers.sample import LEVELS
 from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms, hann_weights
 from tests.conftest import shared_data
 from tests.kernel_references import (
@@ -212,7 +211,7 @@ def test_flat_leads_have_flat_waveforms() -> None:
 
 
 def compare_levels(signal: np.ndarray, rate_hz: float) -> None:
-    arguments = (signal, rate_hz, hann_weights(rate_hz, LEVELS.grid_hz), LEVELS)
+    arguments = (signal, rate_hz, hann_weights(rate_hz, GRID_HZ))
     expected = amplitude_levels_reference(*arguments)
     for variant in variants():
         for array, same in zip(amplitude_levels(*arguments, variant=variant), expected, strict=True):

@@ -98,6 +98,18 @@ def variants() -> tuple[str, ...]:
     return VARIANTS[: int(library().heartlm_cpu_level()) + 1]
 
 
+def chosen_variant() -> str:
+    """The variant that `HEARTLM_KERNELS` names, else the best.
+
+    Raises:
+        HeartlmError: this machine cannot run it.
+    """
+    wanted, possible = os.environ.get("HEARTLM_KERNELS", ""), variants()
+    if wanted in VARIANTS and wanted not in possible:
+        raise HeartlmError(f"HEARTLM_KERNELS: {wanted!r} found, but this processor runs {', '.join(possible)} only")
+    return wanted if wanted in possible else possible[-1]
+
+
 @functools.cache
 def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None = None) -> Any:
     """The function `name` of the library.
@@ -106,15 +118,11 @@ def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None 
         name: without the suffix of the variant.
         arguments: ctypes types of its arguments; `float32s` and so on for arrays, `pointer` for other addresses.
         returns: ctypes type of its result.
-        variant: one of `variants()`; by default the best, or that of `HEARTLM_KERNELS`.
+        variant: one of `variants()`; by default `chosen_variant()`.
 
     Raises:
-        HeartlmError: `HEARTLM_KERNELS` names a variant that this machine cannot run, or there is no library.
+        HeartlmError: there is no library, or `HEARTLM_KERNELS` names a variant that this machine cannot run.
     """
-    possible = variants()
-    wanted = variant or os.environ.get("HEARTLM_KERNELS", "")
-    if wanted in VARIANTS and wanted not in possible:
-        raise HeartlmError(f"HEARTLM_KERNELS: {wanted!r} found, but this processor runs {', '.join(possible)} only")
-    function = getattr(library(), f"{name}_{wanted if wanted in possible else possible[-1]}")
+    function = getattr(library(), f"{name}_{variant or chosen_variant()}")
     function.argtypes, function.restype = list(arguments), returns
     return function
