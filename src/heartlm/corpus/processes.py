@@ -45,9 +45,15 @@ def encode_all(encode: Callable[[int], Result], numbers: Sequence[int], processe
     if processes == 1 or not numbers:
         yield from map(encode, numbers)
         return
+    context, cores = multiprocessing.get_context("fork"), sorted(os.sched_getaffinity(0))
+    places = context.SimpleQueue()
+    for place in range(processes):
+        places.put(place)
+    beginning = os.getpid(), places, cores if len(cores) == processes else []
+    pool = ProcessPoolExecutor(min(processes, len(numbers)), context, _begin_process, beginning)
     _work = encode
     try:
-        yield from in_order(_pool(processes, len(numbers)), _do_work, numbers, AHEAD * processes, "encodes")
+        yield from in_order(pool, _do_work, numbers, AHEAD * processes, "encodes")
     finally:
         _work = None
 
@@ -79,15 +85,6 @@ def in_order(
         raise HeartlmError(f"a process that {does} was killed, maybe out of memory: use fewer --processes") from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _pool(processes: int, num_parts: int) -> ProcessPoolExecutor:
-    context, cores = multiprocessing.get_context("fork"), sorted(os.sched_getaffinity(0))
-    places = context.SimpleQueue()
-    for place in range(processes):
-        places.put(place)
-    own_core = cores if len(cores) == processes else []
-    return ProcessPoolExecutor(min(processes, num_parts), context, _begin_process, (os.getpid(), places, own_core))
 
 
 def _begin_process(parent: int, places: Any, cores: Sequence[int]) -> None:

@@ -2,7 +2,7 @@
 
 `open_database` finds the records (by the file RECORDS, or by what lies there), and gives for each the recording, the
 annotations, the patient and the split. What a folder cannot say of itself stands in `heartlm.ecg.databases_known`, or
-in a file `database.json` in the folder: `name`, `title`, `version`, `beat_labels`, `rhythm_labels`, `uncalibrated`,
+in a file `database.json` in the folder: `name`, `title`, `beat_labels`, `rhythm_labels`, `uncalibrated`,
 `rate_hz`, `patients` (record to patient) and `splits` (patient to split), all optional.
 """
 
@@ -39,7 +39,6 @@ class _Settings(TypedDict, total=False):
 
     name: str
     title: str
-    version: str
     beat_labels: bool
     rhythm_labels: bool
     uncalibrated: bool
@@ -69,7 +68,6 @@ class Database:
         folder: where they lie.
         name: the catalogue's name, for example `"mitdb"`; a folder not in the catalogue gives its own.
         title: what to call it in text.
-        version: the published version, where `database.json` tells.
         record_ids: names of the records, ascending.
     """
 
@@ -80,7 +78,6 @@ class Database:
         self._settings = _read_settings(folder / "database.json")
         self.name: str = self._settings.get("name") or database_name(folder.resolve().name)
         self.title: str = self._settings.get("title") or self.name
-        self.version: str = self._settings.get("version") or ""
         self._known = KNOWN_DATABASES.get(self.name, UNKNOWN)
         self._files = find_records(folder)
         self._patient_of: dict[str, str] = {}

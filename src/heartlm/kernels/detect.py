@@ -34,6 +34,8 @@ _APART_S = 0.25
 _WARM_UP_S = 2.0
 _DOUBT, _SHAPE_S, _SAME_SHAPE, _SHAPE_WEIGHT = 0.33, 0.08, 0.7, 0.03
 """Chosen by the RR intervals of DS1 and of ludb's odd recordings."""
+_AS_THEY_ARE = "threshold", "search_gap", "search_threshold", "floor", "height_weight", "rr_weight"
+"""Settings without a unit of time."""
 _RR_START_S, _RR_LOW_S, _RR_HIGH_S, _RR_PAUSE_S = 0.8, 0.25, 1.8, 2.2
 
 
@@ -152,13 +154,8 @@ def plan_detector(rate_hz: float, settings: Settings) -> tuple[DetectorPlan, Fil
         apart=round(_APART_S * decimated_hz),
         warm_up=round(_WARM_UP_S * decimated_hz),
         shape=round(_SHAPE_S * decimated_hz),
-        threshold=settings.threshold,
-        search_gap=settings.search_gap,
-        search_threshold=settings.search_threshold,
-        floor=settings.floor,
         decay=settings.decay_s * decimated_hz,
-        height_weight=settings.height_weight,
-        rr_weight=settings.rr_weight,
+        **{name: getattr(settings, name) for name in _AS_THEY_ARE},
         rr_start=_RR_START_S * decimated_hz,
         rr_low=_RR_LOW_S * decimated_hz,
         rr_high=_RR_HIGH_S * decimated_hz,

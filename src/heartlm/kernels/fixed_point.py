@@ -5,14 +5,12 @@ Functions take addresses of contiguous arrays, so that tensors and NumPy arrays 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from typing import Any
 
 from heartlm.kernels.library import float64, int64, kernel, pointer
 
 
-@functools.cache
-def adding(variant: str | None = None) -> Callable[..., int]:
+def adding(variant: str | None = None) -> Any:
     """The kernel that adds numbers to totals in fixed point.
 
     It takes the address of float64 `[n]`, n, what to multiply each number by, a limit, whether to add to the totals
@@ -20,28 +18,23 @@ def adding(variant: str | None = None) -> Callable[..., int]:
     the limit in magnitude; their totals are worth nothing.
     """
     given = pointer, int64, float64, float64, int64, pointer
-    run: Callable[..., int] = kernel("add_in_fixed_point", *given, returns=int64, variant=variant)
-    return run
+    return kernel("add_in_fixed_point", *given, returns=int64, variant=variant)
 
 
-@functools.cache
-def reading(variant: str | None = None) -> Callable[..., None]:
+def reading(variant: str | None = None) -> Any:
     """The kernel that reads numbers in fixed point.
 
     It takes the address of int64 `[n]`, n, what the lowest bit is worth, what to multiply each number by, and the
     address of what to write, float64 `[n]`.
     """
-    run: Callable[..., None] = kernel("from_fixed_point", pointer, int64, float64, float64, pointer, variant=variant)
-    return run
+    return kernel("from_fixed_point", pointer, int64, float64, float64, pointer, variant=variant)
 
 
-@functools.cache
-def moving(variant: str | None = None) -> Callable[..., None]:
+def moving(variant: str | None = None) -> Any:
     """The kernel that moves numbers in single precision by numbers in fixed point.
 
     It takes the address of float32 `[n]`, and what `reading` takes, but writes float32 `[n]`: the sum of the two, added
     in double precision.
     """
     given = pointer, pointer, int64, float64, float64, pointer
-    run: Callable[..., None] = kernel("moved_by_fixed_point", *given, variant=variant)
-    return run
+    return kernel("moved_by_fixed_point", *given, variant=variant)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.readers.foreign import (
     check_calibration,
     check_rate,
-    open_file,
+    first_bytes,
     to_millivolts,
     without_infinities,
 )
@@ -31,11 +31,8 @@ _SECONDS_PER_UNIT = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 def is_aecg(path: Path) -> bool:
     """Whether an XML file is an annotated ECG, by its root element."""
-    try:
-        with open_file(path) as stream:
-            return b"<AnnotatedECG" in (stream.read(4096) or b"")
-    except HeartlmError:
-        return True  # reading it as one tells what is wrong
+    begin = first_bytes(path, 4096)
+    return begin is None or b"<AnnotatedECG" in begin  # reading it as one tells what is wrong
 
 
 def read_aecg(path: Path) -> Recording:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import (
     check_rate,
+    first_bytes,
     is_there,
-    open_file,
     to_millivolts,
     without_infinities,
 )
@@ -45,12 +45,10 @@ def is_array_recording(path: Path) -> bool:
         return True
     if path.suffix.lower() != ".csv":
         return False
-    try:
-        with open_file(path) as stream:
-            first_line = (stream.read(_FIRST_LINE_BYTES) or b"").partition(b"\n")[0]
-    except HeartlmError:
+    begin = first_bytes(path, _FIRST_LINE_BYTES)
+    if begin is None:
         return True  # reading it as one tells what is wrong
-    return any(_is_time(name) for name in first_line.decode("utf-8", "replace").split(","))
+    return any(_is_time(name) for name in begin.partition(b"\n")[0].decode("utf-8", "replace").split(","))
 
 
 def read_csv(path: Path) -> Recording:

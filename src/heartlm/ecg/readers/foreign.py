@@ -90,6 +90,15 @@ def read_bytes(path: Path, largest: int) -> bytes:
             raise _cannot_open(path, error) from error
 
 
+def first_bytes(path: Path, num_bytes: int) -> bytes | None:
+    """The first bytes of a regular file; None where it cannot be read."""
+    try:
+        with open_file(path) as stream:
+            return stream.read(num_bytes) or b""
+    except HeartlmError:
+        return None
+
+
 def is_there(path: Path) -> bool:
     """Whether anything has that name: also a dangling link or a FIFO, which then fail when they are read."""
     return os.path.lexists(path)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import (
     check_calibration,
+    first_bytes,
     is_there,
     one_line,
-    open_file,
     size_of,
     to_millivolts,
 )
@@ -188,8 +188,7 @@ def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
 
 def _check_matlab(file: SignalFile) -> None:
     """WFDB reads MATLAB files of level 4 alone, whose samples stand as they are behind the name of the variable."""
-    with open_file(file.path) as stream:
-        start = stream.read(20) or b""
+    start = first_bytes(file.path, 20) or b""
     if start.startswith((b"MATLAB", b"\x89HDF")):
         raise HeartlmError(
             f"{file.path}: is a MATLAB file of version 5 or 7.3, which keeps its samples compressed; save it with "
