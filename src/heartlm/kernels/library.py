@@ -1,7 +1,7 @@
 """Loading the compiled kernels.
 
-One shared library serves every hot loop. It is built with the package and found next to
-it; each of its functions exists once for each kind of processor, and `kernel` picks the best this machine can run.
+One shared library serves every hot loop. It is built with the package and found next to it; each of its functions
+exists once for each kind of processor, and `kernel` picks the best this machine can run.
 
 `HEARTLM_KERNELS` overrides the choice: `portable`, `avx2` or `avx512` for a variant, or the path of another build of
 the library from the same sources.

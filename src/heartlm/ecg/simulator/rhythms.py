@@ -29,11 +29,9 @@ def simulate_rhythm(patient: Patient, duration_s: float, rng: Generator) -> Hear
             if all(stop + 4 < other[0] or other[1] + 4 < start for other in episodes):
                 episodes.append((start, stop, kind.rhythm))
             start = stop + rng.exponential(kind.gap_s)
-    changes = [
-        (each, at)
-        for start, stop, rhythm in sorted(episodes)
-        for each, at in ((profile.background, start), (rhythm, stop))
-    ]
+    changes = list[tuple[str, float]]()
+    for start, stop, rhythm in sorted(episodes):
+        changes += [(profile.background, start), (rhythm, stop)]
     for rhythm, until in (*changes, (profile.background, duration_s)):
         heart.begin(rhythm)
         RHYTHM_FUNCTIONS[rhythm](heart, until)
