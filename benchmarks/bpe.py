@@ -31,11 +31,12 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.database import open_database
 from heartlm.kernels import bpe as kernels
+from heartlm.kernels.amplitude import NUM_LEVELS
 from heartlm.kernels.library import variants
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.bpe import LONGEST_RUN, SECOND, Runs
 from heartlm.tokenizers.merges import learn_runs, with_breaks
-from heartlm.tokenizers.sample import NUM_LEVELS, SampleTokenizer
+from heartlm.tokenizers.sample import SampleTokenizer
 
 Levels = NDArray[np.uint16]
 
@@ -141,10 +142,8 @@ def encoding(test: list[Levels], runs: Runs, model: tokenizers.Tokenizer, tik: t
         "tiktoken, encode_ordinary": lambda: sum(len(tik.encode_ordinary(text)) for text in whole),
         "tiktoken, encode_to_numpy": lambda: sum(len(tik.encode_to_numpy(text)) for text in whole),
     }
-    in_python = "heartlm, Python alone (the first recording)"
-    rivals = peers | {in_python: lambda: len(kernels.encode_runs_reference(test[0], trie, SECOND))}
-    rivals |= {f"heartlm, {variant}": (lambda variant=variant: ours(variant)) for variant in variants()}
-    num_levels = dict.fromkeys(rivals, sum(map(len, test))) | {in_python: len(test[0])}
+    rivals = peers | {f"heartlm, {variant}": (lambda variant=variant: ours(variant)) for variant in variants()}
+    num_levels = dict.fromkeys(rivals, sum(map(len, test)))
     num_tokens = {name: encode() for name, encode in rivals.items()}
     times = interleaved(rivals, rounds)
     found = {name: rates(taken, num_levels[name] / 1e6) for name, taken in times.items()}

@@ -14,9 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -24,10 +26,12 @@ from bench.convolutions import Case, case_of, ecg_grid
 from bench.measure import geometric_mean, pin, seconds
 from runner import RESULTS
 
+from heartlm.conv1d import passes
 from heartlm.conv1d.kernel import ConvShape
 from heartlm.conv1d.module import conv1d
 from heartlm.conv1d.passes import gradients, plan
-from heartlm.conv1d.rule import ALL_BY_KERNEL, ALL_BY_TORCH, PASSES, Box, imposed, inside, sizes, variant
+from heartlm.conv1d.rule import PASSES, Box, Choice, inside, sizes
+from heartlm.kernels.library import chosen_variant
 from heartlm.memory import keep_memory
 
 TURN_S, ROUNDS = 4e-4, 9
@@ -67,6 +71,18 @@ def turns(case: Case) -> dict[str, Callable[[], object]]:
         "weight_gradient": lambda: gradients(work, x, weight, dy, (False, True, True)),
         "training": lambda: torch.autograd.grad(conv1d(*learning, *rest), learning, dy),
     }
+
+
+ALL_BY_KERNEL, ALL_BY_TORCH = Choice(True, True, True, True), Choice(False, False, False, False)
+
+
+@contextmanager
+def imposed(choice: Choice) -> Iterator[None]:
+    """Let `choice` hold for every shape."""
+    passes.plan.cache_clear()
+    with mock.patch.object(passes, "fastest", lambda *_: choice):
+        yield
+    passes.plan.cache_clear()
 
 
 def fastest(case: Case) -> dict[str, tuple[float, float]]:
@@ -183,7 +199,7 @@ def main() -> None:
         ratios = "  ".join(f"{name} {theirs / kernel:5.2f}" for name, (kernel, theirs) in times.items())
         print(f"{ratios}  {shape}", flush=True)
     kept = json.loads(PATH.read_text()) if PATH.exists() else {}
-    kept[f"{variant()}, {chosen.threads}"] = entries
+    kept[f"{chosen_variant()}, {chosen.threads}"] = entries
     PATH.write_text(json.dumps(kept) + "\n")
     told(entries, fitted(entries))
 

@@ -35,7 +35,7 @@ from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.ecg.simulator import SimulationConfig, simulate_recording
 from heartlm.ecg.splits import DS1, DS2, PACED
 from heartlm.evaluation.matching import MATCH_WINDOW_S, match_beats
-from heartlm.kernels.detect import make_detector
+from heartlm.kernels.detect import Detector
 from heartlm.kernels.library import variants
 
 OFF_S = 0.010
@@ -205,7 +205,7 @@ def speeds(
         return work
 
     def by_variant(signal: NDArray[np.float32], mode: Mode, variant: str) -> None:
-        make_detector(rate_hz, SETTINGS[mode], variant).push(signal, ends=True)
+        Detector(rate_hz, SETTINGS[mode], variant).push(signal, ends=True)
 
     rivals: dict[str, Callable[[], None]] = {
         "heartlm, offline": each(DETECTORS["heartlm, offline"], rate_hz),

@@ -29,7 +29,7 @@ from heartlm.ecg.readers.wfdb_header import read_header
 from heartlm.ecg.simulator import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.kernels.library import variants
-from heartlm.kernels.wfdb import GROUP, adu_type, decode, decode_annotations_reference, decode_reference, num_bytes
+from heartlm.kernels.wfdb import GROUP, adu_type, decode, num_bytes
 
 RATE_HZ = 500
 LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
@@ -83,17 +83,13 @@ def first_hour(day: Path, folder: Path) -> Path:
 
 
 def read_adu(path: Path, variant: str | None = None) -> NDArray[Any]:
-    """All leads of a record of one signal file, `[num_leads, num_samples]`; `"numpy"` is the way without kernels."""
+    """All leads of a record of one signal file, `[num_leads, num_samples]`."""
     header = read_header(path)
     file = header.files[0]
     columns = list(file.columns.values())
     out = np.empty((len(columns), header.num_samples), adu_type(file.format))
     for first, last, content, skip in file.frames(0, header.num_samples):
-        part = out[:, first:last]
-        if variant == "numpy":
-            decode_reference(content, file.format, file.samples_per_frame, columns, part, skip)
-        else:
-            decode(content, file.format, file.samples_per_frame, columns, part, skip, variant=variant)
+        decode(content, file.format, file.samples_per_frame, columns, out[:, first:last], skip, variant=variant)
     return out
 
 
@@ -115,7 +111,7 @@ def signals(title: str, paths: list[Path], rounds: int) -> Table:
     """Whole records, header included."""
     for path in paths:
         expected = by_wfdb(path, physical=False, return_res=16).d_signal.T
-        assert all(np.array_equal(read_adu(path, variant), expected) for variant in (*variants(), "numpy")), path
+        assert all(np.array_equal(read_adu(path, variant), expected) for variant in variants()), path
         assert np.array_equal(read_wfdb(path).signal(), by_wfdb(path).p_signal.T.astype(np.float32)), path
     lengths = [(read_header(path).num_samples, len(read_header(path).signals)) for path in paths]
     total, one = sum(num * leads for num, leads in lengths), sum(num for num, _ in lengths)
@@ -127,7 +123,6 @@ def signals(title: str, paths: list[Path], rounds: int) -> Table:
     all_leads: dict[str, Callable[[Path], object]] = {
         "wfdb, float64": lambda path: by_wfdb(path),
         "wfdb, int16": lambda path: by_wfdb(path, physical=False, return_res=16),
-        "NumPy, int16": lambda path: read_adu(path, "numpy"),
         **{
             f"heartlm, int16, {variant}": lambda path, variant=variant: read_adu(path, variant)
             for variant in variants()
@@ -200,7 +195,6 @@ def annotations(paths: list[Path], rounds: int) -> Table:
     opened = {path: databases[path.parent].recording(path.stem) for path in paths}
     rivals: dict[str, Callable[[Path], object]] = {
         "wfdb": lambda path: wfdb.rdann(str(path.with_suffix("")), "atr"),
-        "NumPy": lambda path: decode_annotations_reference(path.read_bytes()),
         "heartlm": read_annotation_file,
         "heartlm, beats and rhythms": lambda path: databases[path.parent].annotations(path.stem, opened[path]),
     }

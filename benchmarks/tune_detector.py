@@ -27,7 +27,7 @@ from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS
 from heartlm.ecg.splits import DS1
 from heartlm.evaluation.matching import match_beats
-from heartlm.kernels.detect import Settings, make_detector
+from heartlm.kernels.detect import Detector, Settings
 
 SHARED = ("slope_s", "smooth_s", "even_weight")
 FIXED = ("looks_ahead", "refractory_s")
@@ -51,7 +51,7 @@ class Lead:
 
     def errors(self, settings: Settings) -> int:
         """Beats missed and made up."""
-        found = make_detector(self.rate_hz, settings).push(self.signal, ends=True)
+        found = Detector(self.rate_hz, settings).push(self.signal, ends=True)
         match = match_beats(self.beats, found, self.rate_hz)
         wrong = np.concatenate([self.beats[match.missed], found[match.extra]])
         inside = [(wrong >= start) & (wrong < stop) for start, stop in self.left_out]

@@ -104,7 +104,9 @@ def test_events_stay_within_the_beats_and_hours_count_every_beat(beats: list[tup
     found = beat_events(sample, symbol, probability, clear, RATE)
     assert all(sample[0] <= event.start < event.stop <= sample[-1] + 1 for event in found)
     assert all(event.num_beats >= 2 and event.kind in KINDS for event in found)
-    recording = Recording("r", "p", "d", RATE, int(sample[-1]) + 1, ("I",), ("mV",), np.ones(1), np.zeros(1), Path("r"))
+    recording = Recording(
+        rate_hz=RATE, num_samples=int(sample[-1]) + 1, lead_names=("I",), units=("mV",), path=Path("r")
+    )
     findings = Findings(recording, (0,), sample, symbol, probability, tuple(found), np.ones((1, 1), np.float32))
     assert sum(row["num_beats"] for row in findings.hours()) == len(beats)
     spans = findings.annotations().rhythms

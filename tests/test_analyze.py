@@ -41,9 +41,13 @@ def recording_of(signals: np.ndarray, rate_hz: float = 250.0) -> Recording:
     """A recording in memory; `signals` float32 `[num_leads, num_samples]` in mV."""
     names = tuple(["I", "II", "III", "V1", "V2", "V3"][: len(signals)])
     return Recording(
-        "r", "p", "d", rate_hz, signals.shape[1], names, ("mV",) * len(names), np.ones(len(names)),
-        np.zeros(len(names)), Path("r"), samples=lambda start, stop, leads: signals[list(leads), start:stop],
-    )  # fmt: skip
+        rate_hz=rate_hz,
+        num_samples=signals.shape[1],
+        lead_names=names,
+        units=("mV",) * len(names),
+        path=Path("r"),
+        samples=lambda start, stop, leads: signals[list(leads), start:stop],
+    )
 
 
 def test_beats_are_where_the_simulator_put_them(database: Database, findings: list[Findings]) -> None:

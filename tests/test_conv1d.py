@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import io
 import itertools
-import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.conv1d import Conv1d, kernel, passes, replace_conv1d, rule
 from heartlm.conv1d.module import conv1d
-from heartlm.conv1d.rule import ALL_BY_KERNEL, ALL_BY_TORCH, imposed
+from heartlm.conv1d.rule import Choice
+from heartlm.kernels.library import VARIANTS
 from heartlm.models.tiny_ecg import TinyECG
 
 CLOSE = 1e-5
@@ -44,6 +46,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+ALL_BY_KERNEL, ALL_BY_TORCH = Choice(True, True, True, True), Choice(False, False, False, False)
+
+
+@contextmanager
+def imposed(choice: Choice) -> Iterator[None]:
+    """Let `choice` hold for every shape."""
+    passes.plan.cache_clear()
+    with mock.patch.object(passes, "fastest", lambda *_: choice):
+        yield
+    passes.plan.cache_clear()
 
 
 @pytest.fixture(params=["kernel", "torch", "rule"])
@@ -372,7 +386,7 @@ def test_the_rule_sends_its_boxes_to_torch(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(kernel, "prepared", noted)
     boxes = {"forward": ({"batch": (0, 2), "mflops": (0, 1)},), "weight_gradient": ({"filters": (6, 6)},)}
-    monkeypatch.setattr(rule, "TORCH_IS_FASTER", dict.fromkeys(rule.VARIANTS, boxes))
+    monkeypatch.setattr(rule, "TORCH_IS_FASTER", dict.fromkeys(VARIANTS, boxes))
     for batch, filters, expected in (
         (2, 5, ["input_gradient", "weight_gradient"]),
         (3, 6, ["forward", "input_gradient"]),
@@ -384,7 +398,7 @@ def test_the_rule_sends_its_boxes_to_torch(monkeypatch: pytest.MonkeyPatch) -> N
         exact = torch.autograd.grad(F.conv1d(x, weight).sum(), (x, weight))
         assert called == expected
         assert all(torch.allclose(one, other, atol=1e-4) for one, other in zip(found, exact, strict=True))
-    monkeypatch.setattr(rule, "TORCH_IS_FASTER", {name: {"training": ({},)} for name in rule.VARIANTS})
+    monkeypatch.setattr(rule, "TORCH_IS_FASTER", {name: {"training": ({},)} for name in VARIANTS})
     passes.plan.cache_clear()
     called.clear()
     conv1d(x, weight).sum().backward()
@@ -404,22 +418,6 @@ def test_the_boxes_of_the_rule_are_of_sizes_that_shapes_have() -> None:
         for box in itertools.chain.from_iterable(boxes_of_passes.values()):
             assert box and set(box) <= set(known)
             assert all(low <= high for low, high in box.values())
-
-
-def test_without_compiled_kernels_torch_convolves_and_that_is_said_once() -> None:
-    program = """
-import torch
-from heartlm.conv1d import Conv1d
-module, x = Conv1d(1, 4, 3), torch.randn(2, 1, 9)
-for _ in range(2):
-    y = module(x)
-    y.sum().backward()
-assert torch.equal(y, torch.nn.functional.conv1d(x, module.weight, module.bias))
-assert torch.equal(torch.ops.heartlm.conv1d(x, module.weight, module.bias, 1, 0, 1, 1, False), y)
-"""
-    environment = os.environ | {"HEARTLM_KERNELS": "numpy"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stderr.count("torch's own convolution is used") == 1
 
 
 def test_the_room_does_not_import_torch_until_asked() -> None:

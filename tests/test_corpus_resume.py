@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
@@ -21,7 +22,7 @@ from heartlm.corpus import build as building
 from heartlm.corpus import plan as planning
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
-from heartlm.corpus.encode import PartEncoder
+from heartlm.corpus.encode import encode_part
 from heartlm.corpus.journal import partial_folder
 from heartlm.corpus.plan import BuildSettings, make_plan
 from heartlm.corpus.processes import AHEAD, encode_all
@@ -352,10 +353,8 @@ def test_few_parts_are_ahead_of_the_writer(unspoilt: Path, tmp_path: Path, monke
     monkeypatch.setattr(planning, "PART_RECORDS", 1)
     tokenizer = Counted()
     tokenizer.path = tmp_path / "count"
-    work = PartEncoder(
-        make_plan([open_database(unspoilt)]), tokenizer, BuildSettings("first", "auto", False, "refuse", 0, False)
-    )
-    parts = encode_all(work, 2)
+    plan, choice = make_plan([open_database(unspoilt)]), BuildSettings("first", "auto", False, "refuse", 0, False)
+    parts = encode_all(functools.partial(encode_part, plan, tokenizer, choice), range(len(plan.parts)), 2)
     for number in range(5):
         next(parts)
         while tokenizer.path.stat().st_size < number + AHEAD * 2 + 1:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from heartlm import progress
+from heartlm.ecg import transfer
 from heartlm.ecg.download import DownloadError, DownloadSummary, download_database
-from heartlm.ecg.transfer import Retry
 from heartlm.errors import HeartlmError
 
 FILES = {
@@ -29,7 +29,7 @@ FILES = {
     "docs/about it.html": b"<p>a name with a space</p>",
     "empty.txt": b"",
 }
-QUICK = Retry(attempts=3, wait_s=0.001, timeout_s=5.0)
+ATTEMPTS = 3
 
 
 @dataclass
@@ -104,6 +104,12 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = cut
 
 
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(transfer, "TIMEOUT_S", 5.0)
+
+
 @pytest.fixture
 def publisher() -> Iterator[Publisher]:
     publisher = Publisher()
@@ -119,7 +125,7 @@ def publisher() -> Iterator[Publisher]:
 
 
 def fetch(publisher: Publisher, folder: Path, **options: object) -> DownloadSummary:
-    return download_database("mitdb", folder, base_url=publisher.url, retry=QUICK, **options)
+    return download_database("mitdb", folder, base_url=publisher.url, attempts=ATTEMPTS, **options)
 
 
 def assert_complete(folder: Path, publisher: Publisher) -> None:
@@ -159,7 +165,7 @@ def test_a_cut_connection_is_continued_by_a_range_request(publisher: Publisher, 
 
 
 def test_more_cuts_than_attempts_are_survived_while_each_try_gets_further(publisher: Publisher, tmp_path: Path):
-    publisher.cuts["100.dat"] = QUICK.attempts + 2
+    publisher.cuts["100.dat"] = ATTEMPTS + 2
     fetch(publisher, tmp_path)
     assert_complete(tmp_path, publisher)
 
@@ -177,7 +183,7 @@ def test_a_server_that_ignores_ranges_and_always_cuts_is_given_up(publisher: Pub
     publisher.cuts["100.dat"] = 1000
     with pytest.raises(DownloadError, match=r"100\.dat: .*cut.*, in 3 tries"):
         fetch(publisher, tmp_path)
-    assert len(publisher.asked_for("100.dat")) == QUICK.attempts
+    assert len(publisher.asked_for("100.dat")) == ATTEMPTS
     assert not (tmp_path / "100.dat").exists()
 
 
@@ -234,7 +240,7 @@ def test_files_that_never_verify_are_named_and_the_others_kept(publisher: Publis
     kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert kept == set(publisher.files) - {"100.atr", "101.dat"}
     assert len(publisher.asked_for("100.atr")) == 1, "a file that is not there is asked for once"
-    assert len(publisher.asked_for("101.dat")) == QUICK.attempts
+    assert len(publisher.asked_for("101.dat")) == ATTEMPTS
 
 
 def test_the_next_run_fetches_only_what_failed(publisher: Publisher, tmp_path: Path):
@@ -297,7 +303,7 @@ def test_no_list_of_files_is_one_clear_error(publisher: Publisher, tmp_path: Pat
 
 def test_no_server_is_one_clear_error(tmp_path: Path):
     with pytest.raises(HeartlmError, match="no connection to the server, in 3 tries"):
-        download_database("mitdb", tmp_path, base_url="http://127.0.0.1:1/", retry=QUICK)
+        download_database("mitdb", tmp_path, base_url="http://127.0.0.1:1/", attempts=ATTEMPTS)
 
 
 def test_an_unwritable_folder_is_one_clear_error(publisher: Publisher, tmp_path: Path):

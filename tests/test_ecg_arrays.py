@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heartlm.ecg.database import open_database
-from heartlm.ecg.readers.arrays import read_csv, read_numpy
+from heartlm.ecg.database import open_database, read_recording
 from heartlm.errors import HeartlmError
 
 SIGNAL = np.round(np.stack([np.sin(np.arange(500) / 20), np.cos(np.arange(500) / 9)]), 4)
@@ -20,7 +19,7 @@ def write_csv(path: Path, header: str, columns: list[np.ndarray]) -> None:
 
 def test_csv_with_a_time_column_states_its_own_rate(tmp_path: Path) -> None:
     write_csv(tmp_path / "r.csv", "time,MLII,V5", [np.arange(500) / 360, *SIGNAL])
-    recording = read_csv(tmp_path / "r.csv")
+    recording = read_recording(tmp_path / "r.csv")
     assert (recording.rate_hz, recording.lead_names, recording.units) == (360.0, ("MLII", "V5"), ("mV", "mV"))
     np.testing.assert_allclose(recording.signal(), SIGNAL, atol=1e-6)
     np.testing.assert_array_equal(recording.signal(10, 20, [1]), recording.signal()[1:, 10:20])
@@ -29,7 +28,7 @@ def test_csv_with_a_time_column_states_its_own_rate(tmp_path: Path) -> None:
 def test_csv_with_a_sidecar_and_gaps(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("I,II\n1000,2\n,3\n3000,nan\n")
     (tmp_path / "r.json").write_text(json.dumps({"rate_hz": 250, "units": ["uV", "mmHg"]}))
-    recording = read_csv(tmp_path / "r.csv")
+    recording = read_recording(tmp_path / "r.csv")
     assert recording.units == ("mV", "mmHg")
     np.testing.assert_allclose(recording.signal(), [[1, np.nan, 3], [2, 3, np.nan]])
 
@@ -48,7 +47,7 @@ def test_csv_with_a_sidecar_and_gaps(tmp_path: Path) -> None:
 def test_bad_csv(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "r.csv").write_text(text)
     with pytest.raises(HeartlmError, match=reason) as caught:
-        read_csv(tmp_path / "r.csv")
+        read_recording(tmp_path / "r.csv")
     assert "\n" not in str(caught.value)
 
 
@@ -60,7 +59,7 @@ def test_numpy_files(tmp_path: Path, suffix: str) -> None:
     else:
         np.savez(path, signal=SIGNAL * 1000)
     (tmp_path / "r.json").write_text(json.dumps({"rate_hz": 128, "units": "uV", "lead_names": ["a", "b"]}))
-    recording = read_numpy(path)
+    recording = read_recording(path)
     assert (recording.rate_hz, recording.lead_names, recording.num_samples) == (128.0, ("a", "b"), 500)
     np.testing.assert_allclose(recording.signal(), SIGNAL, atol=1e-6)
 
@@ -68,7 +67,7 @@ def test_numpy_files(tmp_path: Path, suffix: str) -> None:
 def test_a_single_lead_may_be_a_plain_row(tmp_path: Path) -> None:
     np.save(tmp_path / "r.npy", SIGNAL[0])
     (tmp_path / "r.json").write_text('{"rate_hz": 128}')
-    assert read_numpy(tmp_path / "r.npy").lead_names == ("lead 1",)
+    assert read_recording(tmp_path / "r.npy").lead_names == ("lead 1",)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_bad_numpy(tmp_path: Path, array: np.ndarray, sidecar: str, reason: str)
     np.save(tmp_path / "r.npy", array)
     (tmp_path / "r.json").write_text(sidecar)
     with pytest.raises(HeartlmError, match=reason):
-        read_numpy(tmp_path / "r.npy")
+        read_recording(tmp_path / "r.npy")
 
 
 def test_a_database_takes_recordings_and_leaves_tables_alone(tmp_path: Path) -> None:

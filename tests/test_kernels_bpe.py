@@ -11,11 +11,10 @@ from heartlm.kernels.bpe import (
     BREAK,
     Trie,
     encode_runs,
-    encode_runs_reference,
     merge_pair,
-    merge_pair_reference,
 )
 from heartlm.kernels.library import variants
+from tests.kernel_references import encode_runs_reference, merge_pair_reference
 
 NUM_SYMBOLS = 3
 same_examples = settings(derandomize=True, deadline=None)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS, Mode
-from heartlm.kernels.detect import CompiledDetector, make_detector, plan_detector
-from heartlm.kernels.detect_reference import ReferenceDetector
+from heartlm.kernels.detect import Detector, plan_detector
 from heartlm.kernels.library import variants
 from tests.conftest import shared_data
+from tests.detect_reference import ReferenceDetector
 from tests.synthetic_leads import beat_times_s, ecg_mv
 
 MODES: list[Mode] = list(SETTINGS)
@@ -20,7 +20,7 @@ both_modes = pytest.mark.parametrize("mode", MODES)
 examples = settings(derandomize=True, deadline=None, max_examples=30)
 
 
-def beats_of(detector: CompiledDetector | ReferenceDetector, signal: np.ndarray, length: int) -> np.ndarray:
+def beats_of(detector: Detector | ReferenceDetector, signal: np.ndarray, length: int) -> np.ndarray:
     """The beats of `signal` in chunks of `length` samples."""
     chunks = [signal[start : start + length] for start in range(0, len(signal), length)]
     found = [detector.push(chunk, ends=chunk is chunks[-1]) for chunk in chunks]
@@ -30,7 +30,7 @@ def beats_of(detector: CompiledDetector | ReferenceDetector, signal: np.ndarray,
 def assert_same(signal: np.ndarray, rate_hz: float, mode: Mode, length: int) -> int:
     expected = beats_of(ReferenceDetector(*plan_detector(rate_hz, SETTINGS[mode])), signal, length)
     for variant in variants():
-        found = beats_of(make_detector(rate_hz, SETTINGS[mode], variant), signal, length)
+        found = beats_of(Detector(rate_hz, SETTINGS[mode], variant), signal, length)
         np.testing.assert_array_equal(found, expected, err_msg=variant)
     return len(expected)
 

@@ -12,16 +12,14 @@ from heartlm.kernels.draws import (
     Rows,
     Stream,
     draw_windows,
-    draw_windows_reference,
     draws,
     draws_below,
-    draws_reference,
     hide_spans,
-    hide_spans_reference,
     uniform,
 )
 from heartlm.kernels.library import variants
-from heartlm.kernels.permute import permute, permute_reference
+from heartlm.kernels.permute import permute
+from tests.kernel_references import draw_windows_reference, draws_reference, hide_spans_reference, permute_reference
 
 pure = settings(derandomize=True, deadline=None)
 streams = st.builds(Stream, st.integers(0, 2**31 - 1), st.integers(0, 2**40), st.integers(0, 9))

@@ -7,6 +7,7 @@ import pytest
 
 from heartlm.kernels import fixed_point
 from heartlm.kernels.library import variants
+from tests.kernel_references import add_reference, move_reference, read_reference
 
 UNIT = 2.0**48
 pytestmark = pytest.mark.skipif(not variants(), reason="no compiled kernels here")
@@ -25,17 +26,17 @@ def test_numbers_are_added_and_read_as_numpy_does_it(variant: str) -> None:
     assert move is not None
     for factor in (UNIT, 0.3 * UNIT):
         for more in (True, False):
-            assert fixed_point.add_reference(numbers, factor, 2.0**62, more, expected) == 0
+            assert add_reference(numbers, factor, 2.0**62, more, expected) == 0
             given = numbers.ctypes.data, len(numbers), factor, 2.0**62, more, total.ctypes.data
             assert add(*given) == 0
             assert np.array_equal(total, expected)
     out = np.empty(len(total))
     read(total.ctypes.data, len(total), 1 / UNIT, 1.7, out.ctypes.data)
-    assert np.array_equal(out, fixed_point.read_reference(total, 1 / UNIT, 1.7))
+    assert np.array_equal(out, read_reference(total, 1 / UNIT, 1.7))
     vector = draws.normal(size=len(total)).astype(np.float32)
     moved, places = np.empty_like(vector), (vector.ctypes.data, total.ctypes.data)
     move(*places, len(total), 1 / UNIT, 1.7, moved.ctypes.data)
-    assert np.array_equal(moved, fixed_point.move_reference(vector, total, 1 / UNIT, 1.7))
+    assert np.array_equal(moved, move_reference(vector, total, 1 / UNIT, 1.7))
 
 
 @pytest.mark.parametrize("variant", variants())
@@ -45,5 +46,5 @@ def test_what_is_no_number_or_too_large_is_counted(variant: str) -> None:
     assert add is not None
     given = numbers.ctypes.data, len(numbers), UNIT, 2.0**14 * UNIT, False, total.ctypes.data
     assert add(*given) == 4
-    assert fixed_point.add_reference(numbers, UNIT, 2.0**14 * UNIT, False, np.zeros(7, np.int64)) == 4
+    assert add_reference(numbers, UNIT, 2.0**14 * UNIT, False, np.zeros(7, np.int64)) == 4
     assert total[[0, 5, 6]].tolist() == [2**48, 0, 3 * 2**48]

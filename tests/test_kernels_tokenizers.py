@@ -8,23 +8,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.ecg.database import open_database
-from heartlm.kernels.amplitude import amplitude_levels, amplitude_levels_reference
+from heartlm.kernels.amplitude import GRID_HZ, amplitude_levels
 from heartlm.kernels.library import variants
-from heartlm.kernels.quantize import prepare_codebooks, residual_codes, residual_codes_reference, sums_by_code
-from heartlm.kernels.rr import rr_codes, rr_codes_reference
+from heartlm.kernels.quantize import prepare_codebooks, residual_codes, sums_by_code
+from heartlm.kernels.rr import rr_codes
 from heartlm.kernels.running import (
     stretch_medians,
-    stretch_medians_reference,
     trailing_median,
-    trailing_median_reference,
 )
-from heartlm.kernels.waveform import cut_beats, cut_beats_reference
+from heartlm.kernels.waveform import cut_beats
 from heartlm.tokenizers.quantize import fit_quantizer
 from heartlm.tokenizers.rhythm import RHYTHM_FACETS
 from heartlm.tokenizers.rr import CAUSAL_FACETS, OFFLINE_FACETS, LogScale, levels_of
-from heartlm.tokenizers.sample import LEVELS
 from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms, hann_weights
 from tests.conftest import shared_data
+from tests.kernel_references import (
+    amplitude_levels_reference,
+    cut_beats_reference,
+    residual_codes_reference,
+    rr_codes_reference,
+    stretch_medians_reference,
+    trailing_median_reference,
+)
 from tests.synthetic_leads import heart_lead
 
 examples = settings(derandomize=True, deadline=None, max_examples=40)
@@ -206,7 +211,7 @@ def test_flat_leads_have_flat_waveforms() -> None:
 
 
 def compare_levels(signal: np.ndarray, rate_hz: float) -> None:
-    arguments = (signal, rate_hz, hann_weights(rate_hz, LEVELS.grid_hz), LEVELS)
+    arguments = (signal, rate_hz, hann_weights(rate_hz, GRID_HZ))
     expected = amplitude_levels_reference(*arguments)
     for variant in variants():
         for array, same in zip(amplitude_levels(*arguments, variant=variant), expected, strict=True):

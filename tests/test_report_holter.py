@@ -31,10 +31,17 @@ def recording_of(signal: NDArray[np.float32], lead_names: Sequence[str], asked: 
         asked.append((start, stop))
         return signal[list(leads), start:stop]
 
-    scale = np.ones(len(lead_names))
-    units = ("mV",) * len(lead_names)
-    names = ("100", "p100", "simdb", float(RATE_HZ), signal.shape[1], tuple(lead_names), units)
-    return Recording(*names, scale, 0 * scale, Path("100.hea"), samples=read)
+    return Recording(
+        record_id="100",
+        patient_id="p100",
+        database="simdb",
+        rate_hz=float(RATE_HZ),
+        num_samples=signal.shape[1],
+        lead_names=tuple(lead_names),
+        units=("mV",) * len(lead_names),
+        path=Path("100.hea"),
+        samples=read,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.simulator import SimulationConfig, simulate_database, simulate_recording
-from heartlm.ecg.simulator.heart import Timeline, rr_variability
-from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_patient, draw_splits, profile_of
+from heartlm.ecg.simulator.heart import Heart, rr_variability
+from heartlm.ecg.simulator.morphology import REPOLARISATION_S
+from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_splits, profile_of
 from heartlm.ecg.simulator.randomness import stream
-from heartlm.ecg.simulator.rhythms import live
+from heartlm.ecg.simulator.rhythms import simulate_rhythm
 from heartlm.ecg.simulator.write import BASELINE, GAIN, digitise
 from heartlm.errors import HeartlmError
 from heartlm.files import sha256_of
@@ -39,11 +40,13 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
 
 def patient_of_profile(profile: str, **traits: Any) -> Patient:
     index = next(index for index in range(100) if profile_of(0, index) == profile)
-    return dataclasses.replace(draw_patient(0, index), **traits)
+    patient = Patient(0, index)
+    vars(patient).update(traits)
+    return patient
 
 
-def lived(patient: Patient, minutes: float = 10) -> tuple[Timeline, NDArray[np.float64], NDArray[np.str_]]:
-    timeline = live(patient, 60 * minutes, stream(0, 0))
+def lived(patient: Patient, minutes: float = 10) -> tuple[Heart, NDArray[np.float64], NDArray[np.str_]]:
+    timeline = simulate_rhythm(patient, 60 * minutes, stream(0, 0))
     return timeline, np.array([at for at, _ in timeline.beats]), np.array([code for _, code in timeline.beats])
 
 
@@ -180,13 +183,15 @@ def qrs_width_s(patient: Patient, name: str) -> float:
     """How long the heart's dipole is above a fifth of its largest size."""
     template = patient.templates[name]
     time = np.arange(-0.2, 0.2, 0.001)
-    waves = np.exp(-0.5 * ((time[:, None] - template.offset_s) / template.width_s) ** 2) * ~template.repolarises
+    waves = np.exp(-0.5 * ((time[:, None] - template.offset_s) / template.width_s) ** 2) * (
+        template.offset_s <= REPOLARISATION_S
+    )
     size = np.linalg.norm(waves @ template.dipole_mv, axis=1)
     return float(np.sum(size > 0.2 * size.max())) * 0.001
 
 
 def test_wide_beats_are_wider_than_narrow_ones() -> None:
-    patients = [draw_patient(0, index) for index in range(30)]
+    patients = [Patient(0, index) for index in range(30)]
     width = {name: np.median([qrs_width_s(patient, name) for patient in patients]) for name in ("N", "L", "R", "V0")}
     assert 0.05 < width["N"] < 0.1
     assert 0.11 < width["L"] < 0.18
@@ -299,7 +304,7 @@ def test_a_small_database_still_has_every_split() -> None:
 
 
 def test_one_patients_ectopic_beat_looks_like_anothers_bundle_branch_block() -> None:
-    patients = [draw_patient(0, index) for index in range(60)]
+    patients = [Patient(0, index) for index in range(60)]
     time, lead = np.arange(-0.25, 0.45, 0.004), np.array([0.55, 0.85, 0.05])
 
     def normalised(patient: Patient, name: str) -> NDArray[np.float64]:

@@ -11,14 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
+from heartlm.kernels.amplitude import GRID_HZ, LIMIT, NUM_LEVELS, STEP
 from heartlm.kernels.bpe import BREAK
 from heartlm.kernels.waveform import interpolate, smooth
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.bpe import LONGEST_RUN, SECOND, BPETokenizer, Runs
 from heartlm.tokenizers.merges import learn_runs, with_breaks
-from heartlm.tokenizers.sample import GRID_HZ, LEVELS, LIMIT, NUM_LEVELS, STEP, SampleTokenizer
+from heartlm.tokenizers.sample import SampleTokenizer
 from heartlm.tokenizers.waveform import fill_gaps, hann_weights
 from tests.conftest import shared_data
+from tests.kernel_references import normalise
 from tests.synthetic_leads import heart_lead, lead_of
 
 MANY = 300
@@ -174,7 +176,7 @@ def test_decoding_is_off_by_at_most_half_a_step_where_nothing_is_clipped(tokeniz
     lead = heart_lead(40, rate_hz=500, noise_mv=0.02, seed=9)
     tokens = tokenizer.encode(lead)
     smoothed = smooth(fill_gaps(lead.signal_mv), hann_weights(500, GRID_HZ))
-    normalised, scale_mv = LEVELS.normalise(interpolate(smoothed, np.arange(len(smoothed) // 5) * 5.0))
+    normalised, scale_mv = normalise(interpolate(smoothed, np.arange(len(smoothed) // 5) * 5.0))
     off = (tokenizer.decode(tokens.codes, tokens.scale_mv)[: len(normalised)] - normalised * scale_mv) / scale_mv
     inside = np.abs(normalised) < LIMIT
     assert inside.mean() > 0.99

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.kernels.rr import rr_values
+from heartlm.kernels.amplitude import LIMIT, NUM_LEVELS, STEP
 from heartlm.kernels.running import trailing_median
 from heartlm.kernels.waveform import interpolate, smooth
 from heartlm.tokenizers.quantize import ResidualQuantizer, fit_quantizer, nearest_centroid
 from heartlm.tokenizers.rr import LONG_BEATS, RECENT_BEATS, LogScale, ordinal_coordinates
-from heartlm.tokenizers.sample import LEVELS, LIMIT, NUM_LEVELS, STEP, dequantize
+from heartlm.tokenizers.sample import dequantize
 from heartlm.tokenizers.waveform import fill_gaps, hann_weights
+from tests.kernel_references import quantize, rr_values
 
 scales = st.builds(
     lambda low, ratio, num_levels: LogScale(low, low * ratio, num_levels),
@@ -100,17 +101,17 @@ def _mean_or_nan(mean: Callable[[np.ndarray], float], values: np.ndarray) -> flo
 @given(amplitude=amplitudes)
 def test_an_amplitude_decodes_to_within_half_a_step(amplitude: list[float]) -> None:
     value = np.array(amplitude, np.float32)
-    assert np.abs(dequantize(LEVELS.quantize(value)) - value).max() <= STEP / 2 + 1e-6
+    assert np.abs(dequantize(quantize(value)) - value).max() <= STEP / 2 + 1e-6
 
 
 def test_amplitude_levels_are_unbiased_and_clip_at_both_ends() -> None:
     value = np.linspace(-LIMIT, LIMIT, 100_001, dtype=np.float32)[:-1]
-    code = LEVELS.quantize(value)
+    code = quantize(value)
     assert abs(float(np.mean(dequantize(code) - value))) < 1e-3 * STEP
     assert set(code.tolist()) == set(range(NUM_LEVELS))
-    assert LEVELS.quantize(np.array([-99.0, -LIMIT, LIMIT, 99.0], np.float32)).tolist() == [0, 0, 127, 127]
+    assert quantize(np.array([-99.0, -LIMIT, LIMIT, 99.0], np.float32)).tolist() == [0, 0, 127, 127]
     codes = np.arange(NUM_LEVELS, dtype=np.uint16)
-    assert np.array_equal(LEVELS.quantize(dequantize(codes)), codes)
+    assert np.array_equal(quantize(dequantize(codes)), codes)
 
 
 # --- residual codebooks -----------------------------------------------------------------------------------------------

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heartlm.kernels.amplitude import GRID_HZ, LIMIT, STEP
 from heartlm.kernels.waveform import interpolate, smooth
-from heartlm.tokenizers.sample import GRID_HZ, LEVELS, LIMIT, STEP, SampleTokenizer, dequantize
+from heartlm.tokenizers.sample import SampleTokenizer, dequantize
 from heartlm.tokenizers.waveform import fill_gaps, hann_weights
+from tests.kernel_references import normalise
 from tests.synthetic_leads import heart_lead, lead_of
 
 TOKENIZER = SampleTokenizer()
@@ -49,7 +51,7 @@ def test_decoding_loses_at_most_half_a_step_of_the_running_amplitude_and_is_unbi
     tokens = TOKENIZER.encode(lead)
     position = np.arange(tokens.num_tokens) * 5.0
     grid = interpolate(smooth(fill_gaps(lead.signal_mv), hann_weights(500, GRID_HZ)), position)
-    normalised, scale_mv = LEVELS.normalise(grid)
+    normalised, scale_mv = normalise(grid)
     inside = np.abs(normalised) < LIMIT
     off = (TOKENIZER.decode(tokens.codes, tokens.scale_mv) - normalised * scale_mv) / scale_mv
     assert inside.mean() > 0.99 and np.abs(off[inside]).max() <= STEP / 2 + 1e-5
@@ -59,7 +61,7 @@ def test_decoding_loses_at_most_half_a_step_of_the_running_amplitude_and_is_unbi
 
 def test_the_running_amplitude_is_the_median_of_the_last_seconds() -> None:
     swing = np.repeat(np.arange(1.0, 21.0), 100) * np.tile([-0.5, 0.5], 1000)
-    normalised, scale_mv = LEVELS.normalise(swing.astype(np.float32))
+    normalised, scale_mv = normalise(swing.astype(np.float32))
     per_second = scale_mv.reshape(20, 100)
     assert (per_second == per_second[:, :1]).all() and per_second[0, 0] == pytest.approx(1.5)
     assert per_second[12, 0] == pytest.approx(np.median(np.arange(5, 13)), rel=0.02)

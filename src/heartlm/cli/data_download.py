@@ -46,7 +46,6 @@ def run(argv: Sequence[str]) -> int:
     require(options, lambda number: number >= 1, "at least 1", "workers", "attempts")
     from heartlm.ecg.catalogue import find
     from heartlm.ecg.download import DownloadError, download_database
-    from heartlm.ecg.transfer import Retry
 
     info = find(options.name)
     records = None if options.records is None else [name.strip() for name in options.records.split(",")]
@@ -57,7 +56,7 @@ def run(argv: Sequence[str]) -> int:
             base_url=options.base_url,
             workers=options.workers,
             records=records,
-            retry=Retry(attempts=options.attempts),
+            attempts=options.attempts,
         )
     except DownloadError as error:
         for name, reason in error.summary.failed:

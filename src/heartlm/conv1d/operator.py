@@ -83,15 +83,12 @@ def _no_second_gradient(ctx: Any, *_: Any) -> None:
 
 
 _library: Any = torch.library.Library("heartlm", "FRAGMENT")  # type: ignore[no-untyped-call]
-_OPERATORS: tuple[tuple[str, Any, Any], ...] = (
-    (_FORWARD, _forward, _fake_forward),
-    (_BACKWARD, _backward, _fake_backward),
-)
-for _schema, _compute, _fake in _OPERATORS:
-    _name = _schema.partition("(")[0]
-    _library.define(_schema, tags=torch.Tag.pt2_compliant_tag)
-    _library.impl(_name, _compute, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"heartlm::{_name}", _fake, lib=_library)
+_library.define(_FORWARD, tags=torch.Tag.pt2_compliant_tag)
+_library.impl("conv1d", _forward, "CompositeExplicitAutograd")
+torch.library.register_fake("heartlm::conv1d", _fake_forward, lib=_library)
+_library.define(_BACKWARD, tags=torch.Tag.pt2_compliant_tag)
+_library.impl("conv1d_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("heartlm::conv1d_backward", _fake_backward, lib=_library)
 torch.library.register_autograd("heartlm::conv1d", _gradient, setup_context=_set_up, lib=_library)
 torch.library.register_autograd("heartlm::conv1d_backward", _no_second_gradient, lib=_library)
 

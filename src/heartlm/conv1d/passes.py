@@ -6,7 +6,6 @@ Shapes: x `[N, C, L]`, weight `[O, C / groups, K]`, bias `[O]`, result and its g
 from __future__ import annotations
 
 import functools
-import sys
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,6 @@ from torch.nn import functional as F  # noqa: N812
 from heartlm.conv1d import kernel
 from heartlm.conv1d.kernel import ConvShape
 from heartlm.conv1d.rule import Choice, fastest
-from heartlm.kernels.library import library
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -59,8 +57,8 @@ def plan(
     groups: int,
     num_threads: int,
 ) -> Plan | None:
-    """The plan of a shape, or None: without kernels, with nothing to compute, where torch has to say what is wrong."""
-    if not compiled() or len(x) != 3 or len(weight) != 3 or 0 in (*x, *weight):
+    """The plan of a shape, or None: with nothing to compute, or where torch has to say what is wrong."""
+    if len(x) != 3 or len(weight) != 3 or 0 in (*x, *weight):
         return None
     (batch, channels, length), (out_channels, channels_of_group, size) = x, weight
     if min(stride, dilation, groups) < 1 or padding < 0 or out_channels % groups:
@@ -130,12 +128,3 @@ def torch_gradients(dy: Tensor, x: Tensor, weight: Tensor, *sizes: int, wanted: 
     # What is not wanted may be computed all the same, in some shape or other.
     dx, dweight, dbias = (gradient if want else None for gradient, want in zip(found, wanted, strict=True))
     return dx, dweight, dbias
-
-
-@functools.cache
-def compiled() -> bool:
-    """Whether there are kernels; says once, on stderr, if there are none."""
-    found = library() is not None
-    if not found:
-        print("heartlm: no compiled kernels, so torch's own convolution is used", file=sys.stderr)
-    return found

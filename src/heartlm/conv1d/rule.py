@@ -14,15 +14,13 @@ pays nothing for it.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
 from heartlm.conv1d.kernel import ConvShape
-from heartlm.kernels.library import VARIANTS, variants
+from heartlm.kernels.library import chosen_variant
 
 Pass = Literal["forward", "input_gradient", "weight_gradient", "training"]
 PASSES: tuple[Pass, ...] = ("forward", "input_gradient", "weight_gradient", "training")
@@ -99,29 +97,16 @@ class Choice:
     training: bool
 
 
-ALL_BY_KERNEL, ALL_BY_TORCH = Choice(True, True, True, True), Choice(False, False, False, False)
-
-_imposed: Choice | None = None
-
-
 def fastest(shape: ConvShape, num_threads: int) -> Choice:
     """The measured choice for `shape`."""
-    if _imposed is not None:
-        return _imposed
-    boxes = TORCH_IS_FASTER.get(variant(), {})
+    boxes = TORCH_IS_FASTER.get(chosen_variant(), {})
     if num_threads > 1:
-        boxes = TORCH_IS_FASTER.get(f"{variant()}, threads", boxes)
+        boxes = TORCH_IS_FASTER.get(f"{chosen_variant()}, threads", boxes)
     found = sizes(shape)
     forward, of_input, of_weight, training = (
         not any(inside(found, box) for box in boxes.get(name, ())) for name in PASSES
     )
     return Choice(forward, of_input, of_weight, training and (forward or of_input or of_weight))
-
-
-def variant() -> str:
-    """The variant of the kernels that `library.kernel` takes."""
-    wanted, possible = os.environ.get("HEARTLM_KERNELS", ""), variants()
-    return wanted if wanted in VARIANTS else possible[-1] if possible else ""
 
 
 def sizes(shape: ConvShape) -> dict[str, float]:
@@ -142,18 +127,3 @@ def sizes(shape: ConvShape) -> dict[str, float]:
 def inside(found: Mapping[str, float], box: Box) -> bool:
     """Whether sizes lie within every bound of a box."""
     return all(low <= found[name] <= high for name, (low, high) in box.items())
-
-
-@contextmanager
-def imposed(choice: Choice) -> Iterator[None]:
-    """Let `choice` hold for every shape: for measurements and tests."""
-    from heartlm.conv1d.passes import plan
-
-    global _imposed
-    before, _imposed = _imposed, choice
-    plan.cache_clear()
-    try:
-        yield
-    finally:
-        _imposed = before
-        plan.cache_clear()

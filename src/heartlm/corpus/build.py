@@ -13,12 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from heartlm.corpus.encode import LeftOut, Part, PartEncoder, Source, find_source, readable_leads
+from heartlm.corpus.encode import Part, Source, encode_part, find_source, readable_leads
 from heartlm.corpus.journal import Journal, clear, flush_to_disk, partial_folder
 from heartlm.corpus.manifest import finish_corpus
 from heartlm.corpus.plan import Beats, BuildPlan, BuildSettings, TrainingLeads, make_plan, open_sources
@@ -77,10 +78,11 @@ def build_corpus(
     with _under_way(out) as journal:
         plan = make_plan(databases)
         tokenizer = _begin(journal, plan, tokenizer, choice)
-        work = PartEncoder(plan, tokenizer, choice)
-        with closing(encode_all(work, processes or len(os.sched_getaffinity(0)), journal.num_parts)) as parts:
+        numbers = range(journal.num_parts, len(plan.parts))
+        encode = partial(encode_part, plan, tokenizer, choice)
+        with closing(encode_all(encode, numbers, processes or len(os.sched_getaffinity(0)))) as parts:
             for part in track(parts, len(plan.parts), "tokenize", _measure(plan, journal.num_parts)):
-                journal.add(part.tokens, part.entry())
+                journal.add(part)
         if not any(row["num_tokens"] for entry in journal.entries() for row in entry["rows"]):
             reasons = commonest(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])
             raise HeartlmError(f"nothing to tokenise in {', '.join(map(str, folders))}: {reasons}")
@@ -173,20 +175,21 @@ def fit_on_training(tokenizer: Tokenizer, plan: BuildPlan, choice: BuildSettings
         chosen += [usable[place] for place in sorted(usable)]
     if not chosen:
         raise HeartlmError("no recording is in the training split, so there is nothing to fit the tokenizer on")
-    tokenizer.fit(_leads_to_fit(chosen, tokenizer, choice), choice.seed)
+    unused, num_leads = Part(""), 0
+
+    def leads() -> Iterator[Lead]:
+        nonlocal num_leads
+        for source in track(chosen, len(chosen), f"fit the {tokenizer.kind} tokenizer"):
+            for lead in readable_leads(source, tokenizer, choice, unused):
+                num_leads += 1
+                yield lead
+        if not num_leads:
+            reasons = commonest(each["reason"] for each in unused.dropped)
+            raise HeartlmError(f"no recording of the training split can be fitted on: {reasons}")
+
+    tokenizer.fit(leads(), choice.seed)
     counts = Counter(source.recording.database for source in chosen)
     tokenizer.fitted_on = {"split": "train", "recordings": dict(counts), "seed": choice.seed}
-
-
-def _leads_to_fit(sources: Sequence[Source], tokenizer: Tokenizer, choice: BuildSettings) -> Iterator[Lead]:
-    left_out, num_leads = LeftOut(), 0
-    for source in track(sources, len(sources), f"fit the {tokenizer.kind} tokenizer"):
-        for lead in readable_leads(source, tokenizer, choice, left_out):
-            num_leads += 1
-            yield lead
-    if not num_leads:
-        reasons = commonest(entry["reason"] for entry in left_out.entries)
-        raise HeartlmError(f"no recording of the training split can be fitted on: {reasons}")
 
 
 def commonest(reasons: Iterable[Any]) -> str:

@@ -190,25 +190,43 @@ def beats_for(
 
 
 @dataclass
-class LeftOut:
-    """What is not in the corpus.
+class Part:
+    """The recordings of one part as tokens; what the journal notes of it next to its tokens is all but the last two.
 
     Attributes:
-        entries: `record`, `reason` and, where several of a kind are left out, their `count`.
+        database: where they are from.
+        num_records: recordings, those left out included.
+        rows: the fields of each row, `first_token` apart.
+        digests: of the tokens of each row; empty where these are too few to tell recordings apart.
+        dropped: what was left out: `record`, `reason` and, where several of a kind are left out, their `count`.
         num_unreadable: how many of them because they could not be read.
+        damaged: `record` and `fault` of each recording that is damaged and was used.
+        beats: beats of each class, by split; a beat that several leads show is counted once.
+        rhythms: tokens of each rhythm, by split.
+        tokens: what to append to each file of the corpus.
+        num_samples: samples of the leads that were encoded.
     """
 
-    entries: list[dict[str, str | int]] = field(default_factory=list)
+    database: str
+    num_records: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
+    dropped: list[dict[str, str | int]] = field(default_factory=list)
     num_unreadable: int = 0
+    damaged: list[dict[str, str]] = field(default_factory=list)
+    beats: dict[str, dict[str, int]] = field(default_factory=dict)
+    rhythms: dict[str, dict[str, int]] = field(default_factory=dict)
+    tokens: dict[str, bytes] = field(default_factory=dict)
+    num_samples: int = 0
 
-    def add(self, record: str, reason: str, *, unreadable: bool = False) -> None:
-        """List one."""
-        self.entries.append({"record": record, "reason": reason})
+    def drop(self, record: str, reason: str, *, unreadable: bool = False) -> None:
+        """List what is left out."""
+        self.dropped.append({"record": record, "reason": reason})
         self.num_unreadable += unreadable
 
 
-def readable_leads(source: Source, tokenizer: Tokenizer, choice: BuildSettings, left_out: LeftOut) -> Iterator[Lead]:
-    """Yield the usable leads of `source` and add the others, with the reason, to `left_out`.
+def readable_leads(source: Source, tokenizer: Tokenizer, choice: BuildSettings, part: Part) -> Iterator[Lead]:
+    """Yield the usable leads of `source` and list the others, with the reason, as dropped from `part`.
 
     Raises:
         HeartlmError: the recording is unreadable or refused, and such are not to be skipped.
@@ -216,111 +234,69 @@ def readable_leads(source: Source, tokenizer: Tokenizer, choice: BuildSettings, 
     try:
         for lead in usable_leads(source, tokenizer, choice.beats, choice.damaged):
             if isinstance(lead, Unusable):
-                left_out.add(source.name, lead.reason)
+                part.drop(source.name, lead.reason)
             else:
                 yield lead
     except HeartlmError as error:
         if not choice.skip_unreadable:
             raise
-        left_out.add(source.name, str(error), unreadable=True)
+        part.drop(source.name, str(error), unreadable=True)
 
 
-@dataclass
-class Part:
-    """The recordings of one part as tokens.
-
-    Attributes:
-        database: where they are from.
-        num_records: recordings, those left out included.
-        num_samples: samples of the leads that were encoded.
-        tokens: what to append to each file of the corpus.
-        rows: the fields of each row, `first_token` apart.
-        digests: of the tokens of each row; empty where these are too few to tell recordings apart.
-        left_out: what was left out.
-        damaged: `record` and `fault` of each recording that is damaged and was used.
-        beats: beats of each class, by split; a beat that several leads show is counted once.
-        rhythms: tokens of each rhythm, by split.
-    """
-
-    database: str
-    num_records: int = 0
-    num_samples: int = 0
-    tokens: dict[str, bytes] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    digests: list[str] = field(default_factory=list)
-    left_out: LeftOut = field(default_factory=LeftOut)
-    damaged: list[dict[str, str]] = field(default_factory=list)
-    beats: dict[str, dict[str, int]] = field(default_factory=dict)
-    rhythms: dict[str, dict[str, int]] = field(default_factory=dict)
-
-    def entry(self) -> dict[str, Any]:
-        """What the journal notes of the part, next to its tokens."""
-        names = ("database", "num_records", "rows", "digests", "damaged", "beats", "rhythms")
-        left_out = {"dropped": self.left_out.entries, "num_unreadable": self.left_out.num_unreadable}
-        return {name: getattr(self, name) for name in names} | left_out
+def encode_part(plan: BuildPlan, tokenizer: Tokenizer, choice: BuildSettings, number: int) -> Part:
+    """Encode every usable lead of the recordings of part `number`."""
+    database, record_ids = plan.records(number)
+    part, tokens = Part(database.name, len(record_ids)), list[Tokens]()
+    for record_id in record_ids:
+        source = find_source(database, record_id, tokenizer, choice.training_leads, choice.skip_unreadable)
+        if isinstance(source, Unusable):
+            part.drop(f"{database.name}/{record_id}", source.reason, unreadable=source.unreadable)
+        else:
+            tokens += _encode_source(source, tokenizer, choice, part)
+    for name, (kind, field_name) in FILES.items():
+        arrays = [
+            np.stack([each.beat_class, each.rhythm], axis=1) if name == "labels.bin" else getattr(each, field_name)
+            for each in tokens
+        ]
+        part.tokens[name] = b"".join(np.ascontiguousarray(array, kind).tobytes() for array in arrays)
+    return part
 
 
-@dataclass(frozen=True)
-class PartEncoder:
-    """What a process needs to encode any part."""
-
-    plan: BuildPlan
-    tokenizer: Tokenizer
-    choice: BuildSettings
-
-    def encode(self, number: int) -> Part:
-        """Encode every usable lead of the recordings of part `number`."""
-        database, record_ids = self.plan.records(number)
-        part, tokens, choice = Part(database.name, len(record_ids)), list[Tokens](), self.choice
-        for record_id in record_ids:
-            source = find_source(database, record_id, self.tokenizer, choice.training_leads, choice.skip_unreadable)
-            if isinstance(source, Unusable):
-                part.left_out.add(f"{database.name}/{record_id}", source.reason, unreadable=source.unreadable)
-            else:
-                tokens += self._encode_source(source, part)
-        for name, (kind, field_name) in FILES.items():
-            arrays = [
-                np.stack([each.beat_class, each.rhythm], axis=1) if name == "labels.bin" else getattr(each, field_name)
-                for each in tokens
-            ]
-            part.tokens[name] = b"".join(np.ascontiguousarray(array, kind).tobytes() for array in arrays)
-        return part
-
-    def _encode_source(self, source: Source, part: Part) -> Iterator[Tokens]:
-        recording, ignored, first = source.recording, dict[str, int](), True
-        for lead in readable_leads(source, self.tokenizer, self.choice, part.left_out):
-            tokens = self.tokenizer.encode(lead)
-            if first:
-                _count(part.beats, source.split, lead.annotations.beat_classes(), BEAT_CLASSES)
-                _count(part.rhythms, source.split, tokens.rhythm, RHYTHMS)
-            ignored, first = lead.annotations.ignored, False
-            part.num_samples += recording.num_samples
-            part.rows.append(
-                {
-                    "database": recording.database,
-                    "record_id": recording.record_id,
-                    "patient_id": recording.patient_id,
-                    "split": source.split,
-                    "lead": recording.lead_names[lead.index] if recording.lead_names else "",
-                    "lead_index": lead.index,
-                    "rate_hz": float(recording.rate_hz),
-                    "num_samples": int(recording.num_samples),
-                    "num_tokens": tokens.num_tokens,
-                    "source": str(recording.path.parent.resolve() / recording.path.name),
-                }
-            )
-            part.digests.append("")
-            if tokens.num_tokens >= _TELLING_TOKENS:
-                # Positions of the first tokens are enough: those of the others cost more to read than they add.
-                content = np.ascontiguousarray(tokens.codes).tobytes() + tokens.sample[:_TELLING_TOKENS].tobytes()
-                part.digests[-1] = hashlib.blake2b(content, digest_size=16).hexdigest()
-            del lead  # a day of samples, which the next lead needs the memory of
-            yield tokens
-        for reason, count in ignored.items():
-            part.left_out.entries.append({"record": source.name, "reason": f"annotation: {reason}", "count": count})
-        if not first and self.choice.damaged == "warn":
-            recording.warn_if_damaged()
-            part.damaged += [{"record": source.name, "fault": fault} for fault in recording.faults]
+def _encode_source(source: Source, tokenizer: Tokenizer, choice: BuildSettings, part: Part) -> Iterator[Tokens]:
+    recording, ignored, first = source.recording, dict[str, int](), True
+    for lead in readable_leads(source, tokenizer, choice, part):
+        tokens = tokenizer.encode(lead)
+        if first:
+            _count(part.beats, source.split, lead.annotations.beat_classes(), BEAT_CLASSES)
+            _count(part.rhythms, source.split, tokens.rhythm, RHYTHMS)
+        ignored, first = lead.annotations.ignored, False
+        part.num_samples += recording.num_samples
+        part.rows.append(
+            {
+                "database": recording.database,
+                "record_id": recording.record_id,
+                "patient_id": recording.patient_id,
+                "split": source.split,
+                "lead": recording.lead_names[lead.index] if recording.lead_names else "",
+                "lead_index": lead.index,
+                "rate_hz": float(recording.rate_hz),
+                "num_samples": int(recording.num_samples),
+                "num_tokens": tokens.num_tokens,
+                "source": str(recording.path.parent.resolve() / recording.path.name),
+            }
+        )
+        part.digests.append("")
+        if tokens.num_tokens >= _TELLING_TOKENS:
+            # Positions of the first tokens are enough: those of the others cost more to read than they add.
+            content = np.ascontiguousarray(tokens.codes).tobytes() + tokens.sample[:_TELLING_TOKENS].tobytes()
+            part.digests[-1] = hashlib.blake2b(content, digest_size=16).hexdigest()
+        del lead  # a day of samples, which the next lead needs the memory of
+        yield tokens
+    for reason, count in ignored.items():
+        part.dropped.append({"record": source.name, "reason": f"annotation: {reason}", "count": count})
+    if not first and choice.damaged == "warn":
+        recording.warn_if_damaged()
+        part.damaged += [{"record": source.name, "fault": fault} for fault in recording.faults]
 
 
 def _count(counts: dict[str, dict[str, int]], split: str, index: np.ndarray[Any, Any], names: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,19 @@ def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str]
         note = _cache() / f"corpus-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"
         if _noted(note) == state:
             return
-        with _turn(note.with_suffix(".lock")):
+        with note.with_suffix(".lock").open("w") as lock:
+            with suppress(OSError):  # where files cannot be locked, go ahead
+                fcntl.flock(lock, fcntl.LOCK_EX)
             if _noted(note) == state:  # by the rank before
                 return
             num_bytes = sum(each.st_size for each in stats.values())
+            limits = {
+                "codes.bin": [(0, size - 1) for size in facet_sizes],
+                "labels.bin": [(-1, len(BEAT_CLASSES) - 1), (-1, len(RHYTHMS) - 1)],
+                "sample.bin": [(0, np.iinfo(np.int64).max)],
+            }
             read: Iterator[int] = chain.from_iterable(
-                _checked(folder / name, checksum, _limits(name, facet_sizes)) for name, checksum in checksums.items()
+                _checked(folder / name, checksum, limits.get(name, [])) for name, checksum in checksums.items()
             )
             if num_bytes >= SHOWN_FROM_BYTES:
                 amount = Measure[int](num_bytes, float, lambda chunk: chunk / 1e6, "MB")
@@ -68,18 +75,13 @@ def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str]
         raise HeartlmError(f"{error.filename or folder} cannot be read ({error.strerror}): tokenize again") from error
 
 
-def _limits(name: str, facet_sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Lowest and highest value of each column of a file; none where every value is possible."""
-    limits = {
-        "codes.bin": [(0, size - 1) for size in facet_sizes],
-        "labels.bin": [(-1, len(BEAT_CLASSES) - 1), (-1, len(RHYTHMS) - 1)],
-        "sample.bin": [(0, np.iinfo(np.int64).max)],
-    }
-    return limits.get(name, [])
-
-
 def _checked(path: Path, checksum: str, limits: list[tuple[int, int]]) -> Iterator[int]:
     """Read a file in pieces and yield their length.
+
+    Args:
+        path: the file.
+        checksum: its SHA-256.
+        limits: lowest and highest value of each column; none where every value is possible.
 
     Raises:
         HeartlmError: a value is outside `limits`, or all of it has another `checksum`.
@@ -108,15 +110,6 @@ def _noted(note: Path) -> Any:
         return read_json(note)
     except HeartlmError:
         return None
-
-
-@contextmanager
-def _turn(lock: Path) -> Iterator[None]:
-    """Wait until no other process of this machine holds `lock`; where files cannot be locked, go ahead."""
-    with lock.open("w") as stream:
-        with suppress(OSError):
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
 
 
 def _cache() -> Path:

@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from heartlm.corpus.encode import Part
 from heartlm.corpus.schema import FILES
 from heartlm.errors import HeartlmError
 
@@ -96,14 +97,15 @@ class Journal:
             self._streams[name].truncate(length)
             self._streams[name].seek(length)
 
-    def add(self, tokens: Mapping[str, bytes], entry: Mapping[str, Any]) -> None:
-        """Append the tokens of the next part, by file name, and note it."""
-        for name in FILES:
-            self._streams[name].write(tokens[name])
-            self._digests[name].update(tokens[name])
+    def add(self, part: Part) -> None:
+        """Append the tokens of the next part, and note it."""
+        for name, content in part.tokens.items():
+            self._streams[name].write(content)
+            self._digests[name].update(content)
             self._streams[name].flush()
-        checksums = {name: digest.hexdigest() for name, digest in self._digests.items()}
-        self._write_line({"bytes": {name: len(tokens[name]) for name in FILES}, "sha256": checksums, **entry})
+        noted = {name: value for name, value in vars(part).items() if name not in ("tokens", "num_samples")}
+        lengths = {name: len(content) for name, content in part.tokens.items()}
+        self._write_line({"bytes": lengths, "sha256": self.checksums(), **noted})
         self.num_parts += 1
 
     def entries(self) -> Iterator[Entry]:

@@ -1,20 +1,15 @@
-"""Finishing a corpus: what the journal noted of its parts becomes the table of its rows and the manifest.
-
-The rows are read part by part and written in groups, so that memory does not grow with their number.
-"""
+"""Finishing a corpus: what the journal noted of its parts becomes the table of its rows and the manifest."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from heartlm import __version__
-from heartlm.corpus.journal import Entry, Journal
+from heartlm.corpus.journal import Journal
 from heartlm.corpus.schema import SCHEMA_VERSION, LeadRow, row_schema
 from heartlm.errors import HeartlmError
 from heartlm.files import sha256_of, write_json
@@ -23,98 +18,42 @@ from heartlm.tokenizers.base import Tokenizer
 ROWS_AT_ONCE = 1 << 16
 """Rows of a group of `records.parquet`."""
 
-
-@dataclass
-class _Split:
-    """What is counted of one split of a database."""
-
-    records: int = 0
-    leads: int = 0
-    tokens: int = 0
-    patients: set[str] = field(default_factory=set)
-    beats: Counter[str] = field(default_factory=Counter)
-    rhythms: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass
-class _Database:
-    """What is counted of a database."""
-
-    seconds: float = 0.0
-    rates_hz: set[float] = field(default_factory=set)
-    splits: dict[str, _Split] = field(default_factory=lambda: defaultdict(_Split))
-
-    def describe(self, name: str) -> dict[str, Any]:
-        """The entry of the manifest."""
-        splits = self.splits.values()
-        return {
-            "name": name,
-            "num_records": sum(split.records for split in splits),
-            "num_patients": len(set().union(*(split.patients for split in splits))),
-            "num_beats": sum(split.beats.total() for split in splits),
-            "hours": round(self.seconds / 3600, 3),
-            "rate_hz": sorted(self.rates_hz),
-            "splits": {
-                split: {
-                    "records": counted.records,
-                    "patients": len(counted.patients),
-                    "leads": counted.leads,
-                    "tokens": counted.tokens,
-                    "beats_per_class": dict(counted.beats),
-                    "rhythms": dict(counted.rhythms),
-                }
-                for split, counted in sorted(self.splits.items())
-            },
-        }
-
-
-@dataclass
-class Counts:
-    """What is counted of a corpus, row by row and part by part."""
-
-    num_tokens: int = 0
-    databases: dict[str, _Database] = field(default_factory=lambda: defaultdict(_Database))
-    dropped: list[dict[str, Any]] = field(default_factory=list)
-    damaged: list[dict[str, str]] = field(default_factory=list)
-    last: tuple[str, str] | None = None
-
-    def add_part(self, entry: Entry) -> None:
-        """Count the beats of a part and list what it left out."""
-        self.dropped += entry["dropped"]
-        self.damaged += entry["damaged"]
-        for name in {*entry["beats"], *entry["rhythms"]}:
-            split = self.databases[entry["database"]].splits[name]
-            split.beats += Counter(entry["beats"].get(name, {}))
-            split.rhythms += Counter(entry["rhythms"].get(name, {}))
-
-    def add_row(self, row: LeadRow) -> None:
-        """Count a row; rows of one recording follow each other."""
-        database = self.databases[row.database]
-        split = database.splits[row.split]
-        if (row.database, row.record_id) != self.last:
-            self.last = (row.database, row.record_id)
-            split.records += 1
-            database.seconds += row.num_samples / row.rate_hz
-        split.leads += 1
-        split.tokens += row.num_tokens
-        split.patients.add(row.patient_id)
-        database.rates_hz.add(row.rate_hz)
-        self.num_tokens += row.num_tokens
+SplitCounts = dict[tuple[str, str], Counter[str]]
+"""Counts by database and split."""
 
 
 def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -> dict[str, Any]:
-    """Write `records.parquet` and `manifest.json` next to the tokens; return the manifest."""
-    import pyarrow
-    import pyarrow.parquet
+    """Write `records.parquet` and `manifest.json` next to the tokens; return the manifest.
 
-    counts, folder = Counts(), journal.folder
-    rows, schema = _rows(journal.entries(), counts), row_schema()
-    with pyarrow.parquet.ParquetWriter(folder / "records.parquet", schema) as writer:
-        while group := list(islice(rows, ROWS_AT_ONCE)):
-            columns = [_column([getattr(row, entry.name) for row in group], entry.type) for entry in schema]
-            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
+    Raises:
+        HeartlmError: the samples of one recording count as two patients, on two sides of a split.
+    """
+    rows, num_tokens, first_with = list[LeadRow](), 0, dict[str, LeadRow]()
+    dropped, damaged = list[dict[str, Any]](), list[dict[str, str]]()
+    beats: SplitCounts = defaultdict(Counter)
+    rhythms: SplitCounts = defaultdict(Counter)
+    for entry in journal.entries():
+        dropped += entry["dropped"]
+        damaged += entry["damaged"]
+        for counts, noted in ((beats, entry["beats"]), (rhythms, entry["rhythms"])):
+            for split, counted in noted.items():
+                counts[entry["database"], split] += Counter(counted)
+        for digest, fields in zip(entry["digests"], entry["rows"], strict=True):
+            row = LeadRow(first_token=num_tokens, **fields)
+            other = first_with.setdefault(digest, row) if digest else row
+            if other.patient_id != row.patient_id and other.split != row.split:
+                raise HeartlmError(
+                    f"{row.source}: gives the tokens of {other.source}, yet they count as two patients, one in "
+                    f"{other.split} and one in {row.split}; remove one, or give both one patient in database.json"
+                )
+            rows.append(row)
+            num_tokens += row.num_tokens
+    _write_rows(journal, rows)
+    of_database = defaultdict[str, list[LeadRow]](list)
+    for row in rows:
+        of_database[row.database].append(row)
+    databases = [_database(name, of_database[name], beats, rhythms) for name in sorted(of_database)]
     described = tokenizer.describe()
-    splits = [split for database in counts.databases.values() for split in database.splits.values()]
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "heartlm": __version__,
@@ -127,34 +66,55 @@ def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -
             "decode_error": described["settings"].get("decode_error"),
             "fitted_on": tokenizer.fitted_on,
         },
-        "num_tokens": counts.num_tokens,
-        "num_records": sum(split.records for split in splits),
-        "num_patients": len(set().union(*(split.patients for split in splits))),
-        "num_leads": sum(split.leads for split in splits),
-        "num_beats": sum(split.beats.total() for split in splits),
-        "databases": [counts.databases[name].describe(name) for name in sorted(counts.databases)],
-        "dropped": counts.dropped,
-        "damaged": counts.damaged,
-        "checksums": {**journal.checksums(), "records.parquet": sha256_of(folder / "records.parquet")},
+        "num_tokens": num_tokens,
+        "num_records": sum(database["num_records"] for database in databases),
+        "num_patients": len({row.patient_id for row in rows}),
+        "num_leads": len(rows),
+        "num_beats": sum(database["num_beats"] for database in databases),
+        "databases": databases,
+        "dropped": dropped,
+        "damaged": damaged,
+        "checksums": {**journal.checksums(), "records.parquet": sha256_of(journal.folder / "records.parquet")},
     }
-    write_json(folder / "manifest.json", manifest)
+    write_json(journal.folder / "manifest.json", manifest)
     return manifest
 
 
-def _rows(entries: Iterable[Entry], counts: Counts) -> Iterator[LeadRow]:
-    first_with = dict[str, LeadRow]()
-    for entry in entries:
-        counts.add_part(entry)
-        for digest, fields in zip(entry["digests"], entry["rows"], strict=True):
-            row = LeadRow(first_token=counts.num_tokens, **fields)
-            counts.add_row(row)
-            other = first_with.setdefault(digest, row) if digest else row
-            if other.patient_id != row.patient_id and other.split != row.split:
-                raise HeartlmError(
-                    f"{row.source}: gives the tokens of {other.source}, yet they count as two patients, one in "
-                    f"{other.split} and one in {row.split}; remove one, or give both one patient in database.json"
-                )
-            yield row
+def _database(name: str, rows: Sequence[LeadRow], beats: SplitCounts, rhythms: SplitCounts) -> dict[str, Any]:
+    """The entry of a database in the manifest."""
+    seconds = {row.record_id: row.num_samples / row.rate_hz for row in rows}
+    splits = {}
+    for split in sorted({row.split for row in rows}):
+        own = [row for row in rows if row.split == split]
+        splits[split] = {
+            "records": len({row.record_id for row in own}),
+            "patients": len({row.patient_id for row in own}),
+            "leads": len(own),
+            "tokens": sum(row.num_tokens for row in own),
+            "beats_per_class": dict(beats[name, split]),
+            "rhythms": dict(rhythms[name, split]),
+        }
+    return {
+        "name": name,
+        "num_records": len(seconds),
+        "num_patients": len({row.patient_id for row in rows}),
+        "num_beats": sum(beats[name, split].total() for split in splits),
+        "hours": round(sum(seconds.values()) / 3600, 3),
+        "rate_hz": sorted({row.rate_hz for row in rows}),
+        "splits": splits,
+    }
+
+
+def _write_rows(journal: Journal, rows: Sequence[LeadRow]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    schema = row_schema()
+    with pyarrow.parquet.ParquetWriter(journal.folder / "records.parquet", schema) as writer:
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            group = rows[first : first + ROWS_AT_ONCE]
+            columns = [_column([getattr(row, entry.name) for row in group], entry.type) for entry in schema]
+            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
 
 
 def _column(values: Sequence[Any], kind: Any) -> Any:

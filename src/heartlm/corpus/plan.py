@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -149,22 +149,17 @@ def fingerprint(plan: BuildPlan) -> str:
     for database in plan.databases:
         digest.update(json.dumps([database.name, str(database.folder.resolve())]).encode())
         try:
-            for name, size, changed_ns in _files_below(str(database.folder), ""):
-                digest.update(f"{name}\0{size}\0{changed_ns}\n".encode("utf-8", "surrogateescape"))
+            for folder, folders, names in os.walk(database.folder.resolve(), onerror=_raise):
+                folders[:] = sorted(name for name in folders if not name.startswith("."))
+                for name in sorted(name for name in names if not name.startswith(".")):
+                    path = f"{folder}/{name}"
+                    about = os.lstat(path)
+                    text = f"{path}\0{about.st_size}\0{about.st_mtime_ns}\n"
+                    digest.update(text.encode("utf-8", "surrogateescape"))
         except OSError as error:
             raise HeartlmError(f"cannot read {error.filename}: {error.strerror}") from error
     return digest.hexdigest()
 
 
-def _files_below(folder: str, name: str) -> Iterator[tuple[str, int, int]]:
-    with os.scandir(Path(folder, name)) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        if entry.name.startswith("."):
-            continue
-        path = f"{name}/{entry.name}" if name else entry.name
-        if entry.is_dir(follow_symlinks=False):
-            yield from _files_below(folder, path)
-        else:
-            about = entry.stat(follow_symlinks=False)
-            yield path, about.st_size, about.st_mtime_ns
+def _raise(error: OSError) -> None:
+    raise error

@@ -15,7 +15,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from heartlm.corpus.encode import Part, PartEncoder
 from heartlm.errors import HeartlmError
 from heartlm.memory import keep_memory
 from heartlm.parent import end_with_parent
@@ -26,30 +25,35 @@ Result = TypeVar("Result")
 AHEAD = 4
 """Parts for each process that may be ahead of the writer."""
 
-_work: PartEncoder | None = None
+_work: Callable[[int], Any] | None = None
 """Inherited by forked processes, not sent."""
 
 
-def _encode(number: int) -> Part:
+def _do_work(number: int) -> Any:
     assert _work is not None, "set before the processes were forked"
-    return _work.encode(number)
+    return _work(number)
 
 
-def encode_all(work: PartEncoder, processes: int, first_part: int = 0) -> Generator[Part]:
-    """Encode every part from `first_part` on, in order, by `processes` forked processes; by this one if it is one.
+def encode_all(encode: Callable[[int], Result], numbers: Sequence[int], processes: int) -> Generator[Result]:
+    """Encode the parts `numbers`, in order, by `processes` forked processes; by this one if it is one.
 
     Raises:
         HeartlmError: a recording is unreadable and none are to be skipped, or a process was killed.
     """
     global _work
     keep_memory()
-    numbers = range(first_part, len(work.plan.parts))
     if processes == 1 or not numbers:
-        yield from map(work.encode, numbers)
+        yield from map(encode, numbers)
         return
-    _work = work
+    context, cores = multiprocessing.get_context("fork"), sorted(os.sched_getaffinity(0))
+    places = context.SimpleQueue()
+    for place in range(processes):
+        places.put(place)
+    beginning = os.getpid(), places, cores if len(cores) == processes else []
+    pool = ProcessPoolExecutor(min(processes, len(numbers)), context, _begin_process, beginning)
+    _work = encode
     try:
-        yield from in_order(_pool(processes, len(numbers)), _encode, numbers, AHEAD * processes, "encodes")
+        yield from in_order(pool, _do_work, numbers, AHEAD * processes, "encodes")
     finally:
         _work = None
 
@@ -81,15 +85,6 @@ def in_order(
         raise HeartlmError(f"a process that {does} was killed, maybe out of memory: use fewer --processes") from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _pool(processes: int, num_parts: int) -> ProcessPoolExecutor:
-    context, cores = multiprocessing.get_context("fork"), sorted(os.sched_getaffinity(0))
-    places = context.SimpleQueue()
-    for place in range(processes):
-        places.put(place)
-    own_core = cores if len(cores) == processes else []
-    return ProcessPoolExecutor(min(processes, num_parts), context, _begin_process, (os.getpid(), places, own_core))
 
 
 def _begin_process(parent: int, places: Any, cores: Sequence[int]) -> None:

@@ -204,7 +204,8 @@ def _probability(records: RecordTable, rows: NDArray[np.int64], weights: Mapping
         databases = records.database[rows]
         unknown = sorted(set(weights) - set(databases.tolist()))
         if unknown:
-            raise HeartlmError(f"weights: no database {unknown[0]!r} to draw from; there are {_names(databases)}")
+            there = ", ".join(np.unique(databases).tolist())
+            raise HeartlmError(f"weights: no database {unknown[0]!r} to draw from; there are {there}")
         if min(weights.values()) < 0 or not 0 < sum(weights.values()) < np.inf:
             raise HeartlmError(f"weights: {dict(weights)} found, none below 0 and at least one above expected")
         for name in np.unique(databases):
@@ -219,7 +220,3 @@ def covering_windows(first: int, num_tokens: int, width: int, stride: int) -> Wi
     starts: Sequence[int] = range(0, max(num_tokens - width, 0) + stride, stride)
     start = np.unique(np.minimum(np.array(starts, np.int64), max(num_tokens - width, 0)))
     return Windows(first + start, np.full(len(start), min(num_tokens, width), np.int64), width)
-
-
-def _names(values: NDArray[np.str_]) -> str:
-    return ", ".join(np.unique(values).tolist())

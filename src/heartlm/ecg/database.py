@@ -2,7 +2,7 @@
 
 `open_database` finds the records (by the file RECORDS, or by what lies there), and gives for each the recording, the
 annotations, the patient and the split. What a folder cannot say of itself stands in `heartlm.ecg.databases_known`, or
-in a file `database.json` in the folder: `name`, `title`, `version`, `beat_labels`, `rhythm_labels`, `uncalibrated`,
+in a file `database.json` in the folder: `name`, `title`, `beat_labels`, `rhythm_labels`, `uncalibrated`,
 `rate_hz`, `patients` (record to patient) and `splits` (patient to split), all optional.
 """
 
@@ -25,7 +25,7 @@ from heartlm.ecg.readers.annotation_file import (
     rhythms_of,
 )
 from heartlm.ecg.readers.discovery import READERS, RecordFiles, find_records, printable
-from heartlm.ecg.readers.foreign import check_rate, is_there
+from heartlm.ecg.readers.foreign import HEADER_BYTES, check_rate, is_there, one_line, size_of
 from heartlm.ecg.readers.tables import stated_patients, whole_record_rhythm
 from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
@@ -39,7 +39,6 @@ class _Settings(TypedDict, total=False):
 
     name: str
     title: str
-    version: str
     beat_labels: bool
     rhythm_labels: bool
     uncalibrated: bool
@@ -69,7 +68,6 @@ class Database:
         folder: where they lie.
         name: the catalogue's name, for example `"mitdb"`; a folder not in the catalogue gives its own.
         title: what to call it in text.
-        version: the published version, where `database.json` tells.
         record_ids: names of the records, ascending.
     """
 
@@ -80,7 +78,6 @@ class Database:
         self._settings = _read_settings(folder / "database.json")
         self.name: str = self._settings.get("name") or database_name(folder.resolve().name)
         self.title: str = self._settings.get("title") or self.name
-        self.version: str = self._settings.get("version") or ""
         self._known = KNOWN_DATABASES.get(self.name, UNKNOWN)
         self._files = find_records(folder)
         self._patient_of: dict[str, str] = {}
@@ -93,14 +90,11 @@ class Database:
             HeartlmError: no such record, or its header is unreadable.
         """
         recording = self._read_recording(self.files(record_id))
-        if record_id not in self._patient_of:
-            self._patient_of[record_id] = self._patient(recording, record_id)
-        patient_id = self._patient_of[record_id]
         return replace(
             recording,
             record_id=record_id,
             database=self.name,
-            patient_id=patient_id,
+            patient_id=self.patient_of(record_id, recording),
             read_annotations=partial(self.annotations, record_id),
         )
 
@@ -133,8 +127,9 @@ class Database:
             if stated is None and self._known.whole_rhythm is not None and beat_file is not None:
                 rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self._known.whole_rhythm),)
             if stated is not None:
-                rhythms = (RhythmSpan(0, length, stated.name),)
-                sources.append(stated.source)
+                name, source = stated
+                rhythms = (RhythmSpan(0, length, name),)
+                sources.append(source)
         if not sources:
             return None
         if not self._settings.get("rhythm_labels", True):
@@ -147,13 +142,26 @@ class Database:
         recording.faults.extend(fault for fault in faults if fault not in recording.faults)
         return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored, tuple(faults))
 
-    def patient_of(self, record_id: str) -> str:
-        """The patient of a record, `database/patient`, unique over databases; of what is mitdb's too, mitdb's."""
-        if record_id not in self._patient_of:
-            files = self.files(record_id)
-            recording = self._read_recording(files) if self._known.patient_in_comment is not None else None
-            self._patient_of[record_id] = self._patient(recording, record_id)
-        return self._patient_of[record_id]
+    def patient_of(self, record_id: str, recording: Recording | None = None) -> str:
+        """The patient of a record, `database/patient`, unique over databases; of what is mitdb's too, mitdb's.
+
+        A `recording` that is open already spares reading its header again.
+        """
+        if record_id in self._patient_of:
+            return self._patient_of[record_id]
+        files, known = self.files(record_id), self._known
+        patient = self._patients.get(record_id)
+        if patient is None and known.patient_of is not None:
+            patient = known.patient_of(record_id)
+        if patient is None and known.patient_in_comment is not None:
+            comments = (recording or self._read_recording(files)).comments
+            found = known.patient_in_comment.search("\n".join(comments))
+            patient = found[1] if found else None
+        patient_id = f"{self.name}/{patient or record_id}"
+        if patient is None and (in_mitdb := same_recording_in_mitdb(self.name, record_id)) is not None:
+            patient_id = f"mitdb/{KNOWN_DATABASES['mitdb'].patients.get(in_mitdb, in_mitdb)}"
+        self._patient_of[record_id] = patient_id
+        return patient_id
 
     def split_of(self, record_id: str) -> Split:
         """The split of a record: as `database.json` says, or de Chazal of mitdb's recordings, else by patient."""
@@ -201,17 +209,6 @@ class Database:
             shown = ", ".join(self.record_ids[:5]) + (", ..." if len(self.record_ids) > 5 else "")
             raise HeartlmError(f"{self.folder}: no record {record_id!r}; it has {shown}") from None
 
-    def _patient(self, recording: Recording | None, record_id: str) -> str:
-        patient = self._patients.get(record_id)
-        if patient is None and self._known.patient_of is not None:
-            patient = self._known.patient_of(record_id)
-        if patient is None and recording is not None and self._known.patient_in_comment is not None:
-            found = self._known.patient_in_comment.search("\n".join(recording.comments))
-            patient = found[1] if found else None
-        if patient is None and (in_mitdb := same_recording_in_mitdb(self.name, record_id)) is not None:
-            return f"mitdb/{KNOWN_DATABASES['mitdb'].patients.get(in_mitdb, in_mitdb)}"
-        return f"{self.name}/{patient or record_id}"
-
     def _read_recording(self, files: RecordFiles) -> Recording:
         if not str(files.stem).isprintable():
             raise HeartlmError(f"{printable(str(files.stem))}: the name of the file is not readable as text; rename it")
@@ -225,19 +222,20 @@ class Database:
             raise HeartlmError(
                 f'{path}: has no header and states no rate; write "rate_hz" into {self.folder / "database.json"}'
             )
-        nothing = np.zeros(0)
-        return Recording(path.stem, path.stem, self.name, check_rate(path, rate_hz), 0, (), (), nothing, nothing, path)
+        return Recording(rate_hz=check_rate(path, rate_hz), num_samples=0, path=path)
 
 
-def read_recording(path: Path, *, accept_uncalibrated: bool) -> Recording:
+def read_recording(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
     """Open the recording whose header, or only file, is `path`, by the reader of its format.
 
     Raises:
         HeartlmError: it is unreadable.
     """
-    if (reader := READERS.get(path.suffix.lower())) is not None:
-        return reader(path)
-    return read_wfdb(path, accept_uncalibrated=accept_uncalibrated)
+    wfdb = partial(read_wfdb, accept_uncalibrated=accept_uncalibrated), "a WFDB record", HEADER_BYTES
+    read, what, largest = READERS.get(path.suffix.lower(), wfdb)
+    size_of(path, largest)
+    with one_line(path, what):
+        return read(path)
 
 
 def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:

@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.kernels.detect import Settings, make_detector, plan_detector
+from heartlm.kernels.detect import Detector, Settings, plan_detector
 
 Mode = Literal["offline", "causal"]
 Floats = NDArray[np.float32]
@@ -149,7 +149,7 @@ class _Stretch:
     """
 
     def __init__(self, rate_hz: float, settings: Settings, start: int) -> None:
-        self._detector = make_detector(rate_hz, settings)
+        self._detector = Detector(rate_hz, settings)
         self._shortest = SHORTEST_STRETCH_S * rate_hz
         self._start = start
         self._num_samples = 0

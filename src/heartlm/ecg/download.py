@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from heartlm.ecg import catalogue
-from heartlm.ecg.transfer import Fetched, RefusedError, Retry, Transfer
+from heartlm.ecg.readers.foreign import stays_inside
+from heartlm.ecg.transfer import Fetched, RefusedError, Transfer
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file
 from heartlm.progress import Measure, track
@@ -71,7 +72,7 @@ def download_database(
     base_url: str = PHYSIONET_FILES_URL,
     workers: int = 4,
     records: Sequence[str] | None = None,
-    retry: Retry | None = None,
+    attempts: int = 5,
 ) -> DownloadSummary:
     """Fetch the catalogue's database `name` into `folder`.
 
@@ -82,7 +83,7 @@ def download_database(
         workers: files fetched at once.
         records: fetch only these recordings, and the documents at the top; RECORDS and SHA256SUMS.txt in `folder` then
             list these alone.
-        retry: what to do about cut connections, server errors and wrong bytes.
+        attempts: tries of a file that bring nothing new, after which it is given up.
 
     Raises:
         DownloadError: some files never arrived or never verified; all others are in `folder`.
@@ -94,7 +95,7 @@ def download_database(
         raise HeartlmError(f"workers is {workers}, expected 1 or more")
     folder = Path(folder)
     site = f"{base_url.rstrip('/')}/{info.physionet_path}"
-    transfer = Transfer(retry or Retry())
+    transfer = Transfer(attempts)
     checksums = _checksums(transfer, site)
     try:
         records_text = transfer.text(f"{site}/{RECORDS}")
@@ -103,11 +104,22 @@ def download_database(
     if records is not None:
         # a recording is what RECORDS lists, its folders aside, or what has a header
         listed = (entry for entry in records_text.split() if not entry.endswith("/"))
-        available = list(
-            dict.fromkeys((*listed, *(_recording_of(file) for file in checksums if file.endswith(".hea"))))
-        )
-        chosen = _choose(records, available, info.name)
-        checksums = _restrict(checksums, set(chosen), set(available))
+        available = dict.fromkeys((*listed, *(_recording_of(file) for file in checksums if file.endswith(".hea"))))
+        path_of = {PurePosixPath(path).name: path for path in available} | {path: path for path in available}
+        if unknown := [record for record in records if record not in path_of]:
+            near = difflib.get_close_matches(unknown[0], path_of, n=3, cutoff=0.5) or list(available)[:3]
+            raise HeartlmError(f"{info.name} has no recording {unknown[0]!r}: did you mean {' or '.join(near)}?")
+        chosen = dict.fromkeys(path_of[record] for record in records)
+        # the files of the chosen recordings, and the documents (not the archives) that stand at the top
+        documents = {
+            file
+            for file in checksums
+            if "/" not in file
+            and PurePosixPath(file).suffix not in _ARCHIVES
+            and file != RECORDS
+            and _recording_of(file) not in available
+        }
+        checksums = {file: sha for file, sha in checksums.items() if file in documents or _recording_of(file) in chosen}
         records_text = "".join(f"{record}\n" for record in chosen)
     for parent in {parent for file in checksums for parent in PurePosixPath(file).parents}:
         if str(parent) != "." and (folder / parent).is_symlink():
@@ -138,7 +150,7 @@ def _checksums(transfer: Transfer, site: str) -> dict[str, str]:
         file = file.strip().removeprefix("*").removeprefix("./")
         if len(digest) != 64 or set(digest.lower()) - set("0123456789abcdef") or not file:
             raise HeartlmError(f"{source}: line {number} is {line[:60]!r}, expected a SHA-256 and a file name")
-        if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
+        if not stays_inside(file):
             raise HeartlmError(f"{source}: line {number} names {file!r}, a file outside of the database")
         checksums[file] = digest.lower()
     if not checksums:
@@ -150,27 +162,6 @@ def _recording_of(file: str) -> str:
     """The path of a file up to the first dot of its name: `"training/A00001.hea"` → `"training/A00001"`."""
     path = PurePosixPath(file)
     return str(path.with_name(path.name.partition(".")[0] or path.name))
-
-
-def _choose(wanted: Sequence[str], available: Sequence[str], database: str) -> list[str]:
-    """Resolve recordings given by path or by bare name."""
-    path_of = {PurePosixPath(path).name: path for path in available} | {path: path for path in available}
-    for record in wanted:
-        if record not in path_of:
-            near = difflib.get_close_matches(record, path_of, n=3, cutoff=0.5) or available[:3]
-            raise HeartlmError(f"{database} has no recording {record!r}: did you mean {' or '.join(near)}?")
-    return list(dict.fromkeys(path_of[record] for record in wanted))
-
-
-def _restrict(checksums: dict[str, str], chosen: set[str], available: set[str]) -> dict[str, str]:
-    """Keep the files of the chosen recordings, and the documents (not the archives) that stand at the top."""
-
-    def wanted(file: str) -> bool:
-        recording = _recording_of(file)
-        is_document = "/" not in file and PurePosixPath(file).suffix not in _ARCHIVES and file != RECORDS
-        return recording in chosen or (is_document and recording not in available)
-
-    return {file: digest for file, digest in checksums.items() if wanted(file)}
 
 
 def _fetch_all(transfer: Transfer, site: str, folder: Path, checksums: dict[str, str], workers: int) -> DownloadSummary:
@@ -192,10 +183,5 @@ def _fetch_all(transfer: Transfer, site: str, folder: Path, checksums: dict[str,
             raise
     failed = sorted((file, outcome.failure) for file, outcome in outcomes.items() if outcome.failure is not None)
     num_skipped = sum(outcome.skipped for outcome in outcomes.values())
-    return DownloadSummary(
-        folder=folder,
-        num_fetched=len(outcomes) - num_skipped - len(failed),
-        num_skipped=num_skipped,
-        num_bytes=sum(outcome.num_bytes for outcome in outcomes.values()),
-        failed=tuple(failed),
-    )
+    num_bytes = sum(outcome.num_bytes for outcome in outcomes.values())
+    return DownloadSummary(folder, len(outcomes) - num_skipped - len(failed), num_skipped, num_bytes, tuple(failed))

@@ -22,7 +22,8 @@ def locate(path: Path) -> tuple[Database, str]:
     """
     path = Path(path).absolute()
     stems = {path, path.with_suffix("")}
-    marked = [folder for folder in path.parents[:_LEVELS_UP] if _is_database(folder)]
+    marks = "RECORDS", "database.json"
+    marked = [folder for folder in path.parents[:_LEVELS_UP] if any((folder / mark).is_file() for mark in marks)]
     known: dict[str, None] = {}
     for folder in dict.fromkeys((*marked[:1], path.parent)):
         if not folder.is_dir():
@@ -35,7 +36,3 @@ def locate(path: Path) -> tuple[Database, str]:
     near = difflib.get_close_matches(path.stem, known, n=3, cutoff=0.3) or list(known)[:3]
     offer = f"; there are {len(known)}, for example {', '.join(near)}" if known else ": no such folder"
     raise HeartlmError(f"{path.parent if not known else path}: no such recording{offer}")
-
-
-def _is_database(folder: Path) -> bool:
-    return (folder / "RECORDS").is_file() or (folder / "database.json").is_file()

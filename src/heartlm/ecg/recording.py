@@ -32,7 +32,7 @@ ReadSamples = Callable[[int, int, Sequence[int]], NDArray[np.float32]]
 """`read(start, stop, leads)` → float32 `[len(leads), stop - start]` in the leads' units, NaN where invalid."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recording:
     """One ECG recording, read lazily.
 
@@ -44,8 +44,6 @@ class Recording:
         num_samples: length in samples a lead; 0 where unknown (annotation-only records without a header).
         lead_names: names of the leads, in file order; empty where there is no signal.
         units: physical unit of each lead; any voltage unit is converted to `"mV"` on reading.
-        gain: adu per unit, float64 `[num_leads]`; NaN where the file keeps physical values.
-        baseline: adu of physical zero, float64 `[num_leads]`.
         path: the file to name in an error message (header or the only file).
         comments: free text of the header, one entry a line.
         samples: the reader of samples; None for annotation-only records.
@@ -54,15 +52,13 @@ class Recording:
             the header's checksum, infinite samples, annotation files with bytes that no annotator writes.
     """
 
-    record_id: str
-    patient_id: str
-    database: str
+    record_id: str = ""
+    patient_id: str = ""
+    database: str = ""
     rate_hz: float
     num_samples: int
-    lead_names: tuple[str, ...]
-    units: tuple[str, ...]
-    gain: NDArray[np.float64]
-    baseline: NDArray[np.float64]
+    lead_names: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
     path: Path
     comments: tuple[str, ...] = ()
     samples: ReadSamples | None = field(default=None, repr=False, compare=False)

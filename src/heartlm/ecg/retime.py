@@ -17,7 +17,6 @@ Beats on a drawn rhythm have labels by construction, so recordings without label
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -55,30 +54,9 @@ IN_TIME, FEWEST_IN_TIME = 0.15, 0.7
 recording with fewer such beats than the second share is irregular."""
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """The beats of one lead of a recording, cut in two, each part fading to zero at its ends.
-
-    Attributes:
-        p_waves: in mV, float32 `[num_beats, num_points]`.
-        qrst: the rest of each beat, float32 `[num_beats, num_points]`.
-    """
-
-    p_waves: Floats
-    qrst: Floats
-
-    @classmethod
-    def of(cls, signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float) -> Pieces:
-        """Cut the beats at `sample` out of a lead."""
-        first, middle, last = (round(at * rate_hz) for at in (P_S, QRS_S, T_END_S))
-        return cls(
-            _faded(signal_mv[sample[:, None] + np.arange(first, middle + 1)], rate_hz),
-            _faded(signal_mv[sample[:, None] + np.arange(middle, last)], rate_hz),
-        )
-
-
-def _faded(piece: Floats, rate_hz: float) -> Floats:
-    """Take the line between the ends of each of `piece` `[num_beats, num_points]` away, and fade the ends out."""
+def _cut(signal_mv: Floats, sample: NDArray[np.int64], part: NDArray[np.int64], rate_hz: float) -> Floats:
+    """Cut a part of each beat out, without the line between its ends, which fade out; `[num_beats, len(part)]`."""
+    piece = signal_mv[sample[:, None] + part]
     mean, fade = max(2, round(0.02 * rate_hz)), max(3, round(0.03 * rate_hz))
     begin, end = piece[:, :mean].mean(axis=1), piece[:, -mean:].mean(axis=1)
     weight = np.ones(piece.shape[1])
@@ -107,8 +85,10 @@ def lay_out(
     inside = (sample > reach + 2) & (sample < len(signal_mv) - after - 2)
     interval_s = np.maximum(np.diff(sample, prepend=sample[0] - round(0.8 * rate_hz)) / rate_hz, 0.2)
     pools = {code: np.flatnonzero(inside & (symbol == code)) for code in (NORMAL, VENTRICULAR)}
-    pieces = {code: Pieces.of(signal_mv, sample[pool], rate_hz) for code, pool in pools.items()}
-    usual_p = np.median(pieces[NORMAL].p_waves, axis=0)
+    # P wave of each normal beat and the rest of every beat, `[num_beats, num_points]`
+    p_waves = _cut(signal_mv, sample[pools[NORMAL]], np.arange(-reach, start + 1), rate_hz)
+    qrst_of = {code: _cut(signal_mv, sample[pool], np.arange(start, after), rate_hz) for code, pool in pools.items()}
+    usual_p = np.median(p_waves, axis=0)
     late = round(0.05 * rate_hz)
     ectopic_p = {OWN: 0 * usual_p, INVERTED: -1.8 * usual_p, LATE: np.roll(usual_p, late) - usual_p, NONE: -usual_p}
     position = np.array([round(beat.at_s * rate_hz) for beat in plan], np.int64)
@@ -121,9 +101,9 @@ def lay_out(
     for place, (beat, at) in enumerate(zip(plan, position.tolist(), strict=True)):
         code = VENTRICULAR if beat.symbol == VENTRICULAR else NORMAL
         source = (first_beat + place) % len(pools[code])
-        qrst = pieces[code].qrst[source]
+        qrst = qrst_of[code][source]
         if code == NORMAL:
-            add(at - reach, pieces[code].p_waves[source] + ectopic_p[beat.p_wave])
+            add(at - reach, p_waves[source] + ectopic_p[beat.p_wave])
             before_s = beat.at_s - (plan[place - 1].at_s if place else 0.0)
             stretch = np.clip(np.sqrt(before_s / interval_s[pools[code][source]]), 0.62, 1.2)
             head, tail = np.split(qrst, [round((QRS_END_S - QRS_S) * rate_hz)])
@@ -170,7 +150,18 @@ def retime_database(
             for copy in range(copies):
                 name = f"{record_id}_{copy + 1}"
                 rng = stream(seed, *record_id.encode(), copy)
-                _write(temporary, name, recording, beats, intervals_s, num_beats, rng)
+                num_ventricular = int((beats.symbol == VENTRICULAR).sum())
+                plan = PatientRhythms(intervals_s, num_ventricular >= FEWEST_VENTRICULAR, rng).draw(num_beats)
+                first_beat = int(rng.integers(1 << 20))
+                leads = [index for index, unit in enumerate(recording.units) if unit == "mV"]
+                signals = np.nan_to_num(recording.signal(leads=leads))
+                laid = [lay_out(plan, lead, beats, first_beat, rng) for lead in signals]
+                symbol = np.array([beat.symbol for beat in plan], "<U1")
+                new = Annotations(recording.rate_hz, laid[0][1], symbol)
+                names = tuple(recording.lead_names[index] for index in leads)
+                comments = [f"Beats of {database.name}/{record_id} on a rhythm drawn by heartlm, not of a patient"]
+                signal_mv = np.stack([signal for signal, _ in laid])
+                write_record(temporary, name, signal_mv, names, recording.rate_hz, new, comments)
                 patients[name] = database.patient_of(record_id).split("/")[-1]
         if not patients:
             raise HeartlmError(
@@ -236,23 +227,3 @@ def sinus_intervals_s(beats: Annotations) -> Doubles | None:
     if len(kept) < FEWEST_INTERVALS or np.median(np.abs(np.diff(np.log(kept)))) > MOST_IRREGULAR:
         return None
     return kept
-
-
-def _write(
-    folder: Path,
-    name: str,
-    recording: Recording,
-    known: Annotations,
-    intervals_s: Doubles,
-    num_beats: int,
-    rng: Generator,
-) -> None:
-    num_ventricular = int((known.symbol == VENTRICULAR).sum())
-    plan = PatientRhythms(intervals_s, num_ventricular >= FEWEST_VENTRICULAR, rng).draw(num_beats)
-    first_beat = int(rng.integers(1 << 20))
-    leads = [index for index, unit in enumerate(recording.units) if unit == "mV"]
-    laid = [lay_out(plan, np.nan_to_num(lead), known, first_beat, rng) for lead in recording.signal(leads=leads)]
-    beats = Annotations(recording.rate_hz, laid[0][1], np.array([beat.symbol for beat in plan], "<U1"))
-    names = tuple(recording.lead_names[index] for index in leads)
-    comments = [f"Beats of {recording.database}/{recording.record_id} on a rhythm drawn by heartlm, not of a patient"]
-    write_record(folder, name, np.stack([signal for signal, _ in laid]), names, recording.rate_hz, beats, comments)

@@ -19,26 +19,16 @@ import requests
 from heartlm.errors import HeartlmError
 from heartlm.files import sha256_of
 
+FIRST_WAIT_S = 1.0
+"""Wait before the second try; it doubles with each further one."""
+TIMEOUT_S = 60.0
+"""Silence of the server after which a connection counts as cut."""
+
 _CHUNK_BYTES = 1 << 14
 """A cut connection loses at most this much of what it brought."""
 _TEXT_BYTES = 1 << 28
 """The largest list of files: of two million files with long names."""
 _MAY_PASS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
-
-
-@dataclass(frozen=True)
-class Retry:
-    """How often a file is tried and how long to wait in between.
-
-    Attributes:
-        attempts: tries in a row that bring nothing new; one that got further than any before restarts the count.
-        wait_s: wait before the second try; it doubles with each further one.
-        timeout_s: silence of the server after which a connection counts as cut.
-    """
-
-    attempts: int = 5
-    wait_s: float = 1.0
-    timeout_s: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +50,7 @@ class RefusedError(Exception):
     """The server will not give this file however often it is asked."""
 
 
-class _BrokenError(Exception):
+class _BrokenError(requests.RequestException):
     """The transfer failed in a way that may not happen again."""
 
 
@@ -69,10 +59,14 @@ class _StoppedError(Exception):
 
 
 class Transfer:
-    """Fetches files, from any number of threads."""
+    """Fetches files, from any number of threads.
 
-    def __init__(self, retry: Retry) -> None:
-        self.retry = retry
+    Args:
+        attempts: tries in a row that bring nothing new; one that got further than any before restarts the count.
+    """
+
+    def __init__(self, attempts: int) -> None:
+        self.attempts = attempts
         self._stop = threading.Event()
         self._local = threading.local()
 
@@ -88,7 +82,7 @@ class Transfer:
             HeartlmError: the server cannot be reached or keeps failing.
         """
         reason = ""
-        for attempt in range(self.retry.attempts):
+        for attempt in range(self.attempts):
             self._wait(attempt)
             try:
                 with self._get(url, offset=0) as response:
@@ -98,9 +92,9 @@ class Transfer:
                         if len(content) > _TEXT_BYTES:
                             raise HeartlmError(f"{url}: more than {_TEXT_BYTES >> 20} MiB, which no such list has")
                     return content.decode("utf-8", "replace")
-            except (_BrokenError, requests.RequestException) as error:
+            except requests.RequestException as error:
                 reason = _explain(error)
-        raise HeartlmError(f"{url}: {reason}, in {self.retry.attempts} tries; check the connection and try again")
+        raise HeartlmError(f"{url}: {reason}, in {self.attempts} tries; check the connection and try again")
 
     def file(self, url: str, path: Path, sha256: str) -> Fetched:
         """Fetch `url` to `path` unless `path` verifies already.
@@ -108,42 +102,40 @@ class Transfer:
         Raises:
             HeartlmError: the disk is full or `path` is not writable.
         """
+        part, num_bytes, attempt, reason = path.with_name(path.name + ".part"), 0, 0, ""
         try:
             if path.is_file() and sha256_of(path) == sha256:
                 return Fetched(skipped=True)
             path.parent.mkdir(parents=True, exist_ok=True)
-            for place in (path, path.with_name(path.name + ".part")):
+            for place in (path, part):
                 if place.is_symlink():
                     return Fetched(failure=f"{place} is a symbolic link, which a download does not follow; remove it")
-            return self._until_verified(url, path, sha256)
+            furthest = _length(part)
+            while attempt < self.attempts:
+                self._wait(attempt)
+                attempt += 1
+                try:
+                    for received in self._receive(url, part):
+                        num_bytes += received
+                except requests.RequestException as error:
+                    reason = _explain(error)
+                    if _length(part) > furthest:
+                        furthest, attempt = _length(part), 1
+                    continue
+                if sha256_of(part) == sha256:
+                    part.replace(path)
+                    return Fetched(num_bytes)
+                part.unlink()
+                reason = f"wrong bytes, their SHA-256 is not the published {sha256[:8]}…"
+        except RefusedError as error:
+            return Fetched(num_bytes, failure=str(error))
         except _StoppedError:
             return Fetched(failure="stopped")
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise HeartlmError(f"cannot write {path}: {reason}; free space or choose another place") from error
-
-    def _until_verified(self, url: str, path: Path, sha256: str) -> Fetched:
-        part = path.with_name(path.name + ".part")
-        furthest, num_bytes, attempt, reason = _length(part), 0, 0, ""
-        while attempt < self.retry.attempts:
-            self._wait(attempt)
-            attempt += 1
-            try:
-                for received in self._receive(url, part):
-                    num_bytes += received
-            except RefusedError as error:
-                return Fetched(num_bytes, failure=str(error))
-            except (_BrokenError, requests.RequestException) as error:
-                reason = _explain(error)
-                if _length(part) > furthest:
-                    furthest, attempt = _length(part), 1
-                continue
-            if sha256_of(part) == sha256:
-                part.replace(path)
-                return Fetched(num_bytes)
-            part.unlink()
-            reason = f"wrong bytes, their SHA-256 is not the published {sha256[:8]}…"
-        return Fetched(num_bytes, failure=f"{reason}, in {self.retry.attempts} tries")
+            raise HeartlmError(
+                f"cannot write {path}: {error.strerror or error}; free space or choose another place"
+            ) from error
+        return Fetched(num_bytes, failure=f"{reason}, in {self.attempts} tries")
 
     def _receive(self, url: str, part: Path) -> Iterator[int]:
         """Bring `part` to its full length, from where it stands; yield the number of bytes as they come."""
@@ -155,8 +147,6 @@ class Transfer:
             if continues and not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
                 part.unlink()
                 raise _BrokenError("the server sent another range than it was asked for")
-            stated = response.headers.get("Content-Length", "")
-            length = int(stated) if stated.isdigit() and "Content-Encoding" not in response.headers else None
             with part.open("ab" if continues else "wb") as stream:
                 for chunk in response.iter_content(_CHUNK_BYTES):
                     if self._stop.is_set():
@@ -165,19 +155,13 @@ class Transfer:
                     yield len(chunk)
                 stream.flush()
                 os.fsync(stream.fileno())
-        expected = None if length is None else length + (offset if continues else 0)
-        if expected is not None and _length(part) != expected:
-            raise _BrokenError(f"connection cut at {_length(part)} of {expected} bytes")
 
     def _get(self, url: str, offset: int) -> requests.Response:
         """Open `url` at `offset`; a status that means failure is raised as `RefusedError` or `_BrokenError`."""
         if not hasattr(self._local, "session"):
             self._local.session = requests.Session()
-        headers = {"Accept-Encoding": "identity"}
-        if offset:
-            headers["Range"] = f"bytes={offset}-"
-        session: requests.Session = self._local.session
-        response = session.get(url, headers=headers, stream=True, timeout=self.retry.timeout_s)
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset}-"} if offset else {})
+        response: requests.Response = self._local.session.get(url, headers=headers, stream=True, timeout=TIMEOUT_S)
         status = response.status_code
         if response.ok or status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return response
@@ -186,8 +170,7 @@ class Transfer:
         raise _BrokenError(reason) if status >= 500 or status in _MAY_PASS else RefusedError(reason)
 
     def _wait(self, attempt: int) -> None:
-        wait_s = self.retry.wait_s * 2 ** (attempt - 1) if attempt else 0.0
-        if self._stop.wait(wait_s):
+        if self._stop.wait(FIRST_WAIT_S * 2 ** (attempt - 1) if attempt else 0.0):
             raise _StoppedError
 
 
@@ -195,7 +178,7 @@ def _length(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: requests.RequestException) -> str:
     if isinstance(error, requests.Timeout):
         return "the server is silent"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):

@@ -17,8 +17,7 @@ import numpy as np
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.readers.annotation_file import positions_at_rate, read_annotation_file
 from heartlm.ecg.readers.foreign import LIST_BYTES, read_bytes, stays_inside
-from heartlm.ecg.readers.wfdb import checksums
-from heartlm.ecg.readers.wfdb_header import Header, read_header
+from heartlm.ecg.readers.wfdb_header import read_header
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 from heartlm.files import sha256_of
@@ -42,14 +41,23 @@ def verify_database(folder: Path) -> list[Finding]:
         HeartlmError: there is no such folder, or no recording in it.
     """
     database = open_database(folder)
-    findings = list(verify_sums(database.folder))
+    findings = list(_of_sums(database.folder))
     first_with = dict[bytes, str]()
     for record_id in database.record_ids:
-        findings += verify_record(database, record_id, first_with)
+        findings += _until_error(database.files(record_id).stem, _of_record(database, record_id, first_with))
     return findings
 
 
-def verify_sums(folder: Path) -> Iterator[Finding]:
+def _until_error(file: Path, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield `findings` and the error that ends them; `file` where its text, `FILE: what is wrong`, names none."""
+    try:
+        yield from findings
+    except HeartlmError as error:
+        name, separator, message = str(error).partition(": ")
+        yield Finding(Path(name), "error", message) if separator else Finding(file, "error", str(error))
+
+
+def _of_sums(folder: Path) -> Iterator[Finding]:
     """Compare the files with the SHA-256 sums that the database came with, where it came with any."""
     sums = next((folder / name for name in _SUMS if (folder / name).is_file()), None)
     if sums is None:
@@ -69,66 +77,37 @@ def verify_sums(folder: Path) -> Iterator[Finding]:
             yield Finding(path, "error", f"differs from its SHA-256 in {sums.name}: damaged or changed, fetch it again")
 
 
-def verify_record(database: Database, record_id: str, first_with: dict[bytes, str]) -> list[Finding]:
+def _of_record(database: Database, record_id: str, first_with: dict[bytes, str]) -> Iterator[Finding]:
     """Check the files of one record; `first_with` gathers, by a digest of its samples, the first record with them."""
-    try:
-        recording = database.recording(record_id)
-    except HeartlmError as error:
-        return [_as_finding(database.files(record_id).stem, error)]
-    findings: list[Finding] = []
+    recording = database.recording(record_id)
     if recording.path.suffix == ".hea":
-        findings += _wfdb_findings(read_header(recording.path), calibrated=not database.accepts_uncalibrated)
+        refused = not database.accepts_uncalibrated
+        consequence = "its signal is refused" if refused else "200 adu/mV are assumed"
+        for part in read_header(recording.path).parts:
+            for lead in part.signals:
+                if not lead.calibrated:
+                    message = f"lead {lead.name} has gain 0 (uncalibrated): {consequence}"
+                    yield Finding(part.path, "error" if refused else "warning", message)
     if recording.has_signal:
-        findings += _lead_findings(database, recording, first_with)
-    told = {finding.message for finding in findings}
-    findings += [Finding(recording.path, "error", fault) for fault in recording.faults if fault not in told]
-    findings += _annotation_findings(database, recording)
-    return findings
+        yield from _until_error(recording.path, _of_leads(database, recording, first_with))
+    yield from (Finding(recording.path, "error", fault) for fault in recording.faults)
+    for path in database.annotation_paths(record_id):
+        yield from _until_error(path, _of_annotations(path, recording))
 
 
-def _as_finding(file: Path, error: HeartlmError) -> Finding:
-    """Turn `FILE: what is wrong` into a finding; `file` where the error names none."""
-    name, separator, message = str(error).partition(": ")
-    return Finding(Path(name), "error", message) if separator else Finding(file, "error", str(error))
-
-
-def _wfdb_findings(header: Header, *, calibrated: bool) -> Iterator[Finding]:
-    """Calibration and checksums of a record, or of each of its segments."""
-    for part in header.parts:
-        for lead in part.signals:
-            if lead.calibrated:
-                continue
-            consequence = "its signal is refused" if calibrated else "200 adu/mV are assumed"
-            severity: Literal["error", "warning"] = "error" if calibrated else "warning"
-            yield Finding(part.path, severity, f"lead {lead.name} has gain 0 (uncalibrated): {consequence}")
-        try:
-            found = checksums(part)
-        except HeartlmError:
-            continue  # an unreadable signal is reported where its leads are looked at
-        for checksum in found:
-            if checksum.fault is not None:
-                yield Finding(part.path, "warning" if checksum.stated == 0 else "error", checksum.fault)
-
-
-def _lead_findings(database: Database, recording: Recording, first_with: dict[bytes, str]) -> Iterator[Finding]:
+def _of_leads(database: Database, recording: Recording, first_with: dict[bytes, str]) -> Iterator[Finding]:
     """Leads without a valid sample, with gaps, or without any change; samples that are another record's."""
-    try:
-        signal = recording.signal()
-    except HeartlmError as error:
-        yield _as_finding(recording.path, error)
-        return
+    signal = recording.signal()
     record_id, digest = recording.record_id, hashlib.blake2b(signal.tobytes()).digest()
     other = first_with.setdefault(digest, record_id)
     varies = signal.size > 0 and np.fmin.reduce(signal, axis=None) < np.fmax.reduce(signal, axis=None)
     if varies and database.patient_of(other) != recording.patient_id:
-        severity: Literal["error", "warning"] = (
-            "warning" if database.split_of(other) == database.split_of(record_id) else "error"
-        )
+        splits = database.split_of(other), database.split_of(record_id)
         yield Finding(
             recording.path,
-            severity,
-            f"holds the samples of {other}, yet they count as two patients ({database.split_of(other)} and "
-            f"{database.split_of(record_id)}); remove one, or give both one patient in database.json",
+            "warning" if splits[0] == splits[1] else "error",
+            f"holds the samples of {other}, yet they count as two patients ({splits[0]} and {splits[1]}); remove one, "
+            "or give both one patient in database.json",
         )
     for name, lead in zip(recording.lead_names, signal, strict=True):
         valid = lead[np.isfinite(lead)]
@@ -141,29 +120,18 @@ def _lead_findings(database: Database, recording: Recording, first_with: dict[by
             yield Finding(recording.path, "warning", f"lead {name}: {num_invalid} of {len(lead)} samples are invalid")
 
 
-def _annotation_findings(database: Database, recording: Recording) -> Iterator[Finding]:
-    for path in database.annotation_paths(recording.record_id):
-        try:
-            file = read_annotation_file(path)
-        except HeartlmError as error:
-            yield _as_finding(path, error)
-            continue
-        yield from (Finding(path, "error", fault.removeprefix(f"{path.name}: ")) for fault in file.faults)
-        sample = positions_at_rate(file, recording.rate_hz)
-        disordered = int((np.diff(sample) < 0).sum())
-        if disordered:
+def _of_annotations(path: Path, recording: Recording) -> Iterator[Finding]:
+    file = read_annotation_file(path)
+    yield from (Finding(path, "error", fault.removeprefix(f"{path.name}: ")) for fault in file.faults)
+    sample = positions_at_rate(file, recording.rate_hz)
+    if disordered := int((np.diff(sample) < 0).sum()):
+        yield Finding(path, "warning", f"{disordered} annotations stand before the one they follow; sorted on reading")
+    past_end = (sample >= recording.num_samples) & (recording.num_samples > 0)
+    for reason, outside in (("past the end", past_end), ("before the start", sample < 0)):
+        if outside.any():
             yield Finding(
-                path, "warning", f"{disordered} annotations stand before the one they follow; sorted on reading"
+                path,
+                "warning",
+                f"{int(outside.sum())} annotations {reason} of the recording ({recording.num_samples} samples), "
+                f"one at {sample[outside][-1]}; left out on reading",
             )
-        for reason, outside in (
-            ("past the end", (sample >= recording.num_samples) & (recording.num_samples > 0)),
-            ("before the start", sample < 0),
-        ):
-            if outside.any():
-                worst = sample[outside][-1]
-                yield Finding(
-                    path,
-                    "warning",
-                    f"{int(outside.sum())} annotations {reason} of the recording ({recording.num_samples} samples), "
-                    f"one at {worst}; left out on reading",
-                )

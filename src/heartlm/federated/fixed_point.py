@@ -34,8 +34,6 @@ class FixedPoint:
     def double(self) -> Tensor:
         """What they stand for; float64 `[n]`."""
         read, scale = kernels.reading(), (1 / _UNIT, self.factor)
-        if read is None:
-            return torch.from_numpy(kernels.read_reference(self.whole.numpy(), *scale))
         out = torch.empty(self.whole.shape, dtype=torch.float64)
         read(self.whole.data_ptr(), self.whole.numel(), *scale, out.data_ptr())
         return out
@@ -44,8 +42,6 @@ class FixedPoint:
         """Float32 `vector` `[n]`, contiguous, moved by what they stand for in double precision; float32 `[n]`."""
         assert vector.dtype is torch.float32 and vector.is_contiguous() and vector.numel() == self.whole.numel()
         move, scale = kernels.moving(), (1 / _UNIT, self.factor)
-        if move is None:
-            return torch.from_numpy(kernels.move_reference(vector.numpy(), self.whole.numpy(), *scale))
         out = torch.empty_like(vector)
         move(vector.data_ptr(), self.whole.data_ptr(), vector.numel(), *scale, out.data_ptr())
         return out
@@ -81,12 +77,8 @@ class FixedPointSum:
         more = False
         for numbers, factor in parts:
             assert numbers.dtype is torch.float64 and numbers.is_contiguous() and numbers.numel() >= end
-            if self._add is None:
-                piece, scale = numbers.numpy()[begin:end], (factor * _UNIT, LARGEST * _UNIT)
-                num_bad = kernels.add_reference(piece, *scale, more, self._array[begin:end])
-            else:
-                first, scale = 8 * begin, (factor * _UNIT, LARGEST * _UNIT)
-                num_bad = self._add(numbers.data_ptr() + first, end - begin, *scale, more, self._address + first)
+            first, scale = 8 * begin, (factor * _UNIT, LARGEST * _UNIT)
+            num_bad = self._add(numbers.data_ptr() + first, end - begin, *scale, more, self._address + first)
             if num_bad:
                 largest = max(abs(float(bound)) for bound in torch.aminmax(numbers[begin:end] * factor))
                 raise HeartlmError(

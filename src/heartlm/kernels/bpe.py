@@ -1,6 +1,6 @@
 """Byte-pair encoding: the two loops over symbols, replacing a pair while learning and the longest match when encoding.
 
-Both are exact in whole numbers, so every variant and the reference agree to the last code.
+Both are exact in whole numbers, so all variants agree to the last code.
 """
 
 from __future__ import annotations
@@ -37,27 +37,9 @@ def merge_pair(
     """
     arguments = (uint16s, int64, int32, int32, int32, uint16s, uint16s)
     replace = kernel("bpe_merge_pair", *arguments, returns=int64, variant=variant)
-    if replace is None:
-        return merge_pair_reference(symbols, left, right, merged)
     before, after = np.empty((2, len(symbols) // 2), np.uint16)
     found = replace(symbols, len(symbols), left, right, merged, before, after)
     return symbols[: len(symbols) - found], before[:found], after[:found]
-
-
-def merge_pair_reference(symbols: Symbols, left: int, right: int, merged: int) -> tuple[Symbols, Symbols, Symbols]:
-    """The same in NumPy."""
-    found = np.flatnonzero((symbols[:-1] == left) & (symbols[1:] == right))
-    if left == right:
-        begins = np.flatnonzero(np.diff(found, prepend=-2) > 1)
-        run_begin = np.repeat(found[begins], np.diff(begins, append=len(found)))
-        found = found[(found - run_begin) % 2 == 0]
-    around = np.concatenate([[BREAK], symbols, [BREAK]]).astype(np.uint16)
-    before, after = around[found], around[found + 3]
-    before[1:][np.diff(found) == 2] = merged
-    symbols[found] = merged
-    rest = np.delete(symbols, found + 1)
-    symbols[: len(rest)] = rest
-    return symbols[: len(rest)], before, after
 
 
 @dataclass(frozen=True)
@@ -104,25 +86,6 @@ def encode_runs(symbols: Symbols, trie: Trie, every: int, variant: str | None = 
     assert every > 0 and (not len(symbols) or int(symbols.max()) < trie.next.shape[1]), "a symbol without a code"
     arguments = (uint16s, int64, int64, int32s, int64, int32, uint16s)
     encode = kernel("bpe_encode", *arguments, returns=int64, variant=variant)
-    if encode is None:
-        return encode_runs_reference(symbols, trie, every)
     codes = np.empty(len(symbols), np.uint16)
     num_runs = encode(symbols, len(symbols), every, trie.next, trie.next.shape[1], trie.num_codes, codes)
     return codes[:num_runs]
-
-
-def encode_runs_reference(symbols: Symbols, trie: Trie, every: int) -> Symbols:
-    """The same in Python."""
-    text, following, codes = symbols.tolist(), trie.next.tolist(), list[int]()
-    begin = 0
-    while begin < len(text):
-        end = min(begin - begin % every + every, len(text))
-        node = longest = text[begin]
-        at = stop = begin + 1
-        while at < end and (node := following[node][text[at]]):
-            at += 1
-            if node < trie.num_codes:
-                longest, stop = node, at
-        codes.append(longest)
-        begin = stop
-    return np.array(codes, np.uint16)

@@ -14,15 +14,11 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.library import float32s, int64, int64s, kernel, pointer, uint8s
-
-if TYPE_CHECKING:
-    from heartlm.kernels.detect_reference import ReferenceDetector
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -38,6 +34,8 @@ _APART_S = 0.25
 _WARM_UP_S = 2.0
 _DOUBT, _SHAPE_S, _SAME_SHAPE, _SHAPE_WEIGHT = 0.33, 0.08, 0.7, 0.03
 """Chosen by the RR intervals of DS1 and of ludb's odd recordings."""
+_AS_THEY_ARE = "threshold", "search_gap", "search_threshold", "floor", "height_weight", "rr_weight"
+"""Settings without a unit of time."""
 _RR_START_S, _RR_LOW_S, _RR_HIGH_S, _RR_PAUSE_S = 0.8, 0.25, 1.8, 2.2
 
 
@@ -163,13 +161,8 @@ def plan_detector(rate_hz: float, settings: Settings) -> tuple[DetectorPlan, Fil
         shape=round(_SHAPE_S * decimated_hz),
         new_places=new_places,
         num_candidates=1 << most.bit_length(),
-        threshold=settings.threshold,
-        search_gap=settings.search_gap,
-        search_threshold=settings.search_threshold,
-        floor=settings.floor,
         decay=settings.decay_s * decimated_hz,
-        height_weight=settings.height_weight,
-        rr_weight=settings.rr_weight,
+        **{name: getattr(settings, name) for name in _AS_THEY_ARE},
         rr_start=_RR_START_S * decimated_hz,
         rr_low=_RR_LOW_S * decimated_hz,
         rr_high=_RR_HIGH_S * decimated_hz,
@@ -209,38 +202,24 @@ def _normed(half: Doubles) -> Doubles:
     return normed
 
 
-def make_detector(
-    rate_hz: float, settings: Settings, variant: str | None = None
-) -> CompiledDetector | ReferenceDetector:
-    """Make a detector: the kernel, or its reference where there is no library.
+class Detector:
+    """The detector of c/detect.c.
 
     Args:
         rate_hz: samples a second.
         settings: which candidates are beats.
         variant: of the kernel; by default the best.
     """
-    plan, filters = plan_detector(rate_hz, settings)
-    if kernel("detect_bytes", pointer, returns=int64, variant=variant) is None:
-        from heartlm.kernels.detect_reference import ReferenceDetector
 
-        return ReferenceDetector(plan, filters)
-    return CompiledDetector(plan, filters, variant)
-
-
-class CompiledDetector:
-    """The detector of c/detect.c."""
-
-    def __init__(self, plan: DetectorPlan, filters: Filters, variant: str | None = None) -> None:
+    def __init__(self, rate_hz: float, settings: Settings, variant: str | None = None) -> None:
         num_bytes = kernel("detect_bytes", pointer, returns=int64, variant=variant)
         begin = kernel("detect_begin", pointer, uint8s, variant=variant)
         kinds = pointer, uint8s, float32s, float32s, int64, int64, int64s
-        push = kernel("detect_push", *kinds, returns=int64, variant=variant)
-        assert num_bytes and begin and push
-        self._push = push
-        self._plan = plan
+        self._push = kernel("detect_push", *kinds, returns=int64, variant=variant)
+        self._plan, filters = plan_detector(rate_hz, settings)
         self._taps = np.concatenate([filters.even, filters.odd, filters.smooth, filters.fine])
-        self._state = np.zeros(num_bytes(ctypes.addressof(plan)), np.uint8)
-        begin(ctypes.addressof(plan), self._state)
+        self._state = np.zeros(num_bytes(ctypes.addressof(self._plan)), np.uint8)
+        begin(ctypes.addressof(self._plan), self._state)
 
     def push(self, samples: Floats, ends: bool = False) -> Positions:
         """Take in `samples`; return the beats that are certain now, positions from the first sample on, ascending.

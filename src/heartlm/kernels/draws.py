@@ -31,19 +31,9 @@ class Stream:
 def draws(stream: Stream, first: int, num: int, variant: str | None = None) -> NDArray[np.uint64]:
     """Draws `first` to `first + num`; uint64 `[num]`."""
     draw = kernel("draws", *(int64,) * 5, uint64s, variant=variant)
-    if draw is None:
-        return draws_reference(stream, first, num)
     out = np.empty(num, np.uint64)
     draw(stream.seed, stream.use, stream.step, first, num, out)
     return out
-
-
-def draws_reference(stream: Stream, first: int, num: int) -> NDArray[np.uint64]:
-    """The same in NumPy."""
-    blocks, skipped = divmod(first, 4)
-    philox = np.random.Philox(key=[stream.seed, stream.use], counter=[blocks, 0, 0, stream.step])
-    later: NDArray[np.uint64] = philox.random_raw(skipped + num)[skipped:]
-    return later
 
 
 def uniform(drawn: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -55,8 +45,6 @@ def uniform(drawn: NDArray[np.uint64]) -> NDArray[np.float64]:
 def draws_below(share: float, stream: Stream, first: int, num: int, variant: str | None = None) -> NDArray[np.bool_]:
     """Which of draws `first` to `first + num`, as numbers from 0 to 1, are below `share`; bool `[num]`."""
     compare = kernel("draws_below", *(int64,) * 5, float64, bools, variant=variant)
-    if compare is None:
-        return uniform(draws_reference(stream, first, num)) < share
     out = np.empty(num, np.bool_)
     compare(stream.seed, stream.use, stream.step, first, num, share, out)
     return out
@@ -107,32 +95,10 @@ def hide_spans(
     of = first_window + len(length) if batch_size is None else batch_size
     kinds = *(int64,) * 5, int64s, int64, int64, float64, int64, bools, int64s
     hide = kernel("hide_spans", *kinds, variant=variant)
-    if hide is None:
-        hidden = hide_spans_reference(spans, stream, length, width, first_window, of)
-        return hidden, hidden.sum(axis=1)
     hidden, num_hidden = np.empty((len(length), width), np.bool_), np.empty(len(length), np.int64)
     place = stream.seed, stream.use, stream.step, first_window, of
     hide(*place, length, len(length), width, spans.begin, spans.longest, hidden, num_hidden)
     return hidden, num_hidden
-
-
-def hide_spans_reference(
-    spans: HiddenSpans, stream: Stream, length: NDArray[np.int64], width: int, first_window: int, batch_size: int
-) -> NDArray[np.bool_]:
-    """Which are hidden, in NumPy."""
-    shape = len(length), width
-    first, num = first_window * width, len(length) * width
-    begins = (uniform(draws_reference(stream, first, num)) < spans.begin).reshape(shape)
-    sure = uniform(draws_reference(stream, batch_size * width + first_window, len(length)))
-    begins[np.arange(len(length)), np.floor(sure * length).astype(int)] = True
-    pairs = draws_reference(stream, batch_size * (width + 1) + first // 2, num // 2 + 1)
-    halves = pairs.astype("<u8").view("<u4")[first % 2 :][:num].astype(np.uint64)
-    run = (1 + (halves * np.uint64(spans.longest) >> np.uint64(32)).astype(np.int64)).reshape(shape)
-    hidden = np.zeros(shape, np.bool_)
-    for back in range(min(spans.longest, width)):
-        reaches = begins & (run > back)
-        hidden[:, back:] |= reaches[:, : width - back]
-    return hidden & (np.arange(width) < length[:, None])
 
 
 @dataclass(frozen=True)
@@ -175,21 +141,7 @@ def draw_windows(
     """
     kinds = *(int64,) * 6, float64s, int64s, int64s, int64, int64, int64s, int64s
     draw = kernel("draw_windows", *kinds, variant=variant)
-    if draw is None:
-        return draw_windows_reference(rows, width, stream, first_window, num_windows, batch_size)
     first, length = np.empty(num_windows, np.int64), np.empty(num_windows, np.int64)
     place = stream.seed, stream.use, stream.step, first_window, batch_size, num_windows
     draw(*place, rows.reach, rows.first, rows.num_tokens, len(rows.first), width, first, length)
     return first, length
-
-
-def draw_windows_reference(
-    rows: Rows, width: int, stream: Stream, first_window: int, num_windows: int, batch_size: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The same in NumPy."""
-    chosen = uniform(draws_reference(stream, first_window, num_windows))
-    placed = uniform(draws_reference(stream, batch_size + first_window, num_windows))
-    row = np.minimum(np.searchsorted(rows.reach, chosen, side="right"), len(rows.first) - 1)
-    num_tokens = rows.num_tokens[row]
-    start = np.floor(placed * (np.maximum(num_tokens - width, 0) + 1)).astype(np.int64)
-    return rows.first[row] + start, np.minimum(num_tokens, width)

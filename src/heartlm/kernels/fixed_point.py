@@ -5,18 +5,13 @@ Functions take addresses of contiguous arrays, so that tensors and NumPy arrays 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from heartlm.kernels.library import float64, int64, kernel, pointer
 
 
-@functools.cache
-def adding(variant: str | None = None) -> Callable[..., int] | None:
-    """The kernel that adds numbers to totals in fixed point, or None where NumPy has to.
+def adding(variant: str | None = None) -> Any:
+    """The kernel that adds numbers to totals in fixed point.
 
     It takes the address of float64 `[n]`, n, what to multiply each number by, a limit, whether to add to the totals
     rather than to replace them, and the address of the totals, int64 `[n]`. It returns how many products were not below
@@ -26,9 +21,8 @@ def adding(variant: str | None = None) -> Callable[..., int] | None:
     return kernel("add_in_fixed_point", *given, returns=int64, variant=variant)
 
 
-@functools.cache
-def reading(variant: str | None = None) -> Callable[..., None] | None:
-    """The kernel that reads numbers in fixed point, or None where NumPy has to.
+def reading(variant: str | None = None) -> Any:
+    """The kernel that reads numbers in fixed point.
 
     It takes the address of int64 `[n]`, n, what the lowest bit is worth, what to multiply each number by, and the
     address of what to write, float64 `[n]`.
@@ -36,35 +30,11 @@ def reading(variant: str | None = None) -> Callable[..., None] | None:
     return kernel("from_fixed_point", pointer, int64, float64, float64, pointer, variant=variant)
 
 
-@functools.cache
-def moving(variant: str | None = None) -> Callable[..., None] | None:
-    """The kernel that moves numbers in single precision by numbers in fixed point, or None where NumPy has to.
+def moving(variant: str | None = None) -> Any:
+    """The kernel that moves numbers in single precision by numbers in fixed point.
 
     It takes the address of float32 `[n]`, and what `reading` takes, but writes float32 `[n]`: the sum of the two, added
     in double precision.
     """
     given = pointer, pointer, int64, float64, float64, pointer
     return kernel("moved_by_fixed_point", *given, variant=variant)
-
-
-def add_reference(
-    numbers: NDArray[np.float64], factor: float, limit: float, more: bool, total: NDArray[np.int64]
-) -> int:
-    """`adding` in NumPy, in place of `total`."""
-    scaled = numbers * factor
-    good = np.abs(scaled) < limit
-    whole = np.rint(np.where(good, scaled, 0.0)).astype(np.int64)
-    total[:] = total + whole if more else whole
-    return int(np.count_nonzero(~good))
-
-
-def read_reference(numbers: NDArray[np.int64], unit: float, factor: float) -> NDArray[np.float64]:
-    """`reading` in NumPy."""
-    return numbers.astype(np.float64) * unit * factor
-
-
-def move_reference(
-    vector: NDArray[np.float32], numbers: NDArray[np.int64], unit: float, factor: float
-) -> NDArray[np.float32]:
-    """`moving` in NumPy."""
-    return (vector + read_reference(numbers, unit, factor)).astype(np.float32)

@@ -36,8 +36,6 @@ def gather_windows(
     assert out.shape == shape and out.dtype == corpus.dtype and corpus.flags.c_contiguous and out.flags.c_contiguous
     kinds = pointer, int64, int64s, int64s, int64, int64, int64, pointer
     copy = kernel("gather_windows", *kinds, returns=int64, variant=variant)
-    if copy is None:
-        return gather_windows_reference(corpus, first, length, width, out)
     tokens = corpus.ctypes.data, len(corpus)
     copied = copy(*tokens, first, length, len(first), width, corpus.strides[0], out.ctypes.data)
     assert copied == len(first), f"window {copied} lies outside the corpus"
@@ -58,17 +56,6 @@ def gather_codes(
     assert out.shape == shape
     kinds = uint16s, int64, int64s, int64s, int64, int64, int64, int64s
     copy = kernel("gather_codes", *kinds, returns=int64, variant=variant)
-    if copy is None:
-        out[:] = gather_windows_reference(codes, first, length, width, np.empty(shape, np.uint16))
-        return out
     copied = copy(codes, len(codes), first, length, len(first), width, shape[2], out)
     assert copied == len(first), f"window {copied} lies outside the corpus"
     return out
-
-
-def gather_windows_reference(
-    corpus: NDArray[Any], first: NDArray[np.int64], length: NDArray[np.int64], width: int, out: NDArray[Any]
-) -> NDArray[Any]:
-    """The same in NumPy."""
-    index = first[:, None] + np.minimum(np.arange(width), length[:, None] - 1)
-    return np.take(corpus, index, axis=0, out=out)

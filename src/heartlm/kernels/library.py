@@ -1,11 +1,10 @@
 """Loading the compiled kernels.
 
-One shared library serves every hot loop. It is built with the package where a C compiler is at hand and found next to
-it; each of its functions exists once for each kind of processor, and `kernel` picks the best this machine can run.
-Where there is no library, `kernel` returns None and its caller takes the NumPy way; that is said once.
+One shared library serves every hot loop. It is built with the package and found next to it; each of its functions
+exists once for each kind of processor, and `kernel` picks the best this machine can run.
 
-`HEARTLM_KERNELS` overrides the choice: `portable`, `avx2` or `avx512` for a variant, `numpy` for none at all, or the
-path of another build of the library from the same sources.
+`HEARTLM_KERNELS` overrides the choice: `portable`, `avx2` or `avx512` for a variant, or the path of another build of
+the library from the same sources.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import ctypes
 import functools
 import hashlib
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +53,13 @@ float32s, float64s = _Arrays(np.float32), _Arrays(np.float64)
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """The library, or None where there is none.
+def library() -> ctypes.CDLL:
+    """The library.
 
     Raises:
-        HeartlmError: `HEARTLM_KERNELS` names no library, or the library was built from other sources than those here.
+        HeartlmError: there is none, `HEARTLM_KERNELS` names none, or it was built from other sources than those here.
     """
     setting = os.environ.get("HEARTLM_KERNELS", "")
-    if setting == "numpy":
-        return None
     named = Path(setting) if setting and setting not in VARIANTS else None
     import heartlm.kernels
 
@@ -75,13 +70,9 @@ def library() -> ctypes.CDLL | None:
             return loaded
     if named:
         raise HeartlmError(
-            f"HEARTLM_KERNELS: {setting!r} found, one of {', '.join(VARIANTS)}, numpy or the path of a library expected"
+            f"HEARTLM_KERNELS: {setting!r} found, one of {', '.join(VARIANTS)} or the path of a library expected"
         )
-    print(
-        "heartlm: no compiled kernels, so NumPy does their work, slower: install again where there is a C compiler",
-        file=sys.stderr,
-    )
-    return None
+    raise HeartlmError(f"{_NAME} is missing: install heartlm again, or build it with  make kernels")
 
 
 def _check_sources(loaded: ctypes.CDLL, path: Path) -> None:
@@ -103,30 +94,35 @@ def _check_sources(loaded: ctypes.CDLL, path: Path) -> None:
 
 @functools.cache
 def variants() -> tuple[str, ...]:
-    """The variants this machine can run, slowest first; none without the library."""
-    loaded = library()
-    return VARIANTS[: int(loaded.heartlm_cpu_level()) + 1] if loaded is not None else ()
+    """The variants this machine can run, slowest first."""
+    return VARIANTS[: int(library().heartlm_cpu_level()) + 1]
+
+
+def chosen_variant() -> str:
+    """The variant that `HEARTLM_KERNELS` names, else the best.
+
+    Raises:
+        HeartlmError: this machine cannot run it.
+    """
+    wanted, possible = os.environ.get("HEARTLM_KERNELS", ""), variants()
+    if wanted in VARIANTS and wanted not in possible:
+        raise HeartlmError(f"HEARTLM_KERNELS: {wanted!r} found, but this processor runs {', '.join(possible)} only")
+    return wanted if wanted in possible else possible[-1]
 
 
 @functools.cache
-def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None = None) -> Callable[..., Any] | None:
-    """The function `name` of the library, or None where NumPy has to do its work.
+def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None = None) -> Any:
+    """The function `name` of the library.
 
     Args:
         name: without the suffix of the variant.
         arguments: ctypes types of its arguments; `float32s` and so on for arrays, `pointer` for other addresses.
         returns: ctypes type of its result.
-        variant: one of `variants()`; by default the best, or that of `HEARTLM_KERNELS`.
+        variant: one of `variants()`; by default `chosen_variant()`.
 
     Raises:
-        HeartlmError: `HEARTLM_KERNELS` names a variant that this machine cannot run.
+        HeartlmError: there is no library, or `HEARTLM_KERNELS` names a variant that this machine cannot run.
     """
-    loaded, possible = library(), variants()
-    if loaded is None:
-        return None
-    wanted = variant or os.environ.get("HEARTLM_KERNELS", "")
-    if wanted in VARIANTS and wanted not in possible:
-        raise HeartlmError(f"HEARTLM_KERNELS: {wanted!r} found, but this processor runs {', '.join(possible)} only")
-    function: Callable[..., Any] = getattr(loaded, f"{name}_{wanted if wanted in possible else possible[-1]}")
-    function.argtypes, function.restype = list(arguments), returns  # type: ignore[attr-defined]
+    function = getattr(library(), f"{name}_{variant or chosen_variant()}")
+    function.argtypes, function.restype = list(arguments), returns
     return function

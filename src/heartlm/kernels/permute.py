@@ -24,33 +24,9 @@ def permute(
     assert len(key) in (1, len(place))
     assert not len(place) or (place.min() >= 0 and place.max() < size), "walks from outside never end"
     walk = kernel("permute", int64s, int64, int64, uint64s, int64, int64s, variant=variant)
-    if walk is None:
-        return permute_reference(place, size, key)
     out = np.empty(len(place), np.int64)
     walk(place, len(place), size, key, int(len(key) > 1), out)
     return out
-
-
-def permute_reference(place: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The same in NumPy."""
-    key = np.broadcast_to(key, place.shape)
-    bits = max(1, (size - 1).bit_length())
-    low = bits - bits // 2
-    out, walking = place.astype(np.uint64), np.arange(len(place))
-    while len(walking):
-        out[walking] = _network(out[walking], key[walking], low, bits - low)
-        walking = walking[out[walking] >= size]
-    return out.astype(np.int64)
-
-
-def _network(x: NDArray[np.uint64], key: NDArray[np.uint64], low: int, high: int) -> NDArray[np.uint64]:
-    low_mask, high_mask = np.uint64((1 << low) - 1), np.uint64((1 << high) - 1)
-    left, right = x >> np.uint64(low), x & low_mask
-    for turn in range(0, 10, 2):
-        left = left ^ (mix(right + mix(key + np.uint64(turn))) & high_mask)
-        right = right ^ (mix(left + mix(key + np.uint64(turn + 1))) & low_mask)
-    whole: NDArray[np.uint64] = left << np.uint64(low) | right
-    return whole
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -19,8 +19,9 @@ Doubles = NDArray[np.float64]
 
 _NUM_HEAD = 32
 """Dimensions in which most centroids are ruled out."""
-_SUMS, _POINTS_AT_ONCE, _CODES_AT_ONCE, _BATCH, _MOST_CODES = 16, 32, 64, 32, 1024
-_CHUNK = 8192
+_POINTS_AT_ONCE, _CODES_AT_ONCE, _BATCH = 32, 64, 32
+MOST_CODES = 1024
+"""Of a codebook."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,7 @@ def residual_codes(
     """
     num_levels, padded_codes, length = codebooks.centroids.shape
     quantize = kernel("residual_quantize", *_ARGUMENTS, variant=variant)
-    if quantize is None or padded_codes > _MOST_CODES:
-        return residual_codes_reference(vectors, weight, codebooks)
+    assert padded_codes <= MOST_CODES, "more codes than the kernel holds"
     codes = np.empty((len(vectors), num_levels), np.uint16)
     rest = np.empty((_BATCH, length), np.float32)
     vectors = np.ascontiguousarray(vectors, np.float32)
@@ -115,38 +115,6 @@ _ARGUMENTS = (
 )
 
 
-def residual_codes_reference(vectors: Floats, weight: Floats, codebooks: Codebooks) -> NDArray[np.uint16]:
-    """The same in NumPy."""
-    codes = np.empty((len(vectors), len(codebooks.centroids)), np.uint16)
-    for start in range(0, len(vectors), _CHUNK):
-        rest = np.zeros((len(vectors[start : start + _CHUNK]), codebooks.centroids.shape[2]), np.float32)
-        rest[:, : codebooks.num_points] = vectors[start : start + _CHUNK] * weight
-        longest = np.linalg.norm(rest, axis=1)[:, None]
-        for level, (centroids, half) in enumerate(zip(codebooks.centroids, codebooks.half, strict=True)):
-            scores = rest @ centroids.T + codebooks.bias[level]
-            length = np.sqrt(2 * half)
-            reach = scores + 2e-5 * (longest + length) * length
-            vector, code = np.nonzero(~(reach < scores.max(axis=1, keepdims=True)))
-            exact = _scores(rest[vector], centroids[code]) - half[code]
-            order = np.lexsort((code, -exact, vector))
-            first = np.diff(vector[order], prepend=-1) > 0
-            nearest = code[order][first]
-            codes[start : start + _CHUNK, level] = nearest
-            rest -= centroids[nearest]
-    return codes
-
-
-def _scores(vectors: Floats, centroids: Floats) -> Doubles:
-    """Products of rows, summed in double precision in the order of the kernel."""
-    terms = vectors.astype(np.float64) * centroids
-    sums = np.add.reduce(terms.reshape(len(terms), -1, _SUMS), axis=1)
-    while sums.shape[1] > 1:
-        half = sums.shape[1] // 2
-        sums = sums[:, :half] + sums[:, half:]
-    scores: Doubles = sums[:, 0]
-    return scores
-
-
 def sums_by_code(vectors: Floats, codes: NDArray[np.uint16], num_codes: int, variant: str | None = None) -> Doubles:
     """Sum of the vectors of each code, one added after the other.
 
@@ -161,9 +129,6 @@ def sums_by_code(vectors: Floats, codes: NDArray[np.uint16], num_codes: int, var
     """
     sums = np.zeros((num_codes, vectors.shape[1]))
     run = kernel("sums_by_code", float32s, uint16s, int64, int64, float64s, variant=variant)
-    if run is None:
-        np.add.at(sums, codes, vectors)
-        return sums
     vectors, codes = np.ascontiguousarray(vectors, np.float32), np.ascontiguousarray(codes, np.uint16)
     run(vectors, codes, *vectors.shape, sums)
     return sums

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.library import float64, float64s, int64, int64s, kernel, pointer, uint16s
-from heartlm.kernels.running import mean_around, trailing_median_reference
 
 Doubles = NDArray[np.float64]
 
@@ -70,8 +69,6 @@ def rr_codes(
         uint16 `[num_beats, num_facets]`: 1 for the first level, 0 where the value is unknown.
     """
     run = kernel("rr_codes", *_ARGUMENTS, variant=variant)
-    if run is None:
-        return rr_codes_reference(sample, rate_hz, levels)
     sample, num_beats = np.ascontiguousarray(sample, np.int64), len(sample)
     codes = np.empty((num_beats, len(levels.names)), np.uint16)
     rr, total, ordered = np.empty(num_beats + 1), np.empty(num_beats + 1), np.empty(levels.recent)
@@ -88,32 +85,7 @@ _ARGUMENTS = (
 )
 
 
-def rr_codes_reference(sample: NDArray[np.int64], rate_hz: float, levels: Levels) -> NDArray[np.uint16]:
-    """The same in NumPy."""
-    codes = np.empty((len(sample), len(levels.names)), np.uint16)
-    values = rr_values(
-        np.diff(sample, prepend=np.nan)[: len(sample)] / rate_hz, levels.recent, levels.before, levels.after
-    )
-    for column, name, edges in zip(codes.T, levels.names, levels.edges, strict=True):
-        column[:] = level_of(values[name], edges)
-    return codes
-
-
 def level_of(value: Doubles, edges: Doubles) -> NDArray[np.uint16]:
     """1 and the number of `edges` up to each value; 0 for NaN."""
     level = np.searchsorted(edges, value, side="right") + 1
     return np.where(np.isnan(value), 0, level).astype(np.uint16)
-
-
-def rr_values(rr_s: Doubles, recent: int, before: int, after: int) -> dict[str, Doubles]:
-    """Intervals `[num_beats]`, NaN where unknown, alone and compared, by the names in `KINDS`."""
-    following, previous = np.append(rr_s[1:], np.nan)[: len(rr_s)], np.append(np.nan, rr_s[:-1])[: len(rr_s)]
-    median, mean = trailing_median_reference(rr_s, recent), mean_around(rr_s, before, after)
-    return {
-        "rr": rr_s,
-        "rr_over_previous": rr_s / previous,
-        "rr_over_recent": rr_s / median,
-        "next_rr_over_recent": following / median,
-        "rr_over_long": rr_s / mean,
-        "next_rr_over_long": following / mean,
-    }

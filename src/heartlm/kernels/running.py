@@ -24,23 +24,9 @@ def trailing_median(values: Doubles, width: int, variant: str | None = None) -> 
         variant: of the kernel; by default the best.
     """
     run = kernel("trailing_median", float64s, int64, int64, float64s, float64s, variant=variant)
-    if run is None:
-        return trailing_median_reference(values, width)
     values = np.ascontiguousarray(values, np.float64)
     median, ordered = np.empty_like(values), np.empty(width)
     run(values, len(values), width, ordered, median)
-    return median
-
-
-def trailing_median_reference(values: Doubles, width: int) -> Doubles:
-    """The same in NumPy."""
-    if len(values) == 0:
-        return values
-    padded = np.concatenate([np.full(width - 1, np.nan), values])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, width)
-    known = ~np.isnan(windows).all(axis=1)
-    median = np.full_like(values, np.nan)
-    median[known] = np.nanmedian(windows[known], axis=1)
     return median
 
 
@@ -60,8 +46,7 @@ def stretch_medians(
     """
     kinds = float32s, int64, int64s, int64s, int64, int64, int32s, float32s
     run = kernel("stretch_medians", *kinds, variant=variant)
-    if run is None or rows.shape[1] > _MOST_PLACES:
-        return stretch_medians_reference(rows, first, last)
+    assert rows.shape[1] <= _MOST_PLACES, "longer rows than the kernel holds"
     rows, medians = np.ascontiguousarray(rows, np.float32), np.empty((len(first), rows.shape[1]), np.float32)
     if len(first) == 0:
         return medians
@@ -70,14 +55,6 @@ def stretch_medians(
     rows_at_once = min(max(longest, _ROWS_AT_ONCE), int(last[-1] - first[0]))
     columns = np.empty(rows_at_once * rows.shape[1], np.int32)
     run(rows, rows.shape[1], first, last, len(first), rows_at_once, columns, medians)
-    return medians
-
-
-def stretch_medians_reference(rows: Floats, first: NDArray[np.int64], last: NDArray[np.int64]) -> Floats:
-    """The same in NumPy."""
-    medians = np.empty((len(first), rows.shape[1]), np.float32)
-    for median, begin, end in zip(medians, first, last, strict=True):
-        np.median(rows[begin:end], axis=0, out=median)
     return medians
 
 

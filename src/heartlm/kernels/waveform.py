@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.kernels.library import float32, float32s, float64s, int32s, int64, int64s, kernel
-from heartlm.kernels.running import trailing_median_reference
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -42,8 +41,6 @@ def cut_beats(
         the waveforms float32 `[num_beats, num_points]`, what was subtracted and what was divided by `[num_beats]`.
     """
     run = kernel("cut_beats", *_ARGUMENTS, variant=variant)
-    if run is None:
-        return cut_beats_reference(signal, sample, offsets, weights, scale_beats=scale_beats, clip=clip)
     signal, sample = np.ascontiguousarray(signal, np.float32), np.ascontiguousarray(sample, np.int64)
     num_beats, num_points = len(sample), len(offsets)
     shape = np.empty((num_beats, num_points), np.float32)
@@ -66,23 +63,6 @@ _ARGUMENTS = (
     *(int64, float32, float32),
     *(float32s, float32s, float64s, int32s, float64s, float64s, *(float32s,) * 3),
 )
-
-
-def cut_beats_reference(
-    signal: Floats,
-    sample: NDArray[np.int64],
-    offsets: Doubles,
-    weights: Doubles,
-    *,
-    scale_beats: int,
-    clip: float,
-) -> tuple[Floats, Floats, Floats]:
-    """The same in NumPy."""
-    shape = interpolate(smooth(signal, weights), sample[:, None] + offsets)
-    baseline = np.median(shape, axis=1)
-    scale = trailing_median_reference(np.ptp(shape, axis=1).astype(np.float64), scale_beats).astype(np.float32)
-    scale = np.maximum(scale, np.float32(LEAST_SCALE))
-    return np.clip((shape - baseline[:, None]) / scale[:, None], -clip, clip), baseline, scale
 
 
 def smooth(signal: Floats, weights: Doubles) -> Floats:

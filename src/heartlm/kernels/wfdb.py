@@ -26,11 +26,8 @@ GROUP: dict[str, tuple[int, ...]] = {
 _NUM_BITS = {"212": 12, "16": 16, "61": 16, "80": 8, "24": 24, "32": 32}
 """Of a sample; the lowest that they hold marks a missing value."""
 
-_MAX_WIDTH = 2048
+MAX_WIDTH = 2048
 """Samples a frame that the kernel takes; it works in blocks that hold whole frames."""
-
-_SKIP, _SUB, _AUX = 59, 61, 63
-"""Codes of words that are no annotations: a 32-bit time step, a subtype, and text."""
 
 
 def num_bytes(group: tuple[int, ...], num_samples: int) -> int:
@@ -71,7 +68,11 @@ def decode(
         variant: of the kernel; by default the best.
     """
     num_frames = out.shape[1]
-    assert out.shape[0] == len(columns) and out.dtype == (adu_type(fmt) if calibration is None else np.float32)
+    assert (
+        width <= MAX_WIDTH
+        and out.shape[0] == len(columns)
+        and out.dtype == (adu_type(fmt) if calibration is None else np.float32)
+    )
     assert len(content) >= num_bytes(GROUP[fmt], skip + num_frames * width) and all(
         0 <= column < width for column in columns
     )
@@ -80,53 +81,11 @@ def decode(
         *(uint8s, int64, int64, int64, int64, int64s, int64, float64s, pointer, int64, uint16s),
         variant=variant,
     )
-    if run is None or width > _MAX_WIDTH:
-        decode_reference(content, fmt, width, columns, out, skip, calibration, sums)
-        return
     assert out.strides[1] == out.itemsize or num_frames < 2
     run(
         *(content, int(fmt), skip, num_frames, width, np.array(columns, np.int64), len(columns)),
         *(calibration, out.ctypes.data, out.strides[0] // out.itemsize, sums),
     )
-
-
-def decode_reference(
-    content: NDArray[np.uint8],
-    fmt: str,
-    width: int,
-    columns: Sequence[int],
-    out: NDArray[Any],
-    skip: int = 0,
-    calibration: NDArray[np.float64] | None = None,
-    sums: NDArray[np.uint16] | None = None,
-) -> None:
-    """The same in NumPy."""
-    num_samples = out.shape[1] * width
-    samples = _unpack(content[: num_bytes(GROUP[fmt], skip + num_samples)], fmt)[skip : skip + num_samples]
-    adu = samples.reshape(-1, width).T[list(columns)]
-    if sums is not None:
-        sums += adu.sum(axis=1, dtype=np.int64).astype(np.uint16)
-    if calibration is None:
-        out[:] = adu
-        return
-    baseline, gain, factor = calibration.T[:, :, np.newaxis]
-    out[:] = (adu - baseline) / gain * factor
-    out[adu == -(1 << _NUM_BITS[fmt] - 1)] = np.nan
-
-
-def _unpack(content: NDArray[np.uint8], fmt: str) -> NDArray[Any]:
-    if fmt == "16" or fmt == "32":
-        return content.view(f"<i{int(fmt) // 8}")
-    if fmt == "61":
-        return content.view(">i2")
-    if fmt == "80":
-        return content.astype(np.int16) - 128
-    groups = np.concatenate([content, np.zeros(-len(content) % 3, np.uint8)]).reshape(-1, 3).astype(np.int32)
-    low, middle, high = groups.T
-    if fmt == "24":
-        return (low << 8 | middle << 16 | high << 24) >> 8
-    pairs = np.stack([low | (middle & 15) << 8, high | (middle >> 4) << 8], axis=1).ravel()
-    return ((pairs << 4).astype(np.int16) >> 4).astype(np.int16)
 
 
 class DecodedAnnotations(NamedTuple):
@@ -151,8 +110,6 @@ def decode_annotations(content: bytes, variant: str | None = None) -> DecodedAnn
     run = kernel(
         "wfdb_annotations", pointer, int64, int64s, uint8s, int64s, int64s, int8s, returns=int64, variant=variant
     )
-    if run is None:
-        return decode_annotations_reference(content)
     num_words = len(content) // 2
     sample, code = np.empty(num_words, np.int64), np.empty(num_words, np.uint8)
     texts, num_texts = np.empty((num_words, 3), np.int64), np.zeros(1, np.int64)
@@ -160,38 +117,4 @@ def decode_annotations(content: bytes, variant: str | None = None) -> DecodedAnn
     found = run(content, num_words, sample, code, texts, num_texts, subtype)
     return (
         None if found < 0 else DecodedAnnotations(sample[:found], code[:found], texts[: num_texts[0]], subtype[:found])
-    )
-
-
-def decode_annotations_reference(content: bytes) -> DecodedAnnotations | None:
-    """The same in NumPy: the few words that are no annotations are walked one by one, all else decoded at once."""
-    words = np.frombuffer(content, "<u2", count=len(content) // 2).astype(np.int64)
-    code = (words >> 10).astype(np.uint8)
-    is_payload = np.zeros(len(words), np.bool_)
-    step = np.where(code < _SKIP, words & 1023, 0)
-    texts: list[tuple[int, int, int]] = []
-    after = 0
-    for position in np.flatnonzero((code == _SKIP) | (code == _AUX)).tolist():
-        if position < after:
-            continue
-        length = int(words[position] & 1023)
-        after = position + 1 + (2 if code[position] == _SKIP else (length + 1) // 2)
-        is_payload[position + 1 : after] = True
-        if code[position] == _AUX:
-            texts.append((position, 2 * (position + 1), length))
-        elif after <= len(words):
-            step[position] = int(words[position + 1]) << 16 | int(words[position + 2])
-            step[position] -= (step[position] >> 31) << 32
-    ends = np.flatnonzero((words == 0) & ~is_payload)
-    if len(ends) == 0:
-        return None
-    end = int(ends[0])
-    step[is_payload] = 0
-    place = np.flatnonzero((code[:end] < _SKIP) & ~is_payload[:end])
-    rows = [(np.searchsorted(place, at) - 1, first, length) for at, first, length in texts if at < end]
-    stated = np.flatnonzero((code[:end] == _SUB) & ~is_payload[:end])
-    subtype, annotation = np.zeros(len(place), np.int8), np.searchsorted(place, stated) - 1
-    subtype[annotation[annotation >= 0]] = words[stated[annotation >= 0]].astype(np.int8)  # the low byte
-    return DecodedAnnotations(
-        np.cumsum(step[:end])[place], code[place], np.array(rows, np.int64).reshape(-1, 3), subtype
     )

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
+from heartlm.kernels.quantize import MOST_CODES
 from heartlm.kernels.rr import Levels, rr_codes
 from heartlm.tokenizers import comparisons
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
@@ -91,7 +92,7 @@ class BeatTokenizer(Tokenizer):
         limits = {
             "num_levels": (1, MOST_LEVELS),
             "num_deviation_levels": (0, MOST_LEVELS),
-            "num_codes": (1, np.iinfo(np.uint16).max + 1),
+            "num_codes": (1, MOST_CODES),
         }
         for name, (low, high) in limits.items():
             if not low <= (found := getattr(self, name)) <= high:
@@ -136,7 +137,9 @@ class BeatTokenizer(Tokenizer):
         generator = np.random.Generator(np.random.Philox(seed))
         parts = list[Floats]()
         for lead in leads:
-            parts.append(self._fit_sample(lead, generator))
+            waves = self.waveforms(lead).shape
+            both = np.stack([waves, deviations(waves, self.causal_only)], axis=1)
+            parts.append(both[generator.permutation(len(both))[:FIT_BEATS_PER_LEAD]])
             share = -(-FIT_BEATS // len(parts))
             if sum(map(len, parts)) > 2 * FIT_BEATS:
                 parts = [part[:share].copy() for part in parts]
@@ -147,21 +150,11 @@ class BeatTokenizer(Tokenizer):
         self.deviation_quantizer = self._fit_codes(deviation, self.num_deviation_levels, seed + 1)
         self.decode_error = round(self.quantizer.relative_error(shape), 6)
 
-    def _fit_sample(self, lead: Lead, generator: np.random.Generator) -> Floats:
-        """Waveforms and deviations of beats chosen at random, `[num_chosen, 2, num_points]`."""
-        shape = self.waveforms(lead).shape
-        both = np.stack([shape, deviations(shape, self.causal_only)], axis=1)
-        return both[generator.permutation(len(both))[:FIT_BEATS_PER_LEAD]]
-
     def _fit_codes(self, sample: Floats, num_levels: int, seed: int) -> ResidualQuantizer:
-        weight = self._weight(sample)
-        return fit_quantizer(sample, num_levels=num_levels, num_codes=self.num_codes, weight=weight, seed=seed)
-
-    def _weight(self, sample: Floats) -> Floats:
         deviation = sample.std(axis=0)
         weight = (deviation / max(deviation.mean(), 1e-6) + 0.1) ** -self.emphasis
-        normalised: Floats = (weight / np.sqrt(np.mean(weight**2))).astype(np.float32)
-        return normalised
+        weight = (weight / np.sqrt(np.mean(weight**2))).astype(np.float32)
+        return fit_quantizer(sample, num_levels=num_levels, num_codes=self.num_codes, weight=weight, seed=seed)
 
     def encode(self, lead: Lead) -> Tokens:
         """Encode every beat of one lead."""

@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.errors import HeartlmError
+from heartlm.kernels.amplitude import GRID_HZ, LIMIT, NUM_LEVELS
 from heartlm.kernels.bpe import Trie, encode_runs
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
 from heartlm.tokenizers.merges import learn_runs, with_breaks
-from heartlm.tokenizers.sample import GRID_HZ, LIMIT, NUM_LEVELS, SampleTokenizer, dequantize
+from heartlm.tokenizers.rr import NUM_WAVES, waves_of
+from heartlm.tokenizers.sample import SampleTokenizer, dequantize
 
 Floats = NDArray[np.float32]
 
@@ -38,7 +40,6 @@ MOST_CODES = 8192
 """Learning counts every pair of codes, which takes 4 bytes each."""
 
 SHAPE_POINTS = 8
-NUM_WAVES = 8
 
 FIT_LEVELS = 4_000_000
 """About this number of levels, an equal share from every lead that has them, is learnt from."""
@@ -221,8 +222,7 @@ def run_coordinates(run: Floats, longest: int) -> Floats:
         float32 `[27]`; runs that look alike lie near each other.
     """
     mean, slope = run.mean(), (run[-1] - run[0]) / max(len(run) - 1, 1)
-    angle = mean * np.arange(1, NUM_WAVES + 1) * np.pi / 2
     shape = np.interp(np.linspace(0, len(run) - 1, SHAPE_POINTS), np.arange(len(run)), run) - mean
     length = np.log(len(run)) / np.log(longest)
-    parts = [mean], np.sin(angle), np.cos(angle), NUM_WAVES * shape, [NUM_WAVES * slope], [length]
+    parts = waves_of(np.array([mean]))[0], NUM_WAVES * shape, [NUM_WAVES * slope], [length]
     return np.concatenate(parts).astype(np.float32)

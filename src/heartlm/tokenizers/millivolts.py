@@ -15,9 +15,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from heartlm.kernels.amplitude import GRID_HZ, KEEP
 from heartlm.kernels.waveform import interpolate, smooth
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
-from heartlm.tokenizers.sample import BASELINE_S, GRID_HZ, classes_on_grid
+from heartlm.tokenizers.sample import classes_on_grid
 from heartlm.tokenizers.waveform import fill_gaps, hann_weights
 
 Floats = NDArray[np.float32]
@@ -76,8 +77,7 @@ def high_pass(grid: Floats) -> Floats:
 
     if len(grid) == 0:
         return grid
-    keep = math.exp(-1 / (BASELINE_S * GRID_HZ))
-    average, _ = lfilter([1 - keep], [1, -keep], grid, zi=[keep * float(grid[0])])
+    average, _ = lfilter([1 - KEEP], [1, -KEEP], grid, zi=[KEEP * float(grid[0])])
     centred: Floats = (grid - average).astype(np.float32)
     return centred
 

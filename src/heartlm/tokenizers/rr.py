@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,15 +86,18 @@ OFFLINE_FACETS: tuple[RRFacet, ...] = (
 )
 
 
-def ordinal_coordinates(size: int, num_waves: int = 8) -> NDArray[np.float32]:
-    """Coordinates for the codes of a `LogScale`: the level itself, and sines and cosines of it, slow to fast.
+NUM_WAVES = 8
 
-    Returns:
-        float32 `[size, 1 + 2 * num_waves]`; code 0, "unknown", lies at the origin.
-    """
-    level = np.linspace(-1, 1, size)[:, None]
-    angle = level * np.arange(1, num_waves + 1) * np.pi / 2
-    coordinates = np.concatenate([level, np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)
+
+def waves_of(place: NDArray[Any]) -> NDArray[Any]:
+    """Places between -1 and 1 `[size]`, and sines and cosines of each, slow to fast; `[size, 1 + 2 * NUM_WAVES]`."""
+    angle = place[:, None] * np.arange(1, NUM_WAVES + 1) * np.pi / 2
+    return np.concatenate([place[:, None], np.sin(angle), np.cos(angle)], axis=1)
+
+
+def ordinal_coordinates(size: int) -> NDArray[np.float32]:
+    """Coordinates for the codes of a `LogScale`, float32: `waves_of` the level; code 0, "unknown", at the origin."""
+    coordinates = waves_of(np.linspace(-1, 1, size)).astype(np.float32)
     coordinates[0] = 0
     return coordinates
 

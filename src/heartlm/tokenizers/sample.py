@@ -16,26 +16,14 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.ecg.recording import Annotations
-from heartlm.kernels.amplitude import AmplitudeLevels, amplitude_levels
+from heartlm.kernels.amplitude import BASELINE_S as BASELINE_S
+from heartlm.kernels.amplitude import GRID_HZ as GRID_HZ
+from heartlm.kernels.amplitude import LIMIT, NUM_LEVELS, STEP, amplitude_levels
 from heartlm.tokenizers.base import Facet, Lead, Tokenizer, Tokens
+from heartlm.tokenizers.rr import waves_of
 from heartlm.tokenizers.waveform import fill_gaps, hann_weights
 
 Floats = NDArray[np.float32]
-
-GRID_HZ = 100.0
-NUM_LEVELS = 128
-LIMIT = 1.5
-"""Amplitude of the outermost levels' outer edge, in running peak-to-peak amplitudes."""
-STEP = 2 * LIMIT / NUM_LEVELS
-
-BASELINE_S = 1.0
-"""Time constant of the baseline's average."""
-SCALE_SECONDS = 8
-"""How many whole past seconds the running amplitude looks back."""
-FIRST_SCALE_MV = 1.5
-"""Scale of the first second, before any amplitude is known."""
-
-LEVELS = AmplitudeLevels(GRID_HZ, NUM_LEVELS, LIMIT, BASELINE_S, SCALE_SECONDS, FIRST_SCALE_MV)
 
 
 @dataclass
@@ -57,7 +45,7 @@ class SampleTokenizer(Tokenizer):
     def encode(self, lead: Lead) -> Tokens:
         """Encode all samples of one lead; a token carries the label of the beat whose R peak falls into it."""
         rate_hz, beats, signal = lead.rate_hz, lead.annotations, fill_gaps(lead.signal_mv)
-        codes, sample, scale = amplitude_levels(signal, rate_hz, hann_weights(rate_hz, GRID_HZ), LEVELS)
+        codes, sample, scale = amplitude_levels(signal, rate_hz, hann_weights(rate_hz, GRID_HZ))
         beat_class = classes_on_grid(beats, len(codes), len(signal), rate_hz)
         return Tokens(codes[:, None], sample, beat_class, beats.rhythm_at(sample), scale)
 
@@ -68,9 +56,7 @@ class SampleTokenizer(Tokenizer):
 
     def geometry(self) -> list[Floats]:
         """The level's amplitude, and sines and cosines of it, slow to fast: `[128, 17]`."""
-        amplitude = dequantize(np.arange(NUM_LEVELS, dtype=np.uint16))[:, None] / LIMIT
-        angle = amplitude * np.arange(1, 9) * np.pi / 2
-        return [np.concatenate([amplitude, np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)]
+        return [waves_of(dequantize(np.arange(NUM_LEVELS, dtype=np.uint16)) / LIMIT).astype(np.float32)]
 
 
 def classes_on_grid(beats: Annotations, num_tokens: int, num_samples: int, rate_hz: float) -> NDArray[np.int8]:

@@ -52,7 +52,7 @@ def about_this_rank() -> dict[str, Any]:
         "GPUs": f"{len(gpus)} × {gpus[0]}" if gpus else "none",
         "torch": str(torch.__version__),
         "heartlm": __version__,
-        "kernels": (variants() or ("none",))[-1],
+        "kernels": variants()[-1],
     }
 
 

@@ -9,7 +9,6 @@ Format: HL7 v3 Annotated ECG, ANSI/HL7 V3 ECG R1-2004; Brown and Badilini, HL7 a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,11 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import (
-    TEXT_BYTES,
     check_calibration,
     check_rate,
-    open_file,
-    reads,
+    first_bytes,
     to_millivolts,
     without_infinities,
 )
@@ -34,14 +31,10 @@ _SECONDS_PER_UNIT = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 def is_aecg(path: Path) -> bool:
     """Whether an XML file is an annotated ECG, by its root element."""
-    try:
-        with open_file(path) as stream:
-            return b"<AnnotatedECG" in (stream.read(4096) or b"")
-    except HeartlmError:
-        return True  # reading it as one tells what is wrong
+    begin = first_bytes(path, 4096)
+    return begin is None or b"<AnnotatedECG" in begin  # reading it as one tells what is wrong
 
 
-@reads("an HL7 annotated ECG", TEXT_BYTES)
 def read_aecg(path: Path) -> Recording:
     """Read an annotated ECG of one series.
 
@@ -65,10 +58,10 @@ def read_aecg(path: Path) -> Recording:
         if value is None:
             continue
         if name.startswith("TIME_"):
-            number, unit = _quantity(path, value, "increment")
+            number, unit = _quantity(value, "increment")
             increment_s = number * _SECONDS_PER_UNIT.get(unit, float("nan"))
             continue
-        (origin, unit), (scale, scale_unit) = _quantity(path, value, "origin"), _quantity(path, value, "scale")
+        (origin, unit), (scale, scale_unit) = _quantity(value, "origin"), _quantity(value, "scale")
         if unit != scale_unit or scale == 0:
             raise HeartlmError(f"{path}: {name} has origin in {unit!r} and a scale of {scale:g} {scale_unit!r}")
         unit, factor = to_millivolts(unit)
@@ -76,8 +69,9 @@ def read_aecg(path: Path) -> Recording:
         units.append(unit)
         gain.append(1 / (scale * factor))
         baseline.append(-origin / scale)
+        digits = np.array((value.findtext(_path("digits")) or "").split(), np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            signals.append(((origin + scale * _digits(path, value)) * factor).astype(np.float32))
+            signals.append(((origin + scale * digits) * factor).astype(np.float32))
     if not signals or not increment_s > 0:
         raise HeartlmError(f"{path}: the annotated ECG holds no {'lead' if not signals else 'time increment'}")
     lengths = {len(signal) for signal in signals}
@@ -86,22 +80,13 @@ def read_aecg(path: Path) -> Recording:
     faults: list[str] = []
     whole = without_infinities(np.stack(signals), names, faults)
     check_calibration(path, names, units, np.array(gain), np.array(baseline), inverted=True)
-
-    def samples(start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float32]:
-        return whole[list(leads), start:stop]
-
     return Recording(
-        record_id=path.stem,
-        patient_id=path.stem,
-        database="",
         rate_hz=check_rate(path, round(1 / increment_s, 9)),
         num_samples=whole.shape[1],
         lead_names=tuple(names),
         units=tuple(units),
-        gain=np.array(gain),
-        baseline=np.array(baseline),
         path=path,
-        samples=samples,
+        samples=lambda start, stop, leads: whole[list(leads), start:stop],
         faults=faults,
     )
 
@@ -110,18 +95,8 @@ def _path(names: str) -> str:
     return "/".join(_NAMESPACE + name for name in names.split("/"))
 
 
-def _quantity(path: Path, value: ElementTree.Element, name: str) -> tuple[float, str]:
+def _quantity(value: ElementTree.Element, name: str) -> tuple[float, str]:
     element = value.find(_path(name))
-    try:
-        if element is None:
-            raise ValueError("missing")
-        return float(element.attrib["value"]), element.get("unit", "")
-    except (ValueError, KeyError) as error:
-        raise HeartlmError(f"{path}: a sequence's {name} is not a number with a unit ({error})") from error
-
-
-def _digits(path: Path, value: ElementTree.Element) -> NDArray[np.float64]:
-    try:
-        return np.array((value.findtext(_path("digits")) or "").split(), np.float64)
-    except ValueError as error:
-        raise HeartlmError(f"{path}: digits are not numbers ({error})") from error
+    if element is None:
+        raise ValueError(f"a sequence has no {name}")
+    return float(element.attrib["value"]), element.get("unit", "")

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.beats import CLASS_OF_SYMBOL
-from heartlm.ecg.readers.foreign import LIST_BYTES, check_rate, one_line, open_file, read_bytes
+from heartlm.ecg.readers.foreign import LIST_BYTES, check_rate, first_bytes, one_line, read_bytes
 from heartlm.ecg.recording import RhythmSpan
 from heartlm.ecg.rhythms import RHYTHMS, rhythm_index
 from heartlm.errors import HeartlmError
@@ -135,11 +135,7 @@ def _faults(path: Path, content: bytes, found: DecodedAnnotations) -> tuple[str,
 
 def is_beat_table(path: Path) -> bool:
     """Whether the first line of a CSV file names the columns of a table of beats."""
-    try:
-        with open_file(path) as stream:
-            return b"time_second,beat_type,rhythm_label" in (stream.read(256) or b"")
-    except HeartlmError:
-        return False
+    return b"time_second,beat_type,rhythm_label" in (first_bytes(path, 256) or b"")
 
 
 def _read_table(path: Path, content: bytes) -> AnnotationFile:

@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import (
-    TEXT_BYTES,
     check_rate,
+    first_bytes,
     is_there,
-    open_file,
-    reads,
     to_millivolts,
     without_infinities,
 )
@@ -47,15 +45,12 @@ def is_array_recording(path: Path) -> bool:
         return True
     if path.suffix.lower() != ".csv":
         return False
-    try:
-        with open_file(path) as stream:
-            first_line = (stream.read(_FIRST_LINE_BYTES) or b"").partition(b"\n")[0]
-    except HeartlmError:
+    begin = first_bytes(path, _FIRST_LINE_BYTES)
+    if begin is None:
         return True  # reading it as one tells what is wrong
-    return any(_is_time(name) for name in first_line.decode("utf-8", "replace").split(","))
+    return any(_is_time(name) for name in begin.partition(b"\n")[0].decode("utf-8", "replace").split(","))
 
 
-@reads("a table of numbers", TEXT_BYTES)
 def read_csv(path: Path) -> Recording:
     """Read a CSV file: one row a sample, one column a lead, empty where invalid.
 
@@ -80,7 +75,6 @@ def read_csv(path: Path) -> Recording:
     return _recording(path, signal, settings, tuple(name.strip() for name in leads))
 
 
-@reads("a NumPy array of samples")
 def read_numpy(path: Path) -> Recording:
     """Read `.npy`, or the array `signal` of `.npz`: `[num_leads, num_samples]` or `[num_samples]`, mapped if possible.
 
@@ -124,15 +118,10 @@ def _recording(path: Path, signal: NDArray[Any], settings: _Settings, names: tup
         return without_infinities(part, [names[lead] for lead in chosen], faults)
 
     return Recording(
-        record_id=path.stem,
-        patient_id=path.stem,
-        database="",
         rate_hz=rate_hz,
         num_samples=signal.shape[1],
         lead_names=names,
         units=converted,
-        gain=np.full(len(names), np.nan),
-        baseline=np.zeros(len(names)),
         path=path,
         samples=samples,
         faults=faults,

@@ -15,18 +15,18 @@ from heartlm.ecg.readers.aecg import is_aecg, read_aecg
 from heartlm.ecg.readers.annotation_file import TABLE_SUFFIX, is_beat_table
 from heartlm.ecg.readers.arrays import is_array_recording, read_csv, read_numpy
 from heartlm.ecg.readers.edf import read_edf
-from heartlm.ecg.readers.foreign import HEADER_BYTES, LIST_BYTES, is_there, read_bytes, stays_inside
+from heartlm.ecg.readers.foreign import HEADER_BYTES, LIST_BYTES, TEXT_BYTES, is_there, read_bytes, stays_inside
 from heartlm.ecg.recording import Recording
 from heartlm.errors import HeartlmError
 
-READERS: dict[str, Callable[[Path], Recording]] = {
-    ".edf": read_edf,
-    ".xml": read_aecg,
-    ".csv": read_csv,
-    ".npy": read_numpy,
-    ".npz": read_numpy,
+READERS: dict[str, tuple[Callable[[Path], Recording], str, int | None]] = {
+    ".edf": (read_edf, "an EDF file", None),
+    ".xml": (read_aecg, "an HL7 annotated ECG", TEXT_BYTES),
+    ".csv": (read_csv, "a table of numbers", TEXT_BYTES),
+    ".npy": (read_numpy, "a NumPy array of samples", None),
+    ".npz": (read_numpy, "a NumPy array of samples", None),
 }
-"""Readers of the formats that are one file a record; `.hea` is WFDB's."""
+"""Readers of the formats that are one file a record, what they read, and its most bytes; `.hea` is WFDB's."""
 
 _IS_RECORDING: dict[str, Callable[[Path], bool]] = {
     ".xml": is_aecg,

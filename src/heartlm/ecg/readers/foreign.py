@@ -2,20 +2,19 @@
 
 Files are regular and of a bounded size; each failure is one line.
 
-Libraries raise anything on a damaged file, from `IndexError` to an exception of a codec. `reads` and `one_line` turn
-it into a `HeartlmError` that names the file. FIFOs and devices are refused before they are opened.
+Libraries raise anything on a damaged file, from `IndexError` to an exception of a codec. `one_line` turns it into a
+`HeartlmError` that names the file. FIFOs and devices are refused before they are opened.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +29,6 @@ TEXT_BYTES = 1 << 31
 """The largest recording that is text, which is read as a whole."""
 
 _LONGEST_REASON = 200
-
-P = ParamSpec("P")
-Result = TypeVar("Result")
 
 
 @contextmanager
@@ -53,53 +49,32 @@ def one_line(path: Path, what: str) -> Iterator[None]:
         raise HeartlmError(f"{path}: not readable as {what} ({reason[:_LONGEST_REASON]}); fetch it again") from error
 
 
-def reads(
-    what: str, largest: int | None = None
-) -> Callable[[Callable[Concatenate[Path, P], Result]], Callable[Concatenate[Path, P], Result]]:
-    """Let a reader of `path` see regular files of at most `largest` bytes only, and fail in one line."""
-
-    def guard(read: Callable[Concatenate[Path, P], Result]) -> Callable[Concatenate[Path, P], Result]:
-        @wraps(read)
-        def guarded(path: Path, /, *arguments: P.args, **options: P.kwargs) -> Result:
-            size_of(path, largest)
-            with one_line(path, what):
-                return read(path, *arguments, **options)
-
-        return guarded
-
-    return guard
-
-
-def size_of(path: Path, largest: int | None = None) -> int:
-    """The bytes of a regular file; links to one are followed.
+def open_file(path: Path, largest: int | None = None) -> FileIO:
+    """Open a regular file of at most `largest` bytes to read them, unbuffered; links to one are followed.
 
     Raises:
-        HeartlmError: there is no such file, it is something else, or it has more than `largest` bytes.
-    """
-    try:
-        status = path.stat()
-    except (OSError, ValueError) as error:
-        raise _cannot_open(path, error) from error
-    return _checked(path, status, largest)
-
-
-def open_file(path: Path) -> FileIO:
-    """Open a regular file to read bytes, unbuffered.
-
-    Raises:
-        HeartlmError: it cannot be opened, or is no regular file.
+        HeartlmError: it cannot be opened, is no regular file or too large.
     """
     try:
         # O_NONBLOCK: opening a FIFO that has no writer would wait for one.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        stream = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except (OSError, ValueError) as error:
         raise _cannot_open(path, error) from error
-    try:
-        _checked(path, os.fstat(descriptor), None)
-    except HeartlmError:
-        os.close(descriptor)
-        raise
-    return FileIO(descriptor)
+    status, problem = os.fstat(stream.fileno()), ""
+    if not stat.S_ISREG(status.st_mode):
+        problem = "is not a regular file; put the file itself there, or take the name away"
+    elif largest is not None and status.st_size > largest:
+        problem = f"has {status.st_size} bytes, at most {largest} expected; the file is damaged"
+    if problem:
+        stream.close()
+        raise HeartlmError(f"{path}: {problem}")
+    return stream
+
+
+def size_of(path: Path, largest: int | None = None) -> int:
+    """The bytes of a file that `open_file` opens."""
+    with open_file(path, largest) as stream:
+        return os.fstat(stream.fileno()).st_size
 
 
 def read_bytes(path: Path, largest: int) -> bytes:
@@ -108,12 +83,20 @@ def read_bytes(path: Path, largest: int) -> bytes:
     Raises:
         HeartlmError: it cannot be read, is no regular file or too large.
     """
-    with open_file(path) as stream:
-        _checked(path, os.fstat(stream.fileno()), largest)
+    with open_file(path, largest) as stream:
         try:
             return stream.read(largest) or b""
         except OSError as error:
             raise _cannot_open(path, error) from error
+
+
+def first_bytes(path: Path, num_bytes: int) -> bytes | None:
+    """The first bytes of a regular file; None where it cannot be read."""
+    try:
+        with open_file(path) as stream:
+            return stream.read(num_bytes) or b""
+    except HeartlmError:
+        return None
 
 
 def is_there(path: Path) -> bool:
@@ -125,14 +108,6 @@ def stays_inside(name: str) -> bool:
     """Whether a file name that a file states is relative, never goes up, and has no control characters."""
     path = PurePosixPath(name)
     return name.isprintable() and not path.is_absolute() and ".." not in path.parts
-
-
-def _checked(path: Path, status: os.stat_result, largest: int | None) -> int:
-    if not stat.S_ISREG(status.st_mode):
-        raise HeartlmError(f"{path}: is not a regular file; put the file itself there, or take the name away")
-    if largest is not None and status.st_size > largest:
-        raise HeartlmError(f"{path}: has {status.st_size} bytes, at most {largest} expected; the file is damaged")
-    return status.st_size
 
 
 def _cannot_open(path: Path, error: OSError | ValueError) -> HeartlmError:

@@ -7,28 +7,31 @@ PTB-XL's table names the patient of each record.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from functools import lru_cache
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
 
 from heartlm.ecg.readers.annotation_file import canonical_rhythm
 from heartlm.ecg.readers.foreign import LIST_BYTES, is_there, one_line, read_bytes
 from heartlm.ecg.recording import Recording
 
 
-class StatedRhythm(NamedTuple):
-    """A rhythm's name and the file that states it."""
-
-    name: str
-    source: str
-
-
-def whole_record_rhythm(database: str, folder: Path, recording: Recording) -> StatedRhythm | None:
-    """The rhythm that `database` states for all of `recording`; None where it states none."""
-    reader = _READERS.get(database)
-    return None if reader is None else reader(folder, recording)
+def whole_record_rhythm(database: str, folder: Path, recording: Recording) -> tuple[str, str] | None:
+    """The rhythm that `database` states for all of `recording`, and the file that does; None where it states none."""
+    if database == "challenge-2017":
+        tables = ("REFERENCE-v3-train.csv", "REFERENCE-v3.csv", "REFERENCE.csv")
+        table = next((name for name in tables if is_there(folder / name)), None)
+        label = _reference_table(folder / table).get(recording.record_id) if table else None
+        return (canonical_rhythm(label), table) if table and label is not None else None
+    if database == "ludb":
+        for comment in recording.comments:
+            field, _, text = comment.lower().partition(":")
+            if field.strip() == "rhythm":
+                names = (("atrial fibrillation", "AFIB"), ("atrial flutter", "AFL"), ("sinus", "N"))
+                return next((name for phrase, name in names if phrase in text), "OTHER"), recording.path.name
+    if database == "nstdb" and recording.record_id in ("bw", "em", "ma"):
+        return "NOISE", recording.path.name  # of electrodes that see no heart; mitdb's with noise have annotations
+    return None
 
 
 def stated_patients(database: str, folder: Path) -> dict[str, str]:
@@ -44,15 +47,6 @@ def stated_patients(database: str, folder: Path) -> dict[str, str]:
         }
 
 
-def _challenge_2017(folder: Path, recording: Recording) -> StatedRhythm | None:
-    for name in ("REFERENCE-v3-train.csv", "REFERENCE-v3.csv", "REFERENCE.csv"):
-        path = folder / name
-        if is_there(path):
-            label = _reference_table(path).get(recording.record_id)
-            return None if label is None else StatedRhythm(canonical_rhythm(label), name)
-    return None
-
-
 @lru_cache(maxsize=4)
 def _reference_table(path: Path) -> dict[str, str]:
     with one_line(path, "a table of recordings and labels"):
@@ -61,31 +55,3 @@ def _reference_table(path: Path) -> dict[str, str]:
 
 def _lines(path: Path) -> StringIO:
     return StringIO(read_bytes(path, LIST_BYTES).decode("utf-8", "replace"), newline="")
-
-
-def _ludb(folder: Path, recording: Recording) -> StatedRhythm | None:
-    for comment in recording.comments:
-        field, _, text = comment.partition(":")
-        if field.strip().lower() == "rhythm":
-            return StatedRhythm(_named_in_words(text), recording.path.name)
-    return None
-
-
-def _named_in_words(text: str) -> str:
-    words = text.lower()
-    for phrase, name in (("atrial fibrillation", "AFIB"), ("atrial flutter", "AFL"), ("sinus", "N")):
-        if phrase in words:
-            return name
-    return "OTHER"
-
-
-def _nstdb(folder: Path, recording: Recording) -> StatedRhythm | None:
-    """The noise of electrodes that see no heart; the recordings of mitdb with noise added have annotations."""
-    return StatedRhythm("NOISE", recording.path.name) if recording.record_id in ("bw", "em", "ma") else None
-
-
-_READERS: dict[str, Callable[[Path, Recording], StatedRhythm | None]] = {
-    "challenge-2017": _challenge_2017,
-    "ludb": _ludb,
-    "nstdb": _nstdb,
-}

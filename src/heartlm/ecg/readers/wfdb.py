@@ -11,18 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.readers.foreign import (
-    HEADER_BYTES,
     check_calibration,
+    first_bytes,
     is_there,
     one_line,
-    open_file,
-    reads,
     size_of,
     to_millivolts,
 )
@@ -36,7 +34,6 @@ _MATLAB_INT16 = 30
 _DIFFERENCE_FORMAT = "8"
 
 
-@reads("a WFDB record", HEADER_BYTES)
 def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
     """Open the record whose header is `path`; samples are read when asked for.
 
@@ -53,15 +50,10 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
     units, calibration = _calibration(path, header.leads)
     faults: list[str] = []
     return Recording(
-        record_id=path.stem,
-        patient_id=path.stem,
-        database="",
         rate_hz=header.rate_hz,
         num_samples=header.num_samples,
         lead_names=tuple(lead.name for lead in header.leads),
         units=units,
-        gain=calibration[:, 1] / calibration[:, 2],
-        baseline=calibration[:, 0],
         path=path,
         comments=header.comments,
         samples=_Samples(header, calibration, accept_uncalibrated, faults) if header.leads else None,
@@ -124,27 +116,39 @@ class _Samples:
             decode(content, file.format, file.samples_per_frame, columns, part, skip, calibration, sums)
         if sums is not None:
             for lead, total in zip(leads, sums.tolist(), strict=True):
-                signal = self.header.signals[lead]
-                self._note(Checksum(signal.name, signal.checksum, total))
+                self._compare(self.header.signals[lead], total)
 
-    def _note(self, checksum: Checksum, where: str = "") -> None:
+    def _compare(self, signal: Signal, total: int, where: str = "") -> None:
         # Programs that compute no checksum write 0, so that alone does not make samples suspect.
-        if checksum.stated and checksum.fault and (fault := where + checksum.fault) not in self.faults:
+        fault = f"{where}lead {signal.name}: the header's checksum is {signal.checksum}, its samples sum to {total}"
+        if signal.checksum and signal.checksum != total and fault not in self.faults:
             self.faults.append(fault)
 
     @cached_property
     def _compared(self) -> bool:
         """Sums what the package reads, once: it does not sum while it reads."""
         for part in self.header.parts:
-            for checksum in checksums(part):
-                self._note(checksum, f"{part.path.name}: " if self.header.segment_lines else "")
+            where = f"{part.path.name}: " if self.header.segment_lines else ""
+            for signal, total in zip(part.signals, sums_of(part), strict=True):
+                self._compare(signal, total, where)
         return True
 
     @cached_property
     def _checked(self) -> bool:
-        check_files(self.header)
-        if not self.accept_uncalibrated:
-            check_gains(self.header)
+        header = self.header
+        for part in header.parts:
+            for file in part.files:
+                _check_file(header, file, part.num_samples)
+        if header.stated_samples is None and header.num_samples == 0:
+            raise HeartlmError(
+                f"{header.path}: states no length, and its signal files do not tell it; add it to the header"
+            )
+        for part in () if self.accept_uncalibrated else header.parts:
+            if unknown := [lead.name for lead in part.signals if not lead.calibrated]:
+                raise HeartlmError(
+                    f"{part.path}: lead {unknown[0]} has gain 0 (uncalibrated), so its millivolts are unknown; write "
+                    'its adu/mV into the header, or "uncalibrated": true into database.json to assume 200'
+                )
         return True
 
     @cached_property
@@ -157,38 +161,13 @@ class _Samples:
         return [(file_of.get(lead), signal.skew) for lead, signal in enumerate(self.header.signals)]
 
 
-class Checksum(NamedTuple):
-    """The 16-bit sum of a lead's samples: as the header states it (None where it does not), and as computed."""
-
-    lead: str
-    stated: int | None
-    computed: int
-
-    @property
-    def fault(self) -> str | None:
-        """What is wrong, in words; None where nothing is stated or it holds."""
-        if self.stated is None or self.stated == self.computed:
-            return None
-        return f"lead {self.lead}: the header's checksum is {self.stated}, its samples sum to {self.computed}"
-
-
-def check_files(header: Header) -> None:
-    """Compare every signal file with the header.
+def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
+    """Compare a signal file with the header.
 
     Raises:
-        HeartlmError: a file is missing, too short for the header, or more than a second longer than it says while the
+        HeartlmError: it is missing, too short for the header, or more than a second longer than that says while the
             header's checksum does not vouch for the length.
     """
-    for part in header.parts:
-        for file in part.files:
-            _check_file(header, file, part.num_samples)
-    if header.stated_samples is None and header.num_samples == 0:
-        raise HeartlmError(
-            f"{header.path}: states no length, and its signal files do not tell it; add it to the header"
-        )
-
-
-def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
     if not is_there(file.path):
         raise HeartlmError(f"{file.path}: signal file named by {header.path.name} is missing; fetch it")
     size_bytes = size_of(file.path)
@@ -203,14 +182,13 @@ def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
     if size_bytes < file.num_bytes(num_frames):
         raise HeartlmError(f"{lengths}; the file is truncated or the header wrong, fetch both again")
     is_long = not header.segment_lines and held - num_frames > header.rate_hz
-    if is_long and any(each.stated != each.computed for each in checksums(header)):
+    if is_long and [signal.checksum for signal in header.signals] != sums_of(header):
         raise HeartlmError(f"{lengths} and its checksum does not fit them; the header is wrong, fetch it again")
 
 
 def _check_matlab(file: SignalFile) -> None:
     """WFDB reads MATLAB files of level 4 alone, whose samples stand as they are behind the name of the variable."""
-    with open_file(file.path) as stream:
-        start = stream.read(20) or b""
+    start = first_bytes(file.path, 20) or b""
     if start.startswith((b"MATLAB", b"\x89HDF")):
         raise HeartlmError(
             f"{file.path}: is a MATLAB file of version 5 or 7.3, which keeps its samples compressed; save it with "
@@ -224,8 +202,8 @@ def _check_matlab(file: SignalFile) -> None:
         )
 
 
-def checksums(header: Header) -> list[Checksum]:
-    """The checksum of every lead of a header without segments.
+def sums_of(header: Header) -> list[int]:
+    """The sum, modulo 65536, of all samples of every lead of a header without segments.
 
     Raises:
         HeartlmError: a signal file is unreadable.
@@ -239,23 +217,11 @@ def checksums(header: Header) -> list[Checksum]:
                 decode(content, file.format, file.samples_per_frame, columns, adu, skip, sums=sums)
             computed |= dict(zip(file.columns, sums.tolist(), strict=True))
     if others := [place for place in range(len(header.signals)) if place not in computed]:
-        computed |= _package_sums(header, others)
-    return [Checksum(lead.name, lead.checksum, computed[place]) for place, lead in enumerate(header.signals)]
-
-
-def check_gains(header: Header) -> None:
-    """Refuse leads without calibration.
-
-    Raises:
-        HeartlmError: a lead's gain is 0 or missing, so its millivolts are unknown.
-    """
-    for part in header.parts:
-        for lead in part.signals:
-            if not lead.calibrated:
-                raise HeartlmError(
-                    f"{part.path}: lead {lead.name} has gain 0 (uncalibrated), so its millivolts are unknown; write "
-                    'its adu/mV into the header, or "uncalibrated": true into database.json to assume 200'
-                )
+        how = {"physical": False, "smooth_frames": False, "ignore_skew": True, "return_res": 32}
+        signals = _rdrecord(header.path, channels=others, **how).e_d_signal
+        for place, signal in zip(others, signals, strict=True):
+            computed[place] = int(np.sum(signal, dtype=np.int64)) % 65536
+    return [computed[place] for place in range(len(header.signals))]
 
 
 def _read_by_package(header: Header, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float64]:
@@ -276,20 +242,6 @@ def _read_by_package(header: Header, start: int, stop: int, leads: Sequence[int]
     record = _rdrecord(header.path, sampfrom=first, sampto=last, channels=distinct, ignore_skew=True)
     signal: NDArray[np.float64] = record.p_signal[start - first : stop - first]
     return signal.T[[distinct.index(lead) for lead in leads]]
-
-
-def _package_sums(header: Header, leads: Sequence[int]) -> dict[int, int]:
-    """The sum, modulo 65536, of all samples of each of `leads`.
-
-    Raises:
-        HeartlmError: the package cannot read it.
-    """
-    record = _rdrecord(
-        header.path, channels=list(leads), physical=False, smooth_frames=False, ignore_skew=True, return_res=32
-    )
-    return {
-        lead: int(np.sum(signal, dtype=np.int64)) % 65536 for lead, signal in zip(leads, record.e_d_signal, strict=True)
-    }
 
 
 def _rdrecord(path: Path, **options: Any) -> Any:

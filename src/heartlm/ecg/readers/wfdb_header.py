@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.readers.foreign import HEADER_BYTES, check_rate, open_file, read_bytes, stays_inside
 from heartlm.errors import HeartlmError
 from heartlm.kernels.wfdb import GROUP as DECODED
-from heartlm.kernels.wfdb import num_bytes
+from heartlm.kernels.wfdb import MAX_WIDTH, num_bytes
 
 NO_FILE = "~"
 """The file name of a signal, or the name of a segment, without samples."""
@@ -80,13 +80,6 @@ class Signal(NamedTuple):
     name: str
 
 
-class Segment(NamedTuple):
-    """One segment line: the name of a record, `~` for a gap, and its length in frames."""
-
-    name: str
-    num_samples: int
-
-
 @dataclass
 class SignalFile:
     """A file of samples as a header describes it.
@@ -107,8 +100,8 @@ class SignalFile:
 
     @property
     def is_decoded(self) -> bool:
-        """Whether the compiled kernels decode its format."""
-        return self.format in DECODED
+        """Whether the compiled kernels decode its frames."""
+        return self.format in DECODED and self.samples_per_frame <= MAX_WIDTH
 
     def num_bytes(self, num_frames: int) -> int:
         """How many bytes `num_frames` take, with those before the first sample."""
@@ -158,7 +151,7 @@ class Header:
         rate_hz: frames a second.
         stated_samples: frames; None where not stated.
         signals: of a record with segments none.
-        segment_lines: empty where the record is one piece.
+        segment_lines: name of the record (`~` for a gap) and frames of each segment; none where it is one piece.
         comments: free text, one entry a line.
     """
 
@@ -166,7 +159,7 @@ class Header:
     rate_hz: float
     stated_samples: int | None
     signals: tuple[Signal, ...]
-    segment_lines: tuple[Segment, ...]
+    segment_lines: tuple[tuple[str, int], ...]
     comments: tuple[str, ...]
 
     @cached_property
@@ -176,7 +169,7 @@ class Header:
         Raises:
             HeartlmError: one is missing or malformed.
         """
-        names = (line.name for line in self.segment_lines if line.name != NO_FILE)
+        names = (name for name, _ in self.segment_lines if name != NO_FILE)
         segments = tuple(read_header(self.path.parent / f"{name}.hea") for name in names)
         for segment in segments:
             if segment.segment_lines:
@@ -210,7 +203,7 @@ class Header:
         if self.stated_samples is not None:
             return self.stated_samples
         if self.segment_lines:
-            return sum(segment.num_samples for segment in self.segment_lines)
+            return sum(num_samples for _, num_samples in self.segment_lines)
         file = next(iter(self.files), None)
         return 0 if file is None or not file.path.is_file() else file.num_frames_in(file.path.stat().st_size)
 
@@ -247,14 +240,26 @@ def read_header(path: Path) -> Header:
     rate_hz = check_rate(path, _DEFAULT_RATE_HZ if rate is None else float(rate))
     num_samples = None if length is None else int(length)
     if num_segments is None:
-        signals = tuple(_signals(path, lines[1:]))
+        signals = []
+        for number, line in enumerate(lines[1:], 1):
+            try:
+                signal = _parse_signal(line)
+            except ValueError as error:
+                _refuse(path, f"signal {number} {error}")
+            _check_inside(path, signal.file_name)
+            signals.append(signal if signal.name else signal._replace(name=f"lead {number}"))
         _check_count(path, int(num_signals), len(signals), "signals")
-        return Header(path, rate_hz, num_samples, signals, (), tuple(comments))
-    segments = tuple(_segment(path, line) for line in lines[1:])
+        return Header(path, rate_hz, num_samples, tuple(signals), (), tuple(comments))
+    segments = []
+    for line in lines[1:]:
+        if (found := _SEGMENT.fullmatch(line)) is None:
+            _refuse(path, f"a line is {line!r}, expected the name and the length of a segment")
+        _check_inside(path, found[1])
+        segments.append((found[1], int(found[2])))
     _check_count(path, int(num_segments), len(segments), "segments")
-    if all(segment.name == NO_FILE for segment in segments):
+    if all(name == NO_FILE for name, _ in segments):
         raise HeartlmError(f"{path}: every segment is empty; there is nothing to read")
-    return Header(path, rate_hz, num_samples, (), segments, tuple(comments))
+    return Header(path, rate_hz, num_samples, (), tuple(segments), tuple(comments))
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:
@@ -266,29 +271,11 @@ def _check_count(path: Path, announced: int, described: int, what: str) -> None:
         raise HeartlmError(f"{path}: {announced} {what} announced, {described} described; correct the header")
 
 
-def _segment(path: Path, line: str) -> Segment:
-    found = _SEGMENT.fullmatch(line)
-    if found is None:
-        _refuse(path, f"a line is {line!r}, expected the name and the length of a segment")
-    _check_inside(path, found[1])
-    return Segment(found[1], int(found[2]))
-
-
 def _check_inside(path: Path, name: str) -> None:
     if not stays_inside(name):
         raise HeartlmError(
             f"{path}: names the file {name!r}, expected one in the folder of the header or below; correct the header"
         )
-
-
-def _signals(path: Path, lines: list[str]) -> Iterator[Signal]:
-    for number, line in enumerate(lines, 1):
-        try:
-            signal = _parse_signal(line)
-        except ValueError as error:
-            _refuse(path, f"signal {number} {error}")
-        _check_inside(path, signal.file_name)
-        yield signal if signal.name else signal._replace(name=f"lead {number}")
 
 
 def _parse_signal(line: str) -> Signal:

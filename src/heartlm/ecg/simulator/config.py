@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from heartlm.errors import HeartlmError
@@ -41,11 +39,17 @@ class SimulationConfig:
         Raises:
             HeartlmError: the text names the field, what was found and what is expected.
         """
-        _check("patients", self.patients, lambda value: 1 <= value <= 9999, "from 1 to 9999")
-        _check("minutes", self.minutes, lambda value: 0.25 <= value <= 1440, "from 0.25 to 1440 (a day)")
-        _check("rate_hz", self.rate_hz, lambda value: value == int(value) and 100 <= value <= 1000, "from 100 to 1000")
-        _check("noise", self.noise, lambda value: 0 <= value <= 10, "from 0 to 10")
-        _check("seed", self.seed, lambda value: 0 <= value < 2**63, "from 0 to 2^63 - 1")
+        for field, low, high in (
+            ("patients", 1, 9999),
+            ("minutes", 0.25, 1440),
+            ("rate_hz", 100, 1000),
+            ("noise", 0, 10),
+            ("seed", 0, 2**63 - 1),
+        ):
+            if not low <= (value := getattr(self, field)) <= high:
+                raise HeartlmError(f"{field} is {value}; expected a number from {low} to {high}")
+        if self.rate_hz != int(self.rate_hz):
+            raise HeartlmError(f"rate_hz is {self.rate_hz}; expected a whole number")
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
             raise HeartlmError(f"name is {self.name!r}; expected letters, digits, _ and - only")
         if not self.leads or len(set(self.leads)) < len(self.leads):
@@ -58,8 +62,3 @@ class SimulationConfig:
     def num_samples(self) -> int:
         """Samples a lead of each recording."""
         return round(self.minutes * 60 * self.rate_hz)
-
-
-def _check(field: str, value: float, fits: Callable[[float], bool], expected: str) -> None:
-    if not (math.isfinite(value) and fits(value)):
-        raise HeartlmError(f"{field} is {value}; expected a number {expected}")

@@ -8,7 +8,6 @@ from that by themselves: a ventricular beat leaves the node's clock alone, an at
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,14 +22,6 @@ _LF_HZ = 0.1
 _REFRACTORY_S = 0.33
 
 
-class Wave(NamedTuple):
-    """One use of a template: when (s), how large, and by how much its repolarisation is stretched."""
-
-    at: float
-    weight: float
-    stretch: float
-
-
 class Activity(NamedTuple):
     """Continuous activity without single waves: fibrillation or flutter from `start` to `stop` (s)."""
 
@@ -39,32 +30,25 @@ class Activity(NamedTuple):
     stop: float
 
 
-@dataclass
-class Timeline:
-    """All that happened in one recording.
+class Heart:
+    """One patient's heart over one recording; the methods move it forward in time.
 
     Attributes:
         beats: time (s) and WFDB code of every ventricular beat, ascending.
-        waves: uses of each template, by its name.
+        waves: uses of each template, by its name: when (s), how large, and by how much its repolarisation is stretched.
         rhythms: time (s) and name of every rhythm change, ascending.
         activity: spans of fibrillation and flutter.
     """
-
-    beats: list[tuple[float, str]]
-    waves: dict[str, list[Wave]]
-    rhythms: list[tuple[float, str]]
-    activity: list[Activity]
-
-
-class Heart:
-    """One patient's heart over one recording; the methods move it forward in time."""
 
     def __init__(self, patient: Patient, duration_s: float, rng: Generator) -> None:
         self.patient = patient
         self.rng = rng
         self.last = -0.3
         self.node = -0.3 + rng.uniform(0, 0.3)
-        self.timeline = Timeline([], defaultdict(list), [], [])
+        self.beats: list[tuple[float, str]] = []
+        self.waves: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+        self.rhythms: list[tuple[float, str]] = []
+        self.activity: list[Activity] = []
         self._pending: str | None = None
         num = int(duration_s * _STATE_HZ) + 80
         self._variability = rr_variability(patient, num, _STATE_HZ, rng)
@@ -82,14 +66,13 @@ class Heart:
             self._mark(at)
 
     def _mark(self, at: float) -> None:
-        rhythms = self.timeline.rhythms
-        if self._pending and (not rhythms or rhythms[-1][1] != self._pending):
-            rhythms.append((max(at, 0.0) if rhythms else 0.0, self._pending))
+        if self._pending and (not self.rhythms or self.rhythms[-1][1] != self._pending):
+            self.rhythms.append((max(at, 0.0) if self.rhythms else 0.0, self._pending))
         self._pending = None
 
     def atria(self, at: float, template: str = "P") -> None:
         """Let the atria fire: a P wave centred at `at`."""
-        self.timeline.waves[template].append(Wave(at, self.rng.normal(1, 0.06), 1.0))
+        self.waves[template].append((at, self.rng.normal(1, 0.06), 1.0))
 
     def ventricles(self, at: float, symbol: str, *parts: tuple[str, float, float]) -> None:
         """Let the ventricles fire at `at`; `parts` are (template, time, weight), several where activations fuse."""
@@ -97,9 +80,9 @@ class Heart:
         stretch = float(np.clip(np.sqrt(0.6 * self.patient.rr_s + 0.4 * interval), 0.62, 1.2))
         size = self.rng.normal(1, 0.03)
         for template, time, weight in parts:
-            self.timeline.waves[template].append(Wave(time, size * weight, stretch))
+            self.waves[template].append((time, size * weight, stretch))
         self._mark(max(at - 0.3, 0.5 * (at + self.last)))
-        self.timeline.beats.append((at, symbol))
+        self.beats.append((at, symbol))
         self.last = at
 
     def sinus_interval(self, at: float) -> float:
@@ -142,7 +125,8 @@ class Heart:
     def premature_ventricular(self, due: float, interval: float, *, alone: bool = False) -> None:
         """A ventricular ectopic beat before the sinus beat `due`; unless `alone`, it may fuse or bring a second."""
         if not alone and self.rng.random() < self.patient.fusion:
-            return self._fuse(due)
+            self._fuse(due)
+            return
         focus = self.focus()
         coupling = self.patient.coupling_s[focus] + self.rng.normal(0, 0.02)
         at = self.last + max(_REFRACTORY_S, min(coupling, 0.92 * interval))
@@ -151,8 +135,19 @@ class Heart:
             focus = self.focus()
             at = self.last + self.rng.uniform(0.34, 0.55)
             self.ventricles(at, "V", (f"V{focus}", at, 1.0))
-        self._after_ventricular(due)
-        return None
+        if self.rng.random() < self.patient.retrograde:  # the beat runs back up and resets the node
+            self.atria(self.last + 0.16, "J")
+            self.node = self.last + 0.12
+            return
+        self.node = due
+        if due - self.last > 0.5 and self.rng.random() < 0.1:  # interpolated
+            self.conduct(due + 0.03)
+            return
+        # the node fires on, and its impulses find the ventricles refractory
+        self.atria(due - self.patient.pr_s)
+        while (due := due + self.sinus_interval(due)) < self.last + 0.25:
+            self.atria(due - self.patient.pr_s)
+            self.node = due
 
     def _fuse(self, due: float) -> None:
         """A late ventricular beat: the sinus impulse activates the rest, more of it the later the ectopic one is."""
@@ -163,22 +158,6 @@ class Heart:
         self.atria(due - self.patient.pr_s)
         self.ventricles(at, symbol, (f"V{self.focus()}", due - early, share), (self.conduction(due), due, 1 - share))
         self.node = due
-
-    def _after_ventricular(self, due: float) -> None:
-        """The node fires on, unheard; or the beat runs back up and resets it."""
-        if self.rng.random() < self.patient.retrograde:
-            self.atria(self.last + 0.16, "J")
-            self.node = self.last + 0.12
-            return
-        self.node = due
-        interpolated = due - self.last > 0.5 and self.rng.random() < 0.1
-        if interpolated:
-            return self.conduct(due + 0.03)
-        self.atria(due - self.patient.pr_s)
-        while (due := due + self.sinus_interval(due)) < self.last + 0.25:
-            self.atria(due - self.patient.pr_s)
-            self.node = due
-        return None
 
     def premature_atrial(self, interval: float) -> None:
         """An atrial (or junctional) ectopic beat: it resets the node, and may be blocked or conducted aberrantly."""

@@ -37,7 +37,7 @@ _LEAD_VECTORS: dict[str, tuple[float, float, float]] = {
     "V6": (0.9, 0.2, 0.05),
     "MLII": (0.55, 0.85, 0.05),
 }
-_REPOLARISATION_S = 0.17
+REPOLARISATION_S = 0.17
 """Waves later than this after the R peak are repolarisation: their timing follows the RR interval."""
 
 
@@ -54,11 +54,6 @@ class Template:
     offset_s: Floats
     width_s: Floats
     dipole_mv: Floats
-
-    @property
-    def repolarises(self) -> NDArray[np.bool_]:
-        """Which waves are repolarisation (T), stretched with the RR interval; `[num_waves]`."""
-        return self.offset_s > _REPOLARISATION_S
 
 
 def lead_vectors(leads: Sequence[str], rng: Generator) -> Floats:
@@ -78,9 +73,28 @@ def draw_templates(rng: Generator) -> dict[str, Template]:
     size = log_uniform(rng, 0.75, 2.1)
     turn = _rotation(frontal=rng.normal(-0.05, 0.35), horizontal=rng.normal(0, 0.25))
     t_size = log_uniform(rng, 0.45, 1.3) * rng.choice([1.0, 1.0, 1.0, 1.0, 1.0, -0.4])
-    normal = _normal_qrs(t_size, st_mv=rng.normal(0, 0.03))
-    left = [*_left_block(rng.uniform(0.8, 1.15)), *_t_wave((-0.2, -0.08, 0.25), 0.32, log_uniform(rng, 0.6, 1.4))]
-    right = [*_right_block(log_uniform(rng, 0.6, 1.4)), *_t_wave((0.22, 0.2, -0.12), 0.3, t_size)]
+    st_mv = rng.normal(0, 0.03)
+    normal: list[Wave] = [
+        (-0.028, 0.0095, (-0.16, -0.1, 0.26)),
+        (0.0, 0.0125, (0.8, 1.0, -0.45)),
+        (0.026, 0.0125, (-0.12, -0.22, -0.42)),
+        (0.10, 0.045, (st_mv, st_mv, 0.0)),
+        *_t_wave((0.22, 0.24, 0.16), 0.29, t_size),
+    ]
+    width = rng.uniform(0.8, 1.15)
+    left: list[Wave] = [
+        (-0.03 * width, 0.021, (0.6, 0.5, -0.5)),
+        (0.028 * width, 0.022, (0.75, 0.25, -0.75)),
+        (0.12, 0.045, (-0.06, -0.03, 0.12)),
+        *_t_wave((-0.2, -0.08, 0.25), 0.32, log_uniform(rng, 0.6, 1.4)),
+    ]
+    terminal = log_uniform(rng, 0.6, 1.4)
+    right: list[Wave] = [
+        (-0.028, 0.0095, (-0.16, -0.1, 0.26)),
+        (0.0, 0.0125, (0.75, 0.9, -0.2)),
+        (0.052, 0.021, (-0.42 * terminal, -0.16 * terminal, 0.72 * terminal)),
+        *_t_wave((0.22, 0.2, -0.12), 0.3, t_size),
+    ]
     p_size = log_uniform(rng, 0.6, 1.5)
     ectopic_p = rng.normal(0, 1, 3) * (0.06, 0.09, 0.04) + (0.02, 0.0, 0.04)
     templates = {
@@ -94,34 +108,13 @@ def draw_templates(rng: Generator) -> dict[str, Template]:
         "spike": _vary(rng, [(-0.055, 0.0016, (0.3, -0.9, -0.4))], log_uniform(rng, 0.25, 3.0), np.eye(3)),
     }
     for focus in ("V0", "V1"):
-        templates[focus] = _ventricular(rng, log_uniform(rng, 0.8, 2.2) * size**0.5)
+        focus_size = log_uniform(rng, 0.8, 2.2) * size**0.5
+        direction = _FOCI[rng.integers(len(_FOCI))] + rng.normal(0, 0.25, 3)
+        direction /= np.linalg.norm(direction)
+        width = log_uniform(rng, 0.65, 1.3)
+        waves = _wide_qrs(1.1 * direction, width, rng.uniform(0.025, 0.055), log_uniform(rng, 0.08, 0.6))
+        templates[focus] = _vary(rng, waves, focus_size, np.eye(3))
     return templates
-
-
-def _normal_qrs(t_size: float, st_mv: float) -> list[Wave]:
-    return [
-        (-0.028, 0.0095, (-0.16, -0.1, 0.26)),
-        (0.0, 0.0125, (0.8, 1.0, -0.45)),
-        (0.026, 0.0125, (-0.12, -0.22, -0.42)),
-        (0.10, 0.045, (st_mv, st_mv, 0.0)),
-        *_t_wave((0.22, 0.24, 0.16), 0.29, t_size),
-    ]
-
-
-def _left_block(width: float) -> list[Wave]:
-    return [
-        (-0.03 * width, 0.021, (0.6, 0.5, -0.5)),
-        (0.028 * width, 0.022, (0.75, 0.25, -0.75)),
-        (0.12, 0.045, (-0.06, -0.03, 0.12)),
-    ]
-
-
-def _right_block(terminal: float) -> list[Wave]:
-    return [
-        (-0.028, 0.0095, (-0.16, -0.1, 0.26)),
-        (0.0, 0.0125, (0.75, 0.9, -0.2)),
-        (0.052, 0.021, (-0.42 * terminal, -0.16 * terminal, 0.72 * terminal)),
-    ]
 
 
 def _t_wave(dipole: tuple[float, float, float], peak_s: float, size: float) -> list[Wave]:
@@ -140,14 +133,6 @@ _FOCI = np.array([(0.65, -0.5, -0.5), (0.35, 0.9, -0.4), (-0.5, 0.6, 0.7), (-0.5
 """Main QRS direction of ectopy from the right ventricle's body and outflow tract, the left ventricle's anterior and
 inferior fascicle regions, and the septum. Those of the right ventricle resemble left bundle branch block, and the
 reverse."""
-
-
-def _ventricular(rng: Generator, size: float) -> Template:
-    direction = _FOCI[rng.integers(len(_FOCI))] + rng.normal(0, 0.25, 3)
-    direction /= np.linalg.norm(direction)
-    width = log_uniform(rng, 0.65, 1.3)
-    waves = _wide_qrs(1.1 * direction, width, rng.uniform(0.025, 0.055), log_uniform(rng, 0.08, 0.6))
-    return _vary(rng, waves, size, np.eye(3))
 
 
 def _wide_qrs(dipole: Floats, width: float, notch_s: float, t_share: float) -> list[Wave]:

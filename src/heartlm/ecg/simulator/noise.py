@@ -15,7 +15,9 @@ def electrode_noise(rng: Generator, num: int, rate_hz: float, mains_hz: float, b
     """Noise of one lead in mV at level 1; `[num]`."""
     noise = log_uniform(rng, 0.04, 0.2) * slow_process(rng, num, rate_hz, 0.7)
     noise += log_uniform(rng, 0.01, 0.1) * peaked_process(rng, num, rate_hz, breath_hz, 0.015)
-    noise += log_uniform(rng, 0.001, 0.02) * _mains(rng, num, rate_hz, mains_hz)
+    size, strength = log_uniform(rng, 0.001, 0.02), 1 + 0.5 * slow_process(rng, num, rate_hz, 0.05)
+    phase = rng.uniform(0, 2 * np.pi) + 2 * np.pi * mains_hz * (np.arange(num) / rate_hz)
+    noise += size * (strength * np.sin(phase + 0.3 * slow_process(rng, num, rate_hz, 0.1)))
     muscle = band_process(rng, num, rate_hz, 15.0, min(110.0, 0.48 * rate_hz))
     noise += log_uniform(rng, 0.006, 0.02) * muscle * (1 + 4 * _bursts(rng, num, rate_hz, every_s=90, length_s=6))
     motion = band_process(rng, num, rate_hz, 0.8, 9.0)
@@ -29,13 +31,6 @@ def detach(rng: Generator, signal: Floats, rate_hz: float) -> None:
     for _ in range(rng.poisson(len(signal) / rate_hz / 1200)):
         start = int(rng.integers(len(signal)))
         signal[start : start + int(rng.uniform(0.5, 4) * rate_hz)] = signal[start]
-
-
-def _mains(rng: Generator, num: int, rate_hz: float, mains_hz: float) -> Floats:
-    time = np.arange(num) / rate_hz
-    strength = 1 + 0.5 * slow_process(rng, num, rate_hz, 0.05)
-    phase = rng.uniform(0, 2 * np.pi) + 2 * np.pi * mains_hz * time + 0.3 * slow_process(rng, num, rate_hz, 0.1)
-    return np.asarray(strength * np.sin(phase))
 
 
 def _bursts(rng: Generator, num: int, rate_hz: float, every_s: float, length_s: float) -> Floats:

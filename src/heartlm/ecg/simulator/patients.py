@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heartlm.ecg.simulator.morphology import Template, draw_templates
+from heartlm.ecg.simulator.morphology import draw_templates
 from heartlm.ecg.simulator.randomness import log_uniform, stream
 
 Range = tuple[float, float]
@@ -102,12 +102,10 @@ PROFILES: dict[str, Profile] = {
 }
 
 
-@dataclass(frozen=True)
 class Patient:
-    """One simulated patient; times in seconds, probabilities a beat.
+    """One simulated patient, drawn from the seed of the database and an index; times in seconds, probabilities a beat.
 
     Attributes:
-        index: place in the database, from 0.
         profile: key into `PROFILES`.
         age: in years.
         sex: `"F"` or `"M"`.
@@ -134,75 +132,37 @@ class Patient:
         templates: beat morphologies, see `draw_templates`.
     """
 
-    index: int
-    profile: str
-    age: int
-    sex: str
-    rr_s: float
-    hrv_s: float
-    breath_hz: float
-    lf_hf: float
-    pr_s: float
-    conduction: str
-    block_share: float
-    pvc: float
-    pac: float
-    couplet: float
-    fusion: float
-    retrograde: float
-    coupling_s: tuple[float, float]
-    second_focus: float
-    prematurity: float
-    aberrancy: float
-    junctional: float
-    af_rr_s: float
-    flutter_cycle_s: float
-    vt_rr_s: float
-    svt_rr_s: float
-    f_wave_mv: float
-    mains_hz: float
-    noise: float
-    templates: dict[str, Template]
-
-
-def draw_patient(seed: int, index: int) -> Patient:
-    """Draw patient `index` of the database with this seed."""
-    name = profile_of(seed, index)
-    profile = PROFILES[name]
-    rng = stream(seed, index, 0)
-    age = int(rng.integers(int(profile.age[0]), int(profile.age[1]) + 1))
-    rr_s = 60 / rng.uniform(*profile.rate_bpm)
-    return Patient(
-        index=index,
-        profile=name,
-        age=age,
-        sex=str(rng.choice(["F", "M"])),
-        rr_s=rr_s,
-        hrv_s=rr_s * log_uniform(rng, 0.02, 0.085) * (1.25 - age / 160),
-        breath_hz=rng.uniform(0.2, 0.32),
-        lf_hf=log_uniform(rng, 0.4, 2.0),
-        pr_s=rng.uniform(0.13, 0.19),
-        conduction=str(rng.choice(list(profile.conduction))),
-        block_share=float(rng.choice([1.0, 0.85, 0.5])),
-        pvc=log_uniform(rng, *profile.pvc),
-        pac=log_uniform(rng, *profile.pac),
-        couplet=log_uniform(rng, 0.01, 0.2),
-        fusion=log_uniform(rng, 0.08, 0.9),
-        retrograde=rng.uniform(0, 0.2),
-        coupling_s=(rng.uniform(0.42, 0.74), rng.uniform(0.4, 0.7)),
-        second_focus=float(rng.choice([0.0, 0.05, 0.3])),
-        prematurity=rng.uniform(0.6, 0.88),
-        aberrancy=rng.uniform(0.05, 0.95),
-        junctional=float(rng.choice([0.0, 0.0, 0.05, 0.3])),
-        af_rr_s=rng.uniform(0.48, 0.9),
-        flutter_cycle_s=rng.uniform(0.19, 0.245),
-        vt_rr_s=rng.uniform(0.3, 0.48),
-        svt_rr_s=rng.uniform(0.33, 0.46),
-        f_wave_mv=log_uniform(rng, 0.05, 0.2),
-        mains_hz=float(rng.choice([50.0, 60.0])),
-        noise=log_uniform(rng, 0.4, 2.0),
-        templates=draw_templates(rng),
-    )
+    def __init__(self, seed: int, index: int) -> None:
+        self.profile = profile_of(seed, index)
+        shared = PROFILES[self.profile]
+        rng = stream(seed, index, 0)
+        self.age = int(rng.integers(int(shared.age[0]), int(shared.age[1]) + 1))
+        self.rr_s = 60 / rng.uniform(*shared.rate_bpm)
+        self.sex = str(rng.choice(["F", "M"]))
+        self.hrv_s = self.rr_s * log_uniform(rng, 0.02, 0.085) * (1.25 - self.age / 160)
+        self.breath_hz = rng.uniform(0.2, 0.32)
+        self.lf_hf = log_uniform(rng, 0.4, 2.0)
+        self.pr_s = rng.uniform(0.13, 0.19)
+        self.conduction = str(rng.choice(list(shared.conduction)))
+        self.block_share = float(rng.choice([1.0, 0.85, 0.5]))
+        self.pvc = log_uniform(rng, *shared.pvc)
+        self.pac = log_uniform(rng, *shared.pac)
+        self.couplet = log_uniform(rng, 0.01, 0.2)
+        self.fusion = log_uniform(rng, 0.08, 0.9)
+        self.retrograde = rng.uniform(0, 0.2)
+        self.coupling_s = (rng.uniform(0.42, 0.74), rng.uniform(0.4, 0.7))
+        self.second_focus = float(rng.choice([0.0, 0.05, 0.3]))
+        self.prematurity = rng.uniform(0.6, 0.88)
+        self.aberrancy = rng.uniform(0.05, 0.95)
+        self.junctional = float(rng.choice([0.0, 0.0, 0.05, 0.3]))
+        self.af_rr_s = rng.uniform(0.48, 0.9)
+        self.flutter_cycle_s = rng.uniform(0.19, 0.245)
+        self.vt_rr_s = rng.uniform(0.3, 0.48)
+        self.svt_rr_s = rng.uniform(0.33, 0.46)
+        self.f_wave_mv = log_uniform(rng, 0.05, 0.2)
+        self.mains_hz = float(rng.choice([50.0, 60.0]))
+        self.noise = log_uniform(rng, 0.4, 2.0)
+        self.templates = draw_templates(rng)
 
 
 def profile_of(seed: int, index: int) -> str:
@@ -229,17 +189,9 @@ def draw_splits(seed: int, num_patients: int) -> list[str]:
     """
     profiles = np.array([profile_of(seed, index) for index in range(num_patients)])
     splits = [""] * num_patients
-    single: list[int] = []
-    for name in PROFILES:
-        members = np.flatnonzero(profiles == name).tolist()
-        if len(members) == 1:
-            single += members
-        else:
-            _deal(members, splits)
-    _deal(single, splits)
+    groups = [np.flatnonzero(profiles == name).tolist() for name in PROFILES]
+    single = [index for members in groups if len(members) == 1 for index in members]
+    for members in (*(members for members in groups if len(members) > 1), single):
+        for place, index in enumerate(members):
+            splits[index] = _DEAL[place % len(_DEAL)]
     return splits
-
-
-def _deal(members: list[int], splits: list[str]) -> None:
-    for place, index in enumerate(members):
-        splits[index] = _DEAL[place % len(_DEAL)]

@@ -1,6 +1,6 @@
 """The rhythms a heart can be in: each function lives it until a given time.
 
-`live` strings them together: the patient's background rhythm, interrupted by episodes.
+`simulate_rhythm` strings them together: the patient's background rhythm, interrupted by episodes.
 """
 
 from __future__ import annotations
@@ -11,39 +11,31 @@ from functools import partial
 import numpy as np
 from numpy.random import Generator
 
-from heartlm.ecg.simulator.heart import Activity, Heart, Timeline
+from heartlm.ecg.simulator.heart import Activity, Heart
 from heartlm.ecg.simulator.patients import PROFILES, Patient
 
 _SLOWEST_AF_RR_S = 2.2
 _FASTEST_AF_RR_S = 0.32
 
 
-def live(patient: Patient, duration_s: float, rng: Generator) -> Timeline:
+def simulate_rhythm(patient: Patient, duration_s: float, rng: Generator) -> Heart:
     """Let a patient's heart beat for `duration_s` seconds."""
-    heart = Heart(patient, duration_s, rng)
-    background = PROFILES[patient.profile].background
-    for start, stop, rhythm in _episodes(patient, duration_s, rng):
-        _enter(heart, background, start)
-        _enter(heart, rhythm, stop)
-    _enter(heart, background, duration_s)
-    return heart.timeline
-
-
-def _enter(heart: Heart, rhythm: str, until: float) -> None:
-    heart.begin(rhythm)
-    RHYTHM_FUNCTIONS[rhythm](heart, until)
-
-
-def _episodes(patient: Patient, duration_s: float, rng: Generator) -> list[tuple[float, float, str]]:
-    """Draw (start, stop, rhythm) of the episodes, without overlap; a profile's first kind has precedence."""
-    apart: list[tuple[float, float, str]] = []
-    for kind in PROFILES[patient.profile].episodes:
+    heart, profile = Heart(patient, duration_s, rng), PROFILES[patient.profile]
+    # (start, stop, rhythm) of the episodes, which do not overlap; a profile's first kind has precedence
+    episodes: list[tuple[float, float, str]] = []
+    for kind in profile.episodes:
         start = rng.uniform(0.08, 0.6) * duration_s
         while (stop := start + min(rng.uniform(*kind.length_s), 0.35 * duration_s)) < duration_s - 2:
-            if all(stop + 4 < other[0] or other[1] + 4 < start for other in apart):
-                apart.append((start, stop, kind.rhythm))
+            if all(stop + 4 < other[0] or other[1] + 4 < start for other in episodes):
+                episodes.append((start, stop, kind.rhythm))
             start = stop + rng.exponential(kind.gap_s)
-    return sorted(apart)
+    changes = list[tuple[str, float]]()
+    for start, stop, rhythm in sorted(episodes):
+        changes += [(profile.background, start), (rhythm, stop)]
+    for rhythm, until in (*changes, (profile.background, duration_s)):
+        heart.begin(rhythm)
+        RHYTHM_FUNCTIONS[rhythm](heart, until)
+    return heart
 
 
 def _atrial_fibrillation(heart: Heart, until: float) -> None:
@@ -82,7 +74,7 @@ def _flutter(heart: Heart, until: float) -> None:
 
 def _leave_atrial_tachyarrhythmia(heart: Heart, rhythm: str, start: float) -> None:
     """Note its f waves; the node, overdriven until now, takes a moment to wake."""
-    heart.timeline.activity.append(Activity(rhythm, start, heart.last + 0.3))
+    heart.activity.append(Activity(rhythm, start, heart.last + 0.3))
     heart.node = heart.last + heart.rng.uniform(0.1, 0.5)
 
 
@@ -116,7 +108,7 @@ def _ventricular_fibrillation(heart: Heart, until: float) -> None:
     start = heart.last + 0.25
     until = max(until, start + 2)
     heart.begin("VFIB", start)
-    heart.timeline.activity.append(Activity("VFIB", start, until))
+    heart.activity.append(Activity("VFIB", start, until))
     heart.begin("ASYS", until)
     heart.last = until
     heart.node = until + rng.uniform(0.8, 2.5)

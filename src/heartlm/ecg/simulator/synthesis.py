@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from heartlm.ecg.recording import Annotations, RhythmSpan
 from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.heart import Activity, Timeline
-from heartlm.ecg.simulator.morphology import lead_vectors
+from heartlm.ecg.simulator.heart import Activity, Heart
+from heartlm.ecg.simulator.morphology import REPOLARISATION_S, lead_vectors
 from heartlm.ecg.simulator.noise import detach, electrode_noise
-from heartlm.ecg.simulator.patients import Patient, draw_patient
+from heartlm.ecg.simulator.patients import Patient
 from heartlm.ecg.simulator.randomness import peaked_process, slow_process, stream
-from heartlm.ecg.simulator.rhythms import live
+from heartlm.ecg.simulator.rhythms import simulate_rhythm
 
 Floats = NDArray[np.float64]
 
@@ -40,71 +38,60 @@ def simulate_recording(
         The signal in mV, float32 `[num_leads, num_samples]`, before any analogue-to-digital conversion, and its
         annotations, with beats at the main deflection of the QRS complex in the first lead.
     """
-    patient = draw_patient(config.seed, patient_index)
+    patient = Patient(config.seed, patient_index)
     rng = stream(config.seed, patient_index, 2, session)
     num, rate_hz = config.num_samples, float(config.rate_hz)
-    timeline = live(patient, num / rate_hz, rng)
+    heart = simulate_rhythm(patient, num / rate_hz, rng)
     vectors = lead_vectors(config.leads, rng)
-    gain = _lead_gain(patient, rng, len(vectors), num, rate_hz)
-    complexes = _render(_uses(timeline, patient, qrs=True), vectors, num, rate_hz)
-    annotations = _annotate(timeline, complexes[0], rate_hz)
-    signal = gain * (complexes + _render(_uses(timeline, patient, qrs=False), vectors, num, rate_hz))
-    for activity in timeline.activity:
+    # how each lead's amplitude goes with breath and posture
+    breath = peaked_process(rng, num, rate_hz, patient.breath_hz, 0.015)
+    gain = np.empty((len(vectors), num))
+    for lead in gain:
+        posture = 0.07 * slow_process(rng, num, rate_hz, 0.01)
+        lead[:] = np.maximum(1 + rng.uniform(-0.06, 0.06) * breath + posture, 0.3)
+    complexes = _render(heart, vectors, num, rate_hz, qrs=True)
+    annotations = _annotate(heart, complexes[0], rate_hz)
+    signal = gain * (complexes + _render(heart, vectors, num, rate_hz, qrs=False))
+    for activity in heart.activity:
         _add_activity(signal, activity, patient, vectors, rate_hz, rng)
     if config.noise > 0:
-        _add_noise(signal, config.noise * patient.noise, patient, rate_hz, rng)
+        for lead in signal:
+            noise = electrode_noise(rng, num, rate_hz, patient.mains_hz, patient.breath_hz)
+            lead += config.noise * patient.noise * noise
+            detach(rng, lead, rate_hz)
     return signal.astype(np.float32), annotations
 
 
-def _lead_gain(patient: Patient, rng: Generator, num_leads: int, num: int, rate_hz: float) -> Floats:
-    """How each lead's amplitude goes with breath and posture; `[num_leads, num]`."""
-    breath = peaked_process(rng, num, rate_hz, patient.breath_hz, 0.015)
-    gain = np.empty((num_leads, num))
-    for lead in range(num_leads):
-        posture = 0.07 * slow_process(rng, num, rate_hz, 0.01)
-        gain[lead] = np.maximum(1 + rng.uniform(-0.06, 0.06) * breath + posture, 0.3)
-    return gain
-
-
-_Use = tuple[float, Floats, Floats, Floats]
-"""One Gaussian of a template and all its uses: width (s), dipole `[3]`, centres (s) and weights `[num_uses]`."""
-
-
-def _uses(timeline: Timeline, patient: Patient, *, qrs: bool) -> Iterator[_Use]:
-    """The Gaussians that make up the QRS complexes, or all others."""
-    for name, waves in timeline.waves.items():
-        template = patient.templates[name]
-        at, weight, stretch = np.array(waves, dtype=np.float64).T
-        for offset_s, width_s, dipole, repolarises in zip(
-            template.offset_s, template.width_s, template.dipole_mv, template.repolarises, strict=True
-        ):
-            if qrs == (name not in _NOT_VENTRICULAR and not repolarises):
-                yield width_s, dipole, at + offset_s * (stretch if repolarises else 1.0), weight
-
-
-def _render(uses: Iterable[_Use], vectors: Floats, num: int, rate_hz: float) -> Floats:
-    """Add up Gaussians as the leads with these `vectors` see them; `[num_leads, num]`."""
+def _render(heart: Heart, vectors: Floats, num: int, rate_hz: float, *, qrs: bool) -> Floats:
+    """Add up the Gaussians of QRS complexes, or all others, as leads with `vectors` see them; `[num_leads, num]`."""
     signal = np.zeros((len(vectors), num))
-    for width_s, dipole, centre_s, weight in uses:
-        reach = int(np.ceil(_REACH_SIGMAS * width_s * rate_hz))
-        nearest = np.rint(centre_s * rate_hz).astype(np.int64)
-        place = nearest[:, None] + np.arange(-reach, reach + 1)
-        value = weight[:, None] * np.exp(-0.5 * ((place / rate_hz - centre_s[:, None]) / width_s) ** 2)
-        inside = (place >= 0) & (place < num)
-        signal += np.outer(vectors @ dipole, np.bincount(place[inside], value[inside], minlength=num))
+    for name, waves in heart.waves.items():
+        template = heart.patient.templates[name]
+        at, weight, stretch = np.array(waves, dtype=np.float64).T
+        for offset_s, width_s, dipole in zip(template.offset_s, template.width_s, template.dipole_mv, strict=True):
+            repolarises = offset_s > REPOLARISATION_S
+            if qrs != (name not in _NOT_VENTRICULAR and not repolarises):
+                continue
+            centre_s = at + offset_s * (stretch if repolarises else 1.0)
+            reach = int(np.ceil(_REACH_SIGMAS * width_s * rate_hz))
+            nearest = np.rint(centre_s * rate_hz).astype(np.int64)
+            place = nearest[:, None] + np.arange(-reach, reach + 1)
+            value = weight[:, None] * np.exp(-0.5 * ((place / rate_hz - centre_s[:, None]) / width_s) ** 2)
+            inside = (place >= 0) & (place < num)
+            signal += np.outer(vectors @ dipole, np.bincount(place[inside], value[inside], minlength=num))
     return signal
 
 
-def _annotate(timeline: Timeline, first_lead: Floats, rate_hz: float) -> Annotations:
+def _annotate(heart: Heart, first_lead: Floats, rate_hz: float) -> Annotations:
     """Place each beat at the main deflection of its QRS complex, each rhythm change where it happened."""
     num = len(first_lead)
-    nominal = np.rint([rate_hz * at for at, _ in timeline.beats]).astype(np.int64)
+    nominal = np.rint([rate_hz * at for at, _ in heart.beats]).astype(np.int64)
     reach = int(_PEAK_SEARCH_S * rate_hz)
     place = np.clip(nominal[:, None] + np.arange(-reach, reach + 1), 0, num - 1)
     peak = place[np.arange(len(place)), np.abs(first_lead[place]).argmax(axis=1)]
-    symbol = np.array([code for _, code in timeline.beats], dtype="<U1")
+    symbol = np.array([code for _, code in heart.beats], dtype="<U1")
     kept = (nominal >= reach) & (nominal < num - reach)
-    changes = [(round(at * rate_hz), name) for at, name in timeline.rhythms if at * rate_hz < num - reach]
+    changes = [(round(at * rate_hz), name) for at, name in heart.rhythms if at * rate_hz < num - reach]
     stops = [*(start for start, _ in changes[1:]), num]
     spans = (RhythmSpan(start, stop, name) for (start, name), stop in zip(changes, stops, strict=True))
     return Annotations(rate_hz, peak[kept], symbol[kept], tuple(spans), source="simulator")
@@ -131,7 +118,8 @@ def _fibrillatory_waves(patient: Patient, num: int, rate_hz: float, rng: Generat
     """
     dipole = np.zeros((3, num))
     for direction in _F_WAVE_DIPOLES:
-        phase = _wandering_phase(rng, num, rate_hz, rng.uniform(5.0, 7.5), 0.7)
+        frequency = rng.uniform(5.0, 7.5) + 0.7 * slow_process(rng, num, rate_hz, 0.5)
+        phase = rng.uniform(0, 2 * np.pi) + 2 * np.pi * np.cumsum(np.maximum(frequency, 2)) / rate_hz
         strength = np.maximum(1 + 0.5 * slow_process(rng, num, rate_hz, 0.5), 0.2)
         dipole += np.outer(direction, 0.5 * patient.f_wave_mv * strength * _saw_tooth(phase, 3))
     return dipole
@@ -155,18 +143,6 @@ def _ventricular_fibrillation(patient: Patient, num: int, rate_hz: float, rng: G
 _ACTIVITIES = {"AFIB": _fibrillatory_waves, "AFL": _flutter_waves, "VFIB": _ventricular_fibrillation}
 
 
-def _wandering_phase(rng: Generator, num: int, rate_hz: float, mean_hz: float, spread_hz: float) -> Floats:
-    """Phase `[num]` in radians of an oscillation whose frequency drifts around its mean."""
-    frequency = mean_hz + spread_hz * slow_process(rng, num, rate_hz, 0.5)
-    return np.asarray(rng.uniform(0, 2 * np.pi) + 2 * np.pi * np.cumsum(np.maximum(frequency, 2)) / rate_hz)
-
-
 def _saw_tooth(phase: Floats, num_harmonics: int) -> Floats:
     """A rounded saw-tooth of about unit amplitude."""
     return np.asarray(sum(np.sin(order * phase) / order for order in range(1, num_harmonics + 1)) / 1.5)
-
-
-def _add_noise(signal: Floats, level: float, patient: Patient, rate_hz: float, rng: Generator) -> None:
-    for lead in signal:
-        lead += level * electrode_noise(rng, len(lead), rate_hz, patient.mains_hz, patient.breath_hz)
-        detach(rng, lead, rate_hz)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.ecg.simulator.patients import PROFILES, draw_patient, draw_splits, num_recordings
+from heartlm.ecg.simulator.patients import PROFILES, Patient, draw_splits, num_recordings
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.write_annotations import wfdb_annotations
 from heartlm.files import atomic_folder, sha256_of, write_json
@@ -38,9 +38,9 @@ def simulate_database(folder: Path, config: SimulationConfig) -> None:
         patients = {}
         for index in range(config.patients):
             for session in range(num_recordings(config.seed, index)):
-                record_id = record_name(index, session)
+                record_id = f"s{index + 1:04d}" + ("b" if session else "")
                 signal, annotations = simulate_recording(config, index, session)
-                patient = draw_patient(config.seed, index)
+                patient = Patient(config.seed, index)
                 diagnoses = PROFILES[patient.profile].diagnosis
                 comments = [
                     f"<age>: {patient.age}  <sex>: {patient.sex}  <diagnoses>: {diagnoses}",
@@ -61,11 +61,6 @@ def simulate_database(folder: Path, config: SimulationConfig) -> None:
             "splits": {patient_name(index): split for index, split in enumerate(splits)},
         }
         finish_database(temporary, patients, about)
-
-
-def record_name(index: int, session: int) -> str:
-    """Name of a patient's recording: `s0001`, and `s0001b` for the second."""
-    return f"s{index + 1:04d}" + ("" if session == 0 else chr(ord("a") + session))
 
 
 def patient_name(index: int) -> str:

@@ -1,4 +1,4 @@
-"""The detector in NumPy and Python, for where there is no library: the same beats, slower."""
+"""What the compiled detector finds, in NumPy and Python: the same beats, slower."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ReferenceDetector:
         self._num_tested = 0
 
     def push(self, samples: Floats, ends: bool = False) -> Positions:
-        """As `CompiledDetector.push`."""
+        """As `Detector.push`."""
         plan = self._plan
         if len(samples) and self._origin is None:
             self._origin = samples[0]
