@@ -209,13 +209,13 @@ def some_windows(corpus: Corpus, rows: NDArray[np.int64], width: int, most: int 
         "patient": np.array([lead.patient_id for lead in leads]),
         "database": np.array([lead.database for lead in leads]),
         "record": np.array([lead.record_id for lead in leads]),
-        "positive": labels.positive,
-        "scored": labels.scored,
+        "positive": labels == 1,
+        "scored": labels >= 0,
         "ectopic": np.concatenate(ectopic),
     }
     for flutter in ("positive", "left out"):
         other = window_labels(windows.rhythm, flutter=flutter, length=windows.length)  # type: ignore[arg-type]
-        about |= {f"positive, flutter {flutter}": other.positive, f"scored, flutter {flutter}": other.scored}
+        about |= {f"positive, flutter {flutter}": other == 1, f"scored, flutter {flutter}": other >= 0}
     return windows, about
 
 

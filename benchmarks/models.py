@@ -303,7 +303,7 @@ class HeldOut:
             windows = RhythmWindows.of([lead for lead in leads if lead.tokens.num_tokens >= AF_WIDTH], AF_WIDTH)
             whose = [lead.patient_id for lead in leads if lead.tokens.num_tokens >= AF_WIDTH]
             of_window = window_labels(windows.rhythm, length=windows.length)
-            label = np.where(of_window.scored, of_window.positive.astype(np.int64), -1)
+            label = of_window.astype(np.int64)
             said = window_probabilities(tuned.model, windows.codes, AF_WIDTH)
             found = label, np.array(whose)[windows.lead], said
         else:

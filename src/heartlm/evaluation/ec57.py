@@ -326,7 +326,7 @@ def summarize(records: Sequence[RecordComparison]) -> dict[str, Any]:
     average: dict[str, Any] = _means(beat_ratios(matrices))
     for kind in EPISODES:
         found = [each.episodes[kind] for each in records]
-        gross[kind] = score_episodes(found, patients).to_json()
+        gross[kind] = score_episodes(found, patients)
         average[kind] = _means(episode_ratios(np.array([episodes.counts for episodes in found])))
     return {"gross": gross, "average": average}
 
