@@ -59,7 +59,22 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
     notes = tuned.seen_notes([lead.patient_id for lead in scored.leads])
     notes += steps_notes(rival, tuned) if rival is not None else []
     score_sets = [replace(each, notes=[*notes, *each.notes]) for each in score_sets]
-    shared = _shared(config, tuned, scored, command)
+    shared = {
+        "task": tuned.info.task,
+        "on": str(config.on),
+        "split": config.split,
+        "records": [lead.name for lead in scored.leads],
+        "records_left_out": scored.left_out,
+        "records_damaged": scored.damaged,
+        "checkpoint": config.checkpoint,
+        "step": tuned.info.step,
+        "random_init": str(config.random_init) if config.random_init else None,
+        "num_bootstrap": config.bootstrap,
+        "seed": config.seed,
+        "confidence": 0.95,
+        "command": command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
     folders = [tuned.folder.scores / each.name for each in score_sets]
     return [(folder, write_score_set(folder, each, shared)) for folder, each in zip(folders, score_sets, strict=True)]
 
@@ -90,22 +105,3 @@ def default_name(config: EvaluationConfig, tuned: FineTuned) -> str:
     chosen = [f"{len(config.record_ids)}records"] if config.record_ids else []
     last = ["last"] if config.checkpoint == "last" else []
     return "-".join([config.on.resolve().name, config.split, how, *chosen, *last])
-
-
-def _shared(config: EvaluationConfig, tuned: FineTuned, scored: ScoredLeads, command: str) -> dict[str, Any]:
-    return {
-        "task": tuned.info.task,
-        "on": str(config.on),
-        "split": config.split,
-        "records": [lead.name for lead in scored.leads],
-        "records_left_out": scored.left_out,
-        "records_damaged": scored.damaged,
-        "checkpoint": config.checkpoint,
-        "step": tuned.info.step,
-        "random_init": str(config.random_init) if config.random_init else None,
-        "num_bootstrap": config.bootstrap,
-        "seed": config.seed,
-        "confidence": 0.95,
-        "command": command,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from heartlm.corpus.build import commonest
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.encode import PREFERRED_LEADS, Source, Unusable, find_source, usable_leads
@@ -55,6 +58,11 @@ class ScoredLead:
     def name(self) -> str:
         """`database/record`."""
         return f"{self.database}/{self.record_id}"
+
+    def signal_mv(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Samples of the lead, float32 `[stop - start]`, NaN where invalid."""
+        signal: NDArray[np.float32] = self.open_recording().signal(start, stop, [self.lead_index])[0]
+        return signal
 
 
 @dataclass(frozen=True)

@@ -95,11 +95,9 @@ def _cut(answers: LeadAnswers, centre: int, title: str) -> dict[str, Any]:
         HeartlmError: the recording has no signal, or it cannot be read any more.
     """
     lead = answers.lead
-    recording = lead.open_recording()
-    width = round(STRIP_S * lead.rate_hz)
-    start = max(0, min(centre - width // 2, recording.num_samples - width))
-    stop = min(start + width, recording.num_samples)
-    signal = recording.signal(start, stop, leads=[lead.lead_index])[0]
+    num_samples, width = lead.open_recording().num_samples, round(STRIP_S * lead.rate_hz)
+    start = max(0, min(centre - width // 2, num_samples - width))
+    stop = min(start + width, num_samples)
     inside = np.flatnonzero((answers.sample >= start) & (answers.sample < stop))
     return {
         "title": title,
@@ -108,7 +106,7 @@ def _cut(answers: LeadAnswers, centre: int, title: str) -> dict[str, Any]:
         "lead": lead.lead,
         "rate_hz": lead.rate_hz,
         "start_s": start / lead.rate_hz,
-        "signal_mv": [None if np.isnan(value) else round(float(value), 3) for value in signal],
+        "signal_mv": [None if np.isnan(value) else round(float(value), 3) for value in lead.signal_mv(start, stop)],
         "beats": [_beat(answers, int(index), start) for index in inside],
     }
 
