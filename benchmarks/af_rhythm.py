@@ -285,7 +285,7 @@ def cell(
         measure(drawn, counts[one]) - (0 if less is None else measure(drawn, counts[less]))
         for drawn in (np.ones((1, num), np.int64), resampling.weights(num))
     ]
-    each, sign = estimate(float(values[0][0]), values[1], num, resampling), "" if less is None else "+"
+    each, sign = estimate(float(values[0][0]), values[1], num), "" if less is None else "+"
     return "–" if np.isnan(each.value) else f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
 
 

@@ -53,11 +53,6 @@ def score_beats(
         negative); and `confusion`, rows reference. `confusion_labels` are the classes, then, where they occur,
         `"other"` (a prediction outside of the classes) and `"none"` (missed beats as column, extra detections as row).
     """
-    if not len(reference) == len(predicted) == len(patient):
-        raise ValueError("reference, predicted and patient must have the same length")
-    if np.any((reference == NO_BEAT) & (predicted == NO_BEAT)):
-        raise ValueError("a beat has neither reference nor prediction")
-
     num, other, none = len(classes), len(classes), len(classes) + 1
     row, column = _label_places(reference, classes), _label_places(predicted, classes)
     scored = row != other
@@ -71,7 +66,7 @@ def score_beats(
     point, drawn = _ratios(confusion, num), _ratios(resampling.resample(of_patient), num)
     scores = {
         name: [
-            estimate(value, resampled, len(patients), resampling).to_json()
+            estimate(value, resampled, len(patients)).to_json()
             for value, resampled in zip(np.atleast_1d(point[name]), np.atleast_2d(drawn[name].T), strict=True)
         ]
         for name in point

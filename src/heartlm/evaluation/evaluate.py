@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 
+from heartlm.corpus.build import commonest
 from heartlm.corpus.corpus import open_corpus
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats_task import score_beats_task
+from heartlm.evaluation.bootstrap import CONFIDENCE
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.finetuned import FineTuned, load_finetuned, load_random_init, steps_notes
+from heartlm.evaluation.finetuned import FineTuned, load_finetuned, load_random_init
 from heartlm.evaluation.results import write_score_set
 from heartlm.evaluation.rhythm_task import score_rhythm_task, window_of
 from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
@@ -54,10 +56,15 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
     if tuned.info.task == "rhythm":
         window_of(tuned, config)
     scored = leads_to_score(config, tuned)
+    if not scored.leads:
+        reasons = f" ({commonest(entry['reason'] for entry in scored.left_out)})" if scored.left_out else ""
+        hint = "" if config.split == "all" else ": try --split all"
+        raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}{hint}")
     score = TASKS[str(tuned.info.task)]
     score_sets = score(scored.leads, tuned, rival, config, config.name or default_name(config, tuned))
     notes = tuned.seen_notes([lead.patient_id for lead in scored.leads])
-    notes += steps_notes(rival, tuned) if rival is not None else []
+    if rival is not None and (steps := rival.folder.num_steps) != (expected := tuned.folder.num_steps):
+        notes.append(f"random initialisation was trained for {steps} steps, the model for {expected}")
     score_sets = [replace(each, notes=[*notes, *each.notes]) for each in score_sets]
     shared = {
         "task": tuned.info.task,
@@ -71,7 +78,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
         "random_init": str(config.random_init) if config.random_init else None,
         "num_bootstrap": config.bootstrap,
         "seed": config.seed,
-        "confidence": 0.95,
+        "confidence": CONFIDENCE,
         "command": command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -155,11 +155,3 @@ def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: torc
                 "compare runs of one task, tokenizer, shape and corpus"
             )
     return rival
-
-
-def steps_notes(rival: FineTuned, tuned: FineTuned) -> list[str]:
-    """What a reader has to know where the two were trained for different numbers of steps; else nothing."""
-    steps, expected = rival.folder.num_steps, tuned.folder.num_steps
-    if steps == expected:
-        return []
-    return [f"random initialisation was trained for {steps} steps, the model for {expected}"]

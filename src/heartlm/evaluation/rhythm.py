@@ -92,7 +92,7 @@ def score_windows(
         drawn["auroc"] = _auroc(reference, score, place, resampling.weights(len(patients)))
     about = {"num_windows": len(reference), "num_patients": len(patients), "threshold": None}
     numbers = dict(zip(("tp", "fp", "fn", "tn"), counts.sum(axis=0).tolist(), strict=True))
-    scores = {name: estimate(float(point[name]), drawn[name], len(patients), resampling).to_json() for name in point}
+    scores = {name: estimate(float(point[name]), drawn[name], len(patients)).to_json() for name in point}
     return about | numbers | scores
 
 
