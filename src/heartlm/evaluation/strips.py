@@ -98,7 +98,17 @@ def _cut(answers: LeadAnswers, centre: int, title: str) -> dict[str, Any]:
     num_samples, width = lead.open_recording().num_samples, round(STRIP_S * lead.rate_hz)
     start = max(0, min(centre - width // 2, num_samples - width))
     stop = min(start + width, num_samples)
-    inside = np.flatnonzero((answers.sample >= start) & (answers.sample < stop))
+    beats = []
+    for index in np.flatnonzero((answers.sample >= start) & (answers.sample < stop)).tolist():
+        reference, predicted = int(answers.reference[index]), int(answers.predicted[index])
+        beats.append(
+            {
+                "time_s": round((int(answers.sample[index]) - start) / lead.rate_hz, 4),
+                "reference": NO_BEAT_LETTER if reference == NO_BEAT else CLASS_NAMES[reference],
+                "predicted": NO_BEAT_LETTER if predicted == NO_BEAT else CLASS_NAMES[predicted],
+                "probability": None if predicted == NO_BEAT else round(float(answers.probabilities[index].max()), 4),
+            }
+        )
     return {
         "title": title,
         "record": lead.record_id,
@@ -107,15 +117,5 @@ def _cut(answers: LeadAnswers, centre: int, title: str) -> dict[str, Any]:
         "rate_hz": lead.rate_hz,
         "start_s": start / lead.rate_hz,
         "signal_mv": [None if np.isnan(value) else round(float(value), 3) for value in lead.signal_mv(start, stop)],
-        "beats": [_beat(answers, int(index), start) for index in inside],
-    }
-
-
-def _beat(answers: LeadAnswers, index: int, start: int) -> dict[str, Any]:
-    reference, predicted = int(answers.reference[index]), int(answers.predicted[index])
-    return {
-        "time_s": round((int(answers.sample[index]) - start) / answers.lead.rate_hz, 4),
-        "reference": NO_BEAT_LETTER if reference == NO_BEAT else CLASS_NAMES[reference],
-        "predicted": NO_BEAT_LETTER if predicted == NO_BEAT else CLASS_NAMES[predicted],
-        "probability": None if predicted == NO_BEAT else round(float(answers.probabilities[index].max()), 4),
+        "beats": beats,
     }

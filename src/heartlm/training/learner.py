@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -64,7 +63,11 @@ class Learner:
         if self.ranks.world_size > 1 and config.parallel == "fsdp":
             self.module = sharded(self.alone, list(self.model.trunk.blocks), device)
         self.learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer: Optimizer = AdamW(_groups(self.learning, config.weight_decay), betas=(0.9, 0.95), fused=True)
+        groups = [
+            {"params": [each for each in self.learning if each.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [each for each in self.learning if each.ndim < 2], "weight_decay": 0.0},
+        ]
+        self.optimizer: Optimizer = AdamW(groups, betas=(0.9, 0.95), fused=True)
         self.exchange = exchange
 
     def replicate(self) -> None:
@@ -150,10 +153,3 @@ def dropout_keys(seed: int, step: int, num_sites: int, first_window: int, num_wi
     drawn = draws(Stream(seed, step, DROPOUT_STREAM), first_window * num_sites, num_windows * num_sites)
     low_halves = drawn.astype(np.uint32).view(np.int32).reshape(num_windows, num_sites)
     return torch.from_numpy(np.ascontiguousarray(low_halves.T))
-
-
-def _groups(learning: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    return [
-        {"params": [p for p in learning if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in learning if p.ndim < 2], "weight_decay": 0.0},
-    ]
