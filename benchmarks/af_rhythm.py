@@ -209,13 +209,13 @@ def some_windows(corpus: Corpus, rows: NDArray[np.int64], width: int, most: int 
         "patient": np.array([lead.patient_id for lead in leads]),
         "database": np.array([lead.database for lead in leads]),
         "record": np.array([lead.record_id for lead in leads]),
-        "positive": labels.positive,
-        "scored": labels.scored,
+        "positive": labels == 1,
+        "scored": labels >= 0,
         "ectopic": np.concatenate(ectopic),
     }
     for flutter in ("positive", "left out"):
         other = window_labels(windows.rhythm, flutter=flutter, length=windows.length)  # type: ignore[arg-type]
-        about |= {f"positive, flutter {flutter}": other.positive, f"scored, flutter {flutter}": other.scored}
+        about |= {f"positive, flutter {flutter}": other == 1, f"scored, flutter {flutter}": other >= 0}
     return windows, about
 
 
@@ -285,7 +285,7 @@ def cell(
         measure(drawn, counts[one]) - (0 if less is None else measure(drawn, counts[less]))
         for drawn in (np.ones((1, num), np.int64), resampling.weights(num))
     ]
-    each, sign = estimate(float(values[0][0]), values[1], num, resampling), "" if less is None else "+"
+    each, sign = estimate(float(values[0][0]), values[1], num), "" if less is None else "+"
     return "–" if np.isnan(each.value) else f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
 
 

@@ -21,7 +21,8 @@ from heartlm.models.pretrained import FOLDER
 from heartlm.scaling.hardware import load_hardware
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import PretrainConfig
-from heartlm.training.dry_run import Sharing, model_to_pretrain, step_memory
+from heartlm.training.dry_run import Sharing, step_memory
+from heartlm.training.pretrain import model_to_pretrain
 
 WIDTHS = (128, 256, 384, 512, 640, 768, 896, 1024)
 BEATS = 50e6

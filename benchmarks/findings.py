@@ -81,7 +81,7 @@ class Tally:
         shown = []
         for part, whole in ((1, 0), (3, 2)):
             value = float(ratio(total[part], total[whole]))
-            each = estimate(value, ratio(drawn[:, part], drawn[:, whole]), len(patients), resampling)
+            each = estimate(value, ratio(drawn[:, part], drawn[:, whole]), len(patients))
             shown.append("–" if np.isnan(value) else f"{each.value:.3f} [{each.low:.3f}, {each.high:.3f}]")
         return [f"{total[0]:,}", f"{total[2]:,}", *shown]
 

@@ -303,7 +303,7 @@ class HeldOut:
             windows = RhythmWindows.of([lead for lead in leads if lead.tokens.num_tokens >= AF_WIDTH], AF_WIDTH)
             whose = [lead.patient_id for lead in leads if lead.tokens.num_tokens >= AF_WIDTH]
             of_window = window_labels(windows.rhythm, length=windows.length)
-            label = np.where(of_window.scored, of_window.positive.astype(np.int64), -1)
+            label = of_window.astype(np.int64)
             said = window_probabilities(tuned.model, windows.codes, AF_WIDTH)
             found = label, np.array(whose)[windows.lead], said
         else:
@@ -360,7 +360,7 @@ class HeldOut:
             ratio(2 * total[..., 0], total[..., 1] + total[..., 2])
             for total in (counts.sum(axis=0), resampling.resample(counts))
         ]
-        each = estimate(float(values[0]), values[1], len(who), resampling)
+        each = estimate(float(values[0]), values[1], len(who))
         return f"{each.value:.3f} [{each.low:.3f}, {each.high:.3f}]"
 
 

@@ -217,7 +217,7 @@ def tables_of(found: dict[str, dict[str, Counts]], seeds: int, without: str = ""
             score(draws, confusions[of]) - (0 if less is None else score(draws, confusions[less]))
             for draws in (once, drawn)
         )
-        each, sign = estimate(float(value[0]), resampled, len(patients), resampling), "" if less is None else "+"
+        each, sign = estimate(float(value[0]), resampled, len(patients)), "" if less is None else "+"
         return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
 
     left_out = f" without {without}" if without else ""

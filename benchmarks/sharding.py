@@ -38,12 +38,12 @@ import torch.distributed as dist
 from bench.measure import Table, per
 from bench.output import write_results
 
-from heartlm.distributed.parallel import HostAllReduce
 from heartlm.distributed.ranks import Ranks
 from heartlm.models.pretrained import FOLDER
 from heartlm.tokenizers.base import load_tokenizer
 from heartlm.training.config import PretrainConfig
-from heartlm.training.dry_run import Sharing, learner_of, model_to_pretrain, step_memory, take_step
+from heartlm.training.dry_run import Sharing, learner_of, step_memory, take_step
+from heartlm.training.pretrain import model_to_pretrain
 
 WAYS: tuple[Sharing, ...] = ("ddp", "zero1", "fsdp")
 SETTINGS = "precision", "activation_checkpointing", "dropout"
@@ -96,7 +96,7 @@ def train(case: Case, steps: int = 3) -> list[float]:
     config, tokenizer = case.config(), load_tokenizer(FOLDER / "foundation" / "tokenizer")
     ranks = Ranks.from_environment()
     learner = learner_of(model_to_pretrain(config, tokenizer), config, tokenizer, ranks, case.sharing)
-    learner.replicate(lambda: None, HostAllReduce(ranks))  # type: ignore[arg-type,return-value]
+    learner.replicate()
     taken_s = []
     for step in range(steps):
         begin_s = time.perf_counter()

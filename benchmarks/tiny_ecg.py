@@ -14,6 +14,7 @@ import copy
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.conv1d import replace_conv1d
 from heartlm.ecg.beats import BEAT_CLASSES
-from heartlm.evaluation.beats import BeatScores, score_beats
+from heartlm.evaluation.beats import score_beats
 from heartlm.evaluation.bootstrap import Resampling
 from heartlm.federated.waveforms import WINDOW, BeatSet, beat_set, labelled_records
 from heartlm.memory import keep_memory
@@ -68,14 +69,13 @@ class Training:
             yield self.x[chosen], self.label[chosen]
 
 
-def scores_of(model: nn.Module, beats: BeatSet) -> BeatScores:
+def scores_of(model: nn.Module, beats: BeatSet) -> dict[str, Any]:
     """EC57 scores on `beats`, with nothing to match: every annotated beat was looked at."""
     model.eval()
     with torch.inference_mode():
         parts = [model(x).argmax(dim=1) for x in torch.from_numpy(beats.waveform).split(4096)]
     found = torch.cat(parts).numpy().astype(np.int8)
-    patients, records = np.array(beats.patients), np.array(beats.records)
-    return score_beats(beats.label, found, patients[beats.record], records[beats.record], resampling=Resampling(1))
+    return score_beats(beats.label, found, np.array(beats.patients)[beats.record], resampling=Resampling(1))
 
 
 def run(seed: int, train: BeatSet, num_epochs: int) -> dict[str, Training]:
@@ -96,7 +96,7 @@ def compare(title: str, train: BeatSet, test: BeatSet, seeds: int, num_epochs: i
     columns = "seed", "convolution", "V F1", "S F1", "N F1", "accuracy", "s an epoch", "torch's time over ours"
     table = Table(f"{title}: {len(train)} beats of DS1, {len(test)} of DS2, {train.waveform.shape[2]} samples", columns)
     ratios: list[float] = []
-    scores: dict[str, list[BeatScores]] = {"heartlm": [], "torch": []}
+    scores: dict[str, list[dict[str, Any]]] = {"heartlm": [], "torch": []}
     for seed in range(seeds):
         both = run(seed, train, num_epochs)
         pairs = zip(both["torch"].epochs_s, both["heartlm"].epochs_s, strict=True)
@@ -104,13 +104,13 @@ def compare(title: str, train: BeatSet, test: BeatSet, seeds: int, num_epochs: i
         for name, training in both.items():
             found = scores_of(training.model, test)
             scores[name].append(found)
-            f1 = [f"{found.per_class[beat_class].f1.value:.3f}" for beat_class in "VSN"]
+            f1 = [f"{found['per_class'][beat_class]['f1']['value']:.3f}" for beat_class in "VSN"]
             epoch_s = f"{statistics.median(training.epochs_s):.3f}"
             ratio = f"{ratios[-1]:.2f}" if name == "heartlm" else "1"
-            table.add(seed, name, *f1, f"{found.accuracy.value:.3f}", epoch_s, ratio)
+            table.add(seed, name, *f1, f"{found['accuracy']['value']:.3f}", epoch_s, ratio)
     for beat_class in "VS":
         means = {
-            name: statistics.fmean(each.per_class[beat_class].f1.value for each in found)
+            name: statistics.fmean(each["per_class"][beat_class]["f1"]["value"] for each in found)
             for name, found in scores.items()
         }
         ours, theirs = means.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.evaluation import continuation
 from heartlm.evaluation.annotate import annotate
-from heartlm.evaluation.prompts import Prompt, load_writer, prompt_of_record
+from heartlm.evaluation.prompts import load_writer, prompt_of_record
 from heartlm.models.generate import Sampling
 from heartlm.tokenizers.base import Tokens
 from heartlm.tokenizers.bpe import BPETokenizer
@@ -92,7 +93,7 @@ def test_what_the_model_writes_follows_the_recording(
     whole = prompt_of_record(writer, open_database(tiny_database), RECORD, None, 10**6)
     tokens, end = whole.tokens, whole.tokens.num_tokens - 150
     known = Tokens(**{name: value[:end] for name, value in vars(tokens).items()})
-    prompt = Prompt(whole.recording, whole.name, whole.lead, known)
+    prompt = replace(whole, tokens=known)
     monkeypatch.setattr(continuation, "generate", lambda *_, **__: tokens.codes[end : end + 100])
     entry = continuation.continue_recording(writer, prompt, 100, Sampling())
     seam = round((entry["start_s"] + len(entry["prompt_mv"]) / entry["rate_hz"]) * entry["rate_hz"])

@@ -142,13 +142,6 @@ def test_resampling_is_seeded_and_draws_as_many_patients_as_there_are() -> None:
     np.testing.assert_array_equal(resampling.resample(counts), np.einsum("bp,pij->bij", weights, counts))
 
 
-def test_impossible_resampling_is_refused() -> None:
-    with pytest.raises(ValueError, match="num_bootstrap"):
-        Resampling(num_bootstrap=0)
-    with pytest.raises(ValueError, match="confidence"):
-        Resampling(confidence=95)
-
-
 def test_counts_are_summed_by_name() -> None:
     names, sums = sum_by(["b", "a", "b"], np.array([[1, 2], [3, 4], [5, 6]]))
     assert names == ("a", "b")

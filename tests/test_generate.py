@@ -18,7 +18,9 @@ from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.simulator import SimulationConfig, simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.continuation import blend, continue_recording, known_intervals
-from heartlm.evaluation.prompts import Prompt, Writer, load_writer, prompt_of_record, prompts_of_corpus
+from heartlm.evaluation.finetuned import RunModel
+from heartlm.evaluation.prompts import load_writer, prompt_of_record, prompts_of_corpus
+from heartlm.evaluation.scored import ScoredLead
 from heartlm.models.generate import Sampling, generate, probabilities
 from heartlm.report.page import context, render
 from heartlm.runs.run_folder import RunFolder
@@ -44,12 +46,12 @@ def beat_tokenizer(database: Database) -> BeatTokenizer:
 
 
 @pytest.fixture(scope="module")
-def writer(beat_tokenizer: BeatTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Writer:
+def writer(beat_tokenizer: BeatTokenizer, tmp_path_factory: pytest.TempPathFactory) -> RunModel:
     return load_writer(untrained_run(tmp_path_factory.mktemp("runs") / "foundation", beat_tokenizer))
 
 
 @pytest.fixture
-def prompt(database: Database, writer: Writer) -> Prompt:
+def prompt(database: Database, writer: RunModel) -> ScoredLead:
     return prompt_of_record(writer, database, RECORD, None, 20)
 
 
@@ -158,7 +160,7 @@ def test_unknown_intervals_become_the_usual_one():
     np.testing.assert_allclose(known_intervals(np.array([np.nan]), np.array([np.nan])), [1.0])
 
 
-def test_beats_continue_the_recording_without_a_step(writer, prompt, database):
+def test_beats_continue_the_recording_without_a_step(writer, prompt, database, beat_tokenizer):
     entry = continue_recording(writer, prompt, 6, Sampling(seed=3))
     rate_hz, recorded, written = entry["rate_hz"], np.array(entry["prompt_mv"]), np.array(entry["generated_mv"])
     start = round(entry["start_s"] * rate_hz)
@@ -166,7 +168,7 @@ def test_beats_continue_the_recording_without_a_step(writer, prompt, database):
     np.testing.assert_allclose(recorded, signal, atol=6e-4)
     assert written[0] == pytest.approx(recorded[-1], abs=2e-3)
     codes = generate(writer.model, prompt.tokens.codes, 6, context=WINDOW - 1, sampling=Sampling(seed=3))
-    rr_s = known_intervals(writer.tokenizer.decode_rr_s(codes), writer.tokenizer.decode_rr_s(prompt.tokens.codes))
+    rr_s = known_intervals(beat_tokenizer.decode_rr_s(codes), beat_tokenizer.decode_rr_s(prompt.tokens.codes))
     times = np.array([beat["time_s"] for beat in entry["beats"]])
     flags = [beat["generated"] for beat in entry["beats"]]
     assert flags == sorted(flags)
@@ -178,14 +180,15 @@ def test_beats_continue_the_recording_without_a_step(writer, prompt, database):
 
 
 def test_a_gap_in_the_recording_stays_a_gap(writer, prompt):
-    read = prompt.recording.samples
+    recording = prompt.open_recording()
+    read = recording.samples
 
     def with_gap(start, stop, leads):
         signal = read(start, stop, leads).copy()
         signal[:, -5:] = np.nan
         return signal
 
-    broken = replace(prompt, recording=replace(prompt.recording, samples=with_gap))
+    broken = replace(prompt, open_recording=lambda: replace(recording, samples=with_gap))
     entry = continue_recording(writer, broken, 3, Sampling())
     assert entry["prompt_mv"][-5:] == [None] * 5
     assert None not in entry["generated_mv"]
@@ -227,7 +230,7 @@ def test_test_recordings_of_a_corpus_are_continued_and_reported(database, beat_t
 def test_prompts_follow_from_the_seed(database, writer, beat_tokenizer, tmp_path):
     build_corpus([database.folder], beat_tokenizer, tmp_path / "corpus", fit=False)
     corpus = open_corpus(tmp_path / "corpus")
-    ends = [[p.end for p in prompts_of_corpus(writer, corpus, 2, 20, seed)] for seed in (1, 1, 2)]
+    ends = [[p.tokens.sample[-1] for p in prompts_of_corpus(writer, corpus, 2, 20, seed)] for seed in (1, 1, 2)]
     assert ends[0] == ends[1] != ends[2]
 
 
@@ -251,7 +254,7 @@ def test_a_masked_model_is_refused_with_what_to_do(beat_tokenizer, database, tmp
     ],
 )
 def test_impossible_options_name_what_is_wrong(writer, capsys, options, named):
-    assert main(["generate", str(writer.run), *options]) == 2
+    assert main(["generate", str(writer.folder.path), *options]) == 2
     error = capsys.readouterr().err
     assert named in error
     assert error.count("\n") == 1

@@ -18,7 +18,6 @@ from heartlm.cli.pretrain import resumed
 from heartlm.cluster.watch.frame import frame
 from heartlm.cluster.watch.watch import WatchedRun
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.beats_task import majority_beat
 from heartlm.evaluation.finetuned import FineTuned, load_finetuned
 from heartlm.models.store import load_model
 from heartlm.report.page import write_report
@@ -106,7 +105,7 @@ def test_the_data_of_a_run(tuned: Path) -> None:
 
     def use() -> None:
         read_again = replace(found, folder=RunFolder(tuned))
-        majority_beat(read_again)
+        read_again.training_counts("beats_per_class")
         read_again.seen_notes(["p1"])
 
     assert try_json(tuned / "data.json", use) > 10

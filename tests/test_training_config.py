@@ -47,7 +47,7 @@ def test_an_impossible_value_is_refused_by_name(kind: type[TrainingConfig], name
 
 def test_the_defaults_are_possible() -> None:
     PretrainConfig().check()
-    PretrainConfig(bucket_cap_mb="auto", spike_factor=3.0, prefetch=0).check()
+    PretrainConfig(bucket_cap_mb=4.0, spike_factor=3.0, prefetch=0).check()
     FinetuneConfig(run=Path("runs/a")).check()
     FinetuneConfig(run=Path("runs/a"), task="rhythm", head="window").check()
 
@@ -71,10 +71,10 @@ def test_what_may_change_when_a_run_is_resumed_is_a_setting() -> None:
 
 def test_settings_that_mean_nothing_are_named() -> None:
     assert PretrainConfig().ignored(1) == PretrainConfig(parallel="fsdp").ignored(2) == []
-    assert PretrainConfig(bucket_cap_mb="auto", parallel="ddp").ignored(2) == []
+    assert PretrainConfig(bucket_cap_mb=4.0, parallel="ddp").ignored(2) == []
     alone = PretrainConfig(bucket_cap_mb=4.0, parallel="fsdp").ignored(1)
     assert [line.split(":")[0] for line in alone] == ["parallel", "bucket_cap_mb"]
-    assert PretrainConfig(bucket_cap_mb="auto", parallel="fsdp").ignored(2)[0].startswith("bucket_cap_mb: auto found")
+    assert PretrainConfig(bucket_cap_mb=4.0, parallel="fsdp").ignored(2)[0].startswith("bucket_cap_mb: 4.0 found")
 
 
 def test_a_causal_window_holds_two_tokens() -> None:

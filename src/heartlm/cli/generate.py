@@ -92,7 +92,7 @@ def _entries(options: GenerateOptions, folder: Path) -> list[dict[str, Any]]:
     if options.record is not None:
         prompts = [prompt_of_record(writer, *locate(options.record), options.lead, options.prompt_tokens)]
     else:
-        corpus = writer.training_corpus() if options.corpus is None else open_corpus(options.corpus)
+        corpus = writer.folder.corpus() if options.corpus is None else open_corpus(options.corpus)
         prompts = prompts_of_corpus(writer, corpus, options.num_recordings, options.prompt_tokens, options.seed)
     return [
         continue_recording(writer, prompt, options.num_tokens, replace(sampling, seed=options.seed + place))

@@ -10,7 +10,6 @@ never averaged: a mean of the ranks' means would be another number where they ho
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,10 +25,6 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from heartlm.distributed.communication import GradientSync
-from heartlm.distributed.parallel import HostAllReduce
-
-BUCKET_CAPS_MB = (1.0, 4.0, 16.0, 64.0)
-"""MiB of gradients sent together that are tried where the fastest is to be measured."""
 
 
 def sharded(module: nn.Module, blocks: Sequence[nn.Module], device: torch.device) -> nn.Module:
@@ -104,27 +99,3 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Norm over all gradients, whole even where they are sharded."""
     norm = nn.utils.get_total_norm(gradients)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-
-def fastest_bucket_cap(
-    num_bytes: int, build: Callable[[float], nn.Module], compute: Callable[[nn.Module], None], sums: HostAllReduce
-) -> float:
-    """Measure which of `BUCKET_CAPS_MB` is fastest here; the same on every rank.
-
-    Args:
-        num_bytes: of all gradients: a cap above it sends them in one piece.
-        build: wraps the model with a cap.
-        compute: forward and backward of a micro-batch of the wrapped model, leaving no gradient behind.
-        sums: over the ranks.
-    """
-    whole_mb = num_bytes / 2**20
-    taken_s: dict[float, float] = {}
-    for cap in (*(cap for cap in BUCKET_CAPS_MB if cap < whole_mb), whole_mb + 1):
-        module = build(cap)
-        times_s = []
-        for _ in range(5):
-            begin_s = time.perf_counter()
-            compute(module)
-            times_s.append(time.perf_counter() - begin_s)
-        taken_s[cap] = sums(min(times_s[2:]))[0]  # DDP orders its buckets again after the first pass
-    return min(taken_s, key=lambda cap: taken_s[cap])

@@ -1,6 +1,6 @@
 """Scores of the beats task: the model, and baselines, on the same beats.
 
-    leads ─► class of every token, by each method ─► paired with the annotated beats ─► BeatScores
+    leads ─► class of every token, by each method ─► paired with the annotated beats ─► scores
                                                  └► predictions table, example strips (of the model)
 
 Gradient boosting sees waveforms as the tokenizer decodes them and RR intervals from the beats' positions, so it needs
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.answers import LeadAnswers, columns_of
 from heartlm.evaluation.baselines import GradientBoosting
-from heartlm.evaluation.beats import BeatScores, Classes, pair_classes, score_beats
+from heartlm.evaluation.beats import Classes, pair_classes, score_beats
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.features import beat_features
 from heartlm.evaluation.finetuned import FineTuned
@@ -113,34 +114,10 @@ def score_beats_task(
     paired = [PairedLead.of(lead, tuned.tokens_are_beats) for lead in leads]
     if not any((beat_labels(each.reference) >= 0).any() for each in paired):
         raise HeartlmError(f"{config.on}: no beat of the {config.split} split has a label, so nothing can be scored")
-    answers = model_answers(paired, tuned)
-    scores = _score(answers, config)
-    strips, notes = example_strips(answers)
-    found = attempt(baseline_methods(paired, tuned, rival, config), notes)
-    names = {lead.name for lead in leads}
-    left_out_in_turn = [record for record in WITHOUT if f"mitdb/{record}" in names and len(names) > 1]
-    return [
-        ScoreSet(
-            name,
-            about={"beats": config.beats},
-            scores=scores.to_json(),
-            without={record: scores.without([f"mitdb/{record}"]).to_json() for record in left_out_in_turn},
-            baselines={method: each and _score(each, config).to_json() for method, each in found.items()},
-            notes=notes,
-            columns=columns_of(answers),
-            classes=BEAT_TASK_CLASSES,
-            strips=strips,
-        )
-    ]
-
-
-def baseline_methods(
-    paired: Sequence[PairedLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
-) -> dict[str, Callable[[], list[LeadAnswers]]]:
-    """Baselines of the model, by name; each raises a HeartlmError where it cannot be had."""
 
     def most_frequent() -> list[LeadAnswers]:
-        beat_class = majority_beat(tuned)
+        counts = tuned.training_counts("beats_per_class")
+        beat_class = BEAT_CLASSES.index(max(BEAT_TASK_CLASSES, key=lambda name: counts[name]))
         return [each.answers(np.full(each.lead.tokens.num_tokens, beat_class, np.int8)) for each in paired]
 
     methods: dict[str, Callable[[], list[LeadAnswers]]] = {}
@@ -149,7 +126,27 @@ def baseline_methods(
         methods["gradient boosting"] = lambda: boosted_answers(paired, tuned, config.seed)
     if rival is not None:
         methods["random initialisation"] = lambda: model_answers(paired, rival)
-    return methods
+    answers = model_answers(paired, tuned)
+    strips, notes = example_strips(answers)
+    baselines = attempt(methods, notes)
+    without = {}
+    for record in WITHOUT:
+        rest = [each for each in answers if each.lead.name != f"mitdb/{record}"]
+        if 0 < len(rest) < len(answers):
+            without[record] = _score(rest, config)
+    return [
+        ScoreSet(
+            name,
+            about={"beats": config.beats},
+            scores=_score(answers, config),
+            without=without,
+            baselines={method: each and _score(each, config) for method, each in baselines.items()},
+            notes=notes,
+            columns=columns_of(answers),
+            classes=BEAT_TASK_CLASSES,
+            strips=strips,
+        )
+    ]
 
 
 def model_answers(paired: Sequence[PairedLead], tuned: FineTuned) -> list[LeadAnswers]:
@@ -160,12 +157,6 @@ def model_answers(paired: Sequence[PairedLead], tuned: FineTuned) -> list[LeadAn
         probabilities = token_probabilities(tuned.model, np.asarray(each.lead.tokens.codes), tuned.info.window)
         answers.append(each.answers(place[probabilities.argmax(axis=1)], probabilities))
     return answers
-
-
-def majority_beat(tuned: FineTuned) -> int:
-    """The most frequent class of the training split, by the manifests the run keeps."""
-    counts = tuned.training_counts("beats_per_class")
-    return BEAT_CLASSES.index(max(BEAT_TASK_CLASSES, key=lambda name: counts[name]))
 
 
 def boosted_answers(paired: Sequence[PairedLead], tuned: FineTuned, seed: int) -> list[LeadAnswers]:
@@ -194,13 +185,11 @@ def features_of(lead: ScoredLead, tokenizer: BeatTokenizer) -> NDArray[np.float6
     return np.concatenate([features, tokenizer.decode_comparisons(codes)], axis=1)
 
 
-def _score(answers: Sequence[LeadAnswers], config: EvaluationConfig) -> BeatScores:
-    lengths = [len(each.sample) for each in answers]
+def _score(answers: Sequence[LeadAnswers], config: EvaluationConfig) -> dict[str, Any]:
     return score_beats(
         np.concatenate([each.reference for each in answers]),
         np.concatenate([each.predicted for each in answers]),
-        np.repeat([each.lead.patient_id for each in answers], lengths),
-        np.repeat([each.lead.name for each in answers], lengths),
+        np.repeat([each.lead.patient_id for each in answers], [len(each.sample) for each in answers]),
         classes=BEAT_TASK_CLASSES,
         resampling=config.resampling,
     )

@@ -18,20 +18,16 @@ from numpy.typing import ArrayLike, NDArray
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+CONFIDENCE = 0.95
+"""Coverage of every interval."""
+
 
 @dataclass(frozen=True)
 class Resampling:
-    """How to resample: how many times, from which seed, and the coverage of the interval."""
+    """How to resample: how many times, and from which seed."""
 
     num_bootstrap: int = 1000
     seed: int = 0
-    confidence: float = 0.95
-
-    def __post_init__(self) -> None:
-        if self.num_bootstrap < 1:
-            raise ValueError(f"num_bootstrap is {self.num_bootstrap}, expected at least 1")
-        if not 0 < self.confidence < 1:
-            raise ValueError(f"confidence is {self.confidence}, expected a value between 0 and 1")
 
     def weights(self, num_patients: int) -> Counts:
         """Draw patients with replacement; int64 `[num_bootstrap, num_patients]`, each row sums to `num_patients`."""
@@ -65,7 +61,7 @@ THOUSAND = Resampling()
 """The resampling of every score unless the caller says otherwise."""
 
 
-def estimate(value: float, resampled: ArrayLike, num_patients: int, resampling: Resampling) -> Estimate:
+def estimate(value: float, resampled: ArrayLike, num_patients: int) -> Estimate:
     """Put the percentile interval of `resampled` `[num_bootstrap]` around `value`.
 
     Resamples in which the score is undefined (no such beat was drawn) are left out. With fewer than two patients
@@ -75,7 +71,7 @@ def estimate(value: float, resampled: ArrayLike, num_patients: int, resampling: 
     defined = values[~np.isnan(values)]
     if num_patients < 2 or math.isnan(value) or len(defined) == 0:
         return Estimate(float(value), math.nan, math.nan)
-    tail = (1 - resampling.confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(defined, [tail, 1 - tail])
     return Estimate(float(value), float(low), float(high))
 

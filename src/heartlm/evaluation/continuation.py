@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heartlm.evaluation.prompts import Prompt, Writer
+from heartlm.evaluation.finetuned import RunModel
+from heartlm.evaluation.scored import ScoredLead
 from heartlm.models.generate import Sampling, generate
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.bpe import BPETokenizer
@@ -32,17 +33,17 @@ FADE_S = 0.1
 """The least time that one decoded beat takes to pass into the next."""
 
 
-def continue_recording(writer: Writer, prompt: Prompt, num_tokens: int, sampling: Sampling) -> dict[str, Any]:
+def continue_recording(writer: RunModel, prompt: ScoredLead, num_tokens: int, sampling: Sampling) -> dict[str, Any]:
     """Continue `prompt` by `num_tokens` tokens; return an entry of `generation.json`.
 
     Millivolts are `prompt_mv` and `generated_mv` at `rate_hz`, `beats` have `time_s` from the first of those samples.
     The rhythm tokenizer gives `prompt_rr_s` and `generated_rr_s` instead.
     """
-    codes = generate(writer.model, prompt.tokens.codes, num_tokens, context=writer.context, sampling=sampling)
-    tokenizer = writer.tokenizer
+    tokenizer, context = writer.tokenizer(), writer.info.window - 1  # as many as it has learnt to look back at
+    codes = generate(writer.model, prompt.tokens.codes, num_tokens, context=context, sampling=sampling)
     entry = {
         "record": prompt.name,
-        "lead": prompt.recording.lead_names[prompt.lead] if tokenizer.needs_signal else "",
+        "lead": prompt.lead if tokenizer.needs_signal else "",
         "num_prompt_tokens": prompt.tokens.num_tokens,
         "num_tokens": num_tokens,
         "sampling": vars(sampling),
@@ -52,16 +53,14 @@ def continue_recording(writer: Writer, prompt: Prompt, num_tokens: int, sampling
     if isinstance(tokenizer, BeatTokenizer):
         return entry | _decoded_beats(tokenizer, prompt, codes)
     if isinstance(tokenizer, BPETokenizer):
-        apart = replace(
-            prompt,
-            tokens=tokenizer.single_levels(prompt.tokens, prompt.recording.rate_hz, prompt.recording.num_samples),
-        )
-        return entry | _decoded_samples(SampleTokenizer(), apart, tokenizer.decode_levels(codes)[:, None])
+        levels = tokenizer.single_levels(prompt.tokens, prompt.rate_hz, prompt.open_recording().num_samples)
+        decoded = tokenizer.decode_levels(codes)[:, None]
+        return entry | _decoded_samples(SampleTokenizer(), replace(prompt, tokens=levels), decoded)
     assert isinstance(tokenizer, SampleTokenizer)
     return entry | _decoded_samples(tokenizer, prompt, codes)
 
 
-def _decoded_rhythm(tokenizer: RhythmTokenizer, prompt: Prompt, codes: NDArray[np.uint16]) -> dict[str, Any]:
+def _decoded_rhythm(tokenizer: RhythmTokenizer, prompt: ScoredLead, codes: NDArray[np.uint16]) -> dict[str, Any]:
     before_s = tokenizer.decode(prompt.tokens.codes)
     return {
         "prompt_rr_s": _listed(before_s),
@@ -69,30 +68,35 @@ def _decoded_rhythm(tokenizer: RhythmTokenizer, prompt: Prompt, codes: NDArray[n
     }
 
 
-def _decoded_samples(tokenizer: SampleTokenizer, prompt: Prompt, codes: NDArray[np.uint16]) -> dict[str, Any]:
+def _decoded_samples(tokenizer: SampleTokenizer, prompt: ScoredLead, codes: NDArray[np.uint16]) -> dict[str, Any]:
     """The baseline is what the recording has above the decoded prompt in its last second."""
-    scale_mv, tokens, rate_hz = float(prompt.tokens.scale_mv[-1]), prompt.tokens, prompt.recording.rate_hz
+    tokens, rate_hz = prompt.tokens, prompt.rate_hz
+    scale_mv, end = float(tokens.scale_mv[-1]), int(tokens.sample[-1])
     last = tokens.sample[-int(GRID_HZ) :]
-    signal = prompt.signal_mv(int(last[0]), prompt.end + 1)
+    signal = prompt.signal_mv(int(last[0]), end + 1)
     baseline_mv = _median(signal[last - last[0]] - tokenizer.decode(tokens.codes[-len(last) :], scale_mv))
     decoded = tokenizer.decode(np.concatenate([tokens.codes[-1:], codes]), scale_mv) + baseline_mv
     num_samples = round(len(codes) / GRID_HZ * rate_hz)
     generated = np.interp(np.arange(1, num_samples + 1) / rate_hz, np.arange(len(decoded)) / GRID_HZ, decoded)
-    return _drawn(prompt, prompt.end + 1, generated, np.empty(0, np.int64), np.empty(0))
+    return _drawn(prompt, end + 1, generated, np.empty(0, np.int64), np.empty(0))
 
 
-def _decoded_beats(tokenizer: BeatTokenizer, prompt: Prompt, codes: NDArray[np.uint16]) -> dict[str, Any]:
+def _decoded_beats(tokenizer: BeatTokenizer, prompt: ScoredLead, codes: NDArray[np.uint16]) -> dict[str, Any]:
     """The seam lies midway between the last beat recorded and the first one written, at most where its window ends."""
-    tokens, rate_hz, window = prompt.tokens, prompt.recording.rate_hz, tokenizer.window
+    tokens, rate_hz, window = prompt.tokens, prompt.rate_hz, tokenizer.window
+    end, num_samples = int(tokens.sample[-1]), prompt.open_recording().num_samples
     rr_s = known_intervals(tokenizer.decode_rr_s(codes), tokenizer.decode_rr_s(tokens.codes))
     peak_s = np.concatenate([[0.0], np.cumsum(rr_s)])  # from the last beat recorded
-    seam = min(prompt.end + round(min(window.after_s, rr_s[0] / 2) * rate_hz), prompt.recording.num_samples)
-    time_s = np.arange(seam - prompt.end, round((peak_s[-1] + window.after_s) * rate_hz)) / rate_hz
+    seam = min(end + round(min(window.after_s, rr_s[0] / 2) * rate_hz), num_samples)
+    time_s = np.arange(seam - end, round((peak_s[-1] + window.after_s) * rate_hz)) / rate_hz
     waveforms = tokenizer.decode(np.concatenate([tokens.codes[-1:], codes]), float(tokens.scale_mv[-1]))
-    generated = blend(waveforms, peak_s, window, time_s) + _baseline_mv(prompt, window)
+    before, after = round(window.before_s * rate_hz), round(window.after_s * rate_hz)
+    # what the tokenizer took away
+    baseline_mv = _median(prompt.signal_mv(max(0, end - before), min(num_samples, end + after + 1)))
+    generated = blend(waveforms, peak_s, window, time_s) + baseline_mv
     step_mv = np.nan_to_num(prompt.signal_mv(seam - 1, seam)[0] - generated[0])
     generated += step_mv * np.clip(1 - (time_s - time_s[0]) / SEAM_S, 0, 1)
-    return _drawn(prompt, seam, generated, tokens.sample, prompt.end / rate_hz + peak_s[1:])
+    return _drawn(prompt, seam, generated, tokens.sample, end / rate_hz + peak_s[1:])
 
 
 def blend(waveforms: NDArray[np.float32], peak_s: Floats, window: BeatWindow, time_s: Floats) -> Floats:
@@ -126,23 +130,15 @@ def known_intervals(rr_s: Floats, before_s: Floats) -> Floats:
     return np.where(np.isnan(rr_s), np.median(known) if len(known) else 1.0, rr_s)
 
 
-def _baseline_mv(prompt: Prompt, window: BeatWindow) -> float:
-    """The median around the last beat recorded, which the tokenizer took away."""
-    rate_hz = prompt.recording.rate_hz
-    start = max(0, prompt.end - round(window.before_s * rate_hz))
-    stop = min(prompt.recording.num_samples, prompt.end + round(window.after_s * rate_hz) + 1)
-    return _median(prompt.signal_mv(start, stop))
-
-
 def _drawn(
-    prompt: Prompt,
+    prompt: ScoredLead,
     seam: int,
     generated: Floats,
     recorded_peak: NDArray[np.int64],
     generated_peak_s: Floats,
 ) -> dict[str, Any]:
     """What is drawn: the recording up to the sample `seam`, what was written from there on, and the R peaks of both."""
-    rate_hz = prompt.recording.rate_hz
+    rate_hz = prompt.rate_hz
     start = max(0, seam - round(SHOWN_S * rate_hz))
     shown_s = recorded_peak[recorded_peak >= start] / rate_hz
     return {

@@ -320,13 +320,13 @@ def summarize(records: Sequence[RecordComparison]) -> dict[str, Any]:
     names, by_patient = sum_by(patients, matrices)
     drawn = beat_ratios(resampling.resample(by_patient))
     gross: dict[str, Any] = {"matrix": matrices.sum(axis=0).tolist()} | {
-        name: estimate(float(value), drawn[name], len(names), resampling).to_json()
+        name: estimate(float(value), drawn[name], len(names)).to_json()
         for name, value in beat_ratios(matrices.sum(axis=0)).items()
     }
     average: dict[str, Any] = _means(beat_ratios(matrices))
     for kind in EPISODES:
         found = [each.episodes[kind] for each in records]
-        gross[kind] = score_episodes(found, patients).to_json()
+        gross[kind] = score_episodes(found, patients)
         average[kind] = _means(episode_ratios(np.array([episodes.counts for episodes in found])))
     return {"gross": gross, "average": average}
 

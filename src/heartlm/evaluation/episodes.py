@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from heartlm.evaluation.bootstrap import THOUSAND, Estimate, Floats, Resampling, estimate, ratio
+from heartlm.evaluation.bootstrap import THOUSAND, Floats, Resampling, estimate, ratio
 
 
 @dataclass(frozen=True)
@@ -105,28 +105,6 @@ def _shared(spans: Floats, others: Floats) -> Floats:
     return covered_until[:, 1] - covered_until[:, 0]
 
 
-@dataclass(frozen=True)
-class EpisodeScores:
-    """Scores of seconds and of episodes over several recordings.
-
-    Attributes:
-        scores: by name: `se`, `sp`, `ppv`, `f1`, `accuracy` of seconds; `episode_se`, `episode_ppv` of episodes;
-            `delay_median_s`, `delay_p90_s`, `delay_worst_s` of the found episodes' onsets.
-        total: the summed `Episodes`.
-        num_patients: how many hearts they come from.
-    """
-
-    scores: dict[str, Estimate]
-    total: Episodes
-    num_patients: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything but the single delays as plain values; undefined scores are None."""
-        scores = {name: score.to_json() for name, score in self.scores.items()}
-        sums = {name: value for name, value in vars(self.total).items() if name != "delay_s"}
-        return {"num_patients": self.num_patients} | sums | scores
-
-
 DELAYS = {"delay_median_s": 0.5, "delay_p90_s": 0.9, "delay_worst_s": 1.0}
 """Scores of the onset delay, and which quantile of it each is."""
 
@@ -136,13 +114,18 @@ def score_episodes(
     patient: Sequence[str],
     *,
     resampling: Resampling = THOUSAND,
-) -> EpisodeScores:
+) -> dict[str, Any]:
     """Sum recordings (gross statistics of EC57) and score them, with intervals over patients.
 
     Args:
         episodes: one a recording.
         patient: whose recording it is, one each.
         resampling: how the intervals are made.
+
+    Returns:
+        Plain values, None where a score is undefined: sums of the counts, and `se`, `sp`, `ppv`, `f1`, `accuracy` of
+        seconds; `episode_se`, `episode_ppv` of episodes; `delay_median_s`, `delay_p90_s`, `delay_worst_s` of the found
+        episodes' onsets.
     """
     table = np.array([each.counts for each in episodes]).reshape(-1, NUM_COUNTS)
     patients, place = np.unique(np.asarray(patient, np.str_), return_inverse=True)
@@ -157,10 +140,10 @@ def score_episodes(
     resampled = np.array([_quantiles(np.repeat(delays, weight[owner])) for weight in weights])
     drawn |= dict(zip(DELAYS, resampled.T, strict=True))
 
-    scores = {name: estimate(float(point[name]), drawn[name], len(patients), resampling) for name in point}
     seconds, numbers = sums.sum(axis=0)[:4].tolist(), sums.sum(axis=0)[4:].astype(int).tolist()
-    total = dict(zip(Episodes.__dataclass_fields__, [*seconds, *numbers, tuple(delays.tolist())], strict=True))
-    return EpisodeScores(scores, Episodes(**total), len(patients))
+    total = dict(zip(list(Episodes.__dataclass_fields__)[:NUM_COUNTS], [*seconds, *numbers], strict=True))
+    scores = {name: estimate(float(point[name]), drawn[name], len(patients)).to_json() for name in point}
+    return {"num_patients": len(patients)} | total | scores
 
 
 def _quantiles(delays: Floats) -> Floats:

@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 
+from heartlm.corpus.build import commonest
 from heartlm.corpus.corpus import open_corpus
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats_task import score_beats_task
+from heartlm.evaluation.bootstrap import CONFIDENCE
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.finetuned import FineTuned, load_finetuned, load_random_init, steps_notes
+from heartlm.evaluation.finetuned import FineTuned, load_finetuned, load_random_init
 from heartlm.evaluation.results import write_score_set
 from heartlm.evaluation.rhythm_task import score_rhythm_task, window_of
 from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
@@ -54,12 +56,32 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
     if tuned.info.task == "rhythm":
         window_of(tuned, config)
     scored = leads_to_score(config, tuned)
+    if not scored.leads:
+        reasons = f" ({commonest(entry['reason'] for entry in scored.left_out)})" if scored.left_out else ""
+        hint = "" if config.split == "all" else ": try --split all"
+        raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}{hint}")
     score = TASKS[str(tuned.info.task)]
     score_sets = score(scored.leads, tuned, rival, config, config.name or default_name(config, tuned))
     notes = tuned.seen_notes([lead.patient_id for lead in scored.leads])
-    notes += steps_notes(rival, tuned) if rival is not None else []
+    if rival is not None and (steps := rival.folder.num_steps) != (expected := tuned.folder.num_steps):
+        notes.append(f"random initialisation was trained for {steps} steps, the model for {expected}")
     score_sets = [replace(each, notes=[*notes, *each.notes]) for each in score_sets]
-    shared = _shared(config, tuned, scored, command)
+    shared = {
+        "task": tuned.info.task,
+        "on": str(config.on),
+        "split": config.split,
+        "records": [lead.name for lead in scored.leads],
+        "records_left_out": scored.left_out,
+        "records_damaged": scored.damaged,
+        "checkpoint": config.checkpoint,
+        "step": tuned.info.step,
+        "random_init": str(config.random_init) if config.random_init else None,
+        "num_bootstrap": config.bootstrap,
+        "seed": config.seed,
+        "confidence": CONFIDENCE,
+        "command": command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
     folders = [tuned.folder.scores / each.name for each in score_sets]
     return [(folder, write_score_set(folder, each, shared)) for folder, each in zip(folders, score_sets, strict=True)]
 
@@ -90,22 +112,3 @@ def default_name(config: EvaluationConfig, tuned: FineTuned) -> str:
     chosen = [f"{len(config.record_ids)}records"] if config.record_ids else []
     last = ["last"] if config.checkpoint == "last" else []
     return "-".join([config.on.resolve().name, config.split, how, *chosen, *last])
-
-
-def _shared(config: EvaluationConfig, tuned: FineTuned, scored: ScoredLeads, command: str) -> dict[str, Any]:
-    return {
-        "task": tuned.info.task,
-        "on": str(config.on),
-        "split": config.split,
-        "records": [lead.name for lead in scored.leads],
-        "records_left_out": scored.left_out,
-        "records_damaged": scored.damaged,
-        "checkpoint": config.checkpoint,
-        "step": tuned.info.step,
-        "random_init": str(config.random_init) if config.random_init else None,
-        "num_bootstrap": config.bootstrap,
-        "seed": config.seed,
-        "confidence": 0.95,
-        "command": command,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }

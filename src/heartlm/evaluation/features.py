@@ -49,8 +49,6 @@ def beat_features(waveforms: NDArray[np.float32], rr_s: Floats) -> Floats:
     Returns:
         float64 `[num_beats, num_features]`, NaN where unknown.
     """
-    if len(waveforms) != len(rr_s):
-        raise ValueError(f"{len(waveforms)} waveforms but {len(rr_s)} RR intervals")
     return np.concatenate([_rr_features(np.asarray(rr_s, np.float64)), _shape_features(waveforms)], axis=1)
 
 

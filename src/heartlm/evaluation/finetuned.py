@@ -1,10 +1,10 @@
-"""A fine-tuned run as evaluation needs it: its model, its tokenizer, and the corpus it was trained on."""
+"""A run as evaluation needs it: its model, its tokenizer, and the corpus it was trained on."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,6 @@ import torch
 from heartlm.corpus.corpus import Corpus
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.scored import ScoredLead, lead_of_row
-from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
 from heartlm.models.pretrained import find_run
 from heartlm.models.store import ModelInfo, load_model
@@ -22,8 +21,8 @@ from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
 
 
 @dataclass(frozen=True)
-class FineTuned:
-    """A model with a head, and where it came from.
+class RunModel:
+    """A model, and the run it came from.
 
     Attributes:
         folder: of the run.
@@ -40,6 +39,10 @@ class FineTuned:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer whose codes the model reads."""
         return load_tokenizer(self.folder.tokenizer)
+
+
+class FineTuned(RunModel):
+    """A model with a head, and the run it came from."""
 
     @property
     def tokens_are_beats(self) -> bool:
@@ -138,32 +141,17 @@ def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: torc
     rival = load_finetuned(path, checkpoint, device)
     if not rival.about["from_scratch"]:
         raise HeartlmError(f"random_init: {path} started from pretrained weights: make one with --from-scratch")
-    for name in ("task", "classes", "positive", "pooled", "tokenizer_hash"):
-        found, expected = getattr(rival.info, name), getattr(tuned.info, name)
-        if found != expected:
+    same = ("task", "classes", "positive", "pooled", "tokenizer_hash")
+    of_rival, of_tuned = (
+        {name: getattr(each.info, name) for name in same}
+        | vars(replace(each.info.config, dropout=0.0))
+        | {"manifest_hash": each.about["manifest_hash"]}
+        for each in (rival, tuned)
+    )
+    for name, found in of_rival.items():
+        if found != of_tuned[name]:
             raise HeartlmError(
-                f"random_init: {path} has {name} {found!r}, but {tuned.folder.path} has {expected!r}: "
-                "compare runs of one task and one tokenizer"
+                f"random_init: {path} has {name} {found}, but {tuned.folder.path} has {of_tuned[name]}: "
+                "compare runs of one task, tokenizer, shape and corpus"
             )
-    for name in (entry.name for entry in fields(ModelConfig) if entry.name != "dropout"):
-        found, expected = getattr(rival.info.config, name), getattr(tuned.info.config, name)
-        if found != expected:
-            raise HeartlmError(
-                f"random_init: {path} has {name} {found}, but {tuned.folder.path} has {expected}: "
-                "compare models of one shape"
-            )
-    found, expected = rival.about["manifest_hash"], tuned.about["manifest_hash"]
-    if found != expected:
-        raise HeartlmError(
-            f"random_init: {path} was trained on the corpus {found[:12]}, but {tuned.folder.path} on {expected[:12]}: "
-            "compare runs of one corpus"
-        )
     return rival
-
-
-def steps_notes(rival: FineTuned, tuned: FineTuned) -> list[str]:
-    """What a reader has to know where the two were trained for different numbers of steps; else nothing."""
-    steps, expected = rival.folder.num_steps, tuned.folder.num_steps
-    if steps == expected:
-        return []
-    return [f"random initialisation was trained for {steps} steps, the model for {expected}"]

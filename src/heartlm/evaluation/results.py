@@ -84,18 +84,6 @@ class ScoreSet:
     without: Mapping[str, Any] = field(default_factory=dict)
     strips: Sequence[Mapping[str, Any]] | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Content of `scores.json`, but for what all sets of one evaluation share."""
-        return {
-            "schema": SCHEMA_VERSION,
-            "name": self.name,
-            **self.about,
-            "scores": dict(self.scores),
-            "without": dict(self.without),
-            "baselines": dict(self.baselines),
-            "notes": list(self.notes),
-        }
-
 
 def write_score_set(folder: Path, score_set: ScoreSet, shared: Mapping[str, Any]) -> dict[str, Any]:
     """Write `score_set` to `folder`, replacing earlier scores there; return the content of `scores.json`.
@@ -108,24 +96,27 @@ def write_score_set(folder: Path, score_set: ScoreSet, shared: Mapping[str, Any]
     Raises:
         HeartlmError: it cannot be written; earlier scores are untouched.
     """
-    scores = {**score_set.to_json(), **shared}
-    with atomic_folder(folder) as temporary:
-        write_json(temporary / "scores.json", scores)
-        _write_predictions(temporary / "predictions.parquet", score_set)
-        if score_set.strips is not None:
-            write_json(temporary / "strips.json", list(score_set.strips))
-    return scores
-
-
-def _write_predictions(path: Path, score_set: ScoreSet) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    columns = {name: column for name, column in score_set.columns.items() if name != "probabilities"}
-    table = pyarrow.table(columns)
-    probabilities = pyarrow.FixedSizeListArray.from_arrays(
-        pyarrow.array(score_set.columns["probabilities"].ravel()), len(score_set.classes)
-    )
-    table = table.append_column("probabilities", probabilities)
-    table = table.replace_schema_metadata({"classes": ",".join(score_set.classes)})
-    pyarrow.parquet.write_table(table, path)
+    scores = {
+        "schema": SCHEMA_VERSION,
+        "name": score_set.name,
+        **score_set.about,
+        "scores": score_set.scores,
+        "without": score_set.without,
+        "baselines": score_set.baselines,
+        "notes": score_set.notes,
+        **shared,
+    }
+    with atomic_folder(folder) as temporary:
+        write_json(temporary / "scores.json", scores)
+        probabilities = pyarrow.FixedSizeListArray.from_arrays(
+            pyarrow.array(score_set.columns["probabilities"].ravel()), len(score_set.classes)
+        )
+        table = pyarrow.table({**score_set.columns, "probabilities": probabilities})
+        table = table.replace_schema_metadata({"classes": ",".join(score_set.classes)})
+        pyarrow.parquet.write_table(table, temporary / "predictions.parquet")
+        if score_set.strips is not None:
+            write_json(temporary / "strips.json", score_set.strips)
+    return scores

@@ -15,25 +15,11 @@ from numpy.typing import NDArray
 
 from heartlm.ecg.beats import UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
-from heartlm.evaluation.bootstrap import THOUSAND, Counts, Estimate, Floats, Resampling, estimate, ratio, sum_by
-from heartlm.evaluation.config import EvaluationConfig
+from heartlm.evaluation.bootstrap import THOUSAND, Counts, Floats, Resampling, estimate, ratio, sum_by
 
 Flutter = Literal["negative", "positive", "left out"]
 WindowRule = Literal["majority", "pure"]
 Flags = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class WindowLabels:
-    """Reference labels of windows.
-
-    Attributes:
-        positive: whether the window counts as the rhythm sought, bool `[num_windows]`; false where not scored.
-        scored: whether the window has a label at all, bool `[num_windows]`.
-    """
-
-    positive: Flags
-    scored: Flags
 
 
 def window_labels(
@@ -43,8 +29,8 @@ def window_labels(
     flutter: Flutter = "negative",
     positive: Sequence[str] = ("AFIB",),
     length: NDArray[np.int64] | None = None,
-) -> WindowLabels:
-    """Fold the rhythm labels of each window's beats into one label.
+) -> NDArray[np.int8]:
+    """Fold the rhythm labels of each window's beats into one label: 1 in the rhythm sought, 0 in another, or −1.
 
     `"majority"`: more than half of the beats are positive, or more than half are not; a window with neither (many
     unlabelled beats, or a tie) is not scored. `"pure"`: every beat is positive, or every beat is labelled and none is.
@@ -55,6 +41,9 @@ def window_labels(
         flutter: whether atrial flutter (AFL) counts as negative, as positive, or as if it were unlabelled.
         positive: the rhythms sought.
         length: beats of each window, `[num_windows]`; by default all have `width`.
+
+    Returns:
+        int8 `[num_windows]`; windows of −1 are not scored.
     """
     is_flutter = rhythm == RHYTHM_INDEX["AFL"]
     is_positive = np.isin(rhythm, [RHYTHM_INDEX[name] for name in positive])
@@ -67,74 +56,44 @@ def window_labels(
     width = rhythm.shape[1] if length is None else length
     num_positive = is_positive.sum(axis=1)
     num_negative = is_labelled.sum(axis=1) - num_positive
-    if rule == "pure":
-        return WindowLabels(num_positive == width, (num_positive == width) | (num_negative == width))
-    return WindowLabels(2 * num_positive > width, (2 * num_positive > width) | (2 * num_negative > width))
-
-
-@dataclass(frozen=True)
-class WindowScores:
-    """How well windows of one rhythm were distinguished from the others.
-
-    Attributes:
-        scores: by name: `se`, `sp`, `ppv`, `f1`, `accuracy`, and `auroc` where scores were given.
-        tp: positive windows called positive (`fp`, `fn`, `tn` likewise).
-        fp: negative windows called positive.
-        fn: positive windows called negative.
-        tn: negative windows called negative.
-        num_patients: how many hearts the windows come from.
-        threshold: the score from which a window was called positive; None where decisions were given.
-    """
-
-    scores: dict[str, Estimate]
-    tp: int
-    fp: int
-    fn: int
-    tn: int
-    num_patients: int
-    threshold: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain values; undefined scores are None."""
-        counts = {"tp": self.tp, "fp": self.fp, "fn": self.fn, "tn": self.tn}
-        about = {"num_windows": sum(counts.values()), "num_patients": self.num_patients, "threshold": self.threshold}
-        return about | counts | {name: score.to_json() for name, score in self.scores.items()}
+    is_rhythm, is_other = num_positive == width, num_negative == width
+    if rule == "majority":
+        is_rhythm, is_other = 2 * num_positive > width, 2 * num_negative > width
+    return np.select([is_rhythm, is_other], [1, 0], -1).astype(np.int8)
 
 
 def score_windows(
     reference: Flags,
     patient: NDArray[np.str_],
+    predicted: Flags,
     *,
-    predicted: Flags | None = None,
     score: Floats | None = None,
-    threshold: float = 0.5,
     resampling: Resampling = THOUSAND,
-) -> WindowScores:
-    """Score windows by decisions, or by a score from `threshold` on; a score also gives the area under the ROC curve.
+) -> dict[str, Any]:
+    """Score windows by decisions; a score also gives the area under the ROC curve.
 
     Args:
         reference: whether each window is positive, bool `[num_windows]`.
         patient: whose window it is, `[num_windows]`.
-        predicted: decisions, bool `[num_windows]`; or else
+        predicted: whether it was called so, bool `[num_windows]`.
         score: the higher, the more likely positive, float `[num_windows]`.
-        threshold: of the score.
         resampling: how the intervals are made.
-    """
-    if (predicted is None) == (score is None):
-        raise ValueError("give either predicted or score")
-    decisions = predicted if score is None else np.asarray(score) >= threshold
-    assert decisions is not None
 
-    cells = np.stack([reference & decisions, ~reference & decisions, reference & ~decisions, ~reference & ~decisions])
+    Returns:
+        Plain values, None where a score is undefined: numbers of windows, and `se`, `sp`, `ppv`, `f1`, `accuracy`,
+        `auroc`.
+    """
+    cells = np.stack([reference & predicted, ~reference & predicted, reference & ~predicted, ~reference & ~predicted])
     patients, counts = sum_by(patient.tolist(), cells.T.astype(np.int64))
     point, drawn = _window_ratios(counts.sum(axis=0)), _window_ratios(resampling.resample(counts))
     if score is not None:
         place = np.searchsorted(patients, patient)
         point["auroc"] = _auroc(reference, score, place, np.ones((1, len(patients)), np.int64))[0]
         drawn["auroc"] = _auroc(reference, score, place, resampling.weights(len(patients)))
-    scores = {name: estimate(float(point[name]), drawn[name], len(patients), resampling) for name in point}
-    tp, fp, fn, tn = counts.sum(axis=0).tolist()
-    return WindowScores(scores, tp, fp, fn, tn, len(patients), None if score is None else threshold)
+    about = {"num_windows": len(reference), "num_patients": len(patients), "threshold": None}
+    numbers = dict(zip(("tp", "fp", "fn", "tn"), counts.sum(axis=0).tolist(), strict=True))
+    scores = {name: estimate(float(point[name]), drawn[name], len(patients)).to_json() for name in point}
+    return about | numbers | scores
 
 
 @dataclass(frozen=True)
@@ -144,15 +103,13 @@ class Verdicts:
     score: Floats
     threshold: float = 0.5
 
-    def scores(self, labels: WindowLabels, patient: NDArray[np.str_], config: EvaluationConfig) -> WindowScores:
-        """Score the windows that have a label; `patient` is whose each is, `[num_windows]`."""
-        return score_windows(
-            labels.positive[labels.scored],
-            patient[labels.scored],
-            score=self.score[labels.scored],
-            threshold=self.threshold,
-            resampling=config.resampling,
-        )
+    def scores(self, labels: NDArray[np.int8], patient: NDArray[np.str_], resampling: Resampling) -> dict[str, Any]:
+        """Score the windows with a label, see `window_labels`; `patient` is whose each is, `[num_windows]`."""
+        scored = labels >= 0
+        score = self.score[scored]
+        called = score >= self.threshold
+        scores = score_windows(labels[scored] == 1, patient[scored], called, score=score, resampling=resampling)
+        return scores | {"threshold": self.threshold}
 
 
 def _window_ratios(counts: Counts) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Scores of the rhythm task: windows of beats, and time, in and out of the rhythm looked for.
 
-    leads ─► RhythmWindows ─► score of every window, by each method ─► WindowScores, twice: by the majority of the
+    leads ─► RhythmWindows ─► score of every window, by each method ─► scores, twice: by the majority of the
           │                                                            beats, and of windows with one label throughout
-          └► probability of every beat ─► spans ─► EpisodeScores
+          └► probability of every beat ─► spans ─► scores of episodes
 
 Every method judges a window by its own beats alone (an interval relative to the past may look a little further back).
 """
@@ -26,7 +26,7 @@ from heartlm.evaluation.features import rr_window_features
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.predictions import token_probabilities, window_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
-from heartlm.evaluation.rhythm import Flutter, Verdicts, WindowLabels, WindowRule, score_windows, window_labels
+from heartlm.evaluation.rhythm import Flutter, Verdicts, WindowRule, score_windows, window_labels
 from heartlm.evaluation.rhythm_windows import RhythmWindows, rr_of
 from heartlm.evaluation.scored import ScoredLead
 from heartlm.progress import track
@@ -74,34 +74,28 @@ def score_rhythm_task(
         HeartlmError: no window, or none with a label.
     """
     windows = RhythmWindows.of(leads, window_of(tuned, config))
-    if not labels_of(windows, tuned, "majority").scored.any():
+    if (labels_of(windows, tuned, "majority") < 0).all():
         raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
     own, notes = model_verdicts(windows, tuned), list[str]()
     baselines = attempt(baseline_methods(windows, tuned, rival, config), notes)
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
+    wanted, flutter = tuned.info.positive
     once = _episode_scores(leads, tuned, config)
-    if tuned.info.positive[0] == "AFIB":
+    if wanted == "AFIB":
         once["flutter_counted"] = _by_flutter(windows, {"model": own} | baselines, patient, config)
-    other, wanted = tuned.info.classes
-    names = np.array([other, wanted, None], object)
+    names = np.array([*tuned.info.classes, None], object)  # of labels 0, 1 and −1
     sets = []
     for rule, suffix in (("majority", ""), ("pure", "-pure")):
         labels = labels_of(windows, tuned, cast(WindowRule, rule))
-        unscored = {"num_left_out": int((~labels.scored).sum()), "num_beats_left_over": windows.num_left_over}
-        about = {
-            "beats": config.beats,
-            "window": windows.codes.shape[1],
-            "positive": tuned.info.positive[0],
-            "flutter": tuned.info.positive[1],
-            "labels": rule,
-        }
+        unscored = {"num_left_out": int((labels < 0).sum()), "num_beats_left_over": windows.num_left_over}
+        about = {"beats": config.beats, "window": windows.codes.shape[1], "positive": wanted, "flutter": flutter}
         sets.append(
             ScoreSet(
                 name + suffix,
-                about | (once if rule == "majority" else {}),
-                scores=own.scores(labels, patient, config).to_json() | unscored,
+                about | {"labels": rule} | (once if rule == "majority" else {}),
+                scores=own.scores(labels, patient, config.resampling) | unscored,
                 baselines={
-                    method: verdicts and verdicts.scores(labels, patient, config).to_json()
+                    method: verdicts and verdicts.scores(labels, patient, config.resampling)
                     for method, verdicts in baselines.items()
                 },
                 notes=notes,
@@ -109,8 +103,8 @@ def score_rhythm_task(
                     leads,
                     windows.lead,
                     windows.sample,
-                    reference=names[np.where(labels.scored, labels.positive, 2)],
-                    predicted=np.where(own.score >= own.threshold, wanted, other),
+                    reference=names[labels],
+                    predicted=names[(own.score >= own.threshold).astype(np.int64)],
                     probabilities=np.stack([1 - own.score, own.score], axis=1).astype(np.float32),
                 ),
                 classes=tuned.info.classes,
@@ -119,8 +113,8 @@ def score_rhythm_task(
     return sets
 
 
-def labels_of(windows: RhythmWindows, tuned: FineTuned, rule: WindowRule) -> WindowLabels:
-    """Reference labels of windows, flutter counted as in training."""
+def labels_of(windows: RhythmWindows, tuned: FineTuned, rule: WindowRule) -> NDArray[np.int8]:
+    """Reference labels of windows, see `window_labels`, flutter counted as in training."""
     wanted, flutter = tuned.info.positive
     counted = cast(Flutter, flutter if wanted == "AFIB" else "negative")
     return window_labels(windows.rhythm, rule=rule, flutter=counted, positive=[wanted], length=windows.length)
@@ -136,15 +130,16 @@ def _by_flutter(
     counted: dict[str, dict[str, Any]] = {}
     for flutter in get_args(Flutter):
         labels = window_labels(windows.rhythm, flutter=flutter, length=windows.length)
-        if not labels.scored.any():
+        scored = labels >= 0
+        if not scored.any():
             continue
         counted[flutter] = {
             name: score_windows(
-                labels.positive[labels.scored],
-                patient[labels.scored],
-                predicted=(verdicts.score >= verdicts.threshold)[labels.scored],
+                labels[scored] == 1,
+                patient[scored],
+                (verdicts.score >= verdicts.threshold)[scored],
                 resampling=config.resampling,
-            ).to_json()
+            )
             for name, verdicts in methods.items()
             if verdicts is not None
         }
@@ -170,17 +165,15 @@ def baseline_methods(
 
     def fitted_zhou() -> Verdicts:
         training, labels = _training_windows(tuned, windows.codes.shape[1])
-        positive = labels.positive[labels.scored]
-        if len(np.unique(positive)) < 2:
+        if not {0, 1} <= set(labels.tolist()):
             raise HeartlmError("a threshold needs windows with and without the rhythm in the training split")
-        return Verdicts(entropy_of(windows), zhou.fit_threshold(entropy_of(training)[labels.scored], positive))
+        entropy, scored = entropy_of(training), labels >= 0
+        return Verdicts(entropy_of(windows), zhou.fit_threshold(entropy[scored], labels[scored] == 1))
 
     def boosted() -> Verdicts:
         training, labels = _training_windows(tuned, windows.codes.shape[1])
-        features, positive = features_of(training)[labels.scored], labels.positive[labels.scored]
-        return Verdicts(
-            GradientBoosting(config.seed).fit(features, positive.astype(np.int8)).score(features_of(windows))
-        )
+        boosting = GradientBoosting(config.seed).fit(features_of(training), labels)
+        return Verdicts(boosting.score(features_of(windows)))
 
     methods: dict[str, Callable[[], Verdicts]] = {}
     if config.baselines:
@@ -217,7 +210,7 @@ def features_of(windows: RhythmWindows) -> Floats:
     return windows.judged(windows.rr_s, rr_window_features)
 
 
-def _training_windows(tuned: FineTuned, width: int) -> tuple[RhythmWindows, WindowLabels]:
+def _training_windows(tuned: FineTuned, width: int) -> tuple[RhythmWindows, NDArray[np.int8]]:
     """Windows the run was trained on, at most `MOST_WINDOWS` evenly spread, and their majority labels.
 
     Raises:
@@ -250,7 +243,7 @@ def _episode_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: Evalu
             [_episodes(lead, tuned, positive) for lead, positive in zip(leads, by_lead, strict=True)],
             patients,
             resampling=config.resampling,
-        ).to_json()
+        )
         for name, by_lead in flags.items()
     }
 

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heartlm.corpus.build import commonest
+import numpy as np
+from numpy.typing import NDArray
+
 from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.encode import PREFERRED_LEADS, Source, Unusable, find_source, usable_leads
 from heartlm.corpus.schema import LeadRow
@@ -56,6 +58,11 @@ class ScoredLead:
         """`database/record`."""
         return f"{self.database}/{self.record_id}"
 
+    def signal_mv(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Samples of the lead, float32 `[stop - start]`, NaN where invalid."""
+        signal: NDArray[np.float32] = self.open_recording().signal(start, stop, [self.lead_index])[0]
+        return signal
+
 
 @dataclass(frozen=True)
 class ScoredLeads:
@@ -69,14 +76,14 @@ class ScoredLeads:
 
     leads: list[ScoredLead]
     left_out: list[dict[str, str]]
-    damaged: list[dict[str, str]] = field(default_factory=list)
+    damaged: list[dict[str, str]]
 
 
 def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
     """The leads of `corpus` in the split, and of the names, that `config` asks for.
 
     Raises:
-        HeartlmError: there is none, or a name is not there.
+        HeartlmError: a name is not there.
     """
     chosen: dict[tuple[str, str], int] = {}
     rows = corpus.records.rows
@@ -92,7 +99,7 @@ def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
         entry for entry in corpus.manifest.get("damaged", []) if entry["record"] in {lead.name for lead in leads}
     ]
     left_out = [{"record": "/".join(key), "reason": "no tokens"} for key in sorted(empty)]
-    return _some(leads, left_out, damaged, config)
+    return ScoredLeads(leads, left_out, damaged)
 
 
 def lead_of_row(corpus: Corpus, index: int) -> ScoredLead:
@@ -130,7 +137,7 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
     With detected beats the beats task leaves out recordings whose beats are not classified: there is nothing to match.
 
     Raises:
-        HeartlmError: there is none, a name is not there, or a file is unreadable.
+        HeartlmError: a name is not there, or a file is unreadable.
     """
     if config.beats == "detected" and not tokenizer.needs_beats:
         raise HeartlmError(f"beats: 'detected' found, but tokens of the {tokenizer.kind} tokenizer are no beats")
@@ -161,7 +168,7 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
                 leads.append(encoded(source.recording, lead, tokenizer, annotations if detected else None))
         source.recording.warn_if_damaged()
         damaged += [{"record": source.name, "fault": fault} for fault in source.recording.faults]
-    return _some(leads, left_out, damaged, config)
+    return ScoredLeads(leads, left_out, damaged)
 
 
 def encoded(
@@ -204,13 +211,3 @@ def _wanted(splits: dict[tuple[str, str], str], config: EvaluationConfig) -> set
                 where = f"it is in {places[0]}: use --split {option}"
             raise HeartlmError(f"records: {name!r} is not in the {config.split} split of {config.on}: {where}")
     return {(database, record_id) for database, record_id in inside if record_id in config.record_ids}
-
-
-def _some(
-    leads: list[ScoredLead], left_out: list[dict[str, str]], damaged: list[dict[str, str]], config: EvaluationConfig
-) -> ScoredLeads:
-    if not leads:
-        reasons = f" ({commonest(entry['reason'] for entry in left_out)})" if left_out else ""
-        hint = "" if config.split == "all" else ": try --split all"
-        raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}{hint}")
-    return ScoredLeads(leads, left_out, damaged)

@@ -95,12 +95,20 @@ def _cut(answers: LeadAnswers, centre: int, title: str) -> dict[str, Any]:
         HeartlmError: the recording has no signal, or it cannot be read any more.
     """
     lead = answers.lead
-    recording = lead.open_recording()
-    width = round(STRIP_S * lead.rate_hz)
-    start = max(0, min(centre - width // 2, recording.num_samples - width))
-    stop = min(start + width, recording.num_samples)
-    signal = recording.signal(start, stop, leads=[lead.lead_index])[0]
-    inside = np.flatnonzero((answers.sample >= start) & (answers.sample < stop))
+    num_samples, width = lead.open_recording().num_samples, round(STRIP_S * lead.rate_hz)
+    start = max(0, min(centre - width // 2, num_samples - width))
+    stop = min(start + width, num_samples)
+    beats = []
+    for index in np.flatnonzero((answers.sample >= start) & (answers.sample < stop)).tolist():
+        reference, predicted = int(answers.reference[index]), int(answers.predicted[index])
+        beats.append(
+            {
+                "time_s": round((int(answers.sample[index]) - start) / lead.rate_hz, 4),
+                "reference": NO_BEAT_LETTER if reference == NO_BEAT else CLASS_NAMES[reference],
+                "predicted": NO_BEAT_LETTER if predicted == NO_BEAT else CLASS_NAMES[predicted],
+                "probability": None if predicted == NO_BEAT else round(float(answers.probabilities[index].max()), 4),
+            }
+        )
     return {
         "title": title,
         "record": lead.record_id,
@@ -108,16 +116,6 @@ def _cut(answers: LeadAnswers, centre: int, title: str) -> dict[str, Any]:
         "lead": lead.lead,
         "rate_hz": lead.rate_hz,
         "start_s": start / lead.rate_hz,
-        "signal_mv": [None if np.isnan(value) else round(float(value), 3) for value in signal],
-        "beats": [_beat(answers, int(index), start) for index in inside],
-    }
-
-
-def _beat(answers: LeadAnswers, index: int, start: int) -> dict[str, Any]:
-    reference, predicted = int(answers.reference[index]), int(answers.predicted[index])
-    return {
-        "time_s": round((int(answers.sample[index]) - start) / answers.lead.rate_hz, 4),
-        "reference": NO_BEAT_LETTER if reference == NO_BEAT else CLASS_NAMES[reference],
-        "predicted": NO_BEAT_LETTER if predicted == NO_BEAT else CLASS_NAMES[predicted],
-        "probability": None if predicted == NO_BEAT else round(float(answers.probabilities[index].max()), 4),
+        "signal_mv": [None if np.isnan(value) else round(float(value), 3) for value in lead.signal_mv(start, stop)],
+        "beats": beats,
     }

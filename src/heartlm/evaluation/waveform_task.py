@@ -25,7 +25,7 @@ from heartlm.evaluation.episodes import compare_spans, score_episodes
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.predictions import window_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
-from heartlm.evaluation.rhythm import Verdicts, WindowLabels
+from heartlm.evaluation.rhythm import Verdicts
 from heartlm.evaluation.scored import ScoredLead
 from heartlm.evaluation.waveform_features import waveform_features
 from heartlm.models.heart import HeartModel
@@ -200,8 +200,7 @@ def _episode_scores(
                 episodes.append(compare_spans(runs(true), runs(found), len(true), ticks_hz=GRID_HZ))
                 patients.append(lead.patient_id)
         if episodes:
-            scored = score_episodes(episodes, patients, resampling=config.resampling)
-            scores[f"durations{name}"] = scored.to_json()
+            scores[f"durations{name}"] = score_episodes(episodes, patients, resampling=config.resampling)
     return scores
 
 
@@ -259,18 +258,16 @@ def called(probabilities: Floats, threshold: float) -> Labels:
 
 def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config: EvaluationConfig) -> dict[str, Any]:
     """Scores of VF against other rhythms and asystole, and shares of the windows of VT and noise that are called VF."""
-    scored, positive = np.isin(labels, (OTHER, ASYSTOLE, NOT_VF, VF)), method.score >= method.threshold
-    block = method.scores(WindowLabels(labels == VF, scored), patient, config).to_json()
+    negative, positive = np.isin(labels, (OTHER, ASYSTOLE, NOT_VF)), method.score >= method.threshold
     resampling = config.resampling
+    block = method.scores(np.select([labels == VF, negative], [1, 0], -1).astype(np.int8), patient, resampling)
     for index in (VT, NOISE):
         own = labels == index
         patients, counts = sum_by(
             patient[own].tolist(), np.stack([positive[own], np.ones(own.sum())], 1).astype(np.int64)
         )
         total, drawn = counts.sum(axis=0), resampling.resample(counts)
-        share = estimate(
-            float(ratio(total[0], total[1])), ratio(drawn[:, 0], drawn[:, 1]), len(patients), resampling
-        ).to_json()
+        share = estimate(float(ratio(total[0], total[1])), ratio(drawn[:, 0], drawn[:, 1]), len(patients)).to_json()
         block[f"{CLASSES[index].lower()}_called_vf"] = share | {"num_windows": int(total[1])}
     return block
 

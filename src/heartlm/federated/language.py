@@ -235,13 +235,11 @@ class LanguageLearning:
         if not self._labels_beats:
             return {"loss": sum(part["loss"] for part in parts) / max(1.0, sum(part["counted"] for part in parts))}
         every = sorted((each for part in parts for each in part), key=lambda each: each[0])
-        record = np.repeat([name for name, *_ in every], [len(labels) for *_, labels in every])
         patient = np.repeat([patient for _, patient, *_ in every], [len(labels) for *_, labels in every])
         found, annotated = (np.concatenate([each[place] for each in every]) for place in (2, 3))
-        scores = score_beats(
-            annotated, found, patient, record, classes=SCORED_CLASSES, resampling=Resampling(1000 if final else 1)
-        )
-        return scores.to_json() if final else summary(scores.to_json())
+        resampling = Resampling(1000 if final else 1)
+        scores = score_beats(annotated, found, patient, classes=SCORED_CLASSES, resampling=resampling)
+        return scores if final else summary(scores)
 
     def save(self, folder: Path) -> None:
         """Write the model as `heartlm pretrain` and `finetune` do."""

@@ -167,10 +167,9 @@ class TinyLearning:
 
     def scores(self, parts: list[Any], final: bool) -> Scores:
         """Beat scores over the parts of all ranks; with confidence intervals where they are `final`."""
-        records = [(patients[place], records[place]) for *_, record, records, patients in parts for place in record]
-        patient, record = np.array(records, np.str_).reshape(-1, 2).T
+        patient = np.array([patients[place] for *_, record, _, patients in parts for place in record], np.str_)
         found, annotated = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
-        scores = score_beats(annotated, found, patient, record, resampling=Resampling(1000 if final else 1)).to_json()
+        scores = score_beats(annotated, found, patient, resampling=Resampling(1000 if final else 1))
         return scores if final else summary(scores)
 
     def save(self, folder: Path) -> None:

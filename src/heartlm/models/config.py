@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 
 HEAD_WIDTH = 32
 
@@ -42,15 +42,11 @@ class ModelConfig:
         Raises:
             HeartlmError: an impossible value; the text names the field.
         """
-        for name in ("depth", "width", "heads", "feed_forward"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise HeartlmError(f"{name}: {value} found, at least 1 expected")
+        require(self, lambda value: value >= 1, "at least 1", "depth", "width", "heads", "feed_forward")
+        require(self, lambda value: 0 <= value < 1, "0 to below 1", "dropout")
         width = self.width or HEAD_WIDTH * self.depth
         heads = self.heads or max(1, width // HEAD_WIDTH)
         feed_forward = self.feed_forward or -(-8 * width // (3 * 32)) * 32
         if width % heads or (width // heads) % 2:
             raise HeartlmError(f"heads: {heads} found; it must divide the width {width} into even parts")
-        if not 0 <= self.dropout < 1:
-            raise HeartlmError(f"dropout: {self.dropout} found, 0 to below 1 expected")
         return replace(self, width=width, heads=heads, feed_forward=feed_forward)

@@ -5,6 +5,7 @@ Shapes: T tokens, F facets, C codes of a facet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import require
 from heartlm.models.heart import HeartModel
 
 
@@ -40,14 +41,10 @@ class Sampling:
         Raises:
             HeartlmError: the text names the field.
         """
-        if not 0 <= self.temperature < float("inf"):
-            raise HeartlmError(f"temperature: {self.temperature} found, 0 or more expected")
-        if self.top_k is not None and self.top_k < 1:
-            raise HeartlmError(f"top_k: {self.top_k} found, at least 1 expected")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise HeartlmError(f"top_p: {self.top_p} found, above 0 and up to 1 expected")
-        if not 0 <= self.seed < 2**63:
-            raise HeartlmError(f"seed: {self.seed} found, 0 to 2^63 - 1 expected")
+        require(self, lambda value: 0 <= value < math.inf, "0 or more", "temperature")
+        require(self, lambda value: value >= 1, "at least 1", "top_k")
+        require(self, lambda value: 0 < value <= 1, "above 0 and up to 1", "top_p")
+        require(self, lambda value: 0 <= value < 2**63, "0 to 2^63 - 1", "seed")
 
 
 @torch.inference_mode()

@@ -117,7 +117,7 @@ def load_foundation(
         HeartlmError: there is none, it is of another schema version, or its files are damaged.
     """
     tensors, info = _read(folder)
-    config = ModelConfig(**{**asdict(info.config), "dropout": dropout, "facet_sizes": info.config.facet_sizes})
+    config = replace(info.config, dropout=dropout)
     model = build_model(config, geometry_of(tensors, config), len(classes), pooled, seconds)
     if not _with_facet_heads(tensors):
         model.facet_heads = nn.ModuleList()
@@ -128,7 +128,7 @@ def load_foundation(
         new = {name: value for name, value in model.state_dict().items() if name.startswith(_NEW)}
         _fill(model, kept | new, folder)
     model.facet_heads.requires_grad_(False)
-    return model, ModelInfo(**{**vars(info), "config": config})
+    return model, replace(info, config=config)
 
 
 def build_model(

@@ -44,10 +44,12 @@ class WaveformNetwork(HeartModel):
         nn.Module.__init__(self)  # of a heart model only the interface is wanted, none of its layers
         assert config.width and config.depth == len(KERNELS), "resolve the config first"
         self.config, self.pooled, self.num_classes = config, True, num_classes
-        self.embedding = _Levels(geometry[0])  # type: ignore[assignment]
+        # Voltages of the codes, under the name by which models on disk carry the geometry of their tokenizer.
+        self.embedding = nn.Module()  # type: ignore[assignment]
+        self.embedding.register_buffer("places_0", geometry[0])
         channels = channels_of(config)
-        self.trunk = _Blocks(  # type: ignore[assignment]
-            _convolutions((2, *channels), KERNELS, STRIDES)
+        self.trunk = nn.ModuleDict(  # type: ignore[assignment]
+            {"blocks": nn.Sequential(*_convolutions((2, *channels), KERNELS, STRIDES))}
         )
         self.spectrum = nn.Sequential(
             *_convolutions((1, SPECTRUM_CHANNELS, SPECTRUM_CHANNELS), SPECTRUM_KERNELS, (2, 2))
@@ -71,7 +73,7 @@ class WaveformNetwork(HeartModel):
         mv = mv - mv.mean(dim=1, keepdim=True)
         rms = mv.square().mean(dim=1, keepdim=True).sqrt() + LEAST_MV
         crest = mv.abs().amax(dim=1, keepdim=True) + LEAST_MV
-        waves = self.trunk(torch.stack([mv / rms, torch.tanh(mv / SMALL_MV)], dim=1))
+        waves = self.trunk.blocks(torch.stack([mv / rms, torch.tanh(mv / SMALL_MV)], dim=1))
         hann = torch.hann_window(mv.shape[1], device=mv.device)
         power = self.power((mv / rms * hann).float())
         bands = F.relu(self.of_spectrum(self.spectrum(torch.log1p(power)[:, None] - 3).flatten(1)))
@@ -85,27 +87,6 @@ class WaveformNetwork(HeartModel):
         """Power of windows `[B, T]` in the lowest bands above zero, `[B, NUM_BANDS]`."""
         power: Tensor = torch.fft.rfft(windows).abs().square()
         return power[:, 1 : NUM_BANDS + 1]
-
-
-class _Levels(nn.Module):
-    """Voltages of the codes, under the name by which models on disk carry the geometry of their tokenizer."""
-
-    def __init__(self, places: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("places_0", places)
-
-
-class _Blocks(nn.Module):
-    """Layers in a row."""
-
-    def __init__(self, blocks: list[nn.Module]) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x
 
 
 def _convolutions(channels: Sequence[int], kernels: Sequence[int], strides: Sequence[int]) -> list[nn.Module]:

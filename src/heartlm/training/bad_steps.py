@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -41,20 +40,17 @@ class BadSteps:
     policy: Literal["stop", "skip"] = "stop"
     spike_factor: float = 0.0
     window: int = 50
-    _losses: deque[float] = field(default_factory=deque)
-    _norms: deque[float] = field(default_factory=deque)
+    _losses: list[float] = field(default_factory=list)
+    _norms: list[float] = field(default_factory=list)
     _skipped: int = 0
-    num_skipped: int = 0
 
     def judge(self, step: int, loss: float, grad_norm: float) -> Verdict:
         """Judge step number `step`, counted from 1, by its loss and the norm of its gradient before clipping."""
         found = self._wrong(loss, grad_norm)
         if found is None:
             self._skipped = 0
-            for values, value in ((self._losses, loss), (self._norms, grad_norm)):
-                values.append(value)
-                if len(values) > self.window:
-                    values.popleft()
+            self._losses = [*self._losses, loss][-self.window :]
+            self._norms = [*self._norms, grad_norm][-self.window :]
             return Verdict("take")
         self._skipped += 1
         reason = f"step {step}: loss {loss:.6g}, gradient norm {grad_norm:.6g}: {found}"
@@ -62,24 +58,16 @@ class BadSteps:
             return Verdict("stop", reason)
         if self._skipped > MAX_SKIPPED_IN_A_ROW:
             return Verdict("stop", f"{reason}; {MAX_SKIPPED_IN_A_ROW} steps before it were skipped")
-        self.num_skipped += 1
         return Verdict("skip", reason)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, for `Progress.bad_steps`."""
-        return {
-            "losses": list(self._losses),
-            "norms": list(self._norms),
-            "skipped_in_a_row": self._skipped,
-            "num_skipped": self.num_skipped,
-        }
+        return {"losses": self._losses, "norms": self._norms, "skipped_in_a_row": self._skipped}
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned; from nothing where it is empty."""
-        self._losses = deque(state.get("losses", ()))
-        self._norms = deque(state.get("norms", ()))
+        self._losses, self._norms = state.get("losses", []), state.get("norms", [])
         self._skipped = state.get("skipped_in_a_row", 0)
-        self.num_skipped = state.get("num_skipped", 0)
 
     def _wrong(self, loss: float, grad_norm: float) -> str | None:
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):

@@ -160,22 +160,28 @@ class Checkpoints:
             self._write(temporary, path, state, about)
         except HeartlmError as error:
             self._failure = HeartlmError(str(error).replace(str(temporary), str(path)))
+        except OSError as error:
+            self._failure = explained(path, error)
+        except RuntimeError as error:  # of gloo, or of another rank
+            self._failure = PeerLost(
+                f"{path} was not finished: {reason_of(error)}; the newest complete checkpoint is good"
+            )
         except Exception as error:
-            self._failure = _explained(path, error)
+            self._failure = error
 
     def _write(self, temporary: Path, path: Path, state: dict[str, Any], progress: dict[str, Any]) -> None:
-        self._ranks.first(lambda: self._begin(temporary, progress))
+        def begin() -> None:
+            self._sweep()
+            (temporary / "state").mkdir(parents=True)
+            write_json(temporary / _PROGRESS, progress)
+
+        self._ranks.first(begin)
         with _plain_errors():
             dcp.save(state, storage_writer=StateWriter(temporary / "state"), **self._ranks.for_torch())
         files: dict[str, str] = {}
         for part in self._ranks.all(lambda: self._hashes(temporary)):
             files |= part
         self._ranks.first(lambda: self._commit(temporary, path, files))
-
-    def _begin(self, temporary: Path, progress: dict[str, Any]) -> None:
-        self._sweep()
-        (temporary / "state").mkdir(parents=True)
-        write_json(temporary / _PROGRESS, progress)
 
     def _hashes(self, temporary: Path) -> dict[str, str]:
         """Hash of each file that this rank wrote."""
@@ -214,14 +220,6 @@ def _staged(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_staged(entry) for entry in value)
     return copy.deepcopy(value)
-
-
-def _explained(path: Path, error: Exception) -> Exception:
-    if isinstance(error, OSError):
-        return explained(path, error)
-    if isinstance(error, RuntimeError):  # of gloo, or of another rank
-        return PeerLost(f"{path} was not finished: {reason_of(error)}; the newest complete checkpoint is good")
-    return error
 
 
 def _last_line(error: Exception) -> str:

@@ -107,7 +107,7 @@ class TrainingConfig(LearningConfig):
             For the random order.
         pin: keep each of several ranks that train on CPUs on cores of its own.
         parallel: how ranks share the work; ddp keeps the whole model on each, fsdp a part of it; auto is ddp.
-        bucket_cap_mb: MiB of gradients that ddp sends together; auto measures what is fastest before the first step.
+        bucket_cap_mb: MiB of gradients that ddp sends together.
         compile: compile the blocks of the model for training (torch.compile), which takes a while before the first
             step; validation runs them uncompiled.
         activation_checkpointing: compute activations a second time in the backward pass instead of keeping them; saves
@@ -136,7 +136,7 @@ class TrainingConfig(LearningConfig):
     weights: dict[str, float] = field(default_factory=dict)
     pin: bool = True
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
-    bucket_cap_mb: float | Literal["auto"] = 25.0
+    bucket_cap_mb: float = 25.0
     compile: bool = False
     activation_checkpointing: bool = False
     prefetch: int | None = None
@@ -157,11 +157,9 @@ class TrainingConfig(LearningConfig):
         super().check()
         counts = ("window", "accumulation", "steps", "log_every", "validate_every", "checkpoint_every")
         require(self, lambda value: value >= 1, "at least 1", *counts, "keep_checkpoints")
-        require(self, lambda value: 0 < value < math.inf, "more than 0", "clip")
+        require(self, lambda value: 0 < value < math.inf, "more than 0", "clip", "bucket_cap_mb")
         require(self, lambda value: 0 <= value < math.inf, "at least 0", "warmup_steps", "prefetch")
         require(self, lambda value: value == 0 or 1 < value < math.inf, "0 or more than 1", "spike_factor")
-        if self.bucket_cap_mb != "auto":
-            require(self, lambda value: 0 < value < math.inf, "auto, or more than 0", "bucket_cap_mb")
         self.check_split(1)
 
     def check_split(self, num_ranks: int) -> None:

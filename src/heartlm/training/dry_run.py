@@ -25,15 +25,14 @@ from torch.optim import AdamW, Optimizer
 
 from heartlm.distributed.ranks import Ranks
 from heartlm.distributed.wrapping import replicated
-from heartlm.models.config import ModelConfig
 from heartlm.models.heart import HeartModel
-from heartlm.models.store import build_model
 from heartlm.tokenizers.base import Tokenizer
 from heartlm.training.batches import Batch
 from heartlm.training.config import PretrainConfig
 from heartlm.training.layout import BatchLayout
 from heartlm.training.learner import Learner
 from heartlm.training.objectives import FacetLoss
+from heartlm.training.pretrain import model_to_pretrain
 
 Sharing = Literal["ddp", "zero1", "fsdp"]
 MOST_RANKS = 1024
@@ -96,8 +95,9 @@ def step_memory(config: PretrainConfig, tokenizer: Tokenizer, num_ranks: int, sh
             tracker.root = learner.module
             if num_ranks > 1 and sharing != "fsdp":
                 before = _kinds(tracker, "current")["Total"]
-                cap = 25.0 if config.bucket_cap_mb == "auto" else config.bucket_cap_mb
-                learner.module = tracker.root = replicated(learner.alone, cap, shared=lambda _: None, synced=False)
+                learner.module = tracker.root = replicated(
+                    learner.alone, config.bucket_cap_mb, shared=lambda _: None, synced=False
+                )
                 buckets = _kinds(tracker, "current")["Total"] - before
             take_step(learner, config, 1)
     peak = _kinds(tracker, "peak")
@@ -111,17 +111,6 @@ def step_memory(config: PretrainConfig, tokenizer: Tokenizer, num_ranks: int, sh
         rest=peak["Temp"] + peak["Other"] + max(0, peak["Optstate"] - optimizer),
         num_parameters=num_parameters,
     )
-
-
-def model_to_pretrain(config: PretrainConfig, tokenizer: Tokenizer) -> HeartModel:
-    """The model that `config` describes; settings that follow from its size are filled in."""
-    causal = config.objective == "causal"
-    sizes = tuple(facet.size for facet in tokenizer.facets)
-    shape = ModelConfig(sizes, config.depth, config.width, config.heads, causal=causal, dropout=config.dropout)
-    shape = shape.resolve()
-    assert shape.width
-    config.follow(shape.depth, shape.width)
-    return build_model(shape, [torch.from_numpy(places) for places in tokenizer.geometry()])
 
 
 def learner_of(

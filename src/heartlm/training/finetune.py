@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heartlm.corpus.corpus import Corpus, open_corpus
-from heartlm.distributed.parallel import joined, together
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.models.config import ModelConfig
@@ -25,7 +24,7 @@ from heartlm.training.batches import BEAT_TASK_CLASSES, IGNORE, LabelBatches, Ma
 from heartlm.training.config import WAVEFORM_BATCH, WAVEFORM_THRESHOLD, WAVEFORM_WINDOW, FinetuneConfig
 from heartlm.training.job import Job, Task
 from heartlm.training.objectives import LabelLoss, label_weights
-from heartlm.training.pretrain import finished, job_of
+from heartlm.training.pretrain import job_of, run
 from heartlm.training.waveform_batches import WaveformBatches
 
 
@@ -35,9 +34,7 @@ def finetune(config: FinetuneConfig) -> Path:
     Raises:
         HeartlmError: an impossible setting, a corpus of another tokenizer or without labels, an unwritable folder.
     """
-    config.checked_corpus()
-    with joined(config.device, config.precision, config.threads, config.pin, config.timeout_s) as ranks:
-        return finished(together(lambda: _job(config, ranks)))
+    return run(config, lambda ranks: _job(config, ranks))
 
 
 def _job(config: FinetuneConfig, ranks: Ranks) -> Job:

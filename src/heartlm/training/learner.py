@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +11,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import AdamW, Optimizer
 
 from heartlm.distributed.communication import GradientSync
-from heartlm.distributed.parallel import HostAllReduce
 from heartlm.distributed.shared_memory import shared_sum_of
-from heartlm.distributed.wrapping import fastest_bucket_cap, gradient_norm, reducing, replicated, sharded
+from heartlm.distributed.wrapping import gradient_norm, reducing, replicated, sharded
 from heartlm.kernels.draws import Stream, draws
 from heartlm.models.heart import HeartModel
 from heartlm.training.batches import Batch
@@ -65,31 +63,20 @@ class Learner:
         if self.ranks.world_size > 1 and config.parallel == "fsdp":
             self.module = sharded(self.alone, list(self.model.trunk.blocks), device)
         self.learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer: Optimizer = AdamW(_groups(self.learning, config.weight_decay), betas=(0.9, 0.95), fused=True)
+        groups = [
+            {"params": [each for each in self.learning if each.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [each for each in self.learning if each.ndim < 2], "weight_decay": 0.0},
+        ]
+        self.optimizer: Optimizer = AdamW(groups, betas=(0.9, 0.95), fused=True)
         self.exchange = exchange
 
-    def replicate(self, some: Callable[[], Batch], sums: HostAllReduce) -> None:
-        """Let ranks that are to hold the whole model add up their gradients; bucket_cap_mb "auto" measures how.
-
-        Args:
-            some: makes the micro-batch that the measurement computes.
-            sums: over the ranks.
-        """
+    def replicate(self) -> None:
+        """Let ranks that are to hold the whole model add up their gradients."""
         if self.ranks.world_size == 1 or isinstance(self.module, FSDPModule):
             return
         on_cpu = self.device.type == "cpu" and all(parameter.dtype == torch.float32 for parameter in self.learning)
         shared = shared_sum_of(self.ranks, self.config.timeout_s) if on_cpu else None
-        cap = self.config.bucket_cap_mb
-        if cap == "auto":
-            batch = some().to(self.device)
-            num_bytes = sum(parameter.nbytes for parameter in self.learning)
-            cap = fastest_bucket_cap(
-                num_bytes,
-                lambda cap: replicated(self.alone, cap, None, shared),
-                lambda module: self._compute(module, batch),
-                sums,
-            )
-        self.module = replicated(self.alone, cap, self.exchange, shared)
+        self.module = replicated(self.alone, self.config.bucket_cap_mb, self.exchange, shared)
 
     def gradients(
         self, step: int, micro_batches: list[Batch], num_counted: Callable[[], float]
@@ -117,8 +104,10 @@ class Learner:
         sums: list[Tensor] = []
         for index, batch in enumerate(micro_batches):
             with reducing(self.module, last=index + 1 == len(micro_batches)):
-                loss, parts = self._loss(self.module, batch, self._keys(step, index, len(batch.codes)))
-                (loss / max(1.0, num_counted())).backward()  # type: ignore[no-untyped-call]
+                keys = self._keys(step, index, len(batch.codes))
+                with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+                    loss, parts = self.module(batch, keys)
+                (loss / max(1.0, num_counted())).backward()
             names = ("loss", *parts)
             sums.append(torch.stack([loss.detach(), *parts.values()]).float())
         if self.exchange is not None:
@@ -148,18 +137,6 @@ class Learner:
         values = torch.stack([loss, *parts.values()]).tolist()  # waits for the device, once
         return dict(zip(("loss", *parts), values, strict=True))
 
-    def _compute(self, module: nn.Module, batch: Batch) -> None:
-        loss, _ = self._loss(module, batch, self._keys(0, 0, len(batch.codes)))
-        loss.backward()  # type: ignore[no-untyped-call]
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.forget()
-
-    def _loss(self, module: nn.Module, batch: Batch, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
-            loss, parts = module(batch, keys)
-        return loss, parts
-
     def _keys(self, step: int, index: int, num_windows: int) -> Tensor | None:
         """Keys of dropout for micro-batch `index`."""
         if not (num_sites := self.model.num_dropout_sites):
@@ -176,10 +153,3 @@ def dropout_keys(seed: int, step: int, num_sites: int, first_window: int, num_wi
     drawn = draws(Stream(seed, step, DROPOUT_STREAM), first_window * num_sites, num_windows * num_sites)
     low_halves = drawn.astype(np.uint32).view(np.int32).reshape(num_windows, num_sites)
     return torch.from_numpy(np.ascontiguousarray(low_halves.T))
-
-
-def _groups(learning: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    return [
-        {"params": [p for p in learning if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in learning if p.ndim < 2], "weight_decay": 0.0},
-    ]

@@ -10,8 +10,8 @@ the same series.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,25 +125,26 @@ class Listeners:
         return bool(self._awaited)
 
     def hear(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
-        """Tell all of them; whoever fails is dropped."""
+        """Tell all of them; one that fails is dropped."""
         awaited, self._awaited = self._awaited, {}
         for name, begin in awaited.items():
-            self._try(name, partial(self._begin, name, begin, step))
+            with self._dropping(name):
+                self._heard[name] = begin(step)
         for name, listener in list(self._heard.items()):
-            self._try(name, partial(listener.hear, step, split, numbers))
+            with self._dropping(name):
+                listener.hear(step, split, numbers)
 
     def close(self) -> None:
         """Let all of them write what they buffered."""
         for name, listener in list(self._heard.items()):
-            self._try(name, listener.close)
+            with self._dropping(name):
+                listener.close()
         self._heard = {}
 
-    def _begin(self, name: str, begin: Callable[[int], Listener], step: int) -> None:
-        self._heard[name] = begin(step)
-
-    def _try(self, name: str, act: Callable[[], None]) -> None:
+    @contextmanager
+    def _dropping(self, name: str) -> Iterator[None]:
         try:
-            act()
+            yield
         except Exception as error:  # whatever fails in there, the training continues
             self._heard.pop(name, None)
             reason = " ".join(str(error).split()) or type(error).__name__

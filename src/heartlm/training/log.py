@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -38,7 +37,8 @@ class Log:
         self.measured = MeasuredSteps(job.run.measured(job.ranks.rank), InFlight()) if job.config.measure else None
         self.meters = _meters(job, device, precision, sums, self.spans)
         self.listeners = Listeners(job.config, job.run, self.say)
-        self.profiling = _profiling(job, device, self.meters, self.say)
+        profiles = job.config.profile and job.ranks.is_first
+        self.profiling = Profiling(job.run.profile, self.meters, device, self.say) if profiles else None
         self.tells_forward = self.measured is not None or self.profiling is not None
         self.meters.on_step = self._on_step if self.tells_forward else None
 
@@ -77,28 +77,19 @@ class Log:
         if self.profiling is not None:
             self.profiling.close()
         if self.measured is not None:
-            self._write_measured(self.measured)
-
-    def _write_measured(self, measured: MeasuredSteps) -> None:
-        learning = [each for each in self.job.model.parameters() if each.requires_grad]
-        memory = self.meters.peak_device_memory_bytes
-        measured.write(
-            rank=self.job.ranks.rank,
-            world_size=self.job.ranks.world_size,
-            num_parameters=sum(each.numel() for each in learning),
-            num_blocks=len(self.job.model.trunk.blocks),
-            gradient_bytes=sum(each.nbytes for each in learning),
-            flops_per_token=self.meters.flops_per_token,
-            peak_memory_bytes=peak_memory_bytes(),
-            peak_device_memory_bytes=None if memory is None else memory(),
-            energy_j=self.meters.used_j(),
-        )
-
-
-def _profiling(job: Job, device: torch.device, meters: Meters, say: Callable[[str], None]) -> Profiling | None:
-    if not job.config.profile or not job.ranks.is_first:
-        return None
-    return Profiling(job.run.profile, meters, device, say)
+            learning = [each for each in self.job.model.parameters() if each.requires_grad]
+            memory = self.meters.peak_device_memory_bytes
+            self.measured.write(
+                rank=self.job.ranks.rank,
+                world_size=self.job.ranks.world_size,
+                num_parameters=sum(each.numel() for each in learning),
+                num_blocks=len(self.job.model.trunk.blocks),
+                gradient_bytes=sum(each.nbytes for each in learning),
+                flops_per_token=self.meters.flops_per_token,
+                peak_memory_bytes=peak_memory_bytes(),
+                peak_device_memory_bytes=None if memory is None else memory(),
+                energy_j=self.meters.used_j(),
+            )
 
 
 def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAllReduce, spans: Spans | None) -> Meters:

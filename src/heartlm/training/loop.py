@@ -26,7 +26,6 @@ from heartlm.errors import HeartlmError
 from heartlm.instrumentation.measured import measure_forward
 from heartlm.models.store import save_tensors, whole_tensors
 from heartlm.training.bad_steps import BadSteps
-from heartlm.training.batches import Batch
 from heartlm.training.checkpoint import Checkpoints, Progress
 from heartlm.training.feed import Feed, StepBatches
 from heartlm.training.full_speed import at_full_speed
@@ -101,7 +100,7 @@ class _Loop:
         try:
             if resume:
                 self._resume()
-            self.learner.replicate(self._first_micro_batch, self.sums)
+            self.learner.replicate()
             with self._signals(), self._feed() as feed:
                 self._all_steps(feed)
             if not self.config.measure:
@@ -127,10 +126,6 @@ class _Loop:
         if self.ranks.is_first:
             self.job.run.truncate_metrics(self.progress.step)
         self.log.say(f"resumed after step {self.progress.step}")
-
-    def _first_micro_batch(self) -> Batch:
-        with Feed(self.job.sampler, self.job.make_batch, range(1), self.layout, prefetch=0) as feed:
-            return next(iter(feed)).micro_batches[0]
 
     def _feed(self) -> Feed:
         steps, how = range(self.progress.step, self.config.steps), self.config.prefetch

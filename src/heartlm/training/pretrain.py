@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from heartlm.corpus.windows import Windows, WindowSampler, covering_windows, sam
 from heartlm.distributed.parallel import joined, together
 from heartlm.distributed.ranks import Ranks
 from heartlm.models.config import ModelConfig
+from heartlm.models.heart import HeartModel
 from heartlm.models.store import ModelInfo, build_model
 from heartlm.runs.run_folder import RunFolder
+from heartlm.tokenizers.base import Tokenizer
 from heartlm.training.batches import CausalBatches, MakeBatch, MaskedBatches
 from heartlm.training.config import PretrainConfig, TrainingConfig
 from heartlm.training.job import Job, Task
@@ -34,17 +36,22 @@ def pretrain(config: PretrainConfig) -> Path:
     Raises:
         HeartlmError: an impossible setting, an unusable corpus, or a folder that cannot be written.
     """
+    return run(config, lambda ranks: _job(config, ranks))
+
+
+def run(config: TrainingConfig, make_job: Callable[[Ranks], Job]) -> Path:
+    """Meet the other ranks and train to the end, from the newest checkpoint where a run is resumed.
+
+    Returns:
+        The run folder.
+    """
     config.checked_corpus()
     with joined(config.device, config.precision, config.threads, config.pin, config.timeout_s) as ranks:
-        return finished(together(lambda: _job(config, ranks)))
-
-
-def finished(job: Job) -> Path:
-    """Train to the end, from the newest checkpoint where a run is resumed; return the run folder."""
-    train(job, resume=job.config.resume is not None)
-    if job.ranks.is_first:
-        job.run.finish()
-    return job.run.path
+        job = together(lambda: make_job(ranks))
+        train(job, resume=config.resume is not None)
+        if ranks.is_first:
+            job.run.finish()
+        return job.run.path
 
 
 def _job(config: PretrainConfig, ranks: Ranks) -> Job:
@@ -57,29 +64,34 @@ def _job(config: PretrainConfig, ranks: Ranks) -> Job:
 
 def pretraining(config: PretrainConfig, corpus: Corpus) -> Task:
     """A model that learns to predict codes of `corpus`; settings that follow from its size are filled in."""
-    facets, kind = corpus.manifest["tokenizer"]["facets"], corpus.manifest["tokenizer"]["kind"]
-    causal = config.objective == "causal"
-    sizes = tuple(facet["size"] for facet in facets)
-    shape = ModelConfig(sizes, config.depth, config.width, config.heads, causal=causal, dropout=config.dropout)
-    shape = shape.resolve()
-    assert shape.width
-    config.follow(shape.depth, shape.width)
+    tokenizer = corpus.tokenizer()
     torch.manual_seed(config.seed)
-    model = build_model(shape, [torch.from_numpy(places) for places in corpus.tokenizer().geometry()])
+    model = model_to_pretrain(config, tokenizer)
 
     def make_batch(seed: int) -> MakeBatch:
-        if causal:
+        if config.objective == "causal":
             return CausalBatches(corpus)
         return MaskedBatches(corpus, model.mask_codes().numpy(), config.mask_share, config.mask_span, seed)
 
     return Task(
         model,
-        ModelInfo(shape, corpus.tokenizer_hash, kind, config.objective, config.window),
-        FacetLoss(tuple(facet["name"] for facet in facets)),
+        ModelInfo(model.config, corpus.tokenizer_hash, tokenizer.kind, config.objective, config.window),
+        FacetLoss(tuple(facet.name for facet in tokenizer.facets)),
         corpus.records.select("train"),
         make_batch,
         held_out=corpus.records.select("validation"),
     )
+
+
+def model_to_pretrain(config: PretrainConfig, tokenizer: Tokenizer) -> HeartModel:
+    """The model that `config` describes; settings that follow from its size are filled in."""
+    causal = config.objective == "causal"
+    sizes = tuple(facet.size for facet in tokenizer.facets)
+    shape = ModelConfig(sizes, config.depth, config.width, config.heads, causal=causal, dropout=config.dropout)
+    shape = shape.resolve()
+    assert shape.width
+    config.follow(shape.depth, shape.width)
+    return build_model(shape, [torch.from_numpy(places) for places in tokenizer.geometry()])
 
 
 def job_of(
@@ -101,16 +113,16 @@ def job_of(
     """
     config.check_split(ranks.world_size)
     windows = task.sampler or training_windows(corpus, task.rows, config)
-    run = RunFolder(config.resume or config.out or Path("runs") / name)
+    folder = RunFolder(config.resume or config.out or Path("runs") / name)
     if config.resume is not None:
-        run.check_resumable(corpus)
+        folder.check_resumable(corpus)
     elif ranks.is_first:
         size = {"num_parameters": task.model.num_parameters, "steps": config.steps}
         known = {"objective": task.info.objective, "parent": None, **about, **size}
-        run.start(asdict(config), known, corpus)
+        folder.start(asdict(config), known, corpus)
     return Job(
         config=config,
-        run=run,
+        run=folder,
         model=task.model,
         info=task.info,
         sampler=windows,
