@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from heartlm.distributed.communicators import agreed, communicator_of
-from heartlm.federated.client import Between, ClientTask, Update, nothing
+from heartlm.distributed.communicator import agreed, communicator_of
+from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.federate import ready, run_rounds
 from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.study_file import FederatedConfig
@@ -32,15 +33,16 @@ class Killed:
         self.name, self.num_samples = inner.name, inner.num_samples
         self.kept = inner.kept
 
-    def train(self, vector: torch.Tensor, task: ClientTask, between: Between = nothing) -> Update:
+    def train(self, vector: torch.Tensor, task: ClientTask) -> Update:
         if task.round_index + 1 != self.in_round:
-            return self.inner.train(vector, task, between)
+            return self.inner.train(vector, task)
 
         def kill() -> None:
             assert self.inner.process_id is not None
             os.kill(self.inner.process_id, signal.SIGKILL)
 
-        return self.inner.train(vector, replace(task, num_steps=100_000), kill)
+        threading.Timer(0.2, kill).start()
+        return self.inner.train(vector, replace(task, num_steps=1_000_000))
 
 
 def main() -> None:

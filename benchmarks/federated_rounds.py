@@ -34,15 +34,14 @@ from bench.measure import Spread, Table
 from bench.output import write_results
 from steps import Steps, on_ranks
 
-from heartlm.distributed.communicators import communicator_of
+from heartlm.distributed.communicator import communicator_of
 from heartlm.distributed.mpi import MPICommunicator
-from heartlm.federated.aggregate import Aggregator, PendingMean, PendingReduce, WeightedUpdate
-from heartlm.federated.client import ClientTask, Update, nothing
+from heartlm.federated.aggregate import Aggregator, PendingMean, WeightedUpdate
+from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import LocalClient
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
-from heartlm.federated.rounds import test_every
 from heartlm.federated.strategy import OuterSGD
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyPatients
@@ -83,9 +82,9 @@ class Rank:
         self.mean = Aggregator(study, communicator, len(self.flat), len(members), self.meter)
         self.round_index = 0
 
-    def steps(self, between: Any = nothing) -> Update:
+    def steps(self) -> Update:
         self.round_index += 1
-        return self.client.train(self.vector, ClientTask(self.round_index, self.study.local_steps), between)
+        return self.client.train(self.vector, ClientTask(self.round_index, self.study.local_steps))
 
     def clock(self, barrier: bool) -> float:
         if barrier:
@@ -115,13 +114,10 @@ class Rank:
         begin_s = self.clock(barrier)
         pending = self._start(update, at_once=False)
         handed_over_s = time.perf_counter() - begin_s
-        self.meter.take()
-        every, calls = test_every(self.study.local_steps), itertools.count(1)
-        assert isinstance(pending, PendingReduce)
-        self.steps(lambda: pending.wants_tests and next(calls) % every == 0 and pending.test())
-        tested_s, begin_s = self.meter.take()["exposed_s"], time.perf_counter()
+        self.steps()
+        begin_s = time.perf_counter()
         self._move(pending)
-        return handed_over_s + tested_s + time.perf_counter() - begin_s
+        return handed_over_s + time.perf_counter() - begin_s
 
     def _start(self, update: Update, at_once: bool) -> PendingMean:
         delta = self.flat.vector.detach().cpu().double().sub_(self.vector)  # once more, as a client does it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
-from heartlm.federated.client import ClientLost, ClientTask, nothing, sample_clients
+from heartlm.federated.client import ClientLost, ClientTask, sample_clients
 from heartlm.federated.federate import federate
 from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.local import LocalClient
@@ -79,11 +80,11 @@ class Dying:
         self.kept = inner.kept
         self.taken = list[int]()
 
-    def train(self, vector: torch.Tensor, task: ClientTask, between: Any = nothing) -> Any:
+    def train(self, vector: torch.Tensor, task: ClientTask) -> Any:
         if task.round_index == self.dies_in:
-            self.inner.train(vector, replace(task, dies_after=task.num_steps - 1), between)
+            self.inner.train(vector, replace(task, dies_after=task.num_steps - 1))
         self.taken.append(task.round_index)
-        return self.inner.train(vector, task, between)
+        return self.inner.train(vector, task)
 
 
 def test_a_client_that_dies_loses_its_round_and_nothing_else():
@@ -141,8 +142,9 @@ def test_a_process_that_is_killed_loses_its_round_and_comes_back():
             assert apart.process_id is not None
             os.kill(apart.process_id, signal.SIGKILL)
 
+        threading.Timer(0.2, kill).start()
         with pytest.raises(ClientLost, match="its process died"):
-            apart.train(vector, ClientTask(2, 10_000), kill)
+            apart.train(vector, ClientTask(2, 1_000_000))
         assert apart.process_id is None
         task = ClientTask(3, STUDY.local_steps)
         assert torch.equal(apart.train(vector, task).delta, here.train(vector, task).delta)

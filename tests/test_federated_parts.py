@@ -11,8 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heartlm.distributed.communicator import LocalCommunicator
-from heartlm.distributed.communicators import local_rank
+from heartlm.distributed.communicator import Communicator, local_rank
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.splits import DS1
 from heartlm.errors import HeartlmError
@@ -133,7 +132,7 @@ def test_fedprox_keeps_clients_closer():
 
 def test_the_mean_weighs_by_samples_whoever_is_missing():
     study = FederatedConfig(bucket_mib=16 / 2**20)
-    mean = Aggregator(study, LocalCommunicator(), 3, 3, CommunicationMeter())
+    mean = Aggregator(study, Communicator(), 3, 3, CommunicationMeter())
     updates = [
         Update(torch.full((3,), value, dtype=torch.float64), num, 1, 0.0, 0.0) for value, num in ((1.0, 10), (4.0, 20))
     ]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heartlm.distributed.communicator import LocalCommunicator
+from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator, WeightedUpdate
 from heartlm.federated.client import Update
@@ -114,7 +114,7 @@ def shares(size: int) -> list[WeightedUpdate]:
 
 def private_mean(size: int, secure_sum: bool = False) -> Aggregator:
     study = FederatedConfig(clip_norm=0.5, noise_multiplier=1.0, privacy_delta=1e-3, secure_sum=secure_sum)
-    return Aggregator(study, LocalCommunicator(), size, 3, CommunicationMeter(), known_generator)
+    return Aggregator(study, Communicator(), size, 3, CommunicationMeter(), known_generator)
 
 
 def test_clients_count_the_same_and_the_noise_is_that_of_the_sum():

@@ -82,30 +82,15 @@ class PendingReduce:
     """A mean whose sums or messages are in transit.
 
     Args:
-        communicator: that carries them.
         pending: what has to arrive.
         meter: notes what this rank waits for.
         mean: makes the mean of what `pending` gave.
-
-    Attributes:
-        wants_tests: whether it progresses, or its arrival is noted, only when it is tested.
     """
 
     def __init__(
-        self,
-        communicator: Communicator,
-        pending: Sequence[Pending],
-        meter: CommunicationMeter,
-        mean: Callable[[Sequence[Tensor]], Mean],
+        self, pending: Sequence[Pending], meter: CommunicationMeter, mean: Callable[[Sequence[Tensor]], Mean]
     ) -> None:
-        self.wants_tests = not communicator.has_async_progress
         self._pending, self._meter, self._mean = pending, meter, mean
-
-    def test(self) -> None:
-        """Make some progress."""
-        with self._meter:
-            arrived = all(each.test() for each in self._pending)
-        self.wants_tests = self.wants_tests and not arrived
 
     def wait(self) -> Mean:
         """Wait until it has arrived."""
@@ -193,7 +178,7 @@ class Aggregator:
                     self._sum.fill(begin, min(begin + size, num_parameters), parts)
                 pending.append(self._communicator.start_sum(bucket))
                 self._meter.sent(bucket.nbytes)
-        return PendingReduce(self._communicator, pending, self._meter, lambda _: mean_of(totals, asked_samples))
+        return PendingReduce(pending, self._meter, lambda _: mean_of(totals, asked_samples))
 
     def _fill_masked(self, round_index: int, updates: Sequence[WeightedUpdate]) -> bool:
         """Agree on keys and fill the sums with masked numbers; False if too few clients are left to hide one."""
@@ -234,7 +219,7 @@ class Aggregator:
                     total[-1] += samples
             return mean_of(total, asked_samples)
 
-        return PendingReduce(self._communicator, [pending], self._meter, mean)
+        return PendingReduce([pending], self._meter, mean)
 
     def residual_state(self, client: int) -> dict[str, Tensor]:
         """What compression has not yet sent of the updates of `client`, float32 `[P]`; empty if nothing."""

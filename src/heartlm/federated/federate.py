@@ -11,13 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from heartlm.distributed.communicator import Communicator
-from heartlm.distributed.communicators import CollectiveError, agreed, communicator_of
+from heartlm.distributed.communicator import CollectiveError, Communicator, agreed, communicator_of
 from heartlm.distributed.parallel import is_peer_failure, reason_of
 from heartlm.distributed.ranks import ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.client import Between, Client, nothing
+from heartlm.federated.client import Client
 from heartlm.federated.isolated import IsolatedClient, read_client
 from heartlm.federated.local import Learning, LocalClient, patients_of
 from heartlm.federated.meter import CommunicationMeter
@@ -173,9 +172,8 @@ class Evaluation:
     def __init__(self, learning: Learning, communicator: Communicator) -> None:
         self.learning, self._communicator = learning, communicator
 
-    def __call__(self, vector: Tensor, between: Between = nothing, final: bool = False) -> Line:
+    def __call__(self, vector: Tensor, final: bool = False) -> Line:
         """Scores in short, or `final` ones with confidence intervals; on the first rank."""
         self.learning.flat.load(vector)
-        part = self.learning.evaluate(self._communicator.rank, self._communicator.size, between)
-        parts = self._communicator.gather_objects(part)
+        parts = self._communicator.gather_objects(self.learning.evaluate())
         return self.learning.scores(parts, final) if self._communicator.rank == 0 else {}

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import decompressed
-from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing, sample_clients
+from heartlm.federated.client import ClientLost, ClientTask, Update, sample_clients
 from heartlm.federated.flower_messages import Told, message, read
 from heartlm.federated.partition import Member, PatientCounts, partition
 from heartlm.federated.secure_sum import unmasked_sum
@@ -172,7 +172,7 @@ class RemoteClient:
     num_samples: int
     kept: dict[str, Tensor] = field(default_factory=dict)
 
-    def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
+    def train(self, global_vector: Tensor, task: ClientTask) -> Update:
         """Let its node take local steps.
 
         Raises:

@@ -26,7 +26,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from heartlm.distributed.communicator import LocalCommunicator
+from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import LEAST_CLIENTS, Aggregator, Mean, WeightedUpdate, mean_of
 from heartlm.federated.federate import Evaluation, run_rounds, strategy_of
@@ -67,7 +67,7 @@ def run_study(study: FederatedConfig, fleet: Fleet) -> None:
         HeartlmError: no patient to test on, a folder that cannot be written, or training that diverged.
     """
     assert study.out is not None
-    folder, communicator, meter = StudyFolder(study.out), LocalCommunicator(), CommunicationMeter()
+    folder, communicator, meter = StudyFolder(study.out), Communicator(), CommunicationMeter()
     patients = patients_of(study)
     folder.start_study(study, {"clients": [vars(member) for member in fleet.members], "left_out": patients.left_out})
     learning = patients.learning(fleet.members, [], 0, 1)
@@ -95,7 +95,7 @@ class RemoteMaskedMean(Aggregator):
     """
 
     def __init__(self, fleet: Fleet, study: FederatedConfig, num_parameters: int, meter: CommunicationMeter) -> None:
-        super().__init__(study, LocalCommunicator(), num_parameters, len(fleet.members), meter)
+        super().__init__(study, Communicator(), num_parameters, len(fleet.members), meter)
         self._fleet = fleet
 
     def start(

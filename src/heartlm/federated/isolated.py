@@ -11,7 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing
+from heartlm.federated.client import ClientLost, ClientTask, Update
 from heartlm.federated.local import LocalClient, patients_of
 from heartlm.federated.partition import Member
 from heartlm.federated.study_file import FederatedConfig
@@ -32,9 +32,6 @@ MakeClient = Callable[[], LocalClient]
 """Makes the client inside its process: reads its recordings there, and nowhere else."""
 
 Vector = NDArray[np.generic]
-
-LOOK_EVERY_S = 0.002
-"""Time between polls of pending sums while a client's process takes its local steps."""
 
 _client: LocalClient
 """The client of a process that `_make` started."""
@@ -59,7 +56,7 @@ class IsolatedClient:
     process_id: int | None = None
     _process: ProcessPoolExecutor | None = None
 
-    def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
+    def train(self, global_vector: Tensor, task: ClientTask) -> Update:
         """Let its process take local steps.
 
         Raises:
@@ -72,10 +69,7 @@ class IsolatedClient:
                 self._process = ProcessPoolExecutor(1, context, _make, (self.make, os.getpid()))
                 self.process_id = self._process.submit(os.getpid).result()
             kept = {key: each.numpy() for key, each in self.kept.items()}
-            answer = self._process.submit(_train, global_vector.numpy(), task, kept)
-            while not wait([answer], LOOK_EVERY_S).done:
-                between()
-            update, delta, kept = answer.result()
+            update, delta, kept = self._process.submit(_train, global_vector.numpy(), task, kept).result()
         except BrokenProcessPool as error:
             self.close()
             raise ClientLost("its process died") from error

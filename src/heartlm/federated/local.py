@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing
+from heartlm.federated.client import ClientLost, ClientTask, Update
 from heartlm.federated.language import CorpusPatients, LanguageLearning
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyLearning, TinyPatients
@@ -47,7 +47,7 @@ class LocalClient:
     study: FederatedConfig
     kept: dict[str, Tensor]
 
-    def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
+    def train(self, global_vector: Tensor, task: ClientTask) -> Update:
         """Take local steps from `global_vector`.
 
         Raises:
@@ -77,7 +77,6 @@ class LocalClient:
                 final_share=study.final_learning_rate,
             )
             learning.step(rate)
-            between()
         delta = learning.flat.vector.detach().cpu().double().sub_(global_vector)
         loss = float(torch.stack(losses).mean()) if losses else float("nan")
         if study.keep_optimizer:
