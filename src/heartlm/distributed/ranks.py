@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from heartlm.errors import HeartlmError
 
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""What `torchrun` sets to tell a process its place among ranks."""
+
 LOST_STATUS = os.EX_TEMPFAIL
 """Exit status of a rank that lost another one, where torchrun may start both again; otherwise it is 2."""
 
@@ -59,7 +62,7 @@ class Ranks:
         """
         if "WORLD_SIZE" not in environment:
             return cls()
-        number = {name: _whole(environment, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+        number = {name: _whole(environment, name) for name in RANK_VARIABLES}
         for inner, outer in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
             if not 0 <= number[inner] < number[outer]:
                 raise HeartlmError(f"{inner}: {number[inner]} found, below {outer} {number[outer]} expected: {_HINT}")
