@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from heartlm.distributed.ranks import ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
 from heartlm.federated.client import Client
-from heartlm.federated.isolated import IsolatedClient, read_client
 from heartlm.federated.local import Learning, LocalClient, patients_of
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
@@ -111,15 +109,12 @@ def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicato
     patients = patients_of(study)
     members = partition(patients.patients(), study)
     mine = clients_of_rank(len(members), rank, size)
-    learning = patients.learning(members, () if study.isolated else mine, rank, size)
+    learning = patients.learning(members, mine, rank, size)
     server = Server(learning.flat.on_host(), strategy_of(study))
-    clients: dict[int, Client] = {}
-    for number in mine:
-        name, num_samples = members[number].name, members[number].num_samples
-        if study.isolated:
-            clients[number] = IsolatedClient(name, num_samples, partial(read_client, study, number, members))
-        else:
-            clients[number] = LocalClient(number, name, num_samples, learning, study, {})
+    clients: dict[int, Client] = {
+        number: LocalClient(number, members[number].name, members[number].num_samples, learning, study, {})
+        for number in mine
+    }
     meter = CommunicationMeter()
     aggregator = Aggregator(study, communicator, len(learning.flat), len(members), meter)
     if study.resume is None and rank == 0:
