@@ -76,7 +76,7 @@ class Rank:
         rank = communicator.rank
         learning = patients.learning(members, [rank], 0, 1)
         self.samples = sum(member.num_samples for member in members)
-        self.client = LocalClient(rank, members[rank].name, members[rank].num_samples, learning, study, {})
+        self.client = LocalClient(rank, members[rank], learning, study, {})
         self.flat, self.strategy, self.meter = learning.flat, OuterSGD(), CommunicationMeter()
         self.vector = self.flat.on_host()
         self.mean = Aggregator(study, communicator, len(self.flat), len(members), self.meter)
@@ -121,7 +121,7 @@ class Rank:
 
     def _start(self, update: Update, at_once: bool) -> PendingMean:
         delta = self.flat.vector.detach().cpu().double().sub_(self.vector)  # once more, as a client does it
-        weight, update = self.client.num_samples / self.samples, replace(update, delta=delta)
+        weight, update = self.client.member.num_samples / self.samples, replace(update, delta=delta)
         return self.mean.start(0, [WeightedUpdate(self.client.number, weight, update)], self.samples, at_once)
 
     def _move(self, pending: PendingMean) -> None:

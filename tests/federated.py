@@ -67,7 +67,7 @@ def rounds_of(
     communicator = communicator or Communicator()
     mine = clients_of_rank(len(sizes), communicator.rank, communicator.size)
     learning = learning_of(study, mine, sizes, communicator.rank)
-    clients = {number: LocalClient(number, f"client-{number}", sizes[number], learning, study, {}) for number in mine}
+    clients = {number: LocalClient(number, members(sizes)[number], learning, study, {}) for number in mine}
     meter = CommunicationMeter()
     mean = Aggregator(study, communicator, len(learning.flat), len(sizes), meter)
     server = Server(learning.flat.on_host(), strategy_of(study))

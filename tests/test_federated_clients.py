@@ -54,7 +54,7 @@ def test_late_clients_give_part_of_their_steps_or_nothing():
 
 def test_a_deadline_ends_local_steps():
     learning = learning_of(STUDY, range(1))
-    client = LocalClient(0, "slow", SIZES[0], learning, STUDY, {})
+    client = LocalClient(0, members()[0], learning, STUDY, {})
     update = client.train(learning.flat.on_host(), ClientTask(0, 50, deadline_s=0.0))
     assert update.num_steps <= 1
 
@@ -72,7 +72,6 @@ class Dying:
 
     def __init__(self, inner: LocalClient, dies_in: int) -> None:
         self.inner, self.dies_in = inner, dies_in
-        self.name, self.num_samples = inner.name, inner.num_samples
         self.kept = inner.kept
         self.taken = list[int]()
 

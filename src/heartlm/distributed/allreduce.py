@@ -4,8 +4,7 @@
 
 Under torchrun, or in an allocation, the ranks that are there are measured; otherwise ranks are started on this machine,
 each on cores of its own, or one on each GPU (NCCL). CPU ranks of one machine add up as training does, through shared
-memory, and over gloo where there are no kernels or more machines. `python -m heartlm.distributed.allreduce`
-prints the fit.
+memory, and over gloo where there are no kernels or more machines.
 """
 
 from __future__ import annotations
@@ -263,14 +262,10 @@ def ask_ranks(module: str, num_ranks: int, wanted: Mapping[str, Any]) -> dict[st
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure, as one of several ranks or with ranks of its own, and print the fit."""
-    ranks = Ranks.from_environment()
-    if arguments:
-        wanted = json.loads(arguments[0])
-        with process_group(ranks, wanted["device"]):
-            fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"], wanted["gather"])
-    else:
-        fit = measure_all_reduce()
+    """Measure what `measure_all_reduce` wants, as one of the ranks it started; the first prints the fit."""
+    ranks, wanted = Ranks.from_environment(), json.loads(arguments[0])
+    with process_group(ranks, wanted["device"]):
+        fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"], wanted["gather"])
     if ranks.is_first:
         print(json.dumps(asdict(fit)))
 

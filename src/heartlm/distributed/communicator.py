@@ -34,7 +34,7 @@ LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "S
 
 
 class Pending:
-    """The result of a collective, here already; subclasses wait for theirs.
+    """A sum over ranks, here already; subclasses wait for theirs.
 
     Attributes:
         there_s: when it was found to be there, by `time.perf_counter`; 0 before.
@@ -88,12 +88,8 @@ class Communicator:
     def _sum_apart(self, numbers: Tensor) -> None:
         self.start_sum(numbers).wait()
 
-    def start_gather(self, payload: Tensor) -> Pending:
-        """Begin to gather `payload`, uint8 `[n]`, of the same length on all ranks; gives uint8 `[size, n]`."""
-        return Pending(payload[None])
-
     def gather_objects(self, value: Any) -> list[Any]:
-        """What every rank gave, by rank; on every rank. Small things only."""
+        """What every rank gave, by rank; on every rank. It is pickled."""
         return [value]
 
     def close(self) -> None:

@@ -1,14 +1,15 @@
 """Ranks that `mpiexec` started: buffer collectives of mpi4py on flat tensors, nothing pickled but small objects.
 
-Most MPI libraries progress a non-blocking collective only inside calls of the library, and where ranks share cores a
+Most MPI libraries progress a non-blocking sum only inside calls of the library, and where ranks share cores a
 call gives the core away, for milliseconds, in the middle of computing. So a thread of this process makes the calls: it
 begins what was asked for, in order, and tests it periodically, over a communicator of its own, so that the calls of the
-main thread do not get in between. Where the MPI is not made for threads, every collective is waited for at once.
+main thread do not get in between. Where the MPI is not made for threads, every sum is waited for at once.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import math
 import threading
 import time
@@ -58,23 +59,16 @@ class MPICommunicator(Communicator):
     def start_sum(self, numbers: Tensor) -> Pending:
         """Begin to add up."""
         comm, mpi = self._background, self._mpi
-        return self._start(lambda: comm.Iallreduce(mpi.IN_PLACE, numbers.numpy(), mpi.SUM), numbers)
+        if self._progress is None:
+            self._sum_apart(numbers)
+            return Pending(numbers)
+        begin = functools.partial(comm.Iallreduce, mpi.IN_PLACE, numbers.numpy(), mpi.SUM)
+        pending = _UnderWay(begin, numbers, self._progress.wake)
+        self._progress.asked.append(pending)
+        return pending
 
     def _sum_apart(self, numbers: Tensor) -> None:
         self._comm.Allreduce(self._mpi.IN_PLACE, numbers.numpy(), self._mpi.SUM)
-
-    def start_gather(self, payload: Tensor) -> Pending:
-        """Begin to gather."""
-        comm, gathered = self._background, payload.new_empty((self.size, len(payload)))
-        return self._start(lambda: comm.Iallgather(payload.numpy(), gathered.numpy()), gathered)
-
-    def _start(self, begin: Callable[[], Request], result: Tensor) -> Pending:
-        if self._progress is None:
-            begin().Wait()
-            return Pending(result)
-        pending = _UnderWay(begin, result, self._progress.wake)
-        self._progress.asked.append(pending)
-        return pending
 
     def gather_objects(self, value: Any) -> list[Any]:
         """What every rank gave."""

@@ -43,14 +43,6 @@ class TorchCommunicator(Communicator):
         there = numbers.to(self._device, non_blocking=True)
         return _UnderWay(dist.all_reduce(there, async_op=True), there, numbers)
 
-    def start_gather(self, payload: Tensor) -> Pending:
-        """Begin to gather; for NCCL on the GPU, and back."""
-        there = payload.to(self._device, non_blocking=True)
-        gathered = there.new_empty((self.size, len(payload)))
-        result = gathered if gathered.device.type == "cpu" else payload.new_empty(gathered.shape)
-        work = dist.all_gather(list(gathered.unbind(0)), there, async_op=True)
-        return _UnderWay(work, gathered, result, there)
-
     def gather_objects(self, value: Any) -> list[Any]:
         """What every rank gave."""
         values: list[Any] = [None] * self.size
@@ -63,11 +55,10 @@ class TorchCommunicator(Communicator):
 
 
 class _UnderWay(Pending):
-    """A work of torch, where it computes, where its result belongs, and what must live until it is there."""
+    """A work of torch, where it computes, and where its result belongs."""
 
-    def __init__(self, work: Any, there: Tensor, result: Tensor, *kept: Tensor) -> None:
-        self._work, self._there, self._result, self._kept = work, there, result, kept
-        self.there_s = 0.0
+    def __init__(self, work: Any, there: Tensor, result: Tensor) -> None:
+        self._work, self._there, self._result, self.there_s = work, there, result, 0.0
         if there.device.type == "cpu":  # with NCCL the future is there before the GPU is, so `wait` takes the time
             work.get_future().then(lambda _: self._found())
 

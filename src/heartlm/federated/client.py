@@ -65,14 +65,6 @@ class Client(Protocol):
     """One that learns on its own patients."""
 
     @property
-    def name(self) -> str:
-        """Unique in the study."""
-
-    @property
-    def num_samples(self) -> int:
-        """Training samples: its weight in the mean."""
-
-    @property
     def kept(self) -> dict[str, Tensor]:
         """What it keeps between rounds (the moments of its optimiser), in main memory; changed in place."""
 

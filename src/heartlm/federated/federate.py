@@ -111,10 +111,7 @@ def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicato
     mine = clients_of_rank(len(members), rank, size)
     learning = patients.learning(members, mine, rank, size)
     server = Server(learning.flat.on_host(), strategy_of(study))
-    clients: dict[int, Client] = {
-        number: LocalClient(number, members[number].name, members[number].num_samples, learning, study, {})
-        for number in mine
-    }
+    clients: dict[int, Client] = {number: LocalClient(number, members[number], learning, study, {}) for number in mine}
     meter = CommunicationMeter()
     aggregator = Aggregator(study, communicator, len(learning.flat), len(members), meter)
     if study.resume is None and rank == 0:
@@ -153,7 +150,8 @@ def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> No
     lines = [line for part in communicator.gather_objects(rounds.lines) for line in part]
     rounds.lines.clear()
     if communicator.rank == 0:
-        folder.add_lines(sorted(lines, key=lambda line: (line["round"], line["kind"], line.get("rank", 0))))
+        for line in sorted(lines, key=lambda line: (line["round"], line["kind"], line.get("rank", 0))):
+            folder.add_metrics({key: None if value != value else value for key, value in line.items()})
         folder.save_server(server)
         for line in lines:
             if line["kind"] == "evaluation":

@@ -81,11 +81,10 @@ class FixedPointSum:
         more = False
         for numbers, factor in parts:
             assert numbers.dtype is torch.float64 and numbers.is_contiguous() and numbers.numel() >= end
+            first, scale = 8 * begin, (factor * _UNIT, LARGEST * _UNIT)
             if self._add is None:
-                piece, scale = numbers.numpy()[begin:end], (factor * _UNIT, LARGEST * _UNIT)
-                num_bad = kernels.add_reference(piece, *scale, more, self._array[begin:end])
+                num_bad = kernels.add_reference(numbers.numpy()[begin:end], *scale, more, self._array[begin:end])
             else:
-                first, scale = 8 * begin, (factor * _UNIT, LARGEST * _UNIT)
                 num_bad = self._add(numbers.data_ptr() + first, end - begin, *scale, more, self._address + first)
             if num_bad:
                 largest = max(abs(float(bound)) for bound in torch.aminmax(numbers[begin:end] * factor))

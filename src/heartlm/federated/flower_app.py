@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from heartlm.distributed.spawn import Processes, free_ports, last_line, processes
+from heartlm.distributed.spawn import Processes, free_ports, last_line
 from heartlm.errors import HeartlmError, needs
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.files import read_json
@@ -73,7 +73,7 @@ def run_with_flower(study: FederatedConfig) -> Path:
     if study.superlink is not None:
         _submit(study, work, study.superlink, dict(os.environ) | QUIET)
     else:
-        with processes(work / "logs") as running:
+        with Processes(work / "logs") as running:
             _submit(study, work, CONNECTION, _federation(study, work, running))
     shutil.rmtree(work)
     return study.out

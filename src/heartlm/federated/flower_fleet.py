@@ -73,7 +73,7 @@ class Fleet:
 
     def clients(self) -> dict[int, RemoteClient]:
         """Every client, by number."""
-        return {n: RemoteClient(self, n, each.name, each.num_samples) for n, each in enumerate(self.members)}
+        return {number: RemoteClient(self, number) for number in range(len(self.members))}
 
     def answer(self, number: int, global_vector: Tensor, task: ClientTask) -> Update:
         """What client `number` gives in the round of its task.
@@ -161,15 +161,11 @@ class RemoteClient:
     Attributes:
         fleet: all clients.
         number: of this one in the study.
-        name: of the client.
-        num_samples: its training samples.
         kept: nothing: what it keeps never leaves its node.
     """
 
     fleet: Fleet
     number: int
-    name: str
-    num_samples: int
     kept: dict[str, Tensor] = field(default_factory=dict)
 
     def train(self, global_vector: Tensor, task: ClientTask) -> Update:

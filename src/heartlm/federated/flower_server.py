@@ -106,7 +106,7 @@ class RemoteMaskedMean(Aggregator):
             print(f"round {round_index + 1}: {len(updates)} clients are left, nothing is sent", file=sys.stderr)
             return Mean(None, 0)
         if self.ledger is not None:
-            self.ledger.took_part(each.client for each in updates)
+            self.ledger.rounds_of.update(each.client for each in updates)
             asked_samples = len(updates)
         try:
             totals = self._fleet.masked_sum(round_index, {each.client: each.weight for each in updates})

@@ -134,7 +134,7 @@ class Rounds:
             client = self.clients.get(number)
             if client is None:
                 continue
-            line = {"kind": "client", "round": task.round_index, "client": client.name, "rank": self.rank}
+            line = {"kind": "client", "round": task.round_index, "client": self.members[number].name, "rank": self.rank}
             try:
                 update = client.train(self.server.vector, task)
             except ClientLost as error:

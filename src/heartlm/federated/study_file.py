@@ -125,7 +125,7 @@ class FederatedConfig(LearningConfig):
         """Raise a HeartlmError that names the first field with an impossible value."""
         super().check()
         require(self, lambda value: value >= 1, "at least 1", "clients", "rounds", "local_steps", "save_every", "nodes")
-        positive = ("alpha", "server_learning_rate", "tau", "deadline_s", "bucket_mib")
+        positive = ("alpha", "server_learning_rate", "tau", "deadline_s", "bucket_mib", "clip_norm", "noise_multiplier")
         require(self, lambda value: 0 < value < math.inf, "more than 0", *positive)
         require(self, lambda value: 0 <= value < math.inf, "at least 0", "proximal", "evaluate_every")
         require(self, lambda value: 0 <= value < 1, "0 to below 1", "server_momentum", "momentum", "beta2", "failures")
@@ -139,23 +139,24 @@ class FederatedConfig(LearningConfig):
             raise HeartlmError(f"corpus: nothing found, a corpus folder expected by model {self.model}")
         if self.model == "finetune" and self.foundation is None:
             raise HeartlmError("foundation: nothing found, the run folder of a pretrained model expected")
-        useless = {"corpus": tiny, "foundation": self.model != "finetune", "training": tiny, "databases": not tiny}
-        for name, is_useless in useless.items():
-            if is_useless and getattr(self, name):
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by model {self.model}")
+        by_model, by_engine = f"model {self.model}", f"engine {self.engine}"
+        useless = {
+            "corpus": by_model if tiny else None,
+            "foundation": by_model if self.model != "finetune" else None,
+            "training": by_model if tiny else None,
+            "databases": by_model if not tiny else None,
+            "resume": by_engine if self.engine == "flower" else None,
+            "superlink": by_engine if self.engine != "flower" else None,
+        }
+        for name, by_what in useless.items():
+            if by_what and getattr(self, name):
+                raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by {by_what}")
         privacy = {name: getattr(self, name) for name in ("clip_norm", "noise_multiplier", "privacy_delta")}
         missing = [name for name, value in privacy.items() if value is None]
         if missing and len(missing) < len(privacy):
             raise HeartlmError(f"{missing[0]}: nothing found, but {', '.join(privacy)} make a promise only together")
         if self.secure_sum and self.compression != "none":
             raise HeartlmError(f"secure_sum: true found with compression {self.compression}: masks hide all 64 bits")
-        flower = self.engine == "flower"
-        unfit = {
-            "resume": flower and self.resume is not None,
-            "superlink": not flower and self.superlink is not None,
-        }
-        for name in (name for name, found in unfit.items() if found):
-            raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by engine {self.engine}")
 
     @property
     def server_rate(self) -> float:
