@@ -19,7 +19,7 @@ from heartlm.distributed.communicator import SHARED_BYTES, Communicator
 from heartlm.errors import HeartlmError
 from heartlm.federated import sweep
 from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.federate import clients_of_rank, strategy_of
+from heartlm.federated.federate import strategy_of
 from heartlm.federated.local import LocalClient
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
@@ -65,7 +65,7 @@ def rounds_of(
 ) -> Rounds:
     """The rounds of `study` over clients of so many beats each, on this rank."""
     communicator = communicator or Communicator()
-    mine = clients_of_rank(len(sizes), communicator.rank, communicator.size)
+    mine = range(communicator.rank, len(sizes), communicator.size)
     learning = learning_of(study, mine, sizes, communicator.rank)
     clients = {number: LocalClient(number, members(sizes)[number], learning, study, {}) for number in mine}
     meter = CommunicationMeter()

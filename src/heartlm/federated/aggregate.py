@@ -6,7 +6,8 @@
 Integers are added, so the mean does not depend on the number of ranks or on which rank has which client. Each bucket
 is in transit while the next one is prepared. Compressed updates cannot be added in transit, so every rank gathers the
 messages of all clients, and waits for them; a server, as Flower has one, receives each message once. Noise comes before
-masks and compression, so neither costs privacy. Keys of masks are agreed after training: a client that died is in no mask.
+masks and compression, so neither costs privacy. Keys of masks are agreed after training: a client that died is in no
+mask.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,10 @@ class StudyOutcome:
     Attributes:
         folder: of the study.
         scores: of the final model on the test patients; empty on all ranks but the first.
-        is_first: whether this rank speaks for all.
     """
 
     folder: Path
     scores: dict[str, Any]
-    is_first: bool
-
-    def summary(self) -> str:
-        """One line."""
-        return f"{self.folder}: {shown(self.scores)}"
 
 
 def shown(scores: Mapping[str, Any]) -> str:
@@ -72,8 +67,8 @@ def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcom
         study.check()
     communicator = communicator_of(study.communicator, study.device, study.threads, study.timeout_s)
     try:
-        rounds, evaluation = agreed(communicator, lambda: ready(study, folder, communicator))
-        scores = run_rounds(rounds, evaluation, folder, communicator)
+        rounds, learning = agreed(communicator, lambda: ready(study, folder, communicator))
+        scores = run_rounds(rounds, learning, folder, communicator)
     except (CollectiveError, ReportedByPeer):
         raise
     except Exception as error:
@@ -87,7 +82,7 @@ def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcom
             communicator.abort()
         raise
     communicator.close()
-    return StudyOutcome(folder.path, scores, communicator.rank == 0)
+    return StudyOutcome(folder.path, scores)
 
 
 def strategy_of(study: FederatedConfig) -> Strategy:
@@ -98,17 +93,12 @@ def strategy_of(study: FederatedConfig) -> Strategy:
     return OuterSGD(study.server_rate, study.server_beta, nesterov=study.strategy == "diloco")
 
 
-def clients_of_rank(num_clients: int, rank: int, size: int) -> range:
-    """Numbers of the clients that rank `rank` of `size` simulates."""
-    return range(rank, num_clients, size)
-
-
-def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Evaluation]:
+def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Learning]:
     """Everything this rank needs, where the study stands; writes what is known before the first round."""
     rank, size = communicator.rank, communicator.size
     patients = patients_of(study)
     members = partition(patients.patients(), study)
-    mine = clients_of_rank(len(members), rank, size)
+    mine = range(rank, len(members), size)
     learning = patients.learning(members, mine, rank, size)
     server = Server(learning.flat.on_host(), strategy_of(study))
     clients: dict[int, Client] = {number: LocalClient(number, members[number], learning, study, {}) for number in mine}
@@ -121,21 +111,19 @@ def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicato
         aggregator.replay_accounting(members, first)
         for number, client in clients.items():
             client.kept.update(aggregator.restore_residual(number, folder.load_client(first, number)))
-    evaluation = Evaluation(learning, communicator)
-    return Rounds(study, members, clients, server, aggregator, meter, evaluation, rank), evaluation
+    scoring = partial(evaluate, learning, communicator)
+    return Rounds(study, members, clients, server, aggregator, meter, scoring, rank), learning
 
 
-def run_rounds(
-    rounds: Rounds, evaluation: Evaluation, folder: StudyFolder, communicator: Communicator
-) -> dict[str, Any]:
+def run_rounds(rounds: Rounds, learning: Learning, folder: StudyFolder, communicator: Communicator) -> dict[str, Any]:
     """Run the rounds that are left, score and save; scores in short, on the first rank."""
     if communicator.rank == 0:
         folder.truncate_metrics(rounds.server.round_index - 1, "round")
     rounds.run(lambda: _save(rounds, folder, communicator))
-    scores = evaluation(rounds.server.vector, final=True)
+    scores = evaluate(learning, communicator, rounds.server.vector, final=True)
     if communicator.rank != 0:
         return {}
-    evaluation.learning.save(folder.model)
+    learning.save(folder.model)
     rounds.aggregator.write_privacy(folder.path)
     write_json(folder.scores, scores)
     folder.finish()
@@ -159,14 +147,11 @@ def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> No
                 print(f"round {line['round'] + 1}/{rounds.study.rounds}  {words}", file=sys.stderr, flush=True)
 
 
-class Evaluation:
-    """Scores weights on all ranks together, each its part."""
+def evaluate(learning: Learning, communicator: Communicator, vector: Tensor, final: bool = False) -> Line:
+    """Score weights on all ranks together, each its part: in short, or `final` with confidence intervals.
 
-    def __init__(self, learning: Learning, communicator: Communicator) -> None:
-        self.learning, self._communicator = learning, communicator
-
-    def __call__(self, vector: Tensor, final: bool = False) -> Line:
-        """Scores in short, or `final` ones with confidence intervals; on the first rank."""
-        self.learning.flat.load(vector)
-        parts = self._communicator.gather_objects(self.learning.evaluate())
-        return self.learning.scores(parts, final) if self._communicator.rank == 0 else {}
+    Other ranks than the first get an empty line.
+    """
+    learning.flat.load(vector)
+    parts = communicator.gather_objects(learning.evaluate())
+    return learning.scores(parts, final) if communicator.rank == 0 else {}

@@ -20,6 +20,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,7 +30,7 @@ from flwr.serverapp import Grid, ServerApp
 from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import LEAST_CLIENTS, Aggregator, Mean, WeightedUpdate, mean_of
-from heartlm.federated.federate import Evaluation, run_rounds, strategy_of
+from heartlm.federated.federate import evaluate, run_rounds, strategy_of
 from heartlm.federated.flower_fleet import Fleet
 from heartlm.federated.local import patients_of
 from heartlm.federated.meter import CommunicationMeter
@@ -79,9 +80,9 @@ def run_study(study: FederatedConfig, fleet: Fleet) -> None:
         if study.secure_sum
         else Aggregator(uncompressed, communicator, num_parameters, len(fleet.members), meter)
     )
-    evaluation = Evaluation(learning, communicator)
-    rounds = Rounds(study, fleet.members, fleet.clients(), server, aggregator, meter, evaluation)
-    run_rounds(rounds, evaluation, folder, communicator)
+    scoring = partial(evaluate, learning, communicator)
+    rounds = Rounds(study, fleet.members, fleet.clients(), server, aggregator, meter, scoring)
+    run_rounds(rounds, learning, folder, communicator)
 
 
 class RemoteMaskedMean(Aggregator):
