@@ -223,7 +223,7 @@ def process_group(ranks: Ranks, device: str = "auto", meet_at: str = "env://") -
     use_gpu = device != "cpu" and torch.cuda.device_count() >= ranks.local_world_size
     cores = usable_cores()
     try:
-        with joined("cuda" if use_gpu else "cpu", timeout_s=TIMEOUT_S, ranks=ranks, meet_at=meet_at):
+        with joined("cuda" if use_gpu else "cpu", threads=1, timeout_s=TIMEOUT_S, ranks=ranks, meet_at=meet_at):
             yield
     except RuntimeError as error:
         raise HeartlmError(f"rank {ranks.rank} cannot add up with the others: {reason_of(error)}") from error
