@@ -2,10 +2,9 @@
 
     python benchmarks/federated.py --data FOLDER/mitdb --work FOLDER
 
-Two tables. What it learns: TinyECG trained on all of DS1 in one place, and over clients that are patients of it or
+What it learns: TinyECG trained on all of DS1 in one place, and over clients that are patients of it or
 groups of patients, scored on DS2; the models of all numbers of ranks must be the same to the last bit. What
-a killed client costs: the process of one client is killed in the middle of a round. What adding up costs is measured by
-federated_rounds.py.
+adding up costs is measured by federated_rounds.py.
 """
 
 from __future__ import annotations
@@ -98,28 +97,10 @@ def what_it_learns(chosen: argparse.Namespace) -> Table:
     return table
 
 
-def what_a_killed_client_costs(chosen: argparse.Namespace) -> Table:
-    columns = ("clients, ranks", "rounds", "killed in round", "client rounds lost", "rounds it took part in", "V F1")
-    table = Table("what a killed client costs", columns)
-    for killed in (None, 3):
-        out = chosen.work / f"killed-{killed}"
-        shutil.rmtree(out, ignore_errors=True)
-        on_ranks(2, HERE / "federated_kill.py", chosen.data, out, "none" if killed is None else killed)
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-        clients = [line for line in lines if line["kind"] == "client"]
-        lost = [line for line in clients if "lost" in line]
-        told = [f"{line['client']} in round {line['round'] + 1} ({line['lost']})" for line in lost]
-        victim = [str(line["round"] + 1) for line in clients if line["client"] == "client-1" and "lost" not in line]
-        f1 = json.loads((out / "scores.json").read_text())["per_class"]["V"]["f1"]["value"]
-        table.add("4, 2", 8, killed or "none", "; ".join(told) or "none", ", ".join(victim), f"{f1:.4f}")
-    table.close()
-    return table
-
-
 def main() -> None:
     chosen = options()
     chosen.work.mkdir(parents=True, exist_ok=True)
-    tables = [what_it_learns(chosen), what_a_killed_client_costs(chosen)]
+    tables = [what_it_learns(chosen)]
     write_results("federated", "Federated training by patient on mitdb", tables, LEARNING | {"rounds": chosen.rounds})
 
 

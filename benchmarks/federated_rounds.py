@@ -34,15 +34,14 @@ from bench.measure import Spread, Table
 from bench.output import write_results
 from steps import Steps, on_ranks
 
-from heartlm.distributed.communicators import communicator_of
+from heartlm.distributed.communicator import communicator_of
 from heartlm.distributed.mpi import MPICommunicator
-from heartlm.federated.aggregate import Aggregator, PendingMean, PendingReduce, WeightedUpdate
-from heartlm.federated.client import ClientTask, Update, nothing
+from heartlm.federated.aggregate import Aggregator, PendingMean, WeightedUpdate
+from heartlm.federated.client import ClientTask, Update
 from heartlm.federated.language import CorpusPatients
 from heartlm.federated.local import LocalClient
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
-from heartlm.federated.rounds import test_every
 from heartlm.federated.strategy import OuterSGD
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyPatients
@@ -77,15 +76,15 @@ class Rank:
         rank = communicator.rank
         learning = patients.learning(members, [rank], 0, 1)
         self.samples = sum(member.num_samples for member in members)
-        self.client = LocalClient(rank, members[rank].name, members[rank].num_samples, learning, study, {})
+        self.client = LocalClient(rank, members[rank], learning, study, {})
         self.flat, self.strategy, self.meter = learning.flat, OuterSGD(), CommunicationMeter()
         self.vector = self.flat.on_host()
         self.mean = Aggregator(study, communicator, len(self.flat), len(members), self.meter)
         self.round_index = 0
 
-    def steps(self, between: Any = nothing) -> Update:
+    def steps(self) -> Update:
         self.round_index += 1
-        return self.client.train(self.vector, ClientTask(self.round_index, self.study.local_steps), between)
+        return self.client.train(self.vector, ClientTask(self.round_index, self.study.local_steps))
 
     def clock(self, barrier: bool) -> float:
         if barrier:
@@ -115,17 +114,14 @@ class Rank:
         begin_s = self.clock(barrier)
         pending = self._start(update, at_once=False)
         handed_over_s = time.perf_counter() - begin_s
-        self.meter.take()
-        every, calls = test_every(self.study.local_steps), itertools.count(1)
-        assert isinstance(pending, PendingReduce)
-        self.steps(lambda: pending.wants_tests and next(calls) % every == 0 and pending.test())
-        tested_s, begin_s = self.meter.take()["exposed_s"], time.perf_counter()
+        self.steps()
+        begin_s = time.perf_counter()
         self._move(pending)
-        return handed_over_s + tested_s + time.perf_counter() - begin_s
+        return handed_over_s + time.perf_counter() - begin_s
 
     def _start(self, update: Update, at_once: bool) -> PendingMean:
         delta = self.flat.vector.detach().cpu().double().sub_(self.vector)  # once more, as a client does it
-        weight, update = self.client.num_samples / self.samples, replace(update, delta=delta)
+        weight, update = self.client.member.num_samples / self.samples, replace(update, delta=delta)
         return self.mean.start(0, [WeightedUpdate(self.client.number, weight, update)], self.samples, at_once)
 
     def _move(self, pending: PendingMean) -> None:

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from heartlm.distributed import shared_memory
-from heartlm.distributed.communicator import SHARED_BYTES, Communicator, LocalCommunicator
+from heartlm.distributed.communicator import SHARED_BYTES, Communicator
 from heartlm.errors import HeartlmError
 from heartlm.federated import sweep
 from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.federate import clients_of_rank, strategy_of
+from heartlm.federated.federate import strategy_of
 from heartlm.federated.local import LocalClient
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
@@ -64,17 +64,16 @@ def rounds_of(
     evaluate: Callable[..., dict[str, Any]] | None = None,
 ) -> Rounds:
     """The rounds of `study` over clients of so many beats each, on this rank."""
-    communicator = communicator or LocalCommunicator()
-    mine = clients_of_rank(len(sizes), communicator.rank, communicator.size)
+    communicator = communicator or Communicator()
+    mine = range(communicator.rank, len(sizes), communicator.size)
     learning = learning_of(study, mine, sizes, communicator.rank)
-    clients = {number: LocalClient(number, f"client-{number}", sizes[number], learning, study, {}) for number in mine}
+    clients = {number: LocalClient(number, members(sizes)[number], learning, study, {}) for number in mine}
     meter = CommunicationMeter()
     mean = Aggregator(study, communicator, len(learning.flat), len(sizes), meter)
     server = Server(learning.flat.on_host(), strategy_of(study))
 
-    def look(vector: torch.Tensor, between: Callable[[], None]) -> dict[str, Any]:
+    def look(vector: torch.Tensor) -> dict[str, Any]:
         learning.flat.load(vector)
-        between()
         return {"sum": float(vector.double().sum())}
 
     return Rounds(study, members(sizes), clients, server, mean, meter, evaluate or look, communicator.rank)

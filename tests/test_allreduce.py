@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_it_is_kept_as_json(tmp_path: Path):
     fit = AllReduceFit(1e-4, 2e9, 4, "nccl", ((1024, 1e-4), (4096, 2e-4)))
     fit.save(tmp_path / "fit.json")
     assert AllReduceFit.load(tmp_path / "fit.json") == fit
-    (tmp_path / "fit.json").write_text(json.dumps(fit.to_json() | {"points": None}))
+    (tmp_path / "fit.json").write_text(json.dumps(asdict(fit) | {"points": None}))
     with pytest.raises(HeartlmError, match=r"fit.json: points: None found, a list of"):
         AllReduceFit.load(tmp_path / "fit.json")
 

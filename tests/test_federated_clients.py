@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,8 @@ import torch
 
 from heartlm.cli.main import main
 from heartlm.errors import HeartlmError
-from heartlm.federated.client import ClientLost, ClientTask, nothing, sample_clients
+from heartlm.federated.client import ClientTask, sample_clients
 from heartlm.federated.federate import federate
-from heartlm.federated.isolated import IsolatedClient
 from heartlm.federated.local import LocalClient
 from heartlm.federated.rounds import Rounds
 from heartlm.federated.study_file import FederatedConfig, load_study
@@ -57,7 +54,7 @@ def test_late_clients_give_part_of_their_steps_or_nothing():
 
 def test_a_deadline_ends_local_steps():
     learning = learning_of(STUDY, range(1))
-    client = LocalClient(0, "slow", SIZES[0], learning, STUDY, {})
+    client = LocalClient(0, members()[0], learning, STUDY, {})
     update = client.train(learning.flat.on_host(), ClientTask(0, 50, deadline_s=0.0))
     assert update.num_steps <= 1
 
@@ -75,15 +72,14 @@ class Dying:
 
     def __init__(self, inner: LocalClient, dies_in: int) -> None:
         self.inner, self.dies_in = inner, dies_in
-        self.name, self.num_samples = inner.name, inner.num_samples
         self.kept = inner.kept
         self.taken = list[int]()
 
-    def train(self, vector: torch.Tensor, task: ClientTask, between: Any = nothing) -> Any:
+    def train(self, vector: torch.Tensor, task: ClientTask) -> Any:
         if task.round_index == self.dies_in:
-            self.inner.train(vector, replace(task, dies_after=task.num_steps - 1), between)
+            self.inner.train(vector, replace(task, dies_after=task.num_steps - 1))
         self.taken.append(task.round_index)
-        return self.inner.train(vector, task, between)
+        return self.inner.train(vector, task)
 
 
 def test_a_client_that_dies_loses_its_round_and_nothing_else():
@@ -119,35 +115,6 @@ def test_a_round_in_which_all_die_changes_nothing():
     rounds.clients = {number: Dying(client, 0) for number, client in rounds.clients.items()}  # type: ignore[arg-type]
     rounds._round(0, last=False, saves=False)
     assert torch.equal(rounds.server.vector, begin)
-
-
-def make_client() -> LocalClient:
-    torch.set_num_threads(1)
-    return LocalClient(0, "client-0", SIZES[0], learning_of(STUDY, range(1)), STUDY, {})
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_loses_its_round_and_comes_back():
-    torch.set_num_threads(1)
-    here, apart = make_client(), IsolatedClient("client-0", SIZES[0], make_client)
-    vector = here.learning.flat.on_host()
-    try:
-        for index in (0, 1):
-            task = ClientTask(index, STUDY.local_steps)
-            mine, its = here.train(vector, task), apart.train(vector, task)
-            assert torch.equal(mine.delta, its.delta) and mine.loss == its.loss
-
-        def kill() -> None:
-            assert apart.process_id is not None
-            os.kill(apart.process_id, signal.SIGKILL)
-
-        with pytest.raises(ClientLost, match="its process died"):
-            apart.train(vector, ClientTask(2, 10_000), kill)
-        assert apart.process_id is None
-        task = ClientTask(3, STUDY.local_steps)
-        assert torch.equal(apart.train(vector, task).delta, here.train(vector, task).delta)
-    finally:
-        apart.close()
 
 
 # --- a study from its file to its folder -----------------------------------------------------------------------------
@@ -203,16 +170,6 @@ def test_a_killed_study_resumes_to_the_same_model(
         assert [line["round"] for line in found] == [line["round"] for line in expected]
     with pytest.raises(HeartlmError, match="finished on"):
         federate(FederatedConfig(resume=tmp_path / "killed"))
-
-
-def test_isolated_clients_give_the_same_model(tiny_database: Path, tmp_path: Path):
-    settings = {"partition": "iid", "clients": 2, "rounds": 2}
-    models = [
-        federate(small_study(tiny_database, tmp_path / str(isolated), isolated=isolated, **settings)).folder
-        / "models/last/model.safetensors"
-        for isolated in (False, True)
-    ]
-    assert models[0].read_bytes() == models[1].read_bytes()
 
 
 @pytest.mark.parametrize("model", ["pretrain", "finetune"])

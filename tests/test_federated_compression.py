@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from heartlm.distributed.communicator import LocalCommunicator
+from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator, WeightedUpdate, compressed
 from heartlm.federated.client import Update
@@ -115,7 +115,7 @@ def shares(round_index: int, clients: int, size: int) -> list[WeightedUpdate]:
 
 def mean_by(name: str, size: int, top_k: float = 0.01) -> Aggregator:
     study = typed(FederatedConfig, {"compression": name, "top_k": top_k})
-    return Aggregator(study, LocalCommunicator(), size, 3, CommunicationMeter())
+    return Aggregator(study, Communicator(), size, 3, CommunicationMeter())
 
 
 @pytest.mark.parametrize("name", NAMES[1:])

@@ -1,11 +1,8 @@
-"""The Flower engine: server and nodes as processes of their own, over TLS, end with the model of the local engine."""
+"""The Flower engine: server and nodes as processes of their own end with the model of the local engine."""
 
 from __future__ import annotations
 
 import json
-import socket
-import ssl
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +20,7 @@ from safetensors.torch import load_file
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.federate import federate
-from heartlm.federated.flower_app import make_certificate, run_with_flower, write_app
+from heartlm.federated.flower_app import run_with_flower, write_app
 from heartlm.federated.flower_client import app as client_app
 from heartlm.federated.flower_fleet import Fleet, homes
 from heartlm.federated.flower_messages import message, read
@@ -214,36 +211,6 @@ def test_too_few_nodes_are_told_of(tiny_database: Path):
 # --- parts --------------------------------------------------------------------------------------------------------
 
 
-def test_certificates_are_good_for_this_machine_only(tmp_path: Path):
-    certificate, key = make_certificate(tmp_path)
-    assert key.stat().st_mode & 0o077 == 0
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificate, key)
-    client = ssl.create_default_context(cafile=str(certificate))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-
-        def serve() -> None:
-            for _ in range(2):
-                connection, _ = listening.accept()
-                try:
-                    with server.wrap_socket(connection, server_side=True) as secured:
-                        secured.sendall(b"good")
-                except ssl.SSLError:
-                    connection.close()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with (
-            socket.create_connection(("127.0.0.1", port)) as plain,
-            client.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
-        ):
-            assert secured.recv(4) == b"good"
-        with socket.create_connection(("127.0.0.1", port)) as plain, pytest.raises(ssl.SSLCertVerificationError):
-            client.wrap_socket(plain, server_hostname="example.org")
-        thread.join()
-
-
 def test_messages_come_out_as_they_went_in():
     vector = torch.randn(11)
     sent = {"losses": [0.1 + 0.2, 1e-300], "name": "p", "none": None}
@@ -278,7 +245,6 @@ def test_the_app_holds_the_whole_study(tmp_path: Path):
     ("changed", "named"),
     [
         ({"resume": Path("x")}, "resume"),
-        ({"isolated": True}, "isolated"),
         ({"out": None}, "out"),
         ({"nodes": 0}, "nodes"),
     ],

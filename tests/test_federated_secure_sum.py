@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from heartlm.distributed.communicator import LocalCommunicator
+from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator, WeightedUpdate
 from heartlm.federated.client import Update
@@ -95,7 +95,7 @@ def shares(num_clients: int, size: int) -> list[WeightedUpdate]:
 
 def mean_by(secure_sum: bool, size: int) -> Aggregator:
     study = FederatedConfig(secure_sum=secure_sum, bucket_mib=0.001)
-    return Aggregator(study, LocalCommunicator(), size, 5, CommunicationMeter())
+    return Aggregator(study, Communicator(), size, 5, CommunicationMeter())
 
 
 @pytest.mark.parametrize("at_once", [False, True])

@@ -132,7 +132,7 @@ def test_noise_does_not_follow_from_the_seed(tiny_database: Path, tmp_path: Path
     ("changed", "words"),
     [
         ({"clip_norm": 1.0}, "noise_multiplier: nothing found"),
-        ({"clip_norm": 1.0, "noise_multiplier": 0.0, "privacy_delta": 0.01}, "noise_multiplier: 0 found"),
+        ({"clip_norm": 1.0, "noise_multiplier": 0.0, "privacy_delta": 0.01}, "noise_multiplier: 0.0 found"),
         ({"clip_norm": 1.0, "noise_multiplier": 1.0, "privacy_delta": 0.5}, "privacy_delta: 0.5 found"),
         ({"secure_sum": True, "compression": "int8"}, "secure_sum: true found with compression int8"),
         ({"compression": "top-k", "top_k": 0.0}, "top_k: 0.0 found"),

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heartlm.cli.main import main
-from heartlm.instrumentation.profile import SEEN_STEPS, WAIT_STEPS
-from heartlm.instrumentation.profile_table import PARTS, Operator, page, summary, table
+from heartlm.instrumentation.profile import PARTS, SEEN_STEPS, WAIT_STEPS, Operator, summary, table
 
 SHORT = ("--depth", "1", "--window", "32", "--threads", "1", "--device", "cpu", "--log-every", "4")
 
@@ -48,7 +47,6 @@ def test_the_largest_part_is_the_bottleneck(changed: dict[str, float], bottlenec
     found = summary([step(**changed)], [])
     assert found["bottleneck"] == bottleneck
     assert hint in table(found)[-1] and table(found)[-1].startswith(f"bottleneck: {bottleneck}")
-    assert f"**Bottleneck: {bottleneck}.**" in page(found)
 
 
 def test_on_a_gpu_kernels_tell_the_passes_apart_and_how_idle_it_was():
@@ -56,7 +54,6 @@ def test_on_a_gpu_kernels_tell_the_passes_apart_and_how_idle_it_was():
     assert found["parts_s"]["backward"] == pytest.approx(0.45)
     assert found["device_busy_share"] == pytest.approx(0.25)
     assert "waits for the CPU" in found["what_helps"]
-    assert "The GPU computed 25.0 % of the time." in page(found)
 
 
 def test_operators_are_told_by_the_time_they_took():
@@ -64,7 +61,7 @@ def test_operators_are_told_by_the_time_they_took():
     found = summary([step(), step()], operators)
     assert [each["name"] for each in found["operators"][:2]] == ["op19", "op18"]
     assert found["operators"][0] == {"name": "op19", "calls_per_step": 10.0, "self_s": pytest.approx(0.95)}
-    assert "| `op19` | 10 | 950.000 |" in page(found)
+    assert "op19 950.000 ms, op18 900.000 ms" in table(found)[-2]
 
 
 def check_trace_events(path: Path) -> list[dict[str, Any]]:
@@ -107,10 +104,7 @@ def test_a_training_is_looked_at(tiny_corpus: Path, tmp_path: Path, capfd: pytes
     assert found["num_steps"] == SEEN_STEPS and f"bottleneck: {found['bottleneck']}" in told
     assert found["parts_s"]["forward"] > 0 and found["parts_s"]["backward"] > 0
     assert any(each["name"].startswith("aten::") for each in found["operators"])
-    assert (run / "profile" / "profile.md").read_text() == page(found)
-    assert {path.name for path in (run / "profile").iterdir()} == {
-        "profile.json", "profile.md", "trace.json"
-    }  # fmt: skip
+    assert {path.name for path in (run / "profile").iterdir()} == {"profile.json", "trace.json"}
 
     trace = check_trace_events(run / "profile" / "trace.json")
     assert {"aten::mm", "data", "forward_backward", "optimizer", "step"} <= names(trace)

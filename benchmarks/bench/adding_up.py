@@ -43,7 +43,7 @@ def among_ranks(ranks: Ranks, wanted: Mapping[str, Any], mpi: Any = None) -> dic
         HeartlmError: the ranks cannot meet, a way gives wrong sums, or there are too few GPUs.
     """
     with (
-        process_group(ranks, "cpu", wanted.get("meet_at")),
+        process_group(ranks, "cpu", wanted.get("meet_at", "env://")),
         _ways(_spread(ranks, wanted.get("machines", 1)), str(wanted["device"]), mpi) as (ways, left_out),
     ):
         for name, (add_up, device) in ways.items():

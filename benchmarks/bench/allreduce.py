@@ -12,7 +12,6 @@ Ranks are started here, each on cores of its own; or they are those that torchru
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -89,7 +88,7 @@ def _found(options: Options, wanted: Mapping[str, Any]) -> dict[str, Any] | None
     if num_ranks % options.machines:
         raise HeartlmError(f"machines: {options.machines} found, a divisor of {num_ranks} ranks expected")
     wanted = {**wanted, "machines": options.machines}
-    return dict(json.loads(ask_ranks(MODULE, num_ranks, wanted).splitlines()[-1]))
+    return ask_ranks(MODULE, num_ranks, wanted)
 
 
 def _num_ranks(options: Options) -> int:

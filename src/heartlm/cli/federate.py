@@ -38,13 +38,13 @@ def run(arguments: Sequence[str]) -> int:
         return 0
 
     from heartlm.distributed.ranks import ReportedByPeer
-    from heartlm.federated.federate import federate
+    from heartlm.federated.federate import federate, shown
 
     try:
         outcome = federate(study, tuple(changed))
     except ReportedByPeer:
         time.sleep(LINGER_S)  # a launcher ends all ranks when the first ends, and the rank that prints may be late
         return 2
-    if outcome.is_first:
-        print(outcome.summary())
+    if outcome.scores:  # of the first rank only
+        print(f"{outcome.folder}: {shown(outcome.scores)}")
     return 0

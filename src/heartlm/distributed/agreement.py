@@ -74,7 +74,9 @@ class RankConsensus:
             result = act()
         except Exception as raised:
             error = raised
-        outcomes = self._gathered((result, None if error is None else f"rank {self.rank}: {error}"))
+        outcomes: list[Any] = [(result, None if error is None else f"rank {self.rank}: {error}")] * self.num_ranks
+        if self._group is not None:
+            dist.all_gather_object(outcomes, outcomes[0], group=self._group)
         if error is not None:
             raise error
         for _, message in outcomes:
@@ -89,10 +91,3 @@ class RankConsensus:
     def for_torch(self) -> dict[str, Any]:
         """The keywords by which `torch.distributed.checkpoint` learns who takes part."""
         return {"process_group": self._group} if self._group else {"no_dist": True}
-
-    def _gathered(self, mine: Any) -> list[Any]:
-        if self._group is None:
-            return [mine]
-        everyones: list[Any] = [None] * self.num_ranks
-        dist.all_gather_object(everyones, mine, group=self._group)
-        return everyones

@@ -4,8 +4,7 @@
 
 Under torchrun, or in an allocation, the ranks that are there are measured; otherwise ranks are started on this machine,
 each on cores of its own, or one on each GPU (NCCL). CPU ranks of one machine add up as training does, through shared
-memory, and over gloo where there are no kernels or more machines. `python -m heartlm.distributed.allreduce`
-prints the fit.
+memory, and over gloo where there are no kernels or more machines.
 """
 
 from __future__ import annotations
@@ -15,17 +14,15 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from heartlm.cores import cpus_of, pin, share_of_cores, usable_cores
+from heartlm.cores import cpus_of, pin, usable_cores
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json, write_json
@@ -37,9 +34,6 @@ SIZES_BYTES = tuple(4**power for power in range(5, 13))
 QUICK_SIZES_BYTES = SIZES_BYTES[1::2]
 
 MODULE = "heartlm.distributed.allreduce"
-
-RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""What tells a process its place among ranks."""
 
 ROUNDS = 9
 FILL_BYTES = 1 << 20
@@ -79,25 +73,9 @@ class AllReduceFit:
         """Share by which the fit misses what was measured, in the middle of the points."""
         return statistics.median(abs(self.time_s(size) / taken_s - 1) for size, taken_s in self.points)
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self) | {"points": [list(point) for point in self.points]}
-
-    @classmethod
-    def from_json(cls, content: Any, where: str | Path = "all-reduce fit") -> AllReduceFit:
-        """What `to_json` returned.
-
-        Raises:
-            HeartlmError: a field is missing or of another type, or the rate is none.
-        """
-        fit = typed(cls, content, where)
-        if fit.bytes_per_s <= 0 or fit.world_size < 1 or any(taken_s <= 0 for _, taken_s in fit.points):
-            raise HeartlmError(f"{where}: a rate, ranks and times above 0 expected: measure it again")
-        return fit
-
     def save(self, path: Path) -> None:
         """Write it to `path` as JSON."""
-        write_json(path, self.to_json())
+        write_json(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> AllReduceFit:
@@ -106,7 +84,10 @@ class AllReduceFit:
         Raises:
             HeartlmError: there is none, or it is broken.
         """
-        return cls.from_json(read_json(path), path)
+        fit = read_json(path, cls)
+        if fit.bytes_per_s <= 0 or fit.world_size < 1 or any(taken_s <= 0 for _, taken_s in fit.points):
+            raise HeartlmError(f"{path}: a rate, ranks and times above 0 expected: measure it again")
+        return fit
 
 
 def fit_points(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
@@ -159,7 +140,9 @@ def measure_all_reduce(
         with process_group(ranks, device):
             return measure_in_group(sizes_bytes, rounds, gather)
     if device != "cpu":
-        num_gpus, least = _num_gpus(), num_ranks or 2
+        import torch
+
+        num_gpus, least = torch.cuda.device_count(), num_ranks or 2
         if device == "cuda" and num_gpus < least:
             raise HeartlmError(f"device: 'cuda' found, a GPU for each of {least} ranks expected, {num_gpus} seen")
         device = "cuda" if num_gpus >= least else "cpu"
@@ -168,13 +151,7 @@ def measure_all_reduce(
     if num_ranks < 2:
         raise HeartlmError(f"num_ranks: {num_ranks} found, at least 2 expected: one rank has no other to add up with")
     wanted = {"device": device, "sizes_bytes": list(sizes_bytes), "rounds": rounds, "gather": gather}
-    return AllReduceFit.from_json(json.loads(ask_ranks(MODULE, num_ranks, wanted).splitlines()[-1]))
-
-
-def _num_gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
+    return typed(AllReduceFit, ask_ranks(MODULE, num_ranks, wanted))
 
 
 def measure_in_group(
@@ -224,7 +201,7 @@ def _median_s(num_bytes: int, rounds: int, device: Any, act: Callable[[Any], obj
 
 
 @contextmanager
-def process_group(ranks: Ranks, device: str = "auto", meet_at: str | None = None) -> Iterator[None]:
+def process_group(ranks: Ranks, device: str = "auto", meet_at: str = "env://") -> Iterator[None]:
     """Be one of several ranks in a group of gloo or NCCL; where they are in one already, stay in it.
 
     Args:
@@ -238,81 +215,59 @@ def process_group(ranks: Ranks, device: str = "auto", meet_at: str | None = None
     import torch
     import torch.distributed as dist
 
-    from heartlm.distributed.parallel import choose_interface
+    from heartlm.distributed.parallel import joined, reason_of
 
     if dist.is_initialized():
         yield
         return
-    choose_interface(ranks)
     use_gpu = device != "cpu" and torch.cuda.device_count() >= ranks.local_world_size
     cores = usable_cores()
-    if use_gpu:
-        torch.cuda.set_device(ranks.local_rank)
-    else:
-        pin(cpus_of(share_of_cores(cores, ranks.local_rank, ranks.local_world_size)))
-    place = {"rank": ranks.rank, "world_size": ranks.world_size, "timeout": timedelta(seconds=TIMEOUT_S)}
     try:
-        dist.init_process_group("nccl" if use_gpu else "gloo", init_method=meet_at, **place)  # type: ignore[arg-type]
-        yield
-        dist.destroy_process_group()
-    except (RuntimeError, ValueError) as error:
-        raise HeartlmError(f"rank {ranks.rank} cannot add up with the others: {str(error).splitlines()[0]}") from error
+        with joined("cuda" if use_gpu else "cpu", threads=1, timeout_s=TIMEOUT_S, ranks=ranks, meet_at=meet_at):
+            yield
+    except RuntimeError as error:
+        raise HeartlmError(f"rank {ranks.rank} cannot add up with the others: {reason_of(error)}") from error
     finally:
         pin(cpus_of(cores))
 
 
-def ask_ranks(module: str, num_ranks: int, wanted: Mapping[str, Any]) -> str:
-    """Start `num_ranks` processes of `module` on this machine; what the first of them prints.
+def ask_ranks(module: str, num_ranks: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Let torchrun start `num_ranks` processes of `module` on this machine; what the first of them prints last, JSON.
 
     Args:
-        module: run as `python -m`, with `wanted` and where to meet, `meet_at`, as JSON in its only argument.
+        module: run as `python -m`, with `wanted` as JSON in its only argument.
         num_ranks: how many, of one thread each.
         wanted: what they are sent.
 
     Raises:
         HeartlmError: one failed, or they do not end.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        told = json.dumps({**wanted, "meet_at": f"file://{folder}/met"})
-        started = [_start_rank(module, rank, num_ranks, told) for rank in range(num_ranks)]
-        try:
-            ended = [process.communicate(timeout=2 * TIMEOUT_S) for process in started]
-        except subprocess.TimeoutExpired:
-            raise HeartlmError(f"{num_ranks} ranks did not end an all-reduce within {2 * TIMEOUT_S:.0f} s") from None
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
-    for process, (_, errors) in zip(started, ended, strict=True):
-        if process.returncode != 0:
-            raise HeartlmError(f"a rank failed: {(errors.strip().splitlines() or ['it printed nothing'])[-1]}")
-    return ended[0][0]
-
-
-def _start_rank(module: str, rank: int, num_ranks: int, wanted: str) -> subprocess.Popen[str]:
-    place = dict(zip(RANK_VARIABLES, (rank, num_ranks, rank, num_ranks), strict=True))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks), "-m", module]
     # A rank imports from where this process does: `module` may be outside of heartlm.
     more = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(
-        [sys.executable, "-m", module, wanted],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {name: str(number) for name, number in place.items()} | more,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, *launcher, json.dumps(wanted)],
+            capture_output=True,
+            text=True,
+            env=os.environ | more,
+            timeout=2 * TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise HeartlmError(f"{num_ranks} ranks did not end an all-reduce within {2 * TIMEOUT_S:.0f} s") from None
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
+        raise HeartlmError(f"a rank failed: {next((line for line in lines if 'Error: ' in line), lines[-1])}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure, as one of several ranks or with ranks of its own, and print the fit."""
-    ranks = Ranks.from_environment()
-    if arguments:
-        wanted = json.loads(arguments[0])
-        with process_group(ranks, wanted["device"], wanted["meet_at"]):
-            fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"], wanted["gather"])
-    else:
-        fit = measure_all_reduce()
+    """Measure what `measure_all_reduce` wants, as one of the ranks it started; the first prints the fit."""
+    ranks, wanted = Ranks.from_environment(), json.loads(arguments[0])
+    with process_group(ranks, wanted["device"]):
+        fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"], wanted["gather"])
     if ranks.is_first:
-        print(json.dumps(fit.to_json()))
+        print(json.dumps(asdict(fit)))
 
 
 if __name__ == "__main__":

@@ -53,8 +53,4 @@ class GradientSync:
 
     def launch(self) -> Callable[[], None]:
         """A sum is on its way; call the result, from any thread, when it is there."""
-        return self._in_flight.launch() if self._in_flight is not None else _nothing
-
-
-def _nothing() -> None:
-    pass
+        return self._in_flight.launch() if self._in_flight is not None else lambda: None

@@ -44,16 +44,31 @@ either, and the watchdog does not first wait a minute for it (four times the las
 
 @contextmanager
 def joined(
-    device: str, precision: str = "auto", threads: int | None = None, pin: bool = True, timeout_s: float = 600.0
+    device: str,
+    precision: str = "auto",
+    threads: int | None = None,
+    pin: bool = True,
+    timeout_s: float = 600.0,
+    ranks: Ranks | None = None,
+    meet_at: str = "env://",
 ) -> Iterator[Ranks]:
-    """Take this rank's cores and meet the other ranks, if there are any; the arguments are those of `TrainingConfig`.
+    """Take this rank's cores and meet the other ranks, if there are any.
+
+    Args:
+        device: as in `TrainingConfig`, like the four arguments after it.
+        precision: only to see that the device has it.
+        threads: of torch.
+        pin: stay on this rank's cores.
+        timeout_s: after which a rank that does not answer counts as gone.
+        ranks: where this process stands; by default as `torchrun` says.
+        meet_at: where ranks meet, as torch writes it; by default where `torchrun` says.
 
     Raises:
         HeartlmError: the device is not there, or the others cannot be met.
         ReportedByPeer: a HeartlmError, here or inside, when another rank has raised one already.
     """
-    ranks = Ranks.from_environment()
-    store = _store(ranks, timeout_s) if ranks.world_size > 1 else None
+    ranks = ranks or Ranks.from_environment()
+    store = _store(ranks, meet_at, timeout_s) if ranks.world_size > 1 else None
     try:
         place, _ = device_and_precision(device, precision, ranks.local_rank)
         take_cores(ranks, threads, pinned=pin and place.type == "cpu")
@@ -68,10 +83,11 @@ def joined(
         dist.destroy_process_group()  # not after an error: a rank may have gone, and NCCL would wait for it
 
 
-def _store(ranks: Ranks, timeout_s: float) -> Store:
-    """Where ranks leave word for each other; `torchrun` says where it is."""
+def _store(ranks: Ranks, meet_at: str, timeout_s: float) -> Store:
+    """Where ranks leave word for each other."""
     try:
-        store: Store = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))[0]
+        place = (meet_at, ranks.rank, ranks.world_size)
+        store: Store = next(rendezvous(*place, timeout=timedelta(seconds=timeout_s)))[0]
     except (RuntimeError, ValueError) as error:
         raise PeerLost(
             f"rank {ranks.rank} of {ranks.world_size} cannot meet the others ({reason_of(error)}): "

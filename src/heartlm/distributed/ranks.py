@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from heartlm.errors import HeartlmError
 
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""What `torchrun` sets to tell a process its place among ranks."""
+
 LOST_STATUS = os.EX_TEMPFAIL
 """Exit status of a rank that lost another one, where torchrun may start both again; otherwise it is 2."""
 
@@ -59,20 +62,14 @@ class Ranks:
         """
         if "WORLD_SIZE" not in environment:
             return cls()
-        number = {name: _whole(environment, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+        hint, number = "start the ranks with torchrun, or unset WORLD_SIZE to train alone", dict[str, int]()
+        for name in RANK_VARIABLES:
+            try:
+                number[name] = int(environment[name])
+            except (KeyError, ValueError):
+                found = repr(environment[name]) if name in environment else "nothing"
+                raise HeartlmError(f"{name}: {found} found, a whole number expected: {hint}") from None
         for inner, outer in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
             if not 0 <= number[inner] < number[outer]:
-                raise HeartlmError(f"{inner}: {number[inner]} found, below {outer} {number[outer]} expected: {_HINT}")
+                raise HeartlmError(f"{inner}: {number[inner]} found, below {outer} {number[outer]} expected: {hint}")
         return cls(*number.values())
-
-
-_HINT = "start the ranks with torchrun, or unset WORLD_SIZE to train alone"
-
-
-def _whole(environment: Mapping[str, str], name: str) -> int:
-    try:
-        return int(environment[name])
-    except KeyError:
-        raise HeartlmError(f"{name}: nothing found, though WORLD_SIZE is set, a number expected: {_HINT}") from None
-    except ValueError:
-        raise HeartlmError(f"{name}: {environment[name]!r} found, a whole number expected: {_HINT}") from None

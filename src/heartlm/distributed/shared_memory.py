@@ -15,6 +15,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import addressof, c_char
 from datetime import timedelta
 from pathlib import Path
@@ -198,26 +199,17 @@ def opened(
         gather: gives what every rank gave it, by rank.
         slot_bytes: see `SharedSum`.
     """
-    path = gather(_new_file() if ranks.local_rank == 0 else None)[ranks.rank - ranks.local_rank]
-    made: list[SharedSum] = []
-    all_have = all(gather(path is not None and _opened(path, ranks, timeout_s, slot_bytes, made)))
+    path, mine = None, None
+    if ranks.local_rank == 0:
+        with suppress(OSError):
+            descriptor, name = tempfile.mkstemp(prefix="heartlm-", dir=FOLDER)
+            os.close(descriptor)
+            path = Path(name)
+    path = gather(path)[ranks.rank - ranks.local_rank]
+    if path is not None:
+        with suppress(OSError):
+            mine = SharedSum(path, ranks.local_rank, ranks.local_world_size, timeout_s, slot_bytes)
+    all_have = all(gather(mine is not None))
     if path is not None and ranks.local_rank == 0:
         path.unlink(missing_ok=True)
-    return made[0] if all_have else None
-
-
-def _new_file() -> Path | None:
-    try:
-        descriptor, name = tempfile.mkstemp(prefix="heartlm-", dir=FOLDER)
-    except OSError:
-        return None
-    os.close(descriptor)
-    return Path(name)
-
-
-def _opened(path: Path, ranks: Ranks, timeout_s: float, slot_bytes: int, made: list[SharedSum]) -> bool:
-    try:
-        made.append(SharedSum(path, ranks.local_rank, ranks.local_world_size, timeout_s, slot_bytes))
-    except OSError:
-        return False
-    return True
+    return mine if all_have else None

@@ -8,9 +8,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from heartlm.errors import HeartlmError
@@ -20,22 +19,35 @@ STOP_WITHIN_S = 10.0
 _LAST_BYTES = 20_000
 
 
-@dataclass
 class Processes:
-    """Processes that are running.
+    """Processes that are stopped when the block ends that this is the context of.
 
-    Attributes:
+    Args:
         logs: folder of what they print, one file each.
-        running: by name.
     """
 
-    logs: Path
-    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    def __init__(self, logs: Path) -> None:
+        self.logs, self._running = logs, dict[str, subprocess.Popen[bytes]]()
+        logs.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Ask all to end, the last first; kill those that do not."""
+        for process in reversed(self._running.values()):
+            process.terminate()
+        give_up_s = time.monotonic() + STOP_WITHIN_S
+        for process in reversed(self._running.values()):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, give_up_s - time.monotonic()))
+            process.kill()
+            process.wait()
 
     def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
         """Start one; it ends with this process, however that ends."""
-        with self.log(name).open("wb") as log:
-            self.running[name] = subprocess.Popen(
+        with (self.logs / f"{name}.log").open("wb") as log:
+            self._running[name] = subprocess.Popen(
                 [*map(str, command)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -43,18 +55,6 @@ class Processes:
                 env=dict(environment),
                 preexec_fn=functools.partial(end_with_parent, os.getpid(), signal.SIGTERM),
             )
-
-    def log(self, name: str) -> Path:
-        """The file with what `name` prints."""
-        return self.logs / f"{name}.log"
-
-    def check(self) -> None:
-        """Raise a HeartlmError with its last words if one has ended."""
-        for name, process in self.running.items():
-            if (status := process.poll()) is not None:
-                raise HeartlmError(
-                    f"{name} ended with status {status}: {last_line(self.log(name)) or 'it printed nothing'}"
-                )
 
     def wait_for_port(self, port: int, timeout_s: float) -> None:
         """Wait until somebody listens there.
@@ -66,32 +66,13 @@ class Processes:
         while True:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 return
-            self.check()
+            for name, process in self._running.items():
+                if (status := process.poll()) is not None:
+                    words = last_line(self.logs / f"{name}.log") or "it printed nothing"
+                    raise HeartlmError(f"{name} ended with status {status}: {words}")
             if time.monotonic() > give_up_s:
                 raise HeartlmError(f"nothing listens on port {port} after {timeout_s:g} s: see the logs in {self.logs}")
             time.sleep(0.1)
-
-    def stop(self) -> None:
-        """Ask all to end, the last first; kill those that do not."""
-        for process in reversed(self.running.values()):
-            process.terminate()
-        give_up_s = time.monotonic() + STOP_WITHIN_S
-        for process in reversed(self.running.values()):
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, give_up_s - time.monotonic()))
-            process.kill()
-            process.wait()
-
-
-@contextmanager
-def processes(logs: Path) -> Iterator[Processes]:
-    """Processes that are stopped when the block ends."""
-    logs.mkdir(parents=True, exist_ok=True)
-    started = Processes(logs)
-    try:
-        yield started
-    finally:
-        started.stop()
 
 
 def last_line(log: Path) -> str:

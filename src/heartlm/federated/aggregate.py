@@ -5,13 +5,13 @@
 
 Integers are added, so the mean does not depend on the number of ranks or on which rank has which client. Each bucket
 is in transit while the next one is prepared. Compressed updates cannot be added in transit, so every rank gathers the
-messages of all clients; a server, as Flower has one, receives each message once. Noise comes before masks and
-compression, so neither costs privacy. Keys of masks are agreed after training: a client that died is in no mask.
+messages of all clients, and waits for them; a server, as Flower has one, receives each message once. Noise comes before
+masks and compression, so neither costs privacy. Keys of masks are agreed after training: a client that died is in no
+mask.
 """
 
 from __future__ import annotations
 
-import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -35,8 +35,6 @@ from heartlm.files import write_json
 
 LEAST_CLIENTS = 2
 """A masked sum of fewer clients would show an update, so nothing is sent, and the global weights stay as they are."""
-
-_HEAD = struct.Struct("<IdQ")  # of a compressed message: its bytes, the client's weight, its samples
 
 
 @dataclass(frozen=True)
@@ -78,41 +76,29 @@ def mean_of(totals: Tensor, asked_samples: int) -> Mean:
     return Mean(FixedPoint(totals[:-1], asked_samples / num_samples) if num_samples else None, num_samples)
 
 
+@dataclass(frozen=True)
 class PendingReduce:
-    """A mean whose sums or messages are in transit.
-
-    Args:
-        communicator: that carries them.
-        pending: what has to arrive.
-        meter: notes what this rank waits for.
-        mean: makes the mean of what `pending` gave.
+    """A mean whose sums are in transit.
 
     Attributes:
-        wants_tests: whether it progresses, or its arrival is noted, only when it is tested.
+        pending: sums that have to arrive.
+        meter: notes what this rank waits for.
+        totals: that `pending` are parts of; int64 `[P + 1]`, as `mean_of` takes them.
+        asked_samples: of all clients sampled in the round.
     """
 
-    def __init__(
-        self,
-        communicator: Communicator,
-        pending: Sequence[Pending],
-        meter: CommunicationMeter,
-        mean: Callable[[Sequence[Tensor]], Mean],
-    ) -> None:
-        self.wants_tests = not communicator.has_async_progress
-        self._pending, self._meter, self._mean = pending, meter, mean
-
-    def test(self) -> None:
-        """Make some progress."""
-        with self._meter:
-            arrived = all(each.test() for each in self._pending)
-        self.wants_tests = self.wants_tests and not arrived
+    pending: Sequence[Pending]
+    meter: CommunicationMeter
+    totals: Tensor
+    asked_samples: int
 
     def wait(self) -> Mean:
         """Wait until it has arrived."""
-        with self._meter:
-            arrived = [each.wait() for each in self._pending]
-            self._meter.landed(max(each.there_s for each in self._pending))
-            return self._mean(arrived)
+        with self.meter:
+            for each in self.pending:
+                each.wait()
+            self.meter.landed(max(each.there_s for each in self.pending))
+            return mean_of(self.totals, self.asked_samples)
 
 
 PendingMean = Mean | PendingReduce
@@ -165,12 +151,12 @@ class Aggregator:
         if self.ledger is not None:
             here = [each.client for each in updates]
             clients = [client for rank in self._communicator.gather_objects(here) for client in rank]
-            self.ledger.took_part(sorted(clients))
+            self.ledger.rounds_of.update(clients)
             asked_samples = len(clients)
             updates = [with_privacy(each, self._study, len(clients), self._noise) for each in updates]
         with self._meter:
             if self._study.compression != "none":
-                return self._gather(round_index, updates, asked_samples)
+                return self._gathered(round_index, updates, asked_samples)
             if self._study.secure_sum:
                 if not self._fill_masked(round_index, updates):
                     return Mean(None, 0)
@@ -193,7 +179,7 @@ class Aggregator:
                     self._sum.fill(begin, min(begin + size, num_parameters), parts)
                 pending.append(self._communicator.start_sum(bucket))
                 self._meter.sent(bucket.nbytes)
-        return PendingReduce(self._communicator, pending, self._meter, lambda _: mean_of(totals, asked_samples))
+        return PendingReduce(pending, self._meter, totals, asked_samples)
 
     def _fill_masked(self, round_index: int, updates: Sequence[WeightedUpdate]) -> bool:
         """Agree on keys and fill the sums with masked numbers; False if too few clients are left to hide one."""
@@ -211,30 +197,23 @@ class Aggregator:
             self._sum.whole += torch.from_numpy(masked)
         return True
 
-    def _gather(self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int) -> PendingMean:
-        """Compress the updates of this rank and send them to every rank."""
-        messages = b""
-        for each in updates:
-            message = compressed(each.update.delta, self._study, each.client, round_index, self._owed)
-            messages += _HEAD.pack(len(message), each.weight, each.update.num_samples) + message
-        longest = max(self._communicator.gather_objects(len(messages)))
-        payload = torch.zeros(longest, dtype=torch.uint8)
-        payload[: len(messages)] = torch.from_numpy(np.frombuffer(messages, np.uint8).copy())
-        pending = self._communicator.start_gather(payload)
-        self._meter.sent(longest)
-
-        def mean(arrived: Sequence[Tensor]) -> Mean:
-            total = torch.zeros_like(self._sum.whole)
-            for row in arrived[0]:  # uint8 [longest]: messages of one rank, then zeros
-                text, place = row.numpy().tobytes(), 0
-                while place < len(text) and (head := _HEAD.unpack_from(text, place))[0]:
-                    length, weight, samples = head
-                    place += _HEAD.size + length
-                    total[:-1] += to_fixed_point(decompressed(text[place - length : place]) * weight)
-                    total[-1] += samples
-            return mean_of(total, asked_samples)
-
-        return PendingReduce(self._communicator, [pending], self._meter, mean)
+    def _gathered(self, round_index: int, updates: Sequence[WeightedUpdate], asked_samples: int) -> Mean:
+        """Compress the updates of this rank, send them to every rank, and add up what all sent."""
+        sent = [
+            (
+                compressed(each.update.delta, self._study, each.client, round_index, self._owed),
+                each.weight,
+                each.update.num_samples,
+            )
+            for each in updates
+        ]
+        self._meter.sent(sum(len(message) for message, *_ in sent), arrived=True)
+        arrived = [each for rank in self._communicator.gather_objects(sent) for each in rank]
+        totals = self._sum.whole
+        parts = [(decompressed(message), weight) for message, weight, _ in arrived]
+        self._sum.fill(0, len(totals) - 1, parts)
+        totals[-1] = sum(num_samples for *_, num_samples in arrived)
+        return mean_of(totals, asked_samples)
 
     def residual_state(self, client: int) -> dict[str, Tensor]:
         """What compression has not yet sent of the updates of `client`, float32 `[P]`; empty if nothing."""
@@ -251,7 +230,7 @@ class Aggregator:
         """Count the rounds before a study was resumed: all sampled clients are taken to have taken part."""
         if self.ledger is not None:
             for round_index in range(num_rounds):
-                self.ledger.took_part(sample_clients(self._study, members, round_index))
+                self.ledger.rounds_of.update(sample_clients(self._study, members, round_index).keys())
 
     def write_privacy(self, folder: Path) -> None:
         """Write `privacy.json` into the folder of a study and print its sentence; nothing without privacy.
@@ -259,9 +238,16 @@ class Aggregator:
         Raises:
             HeartlmError: Opacus is not installed, or the file cannot be written.
         """
-        if self.ledger is not None and (statement := self.ledger.statement()) is not None:
-            write_json(folder / "privacy.json", {**asdict(self.ledger.privacy), **asdict(statement)})
-            print(f"privacy: {statement.words}", file=sys.stderr, flush=True)
+        if self.ledger is not None and self.ledger.rounds_of:
+            found = asdict(self.ledger.privacy) | self.ledger.statement()
+            write_json(folder / "privacy.json", found)
+            print(
+                f"privacy: each client, with all its patients: epsilon {found['epsilon']:.2f} at delta "
+                f"{found['delta']:g} after {found['num_rounds']} rounds of its own "
+                f"({found['epsilon_per_round']:.2f} each), to who sees global weights only",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def with_privacy(

@@ -5,7 +5,7 @@ global vector ─► client: local steps on its own patients ─► Update (how 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,30 +61,14 @@ class ClientTask:
     dies_after: int | None = None
 
 
-Between = Callable[[], None]
-"""Called between local steps, so that pending sums progress."""
-
-
-def nothing() -> None:
-    """Do nothing between local steps."""
-
-
 class Client(Protocol):
     """One that learns on its own patients."""
-
-    @property
-    def name(self) -> str:
-        """Unique in the study."""
-
-    @property
-    def num_samples(self) -> int:
-        """Training samples: its weight in the mean."""
 
     @property
     def kept(self) -> dict[str, Tensor]:
         """What it keeps between rounds (the moments of its optimiser), in main memory; changed in place."""
 
-    def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
+    def train(self, global_vector: Tensor, task: ClientTask) -> Update:
         """Take local steps from `global_vector`, float32 `[P]` in main memory, which stays as it is.
 
         Raises:

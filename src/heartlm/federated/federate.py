@@ -11,14 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from heartlm.distributed.communicator import Communicator
-from heartlm.distributed.communicators import CollectiveError, agreed, communicator_of
+from heartlm.distributed.communicator import CollectiveError, Communicator, agreed, communicator_of
 from heartlm.distributed.parallel import is_peer_failure, reason_of
 from heartlm.distributed.ranks import ReportedByPeer
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import Aggregator
-from heartlm.federated.client import Between, Client, nothing
-from heartlm.federated.isolated import IsolatedClient, read_client
+from heartlm.federated.client import Client
 from heartlm.federated.local import Learning, LocalClient, patients_of
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import partition
@@ -38,16 +36,10 @@ class StudyOutcome:
     Attributes:
         folder: of the study.
         scores: of the final model on the test patients; empty on all ranks but the first.
-        is_first: whether this rank speaks for all.
     """
 
     folder: Path
     scores: dict[str, Any]
-    is_first: bool
-
-    def summary(self) -> str:
-        """One line."""
-        return f"{self.folder}: {shown(self.scores)}"
 
 
 def shown(scores: Mapping[str, Any]) -> str:
@@ -75,8 +67,8 @@ def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcom
         study.check()
     communicator = communicator_of(study.communicator, study.device, study.threads, study.timeout_s)
     try:
-        rounds, evaluation = agreed(communicator, lambda: ready(study, folder, communicator))
-        scores = run_rounds(rounds, evaluation, folder, communicator)
+        rounds, learning = agreed(communicator, lambda: ready(study, folder, communicator))
+        scores = run_rounds(rounds, learning, folder, communicator)
     except (CollectiveError, ReportedByPeer):
         raise
     except Exception as error:
@@ -90,7 +82,7 @@ def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcom
             communicator.abort()
         raise
     communicator.close()
-    return StudyOutcome(folder.path, scores, communicator.rank == 0)
+    return StudyOutcome(folder.path, scores)
 
 
 def strategy_of(study: FederatedConfig) -> Strategy:
@@ -101,26 +93,15 @@ def strategy_of(study: FederatedConfig) -> Strategy:
     return OuterSGD(study.server_rate, study.server_beta, nesterov=study.strategy == "diloco")
 
 
-def clients_of_rank(num_clients: int, rank: int, size: int) -> range:
-    """Numbers of the clients that rank `rank` of `size` simulates."""
-    return range(rank, num_clients, size)
-
-
-def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Evaluation]:
+def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Learning]:
     """Everything this rank needs, where the study stands; writes what is known before the first round."""
     rank, size = communicator.rank, communicator.size
     patients = patients_of(study)
     members = partition(patients.patients(), study)
-    mine = clients_of_rank(len(members), rank, size)
-    learning = patients.learning(members, () if study.isolated else mine, rank, size)
+    mine = range(rank, len(members), size)
+    learning = patients.learning(members, mine, rank, size)
     server = Server(learning.flat.on_host(), strategy_of(study))
-    clients: dict[int, Client] = {}
-    for number in mine:
-        name, num_samples = members[number].name, members[number].num_samples
-        if study.isolated:
-            clients[number] = IsolatedClient(name, num_samples, partial(read_client, study, number, members))
-        else:
-            clients[number] = LocalClient(number, name, num_samples, learning, study, {})
+    clients: dict[int, Client] = {number: LocalClient(number, members[number], learning, study, {}) for number in mine}
     meter = CommunicationMeter()
     aggregator = Aggregator(study, communicator, len(learning.flat), len(members), meter)
     if study.resume is None and rank == 0:
@@ -130,21 +111,19 @@ def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicato
         aggregator.replay_accounting(members, first)
         for number, client in clients.items():
             client.kept.update(aggregator.restore_residual(number, folder.load_client(first, number)))
-    evaluation = Evaluation(learning, communicator)
-    return Rounds(study, members, clients, server, aggregator, meter, evaluation, rank), evaluation
+    scoring = partial(evaluate, learning, communicator)
+    return Rounds(study, members, clients, server, aggregator, meter, scoring, rank), learning
 
 
-def run_rounds(
-    rounds: Rounds, evaluation: Evaluation, folder: StudyFolder, communicator: Communicator
-) -> dict[str, Any]:
+def run_rounds(rounds: Rounds, learning: Learning, folder: StudyFolder, communicator: Communicator) -> dict[str, Any]:
     """Run the rounds that are left, score and save; scores in short, on the first rank."""
     if communicator.rank == 0:
         folder.truncate_metrics(rounds.server.round_index - 1, "round")
     rounds.run(lambda: _save(rounds, folder, communicator))
-    scores = evaluation(rounds.server.vector, final=True)
+    scores = evaluate(learning, communicator, rounds.server.vector, final=True)
     if communicator.rank != 0:
         return {}
-    evaluation.learning.save(folder.model)
+    learning.save(folder.model)
     rounds.aggregator.write_privacy(folder.path)
     write_json(folder.scores, scores)
     folder.finish()
@@ -159,7 +138,8 @@ def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> No
     lines = [line for part in communicator.gather_objects(rounds.lines) for line in part]
     rounds.lines.clear()
     if communicator.rank == 0:
-        folder.add_lines(sorted(lines, key=lambda line: (line["round"], line["kind"], line.get("rank", 0))))
+        for line in sorted(lines, key=lambda line: (line["round"], line["kind"], line.get("rank", 0))):
+            folder.add_metrics({key: None if value != value else value for key, value in line.items()})
         folder.save_server(server)
         for line in lines:
             if line["kind"] == "evaluation":
@@ -167,15 +147,11 @@ def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> No
                 print(f"round {line['round'] + 1}/{rounds.study.rounds}  {words}", file=sys.stderr, flush=True)
 
 
-class Evaluation:
-    """Scores weights on all ranks together, each its part."""
+def evaluate(learning: Learning, communicator: Communicator, vector: Tensor, final: bool = False) -> Line:
+    """Score weights on all ranks together, each its part: in short, or `final` with confidence intervals.
 
-    def __init__(self, learning: Learning, communicator: Communicator) -> None:
-        self.learning, self._communicator = learning, communicator
-
-    def __call__(self, vector: Tensor, between: Between = nothing, final: bool = False) -> Line:
-        """Scores in short, or `final` ones with confidence intervals; on the first rank."""
-        self.learning.flat.load(vector)
-        part = self.learning.evaluate(self._communicator.rank, self._communicator.size, between)
-        parts = self._communicator.gather_objects(part)
-        return self.learning.scores(parts, final) if self._communicator.rank == 0 else {}
+    Other ranks than the first get an empty line.
+    """
+    learning.flat.load(vector)
+    parts = communicator.gather_objects(learning.evaluate())
+    return learning.scores(parts, final) if communicator.rank == 0 else {}

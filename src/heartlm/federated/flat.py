@@ -10,14 +10,10 @@ class FlatModel:
     """A model whose learning parameters are views of one vector.
 
     Parameters that do not learn are left where they are: they never change, so they are not sent. Buffers
-    stay too; none of the models here has buffers that training changes (no batch norms), and such a model is refused,
-    because the mean of running statistics is not what averaging means.
+    stay too; none of the models here has buffers that training changes (no batch norms).
 
     Args:
-        module: the model, on its device; its parameters are moved into the vector.
-
-    Raises:
-        ValueError: a learning parameter is not float32, or a layer keeps running statistics.
+        module: the model, on its device; its learning parameters, float32, are moved into the vector.
 
     Attributes:
         module: the model.
@@ -28,10 +24,6 @@ class FlatModel:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        if any(parameter.dtype != torch.float32 for parameter in self.parameters):
-            raise ValueError("only float32 parameters can be laid out as one vector")
-        if any(name.rpartition(".")[2].startswith("running_") for name, _ in module.named_buffers()):
-            raise ValueError("a layer that keeps running statistics cannot be averaged over clients")
         device = self.parameters[0].device
         self.vector = torch.empty(sum(each.numel() for each in self.parameters), dtype=torch.float32, device=device)
         with torch.no_grad():

@@ -1,18 +1,16 @@
 """A federated study as a Flower app: on this machine, or on a SuperLink that others run.
 
-    this process ─ flwr run ─► SuperLink ─ TLS ─┬─ SuperNode 0 ─► client app
-                                   │            └─ SuperNode 1 ─► client app
+    this process ─ flwr run ─► SuperLink ─┬─ SuperNode 0 ─► client app
+                                   │      └─ SuperNode 1 ─► client app
                                server app ─► folder of the study
 
-SuperLink, SuperNodes and apps are processes of their own. On this machine they talk over the loopback device, with
-a certificate made for the run; Flower sends no usage data and looks for no updates.
+SuperLink, SuperNodes and apps are processes of their own. On this machine they talk over the loopback device, which
+other machines cannot reach; Flower sends no usage data and looks for no updates.
 """
 
 from __future__ import annotations
 
-import datetime
 import importlib.metadata
-import ipaddress
 import json
 import os
 import shutil
@@ -21,13 +19,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from heartlm.distributed.spawn import Processes, free_ports, last_line, processes
+from heartlm.distributed.spawn import Processes, free_ports, last_line
 from heartlm.errors import HeartlmError, needs
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.files import read_json
 
 START_WITHIN_S = 60.0
-CERTIFICATE_DAYS = 7
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -76,7 +73,7 @@ def run_with_flower(study: FederatedConfig) -> Path:
     if study.superlink is not None:
         _submit(study, work, study.superlink, dict(os.environ) | QUIET)
     else:
-        with processes(work / "logs") as running:
+        with Processes(work / "logs") as running:
             _submit(study, work, CONNECTION, _federation(study, work, running))
     shutil.rmtree(work)
     return study.out
@@ -92,63 +89,22 @@ def write_app(study: FederatedConfig, folder: Path) -> None:
 
 def _federation(study: FederatedConfig, work: Path, running: Processes) -> dict[str, str]:
     """Start a SuperLink and its nodes on this machine; the environment of all that talk to it."""
-    programs, (certificate, key) = Path(sys.executable).parent, make_certificate(work / "certificates")
+    programs = Path(sys.executable).parent
     environment = dict(os.environ) | QUIET
     environment |= {"FLWR_HOME": str(work / "home"), "PATH": f"{programs}{os.pathsep}{environment.get('PATH', '')}"}
     port, *node_ports = free_ports(1 + study.nodes)
-    lines = [
-        f'[superlink]\ndefault = "{CONNECTION}"',
-        f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"',
-        f"root-certificates = {json.dumps(str(certificate))}",
-    ]
     (work / "home").mkdir(parents=True)
-    (work / "home" / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    tls = ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(key), "--ssl-ca-certfile", str(certificate)]
-    link = ["--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]
-    running.start("superlink", [programs / "flower-superlink", *tls, *link], environment)
+    address = f'address = "127.0.0.1:{port}"\ninsecure = true'
+    (work / "home" / "config.toml").write_text(
+        f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]\n{address}\n', encoding="utf-8"
+    )
+    link = ["--insecure", "--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"]
+    running.start("superlink", [programs / "flower-superlink", *link], environment)
     running.wait_for_port(port, START_WITHIN_S)
     for node, node_port in enumerate(node_ports):
-        link = ["--superlink", f"127.0.0.1:{port}", "--root-certificates", str(certificate)]
-        here = ["--host", "127.0.0.1", "--port", str(node_port), *tls]
-        running.start(f"supernode-{node}", [programs / "flower-supernode", *link, *here], environment)
+        here = ["--insecure", "--host", "127.0.0.1", "--port", str(node_port), "--superlink", f"127.0.0.1:{port}"]
+        running.start(f"supernode-{node}", [programs / "flower-supernode", *here], environment)
     return environment
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Write a certificate for localhost and 127.0.0.1 into `folder`, and its private key, readable by its owner only.
-
-    Returns:
-        The PEM files of the certificate, which clients trust, and of the key.
-
-    Raises:
-        HeartlmError: the package cryptography is not installed.
-    """
-    with needs("flower"):
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    private_key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private_key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=CERTIFICATE_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
-        .sign(private_key, hashes.SHA256())
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    certificate, key = folder / "server.pem", folder / "server.key"
-    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    key.touch(mode=0o600)
-    form = serialization.PrivateFormat.PKCS8
-    key.write_bytes(private_key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-    return certificate, key
 
 
 def _submit(study: FederatedConfig, work: Path, connection: str, environment: dict[str, str]) -> None:

@@ -57,8 +57,7 @@ def train(asked: Message, context: Context) -> Message:
     learning = patients.learning(members, list(tasks), 0, 1)
     answers, deltas = dict[str, Told](), dict[str, Tensor]()
     for number, task in tasks.items():
-        member, kept = members[number], kept_in(context, f"client-{number}")
-        client = LocalClient(number, member.name, member.num_samples, learning, study, kept)
+        client = LocalClient(number, members[number], learning, study, kept_in(context, f"client-{number}"))
         try:
             update = client.train(vectors["global"], task)
         except ClientLost as error:

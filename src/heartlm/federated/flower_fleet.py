@@ -22,7 +22,7 @@ from torch import Tensor
 
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import decompressed
-from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing, sample_clients
+from heartlm.federated.client import ClientLost, ClientTask, Update, sample_clients
 from heartlm.federated.flower_messages import Told, message, read
 from heartlm.federated.partition import Member, PatientCounts, partition
 from heartlm.federated.secure_sum import unmasked_sum
@@ -73,7 +73,7 @@ class Fleet:
 
     def clients(self) -> dict[int, RemoteClient]:
         """Every client, by number."""
-        return {n: RemoteClient(self, n, each.name, each.num_samples) for n, each in enumerate(self.members)}
+        return {number: RemoteClient(self, number) for number in range(len(self.members))}
 
     def answer(self, number: int, global_vector: Tensor, task: ClientTask) -> Update:
         """What client `number` gives in the round of its task.
@@ -161,18 +161,14 @@ class RemoteClient:
     Attributes:
         fleet: all clients.
         number: of this one in the study.
-        name: of the client.
-        num_samples: its training samples.
         kept: nothing: what it keeps never leaves its node.
     """
 
     fleet: Fleet
     number: int
-    name: str
-    num_samples: int
     kept: dict[str, Tensor] = field(default_factory=dict)
 
-    def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
+    def train(self, global_vector: Tensor, task: ClientTask) -> Update:
         """Let its node take local steps.
 
         Raises:

@@ -20,16 +20,17 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from heartlm.distributed.communicator import LocalCommunicator
+from heartlm.distributed.communicator import Communicator
 from heartlm.errors import HeartlmError
 from heartlm.federated.aggregate import LEAST_CLIENTS, Aggregator, Mean, WeightedUpdate, mean_of
-from heartlm.federated.federate import Evaluation, run_rounds, strategy_of
+from heartlm.federated.federate import evaluate, run_rounds, strategy_of
 from heartlm.federated.flower_fleet import Fleet
 from heartlm.federated.local import patients_of
 from heartlm.federated.meter import CommunicationMeter
@@ -67,7 +68,7 @@ def run_study(study: FederatedConfig, fleet: Fleet) -> None:
         HeartlmError: no patient to test on, a folder that cannot be written, or training that diverged.
     """
     assert study.out is not None
-    folder, communicator, meter = StudyFolder(study.out), LocalCommunicator(), CommunicationMeter()
+    folder, communicator, meter = StudyFolder(study.out), Communicator(), CommunicationMeter()
     patients = patients_of(study)
     folder.start_study(study, {"clients": [vars(member) for member in fleet.members], "left_out": patients.left_out})
     learning = patients.learning(fleet.members, [], 0, 1)
@@ -79,9 +80,9 @@ def run_study(study: FederatedConfig, fleet: Fleet) -> None:
         if study.secure_sum
         else Aggregator(uncompressed, communicator, num_parameters, len(fleet.members), meter)
     )
-    evaluation = Evaluation(learning, communicator)
-    rounds = Rounds(study, fleet.members, fleet.clients(), server, aggregator, meter, evaluation)
-    run_rounds(rounds, evaluation, folder, communicator)
+    scoring = partial(evaluate, learning, communicator)
+    rounds = Rounds(study, fleet.members, fleet.clients(), server, aggregator, meter, scoring)
+    run_rounds(rounds, learning, folder, communicator)
 
 
 class RemoteMaskedMean(Aggregator):
@@ -95,7 +96,7 @@ class RemoteMaskedMean(Aggregator):
     """
 
     def __init__(self, fleet: Fleet, study: FederatedConfig, num_parameters: int, meter: CommunicationMeter) -> None:
-        super().__init__(study, LocalCommunicator(), num_parameters, len(fleet.members), meter)
+        super().__init__(study, Communicator(), num_parameters, len(fleet.members), meter)
         self._fleet = fleet
 
     def start(
@@ -106,7 +107,7 @@ class RemoteMaskedMean(Aggregator):
             print(f"round {round_index + 1}: {len(updates)} clients are left, nothing is sent", file=sys.stderr)
             return Mean(None, 0)
         if self.ledger is not None:
-            self.ledger.took_part(each.client for each in updates)
+            self.ledger.rounds_of.update(each.client for each in updates)
             asked_samples = len(updates)
         try:
             totals = self._fleet.masked_sum(round_index, {each.client: each.weight for each in updates})

@@ -19,14 +19,13 @@ from torch import Tensor
 
 from heartlm.corpus.corpus import open_corpus
 from heartlm.corpus.windows import Windows, WindowSampler
-from heartlm.distributed.communicators import local_rank
+from heartlm.distributed.communicator import local_rank
 from heartlm.distributed.device import device_and_precision
 from heartlm.distributed.wrapping import gradient_norm
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.evaluation.bootstrap import Resampling
 from heartlm.evaluation.predictions import token_probabilities
-from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.partition import Member, PatientCounts
 from heartlm.federated.scores import Scores, summary
@@ -201,12 +200,12 @@ class LanguageLearning:
         gradients = [each.grad for each in self.flat.parameters if each.grad is not None]
         self._learner.step(rate, float(gradient_norm(gradients)))
 
-    def evaluate(self, part: int, of: int, between: Between) -> Any:
+    def evaluate(self) -> Any:
         """Sums of losses over this rank's rows, or the classes of their beats, found and annotated."""
         self.flat.module.eval()
-        return self._classes(between) if self._labels_beats else self._losses(between)
+        return self._classes() if self._labels_beats else self._losses()
 
-    def _losses(self, between: Between) -> dict[str, float]:
+    def _losses(self) -> dict[str, float]:
         totals = {"counted": 0.0, "loss": 0.0}
         windows = validation_windows(self._corpus, self._rows, self._patients.config.window)
         make_batch = self._task.make_batch(self._patients.config.seed)
@@ -216,10 +215,9 @@ class LanguageLearning:
             batch = make_batch(windows[begin : begin + size], None, begin, len(windows))
             totals["counted"] += batch.num_counted
             totals["loss"] += self._learner.evaluate(batch)["loss"]
-            between()
         return totals
 
-    def _classes(self, between: Between) -> list[tuple[str, str, NDArray[np.int8], NDArray[np.int8]]]:
+    def _classes(self) -> list[tuple[str, str, NDArray[np.int8], NDArray[np.int8]]]:
         found = []
         for row in self._rows.tolist():
             place, record = self._corpus.tokens_of(row), self._corpus.records.rows[row]
@@ -227,7 +225,6 @@ class LanguageLearning:
             answer = token_probabilities(self._task.model, codes, self._patients.config.window).argmax(axis=1)
             name = f"{record.database}/{record.record_id}"
             found.append((name, record.patient_id, answer[labels >= 0].astype(np.int8), labels[labels >= 0]))
-            between()
         return found
 
     def scores(self, parts: list[Any], final: bool) -> Scores:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from heartlm.federated.client import Between, ClientLost, ClientTask, Update, nothing
+from heartlm.federated.client import ClientLost, ClientTask, Update
 from heartlm.federated.language import CorpusPatients, LanguageLearning
+from heartlm.federated.partition import Member
 from heartlm.federated.study_file import FederatedConfig
 from heartlm.federated.tiny import TinyLearning, TinyPatients
 from heartlm.training.schedule import learning_rate
@@ -33,21 +35,19 @@ class LocalClient:
 
     Attributes:
         number: of the client in the study.
-        name: of the client.
-        num_samples: its training samples.
+        member: the client as the study sees it.
         learning: shared by the clients of this rank.
         study: settings.
         kept: what its optimiser remembers from round to round.
     """
 
     number: int
-    name: str
-    num_samples: int
+    member: Member
     learning: Learning
     study: FederatedConfig
     kept: dict[str, Tensor]
 
-    def train(self, global_vector: Tensor, task: ClientTask, between: Between = nothing) -> Update:
+    def train(self, global_vector: Tensor, task: ClientTask) -> Update:
         """Take local steps from `global_vector`.
 
         Raises:
@@ -77,32 +77,28 @@ class LocalClient:
                 final_share=study.final_learning_rate,
             )
             learning.step(rate)
-            between()
         delta = learning.flat.vector.detach().cpu().double().sub_(global_vector)
         loss = float(torch.stack(losses).mean()) if losses else float("nan")
         if study.keep_optimizer:
             self.kept.clear()
             self.kept.update(remembered(learning.optimizer))
-        return Update(delta, self.num_samples, len(losses), loss, time.perf_counter() - begin_s)
+        return Update(delta, self.member.num_samples, len(losses), loss, time.perf_counter() - begin_s)
 
 
 def remembered(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """What `optimizer` knows of each parameter, copied to main memory; `place.name` of each."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {
         f"{place}.{name}": torch.as_tensor(value).detach().to("cpu", copy=True)
-        for place, parameter in enumerate(parameters)
-        for name, value in optimizer.state.get(parameter, {}).items()
+        for place, entry in optimizer.state_dict()["state"].items()
+        for name, value in entry.items()
         if value is not None
     }
 
 
 def restore(optimizer: torch.optim.Optimizer, state: dict[str, Tensor]) -> None:
     """Let `optimizer` know what `remembered` gave, and nothing else."""
-    places = [(parameter, group) for group in optimizer.param_groups for parameter in group["params"]]
-    optimizer.state.clear()
+    entries = defaultdict[int, dict[str, Tensor]](dict)
     for key, value in state.items():
         place, name = key.split(".", 1)
-        parameter, group = places[int(place)]
-        counts_steps = value.ndim == 0 and not group.get("fused")  # which stay on the host
-        optimizer.state[parameter][name] = value.to("cpu" if counts_steps else parameter.device, copy=True)
+        entries[int(place)][name] = value.clone()
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": entries})

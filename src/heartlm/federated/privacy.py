@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -41,21 +40,6 @@ class Privacy:
     clip_norm: float
     noise_multiplier: float
     delta: float
-
-    def check(self, num_clients: int) -> None:
-        """Raise a HeartlmError where nothing could be promised to `num_clients` clients."""
-        if not 0 < self.clip_norm < math.inf:
-            raise HeartlmError(f"clip_norm: {self.clip_norm:g} found, a length above 0 expected")
-        if not 0 < self.noise_multiplier < math.inf:
-            raise HeartlmError(
-                f"noise_multiplier: {self.noise_multiplier:g} found, more than 0 expected: nothing is promised without "
-                "noise; leave clip_norm and noise_multiplier out for a study without privacy"
-            )
-        if not 0 < self.delta < 1 / num_clients:
-            raise HeartlmError(
-                f"privacy_delta: {self.delta:g} found, less than 1 over {num_clients} clients expected: a promise that "
-                "may fail for one of them is none"
-            )
 
 
 def privacy_of(study: FederatedConfig) -> Privacy | None:
@@ -117,31 +101,6 @@ def epsilon_of(noise_multiplier: float, num_rounds: int, delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-@dataclass(frozen=True)
-class Statement:
-    """What is promised, in numbers.
-
-    Attributes:
-        epsilon: of the clients asked most often.
-        epsilon_per_round: of one round alone.
-        delta: chance that it does not hold.
-        num_rounds: that these clients took part in.
-    """
-
-    epsilon: float
-    epsilon_per_round: float
-    delta: float
-    num_rounds: int
-
-    @property
-    def words(self) -> str:
-        """One sentence."""
-        return (
-            f"each client, with all its patients: epsilon {self.epsilon:.2f} at delta {self.delta:g} after "
-            f"{self.num_rounds} rounds of its own ({self.epsilon_per_round:.2f} each), to who sees global weights only"
-        )
-
-
 class Ledger:
     """Which client took part how often; what that amounts to.
 
@@ -151,24 +110,27 @@ class Ledger:
     Args:
         privacy: what is promised in a round.
         num_clients: of the study.
+
+    Raises:
+        HeartlmError: the promise may fail for one of the clients.
     """
 
     def __init__(self, privacy: Privacy, num_clients: int) -> None:
-        privacy.check(num_clients)
+        if not 0 < privacy.delta < 1 / num_clients:
+            raise HeartlmError(
+                f"privacy_delta: {privacy.delta:g} found, less than 1 over {num_clients} clients expected: a promise "
+                "that may fail for one of them is none"
+            )
         self.privacy = privacy
         self.rounds_of: Counter[int] = Counter()
 
-    def took_part(self, clients: Iterable[int]) -> None:
-        """Note a round."""
-        self.rounds_of.update(clients)
-
-    def statement(self) -> Statement | None:
-        """What is promised so far; None before the first round.
+    def statement(self) -> dict[str, float]:
+        """What is promised so far, at least one round: `epsilon` of the clients asked most often, after their
+        `num_rounds`, and `epsilon_per_round` of one alone.
 
         Raises:
             HeartlmError: Opacus is not installed.
         """
-        if not self.rounds_of:
-            return None
         most, multiplier, delta = max(self.rounds_of.values()), self.privacy.noise_multiplier, self.privacy.delta
-        return Statement(epsilon_of(multiplier, most, delta), epsilon_of(multiplier, 1, delta), delta, most)
+        of_all, of_one = (epsilon_of(multiplier, number, delta) for number in (most, 1))
+        return {"epsilon": of_all, "epsilon_per_round": of_one, "num_rounds": most}

@@ -21,24 +21,15 @@ from typing import Any
 
 from torch import Tensor
 
-from heartlm.federated.aggregate import Aggregator, Mean, PendingMean, PendingReduce, WeightedUpdate
-from heartlm.federated.client import Between, Client, ClientLost, ClientTask, sample_clients
+from heartlm.federated.aggregate import Aggregator, Mean, PendingMean, WeightedUpdate
+from heartlm.federated.client import Client, ClientLost, ClientTask, sample_clients
 from heartlm.federated.meter import CommunicationMeter
 from heartlm.federated.partition import Member
 from heartlm.federated.strategy import Strategy
 from heartlm.federated.study_file import FederatedConfig
 
-TESTS = 6
-"""How often in a round pending sums are tested, about. Where MPI has no progress thread, a test gives the core to other
-ranks that share it."""
-
 Line = dict[str, Any]
 """A line of metrics: what it is about under `kind`, and numbers."""
-
-
-def test_every(local_steps: int) -> int:
-    """Local steps between two tests."""
-    return max(1, local_steps // TESTS)
 
 
 @dataclass
@@ -81,13 +72,12 @@ class Rounds:
     server: Server
     aggregator: Aggregator
     meter: CommunicationMeter
-    evaluate: Callable[[Tensor, Between], Line]
+    evaluate: Callable[[Tensor], Line]
     rank: int = 0
     lines: list[Line] = field(default_factory=list)
     _pending: PendingMean | None = None
     _to_evaluate: tuple[int, Tensor] | None = None
     _evaluation_s: float = 0.0
-    _num_calls: int = 0
 
     def run(self, save: Callable[[], None]) -> None:
         """Run the rounds that are left; call `save` when nothing is pending and the study asks for it."""
@@ -144,9 +134,9 @@ class Rounds:
             client = self.clients.get(number)
             if client is None:
                 continue
-            line = {"kind": "client", "round": task.round_index, "client": client.name, "rank": self.rank}
+            line = {"kind": "client", "round": task.round_index, "client": self.members[number].name, "rank": self.rank}
             try:
-                update = client.train(self.server.vector, task, self._poll)
+                update = client.train(self.server.vector, task)
             except ClientLost as error:
                 num_lost += 1
                 self.lines.append({**line, "lost": str(error)})
@@ -158,13 +148,6 @@ class Rounds:
                 weight = self.members[number].num_samples / asked_samples
                 updates.append(WeightedUpdate(number, weight, update))
         return updates, num_lost
-
-    def _poll(self) -> None:
-        """Let the pending mean progress, in some of the calls."""
-        if isinstance(self._pending, PendingReduce) and self._pending.wants_tests:
-            self._num_calls += 1
-            if self._num_calls % test_every(self.study.local_steps) == 0:
-                self._pending.test()
 
     def _finish(self) -> None:
         """Wait for the pending mean, if any, and move the global weights by it."""
@@ -181,7 +164,7 @@ class Rounds:
             return
         (round_index, vector), self._to_evaluate = self._to_evaluate, None
         begin_s, calls_s = time.perf_counter(), self.meter.inside_s()
-        scores = self.evaluate(vector, self._poll)
+        scores = self.evaluate(vector)
         self._evaluation_s += time.perf_counter() - begin_s - (self.meter.inside_s() - calls_s)
         if self.rank == 0:
             self.lines.append({"kind": "evaluation", "round": round_index, **scores})

@@ -100,9 +100,8 @@ def unmasked_sum(masked: Mapping[str, Ring], announced: Collection[str]) -> Ring
     Raises:
         RoundAbandoned: somebody announced a key and sent nothing, or the other way round.
     """
-    missing, strange = sorted(set(announced) - set(masked)), sorted(set(masked) - set(announced))
-    if missing or strange:
-        why = f"no key is known of {strange[0]}" if strange else f"{missing[0]} announced a key and sent nothing"
+    if odd := sorted(set(announced) ^ set(masked)):
+        why = f"no key is known of {odd[0]}" if odd[0] in masked else f"{odd[0]} announced a key and sent nothing"
         raise RoundAbandoned(f"masks do not cancel: {why}; the round is abandoned and must be trained again")
     total = sum((each.astype(np.uint64) for each in masked.values()), start=np.uint64(0))
     return np.asarray(total, np.uint64).astype(np.int64)

@@ -16,7 +16,7 @@ SERVER_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "diloco": 0.7}
 """Server learning rates where none is given; 1, the whole mean, for the others."""
 
 
-LAYOUT = ("overlap", "communicator", "bucket_mib", "device", "threads", "timeout_s", "isolated")
+LAYOUT = ("overlap", "communicator", "bucket_mib", "device", "threads", "timeout_s")
 """Settings that may change when a study is resumed: how it computes, not what."""
 
 
@@ -56,7 +56,6 @@ class FederatedConfig(LearningConfig):
         late: what becomes of a client that the deadline finds at work: partial takes what it has, drop takes nothing.
         deadline_s: seconds that a client may take for its local steps; unlike stragglers, not the same in every run.
         failures: share of asked clients that, each round, die in the middle of it.
-        isolated: give every client a process of its own, so that one that is killed harms no other.
         staleness: rounds that an update is late: 0, or 1, so that its way to the others may take as long as a round.
         overlap: let sums be on their way while something else is computed, the next local steps with staleness 1 and
             else the evaluation. It changes no result.
@@ -70,8 +69,7 @@ class FederatedConfig(LearningConfig):
             privacy and weigh the same.
         noise_multiplier: standard deviation of the noise in the sum of a round, over clip_norm.
         privacy_delta: chance that the epsilon that is stated does not hold; below 1 over the number of clients.
-        engine: ranks (one process, mpiexec or torchrun); or flower, whose server and nodes are processes that speak
-            over TLS.
+        engine: ranks (one process, mpiexec or torchrun); or flower, whose server and nodes are processes of their own.
         nodes: of flower on this machine, or to wait for on a SuperLink.
         superlink: a connection of Flower's configuration to run on; where none is named, flower runs on this machine.
         evaluate_every: rounds between evaluations on the test patients; 0 evaluates once, at the end.
@@ -106,7 +104,6 @@ class FederatedConfig(LearningConfig):
     late: Literal["partial", "drop"] = "partial"
     deadline_s: float | None = None
     failures: float = 0.0
-    isolated: bool = False
     staleness: int = 0
     overlap: bool = True
     communicator: Literal["auto", "local", "torch", "mpi"] = "auto"
@@ -128,7 +125,7 @@ class FederatedConfig(LearningConfig):
         """Raise a HeartlmError that names the first field with an impossible value."""
         super().check()
         require(self, lambda value: value >= 1, "at least 1", "clients", "rounds", "local_steps", "save_every", "nodes")
-        positive = ("alpha", "server_learning_rate", "tau", "deadline_s", "bucket_mib")
+        positive = ("alpha", "server_learning_rate", "tau", "deadline_s", "bucket_mib", "clip_norm", "noise_multiplier")
         require(self, lambda value: 0 < value < math.inf, "more than 0", *positive)
         require(self, lambda value: 0 <= value < math.inf, "at least 0", "proximal", "evaluate_every")
         require(self, lambda value: 0 <= value < 1, "0 to below 1", "server_momentum", "momentum", "beta2", "failures")
@@ -142,24 +139,24 @@ class FederatedConfig(LearningConfig):
             raise HeartlmError(f"corpus: nothing found, a corpus folder expected by model {self.model}")
         if self.model == "finetune" and self.foundation is None:
             raise HeartlmError("foundation: nothing found, the run folder of a pretrained model expected")
-        useless = {"corpus": tiny, "foundation": self.model != "finetune", "training": tiny, "databases": not tiny}
-        for name, is_useless in useless.items():
-            if is_useless and getattr(self, name):
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by model {self.model}")
+        by_model, by_engine = f"model {self.model}", f"engine {self.engine}"
+        useless = {
+            "corpus": by_model if tiny else None,
+            "foundation": by_model if self.model != "finetune" else None,
+            "training": by_model if tiny else None,
+            "databases": by_model if not tiny else None,
+            "resume": by_engine if self.engine == "flower" else None,
+            "superlink": by_engine if self.engine != "flower" else None,
+        }
+        for name, by_what in useless.items():
+            if by_what and getattr(self, name):
+                raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by {by_what}")
         privacy = {name: getattr(self, name) for name in ("clip_norm", "noise_multiplier", "privacy_delta")}
         missing = [name for name, value in privacy.items() if value is None]
         if missing and len(missing) < len(privacy):
             raise HeartlmError(f"{missing[0]}: nothing found, but {', '.join(privacy)} make a promise only together")
         if self.secure_sum and self.compression != "none":
             raise HeartlmError(f"secure_sum: true found with compression {self.compression}: masks hide all 64 bits")
-        flower = self.engine == "flower"
-        unfit = {
-            "resume": flower and self.resume is not None,
-            "isolated": flower and self.isolated,
-            "superlink": not flower and self.superlink is not None,
-        }
-        for name in (name for name, found in unfit.items() if found):
-            raise HeartlmError(f"{name}: {getattr(self, name)} found, nothing expected by engine {self.engine}")
 
     @property
     def server_rate(self) -> float:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,18 @@ from heartlm.runs.run_folder import ResultFolder
 
 
 class StudyFolder(ResultFolder):
-    """The files of one federated study."""
+    """The files of one federated study.
+
+    Attributes:
+        scores: scores of the final model.
+        model: folder of the final model.
+    """
 
     kind_of_folder, made_by = "federated study", "federate"
 
-    @property
-    def scores(self) -> Path:
-        """Scores of the final model."""
-        return self.path / "scores.json"
-
-    @property
-    def model(self) -> Path:
-        """Folder of the final model."""
-        return self.path / "models" / "last"
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.scores, self.model = self.path / "scores.json", self.path / "models" / "last"
 
     def state(self, round_index: int) -> Path:
         """Folder of the state before round `round_index`."""
@@ -77,13 +76,6 @@ class StudyFolder(ResultFolder):
             raise HeartlmError(f"{self.path}: a {kind} run found, a federated study expected")
         self.check_unfinished()
         return load_study(self.config_file)
-
-    # --- metrics ----------------------------------------------------------------------------------------------------
-
-    def add_lines(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Append lines of metrics; what is no number becomes null."""
-        for line in lines:
-            self.add_metrics({key: None if value != value else value for key, value in line.items()})
 
     # --- state ------------------------------------------------------------------------------------------------------
 
@@ -117,8 +109,7 @@ class StudyFolder(ResultFolder):
         """Bring `server` to where it was before round `round_index`."""
         tensors = _load(self.state(round_index) / "server.safetensors")
         server.vector, server.round_index = tensors["vector"], round_index
-        kept = {key[9:]: value for key, value in tensors.items() if key.startswith("strategy.")}
-        server.strategy.kept = kept
+        server.strategy.kept = {key[9:]: value for key, value in tensors.items() if key.startswith("strategy.")}
         if "late.num_samples" in tensors:
             whole = tensors.get("late.whole")
             delta = None if whole is None else FixedPoint(whole, float(tensors["late.factor"]))
@@ -139,7 +130,5 @@ def _load(path: Path) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise HeartlmError(
-            f"{path} cannot be read ({error}): remove its folder, and resume from the one before"
-        ) from error
+        raise HeartlmError(f"{path} cannot be read ({error}): remove its folder, and resume again") from error
     return tensors

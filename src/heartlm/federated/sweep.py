@@ -110,8 +110,7 @@ def rows_of(cell: SweepCell, folder: Path) -> list[Row]:
     for line in study.metrics:
         if line["kind"] == "client" and line.get("num_steps"):
             clients[line["round"], line["rank"]].append(line)
-    accuracy: Any = read_json(folder / "scores.json", dict[str, Any]).get("accuracy")  # none if nothing was labelled
-    accuracy = accuracy.get("value") if isinstance(accuracy, dict) else accuracy
+    accuracy = read_json(folder / "scores.json", dict[str, Any]).get("accuracy", {}).get("value")  # none without labels
     rows = list[Row]()
     for line in study.metrics:
         if line["kind"] != "round":

@@ -13,12 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from heartlm.distributed.communicators import local_rank
+from heartlm.distributed.communicator import local_rank
 from heartlm.distributed.device import device_and_precision
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.beats import SCORED_CLASSES, score_beats
 from heartlm.evaluation.bootstrap import Resampling
-from heartlm.federated.client import Between
 from heartlm.federated.flat import FlatModel
 from heartlm.federated.partition import Member, PatientCounts
 from heartlm.federated.scores import Scores, summary
@@ -155,14 +154,13 @@ class TinyLearning:
         self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
-    def evaluate(self, part: int, of: int, between: Between) -> Any:
+    def evaluate(self) -> Any:
         """Classes of this rank's test beats, found and annotated (int8 `[num_beats]`), and whose they are."""
         test, found = self.test, [np.zeros(0, np.int8)]
         self.flat.module.eval()
         for begin in range(0, len(test), EVALUATION_BATCH):
             logits = self.flat.module(self._test[begin : begin + EVALUATION_BATCH])
             found.append(logits.argmax(dim=1).to("cpu", torch.int8).numpy())
-            between()
         return np.concatenate(found), test.label, test.record, test.records, test.patients
 
     def scores(self, parts: list[Any], final: bool) -> Scores:

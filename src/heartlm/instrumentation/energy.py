@@ -35,10 +35,10 @@ def rapl_counter(powercap: Path) -> EnergyCounter | None:
     Everything that runs on the machine counts. It must be read at least once in the time in which a package's counter
     runs over once, about five minutes at the least.
     """
-    zones = [_Zone(zone) for zone in sorted(powercap.glob("intel-rapl:*")) if _is_package(zone)]
+    # Subzones (cores, memory) lie in their package, and psys is the whole machine around it: neither is added.
+    names = sorted(powercap.glob("intel-rapl:*/name"))
     try:
-        for zone in zones:
-            zone.joules()
+        zones = [_Zone(name.parent) for name in names if name.read_text(encoding="ascii").startswith("package")]
     except (OSError, ValueError):
         return None
     return (lambda: sum(zone.joules() for zone in zones)) if zones else None
@@ -48,30 +48,18 @@ class _Zone:
     """One package: microjoules that start again from 0 at `max_energy_range_uj`."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._total_uj = 0
-        self._last_uj: int | None = None
+        self._folder, self._total_uj = folder, 0
+        self._last_uj = self._read("energy_uj")
+
+    def _read(self, name: str) -> int:
+        return int((self._folder / name).read_text(encoding="ascii"))
 
     def joules(self) -> float:
-        now_uj = _integer(self._folder / "energy_uj")
-        if self._last_uj is not None:
-            ran_over = now_uj < self._last_uj
-            self._total_uj += now_uj - self._last_uj
-            self._total_uj += _integer(self._folder / "max_energy_range_uj") if ran_over else 0
+        now_uj = self._read("energy_uj")
+        self._total_uj += now_uj - self._last_uj
+        self._total_uj += self._read("max_energy_range_uj") if now_uj < self._last_uj else 0
         self._last_uj = now_uj
         return self._total_uj / 1e6
-
-
-def _is_package(zone: Path) -> bool:
-    """Subzones (cores, memory) lie in their package, and psys is the whole machine around it: neither is added."""
-    try:
-        return (zone / "name").read_text(encoding="ascii").startswith("package")
-    except OSError:
-        return False
-
-
-def _integer(path: Path) -> int:
-    return int(path.read_text(encoding="ascii"))
 
 
 def _nvml_counter(gpu_uuid: str) -> EnergyCounter | None:

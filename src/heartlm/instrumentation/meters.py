@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.instrumentation.spans import Spans
@@ -30,23 +30,9 @@ OnStep = Callable[[int, int, float, dict[str, float]], None]
 """Number, tokens, seconds, and seconds of every part and measured detail of a step."""
 
 
-@dataclass
-class _Sums:
-    """What some steps took together; `energy_j` is NaN where nothing counts it."""
-
-    num_steps: int = 0
-    num_tokens: int = 0
-    busy_s: float = 0.0
-    energy_j: float = 0.0
-    part_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-
-    def add(self, num_tokens: int, busy_s: float, part_s: dict[str, float]) -> None:
-        """Add one step."""
-        self.num_steps += 1
-        self.num_tokens += num_tokens
-        self.busy_s += busy_s
-        for name in PARTS:
-            self.part_s[name] += part_s[name]
+def _no_sums() -> dict[str, float]:
+    """What no steps took together; `energy_j` is to be NaN where nothing counts it."""
+    return dict.fromkeys(("num_steps", "num_tokens", "busy_s", "energy_j", *PARTS), 0.0)
 
 
 @dataclass
@@ -84,7 +70,7 @@ class Meters:
         self._begin_s = self._mark_s = self.now_s()
         self._step = 0
         self._num_steps = 0
-        self._total, self._line, self._steps_s = _Sums(), _Sums(), list[float]()
+        self._total, self._line, self._steps_s = _no_sums(), _no_sums(), list[float]()
         self._mark_j = self._read_j()
         self._inner_s = [0.0]
         self._shared_s, self._num_shares = 0.0, 0
@@ -113,8 +99,10 @@ class Meters:
             self.on_step(step, self._num_tokens, busy_s, {**self._part_s, "other": other_s, **self._detail_s})
         if self._num_steps > self.WARM_UP_STEPS:
             self._steps_s.append(busy_s)
-            for sums in (self._line, self._total):
-                sums.add(self._num_tokens, busy_s, self._part_s)
+            taken = {"num_steps": 1, "num_tokens": self._num_tokens, "busy_s": busy_s, **self._part_s}
+            for name, value in taken.items():
+                self._line[name] += value
+                self._total[name] += value
         elif self._num_steps == self.WARM_UP_STEPS:
             self._mark_j = self._read_j()
         self._mark_s = now_s
@@ -163,25 +151,25 @@ class Meters:
 
     def line(self) -> dict[str, float]:
         """Return the numbers of the steps since the last line, nothing before the warm-up is over, and start again."""
-        if not self._line.num_steps:
+        if not self._line["num_steps"]:
             return {}
         now_j = self._read_j()
-        self._line.energy_j = self.sum_over_ranks(now_j - self._mark_j)
-        self._total.energy_j += self._line.energy_j
+        self._line["energy_j"] = self.sum_over_ranks(now_j - self._mark_j)
+        self._total["energy_j"] += self._line["energy_j"]
         numbers = self._numbers(self._line) | {
             "step_median_s": statistics.median(self._steps_s),
             "step_p95_s": sorted(self._steps_s)[math.ceil(0.95 * len(self._steps_s)) - 1],
         }
-        self._line, self._steps_s, self._mark_j = _Sums(), [], now_j
+        self._line, self._steps_s, self._mark_j = _no_sums(), [], now_j
         return numbers
 
     def totals(self) -> dict[str, float]:
         """Return the numbers of all steps since the warm-up; energy up to the last line."""
-        return self._numbers(self._total) if self._total.num_steps else {}
+        return self._numbers(self._total) if self._total["num_steps"] else {}
 
     def used_j(self) -> float | None:
         """Joules that all ranks used in the steps since the warm-up, up to the last line; None where nothing counts."""
-        return None if self.energy_j is None else self._total.energy_j
+        return None if self.energy_j is None else self._total["energy_j"]
 
     def elapsed_s(self) -> float:
         """Seconds since the run, or its resumption, began."""
@@ -189,19 +177,20 @@ class Meters:
 
     def remaining_s(self, num_steps: int) -> float:
         """Seconds that `num_steps` more steps will take at the rate so far; NaN before the warm-up is over."""
-        return self._total.busy_s / self._total.num_steps * num_steps if self._total.num_steps else math.nan
+        taken = self._total
+        return taken["busy_s"] / taken["num_steps"] * num_steps if taken["num_steps"] else math.nan
 
-    def _numbers(self, sums: _Sums) -> dict[str, float]:
-        num_steps, busy_s = sums.num_steps, max(sums.busy_s, 1e-9)
-        tokens_per_s = sums.num_tokens / busy_s
-        numbers = {"tokens_per_s": tokens_per_s, "data_wait_share": sums.part_s["data"] / busy_s}
-        numbers["step_s"] = sums.busy_s / num_steps
-        numbers |= {f"{name}_s": seconds / num_steps for name, seconds in sums.part_s.items()}
-        numbers["other_s"] = (sums.busy_s - sum(sums.part_s.values())) / num_steps
+    def _numbers(self, sums: dict[str, float]) -> dict[str, float]:
+        num_steps, busy_s = sums["num_steps"], max(sums["busy_s"], 1e-9)
+        tokens_per_s = sums["num_tokens"] / busy_s
+        numbers = {"tokens_per_s": tokens_per_s, "data_wait_share": sums["data"] / busy_s}
+        numbers["step_s"] = sums["busy_s"] / num_steps
+        numbers |= {f"{name}_s": sums[name] / num_steps for name in PARTS}
+        numbers["other_s"] = (sums["busy_s"] - sum(sums[name] for name in PARTS)) / num_steps
         if self.flops_per_token is not None and self.peak_flops is not None:
             numbers["mfu"] = tokens_per_s * self.flops_per_token / self.peak_flops
-        if sums.num_tokens and not math.isnan(sums.energy_j):
-            numbers["energy_j_per_mtoken"] = sums.energy_j / (sums.num_tokens / 1e6)
+        if sums["num_tokens"] and not math.isnan(sums["energy_j"]):
+            numbers["energy_j_per_mtoken"] = sums["energy_j"] / (sums["num_tokens"] / 1e6)
         numbers["peak_memory_bytes"] = peak_memory_bytes()
         if self.peak_device_memory_bytes is not None:
             numbers["peak_device_memory_bytes"] = self.peak_device_memory_bytes()

@@ -1,25 +1,27 @@
-"""A close look at a few steps after the warm-up, with torch's profiler.
+"""A close look at a few steps after the warm-up, with torch's profiler, and a table that names the bottleneck.
 
-What is seen lies in the run folder under `profile/`: `trace.json` for https://ui.perfetto.dev, and a table,
-`profile.md` and `profile.json`, that names the bottleneck. Only the first rank looks. Starting and writing count in no
-number of the run; the steps seen are slower than others, and do.
+    steps: seconds of every part ─┐
+    operators: calls and seconds ─┴─► a summary (profile.json) ─► lines for the terminal
+
+What is seen lies in the run folder under `profile/`: `profile.json`, and `trace.json` for https://ui.perfetto.dev.
+Only the first rank looks. Starting and writing count in no number of the run; the steps seen are slower than others,
+and do.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity
 
 from heartlm.files import atomic_file, write_json
 from heartlm.instrumentation.meters import Meters
-from heartlm.instrumentation.profile_table import Operator, page, summary, table
 from heartlm.instrumentation.spans import Spans
 
 WAIT_STEPS = 3
@@ -28,6 +30,89 @@ SEEN_STEPS = 5
 
 _BACKWARD = "autograd::engine::evaluate_function"
 _NOT_THE_MODEL = ("Optimizer.", "nccl")
+
+
+PARTS = ("data", "forward", "backward", "communication", "optimizer", "other")
+
+WHAT_HELPS = {
+    "data": "steps wait for batches: try --prefetch 2, a faster disk, or --order blocks for a corpus beyond memory",
+    "forward": "the arithmetic of the model: try --compile, more cores or ranks, bf16 on a GPU",
+    "backward": "the arithmetic of the model: try --compile, more cores or ranks, bf16 on a GPU",
+    "communication": "ranks wait for one another: try --bucket-cap-mb auto, a larger --batch-size, or fewer ranks",
+    "optimizer": "moving the weights: a larger --batch-size moves them less often for each token",
+    "other": "what the loop does between the parts: a larger --batch-size does it less often for each token",
+}
+WAITS_FOR_CPU = "the GPU computes {:.0%} of the time and waits for the CPU: try a larger --batch-size or --compile"
+IDLE = 0.5
+"""A GPU that is busy for less than this share waits for the CPU that starts its kernels."""
+
+NUM_OPERATORS, NUM_SHOWN = 12, 4
+
+
+class Operator(NamedTuple):
+    """One kind of operator of torch.
+
+    Attributes:
+        name: as torch calls it.
+        calls: in all steps seen.
+        seconds: that it took itself, on the device that computes, without the operators inside.
+    """
+
+    name: str
+    calls: int
+    seconds: float
+
+
+def summary(
+    steps: Sequence[Mapping[str, float]],
+    operators: Sequence[Operator],
+    backward_share: float | None = None,
+    device_busy_s: float | None = None,
+) -> dict[str, Any]:
+    """Means a step, the largest part, and the operators that took longest.
+
+    Args:
+        steps: seconds of `data`, `forward_backward`, `communication`, `optimizer` and `other` in each step, which add
+            up to it, and of `forward` where that was measured.
+        operators: everything that torch recorded.
+        backward_share: of `forward_backward`, where `forward` was not measured; None where neither is known.
+        device_busy_s: that a GPU computed in all steps; None on a CPU.
+    """
+    mean = {name: sum(step.get(name, 0.0) for step in steps) / len(steps) for name in steps[0]}
+    both_s = mean["forward_backward"]
+    forward_s = mean.get("forward", both_s * (1 - (backward_share or 0.0)))
+    parts_s = mean | {"forward": min(forward_s, both_s), "backward": max(0.0, both_s - forward_s)}
+    parts_s = {name: parts_s[name] for name in PARTS}
+    step_s = sum(parts_s.values())
+    bottleneck = max(parts_s, key=lambda name: parts_s[name])
+    busy = None if device_busy_s is None else min(1.0, device_busy_s / (step_s * len(steps)))
+    longest = sorted(operators, key=lambda operator: -operator.seconds)[:NUM_OPERATORS]
+    return {
+        "num_steps": len(steps),
+        "step_s": step_s,
+        "parts_s": parts_s,
+        "bottleneck": bottleneck,
+        "what_helps": WAITS_FOR_CPU.format(busy) if busy is not None and busy < IDLE else WHAT_HELPS[bottleneck],
+        "device_busy_share": busy,
+        "operators": [
+            {"name": name, "calls_per_step": calls / len(steps), "self_s": seconds / len(steps)}
+            for name, calls, seconds in longest
+        ],
+    }
+
+
+def table(found: Mapping[str, Any]) -> list[str]:
+    """Lines for the terminal: the parts of a step, the operators that took longest, and the bottleneck."""
+    step_s, operators = found["step_s"], found["operators"][:NUM_SHOWN]
+    lines = [f"profile of {found['num_steps']} steps, {1e3 * step_s:.1f} ms each, the profiler's own cost included"]
+    for name, taken_s in found["parts_s"].items():
+        share = taken_s / step_s
+        lines.append(f"  {name:<14} {1e3 * taken_s:8.2f} ms  {100 * share:5.1f} %  {'█' * round(30 * share)}".rstrip())
+    if operators:
+        longest = ", ".join(f"{each['name']} {1e3 * each['self_s']:.3f} ms" for each in operators)
+        lines.append(f"operators that took longest in a step, by themselves: {longest}")
+    lines.append(f"bottleneck: {found['bottleneck']}: {found['what_helps']}")
+    return lines
 
 
 class Profiling:
@@ -104,8 +189,9 @@ class Profiling:
         self._write_trace()
         on_gpu = self._device.type == "cuda"
         averages = [each for each in self._profiler.key_averages() if not each.is_user_annotation]
+        own_us = "self_device_time_total" if on_gpu else "self_cpu_time_total"
         by_cpu = [each for each in averages if _is_cpu(each)]  # kernels, which operators started, stand next to them
-        operators = [Operator(each.key, each.count, _own_us(each, on_gpu) / 1e6) for each in by_cpu]
+        operators = [Operator(each.key, each.count, getattr(each, own_us) / 1e6) for each in by_cpu]
         kernels_us = sum(each.self_device_time_total for each in averages if not _is_cpu(each))
         found = summary(
             self._steps,
@@ -114,9 +200,7 @@ class Profiling:
             device_busy_s=kernels_us / 1e6 if on_gpu else None,
         )
         write_json(self._folder / "profile.json", found)
-        with atomic_file(self._folder / "profile.md") as stream:
-            stream.write(page(found))
-        self._told += [*table(found), f"{self._folder}: profile.md, and trace.json for https://ui.perfetto.dev"]
+        self._told += [*table(found), f"{self._folder}: profile.json, and trace.json for https://ui.perfetto.dev"]
 
     def _write_trace(self) -> None:
         """Write torch's trace with the parts of the steps as a track of its own."""
@@ -148,10 +232,6 @@ def _is_cpu(event: Any) -> bool:
     return bool(event.device_type.name == "CPU")
 
 
-def _own_us(average: Any, on_gpu: bool) -> float:
-    return float(average.self_device_time_total if on_gpu else average.self_cpu_time_total)
-
-
 def _backward_share(events: Any) -> float | None:
     """Share of the model's kernels that the backward pass started, by their time; None where there were none."""
     on_cpu = [each for each in events if _is_cpu(each)]
@@ -167,24 +247,20 @@ class _SeenSpans(Spans):
     PID = 10**9
     """Of no process, and no GPU, that torch names in its trace."""
 
+    BUFFERED = 1 << 62
+
     def __init__(self, before: Spans | None) -> None:
-        super().__init__(Path(os.devnull))
+        super().__init__(Path(os.devnull), rank=self.PID)
         self._before = before
-        self._kept: list[tuple[str, float, float, int]] = []
 
     def add(self, name: str, begin_s: float, end_s: float, step: int) -> None:
         """Note a span."""
-        self._kept.append((name, begin_s, end_s, step))
+        super().add(name, begin_s, end_s, step)
         if self._before is not None:
             self._before.add(name, begin_s, end_s, step)
 
     def events(self, base_us: float) -> list[dict[str, Any]]:
         """What was kept, in the Trace Event Format, `base_us` after 1970 being 0."""
+        spans = [json.loads(line) for line in self._lines]
         track = {"name": "process_name", "ph": "M", "pid": self.PID, "tid": 0, "args": {"name": "parts of a step"}}
-        first_us = self._epoch_s * 1e6 - base_us
-        place = {"ph": "X", "cat": "heartlm", "pid": self.PID, "tid": 0}
-        return [track] + [
-            {"name": name, "ts": first_us + begin_s * 1e6, "dur": (end_s - begin_s) * 1e6, "args": {"step": step}}
-            | place
-            for name, begin_s, end_s, step in self._kept
-        ]
+        return [track, *(span | {"cat": "heartlm", "ts": span["ts"] - base_us} for span in spans)]

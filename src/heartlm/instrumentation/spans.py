@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from heartlm.errors import HeartlmError
 from heartlm.files import append_line, atomic_file
@@ -77,12 +77,13 @@ def write_trace(folder: Path, out: Path) -> int:
     Raises:
         HeartlmError: there are none, or `out` cannot be written.
     """
-    events = [
-        event
-        for path in span_files(folder)
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if (event := _event(line))
-    ]
+    events = []
+    for path in span_files(folder):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict) and {"name", "ts", "dur", "pid"} <= event.keys():
+                    events.append(event)
     if not events:
         raise HeartlmError(f"{folder}: no spans found: train with --spans first")
     first_us = min(event["ts"] for event in events)
@@ -93,11 +94,3 @@ def write_trace(folder: Path, out: Path) -> int:
     with atomic_file(out) as stream:
         json.dump({"traceEvents": names + events, "displayTimeUnit": "ms"}, stream)
     return len(events)
-
-
-def _event(line: str) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and {"name", "ts", "dur", "pid"} <= event.keys() else None

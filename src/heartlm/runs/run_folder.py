@@ -100,6 +100,8 @@ class ResultFolder:
 
     Attributes:
         path: the folder.
+        config_file: resolved settings.
+        metrics_file: JSON lines.
     """
 
     kind_of_folder: ClassVar[str] = "run"
@@ -107,16 +109,7 @@ class ResultFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-
-    @property
-    def config_file(self) -> Path:
-        """Resolved settings."""
-        return self.path / "config.yaml"
-
-    @property
-    def metrics_file(self) -> Path:
-        """JSON lines."""
-        return self.path / "metrics.jsonl"
+        self.config_file, self.metrics_file = self.path / "config.yaml", self.path / "metrics.jsonl"
 
     # --- read -------------------------------------------------------------------------------------------------------
 
@@ -217,7 +210,18 @@ class ResultFolder:
 
 
 class RunFolder(ResultFolder):
-    """The files of one training run."""
+    """The files of one training run.
+
+    Attributes:
+        profile: folder of the close look at a few steps.
+        checkpoints: folder of the checkpoints.
+        tokenizer: folder of the tokenizer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.profile, self.checkpoints = self.path / "profile", self.path / "checkpoints"
+        self.tokenizer = self.path / "tokenizer"
 
     def spans(self, rank: int) -> Path:
         """Where the time of each step of a rank went, JSON lines."""
@@ -226,21 +230,6 @@ class RunFolder(ResultFolder):
     def measured(self, rank: int) -> Path:
         """What each step of a rank took, of a run that a study measures."""
         return self.path / "measured" / f"rank-{rank}.json"
-
-    @property
-    def profile(self) -> Path:
-        """Folder of the close look at a few steps."""
-        return self.path / "profile"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def tokenizer(self) -> Path:
-        """Folder of the tokenizer."""
-        return self.path / "tokenizer"
 
     def model(self, which: str = "best") -> Path:
         """Folder of the model, `best` by validation loss or `last`; a shipped model is both."""
@@ -406,17 +395,11 @@ def _cpu_name() -> str:
 
 
 def _git_revision() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        result = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
     except OSError:
         return None
-    return result.stdout.strip() or None
 
 
 def _check_schema(file: Path, value: Mapping[str, Any]) -> None:

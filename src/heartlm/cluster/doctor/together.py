@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from heartlm import __version__
@@ -84,7 +85,7 @@ def likeness(found: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _facts(fit: AllReduceFit) -> dict[str, Any]:
-    return {"fit": fit.to_json(), "median_error": fit.median_error}
+    return {"fit": asdict(fit), "median_error": fit.median_error}
 
 
 def _lines(fit: AllReduceFit) -> list[str]:

@@ -20,8 +20,7 @@ from typing import Any
 
 from heartlm.cluster.doctor.section import WORTH, Advice, Context, Section
 from heartlm.cluster.doctor.storage import reading_advice, small_corpus
-from heartlm.distributed.allreduce import RANK_VARIABLES
-from heartlm.distributed.ranks import Ranks
+from heartlm.distributed.ranks import RANK_VARIABLES, Ranks
 from heartlm.errors import HeartlmError
 from heartlm.runs.run_folder import RunFolder
 
