@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# A C compiler from a Python package where the machine has none.
+COMPILER := $(shell command -v $${CC:-cc} >/dev/null || echo 'CC="$$(echo $(CURDIR)/$(VENV)/lib/python3*/site-packages/ziglang/zig) cc"')
+
 .PHONY: demo monitor-demo docs test test-slow test-gpu lint kernels benchmarks benchmarks-long models clean
 
 demo: $(VENV)/kernels
@@ -59,7 +62,7 @@ models: $(VENV)/kernels
 kernels: $(VENV)/kernels
 
 $(VENV)/kernels: $(VENV)/ready $(wildcard src/heartlm/*/c/*)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
 # The environment is made again whenever what it holds has changed.
@@ -67,7 +70,8 @@ $(VENV)/ready: pyproject.toml constraints.txt CMakeLists.txt
 	$(PYTHON) -c 'import sys; sys.exit("heartlm needs Python 3.11 or newer; this is " + sys.version.split()[0] + ": set PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	test -z '$(COMPILER)' || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt ziglang
+	$(COMPILER) $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@ && touch $(VENV)/kernels
 
 $(VENV)/rivals: $(VENV)/ready benchmarks/requirements.txt

@@ -4,7 +4,7 @@
 
 Under torchrun, or in an allocation, the ranks that are there are measured; otherwise ranks are started on this machine,
 each on cores of its own, or one on each GPU (NCCL). CPU ranks of one machine add up as training does, through shared
-memory, and over gloo where there are no kernels or more machines.
+memory, and over gloo where /dev/shm is full or there are more machines.
 """
 
 from __future__ import annotations

@@ -55,14 +55,11 @@ class SharedSum:
         slot_bytes: of numbers a round, whole cache lines; twice as many a rank are shared.
 
     Raises:
-        OSError: there are no kernels, or no memory to share.
+        OSError: there is no memory to share.
     """
 
     def __init__(self, file: Path, rank: int, num_ranks: int, timeout_s: float, slot_bytes: int = SLOT_BYTES) -> None:
-        kernel = shared_sum()
-        if kernel is None:
-            raise OSError("no compiled kernels")
-        self._kernel, self.rank, self.num_ranks, self.timeout_s = kernel, rank, num_ranks, timeout_s
+        self._kernel, self.rank, self.num_ranks, self.timeout_s = shared_sum(), rank, num_ranks, timeout_s
         num_bytes, self._slot_bytes = memory_bytes(num_ranks, slot_bytes), slot_bytes
         self._file = file.open("r+b", buffering=0)
         os.posix_fallocate(self._file.fileno(), 0, num_bytes)  # now, as a page that is missing later is a signal

@@ -23,12 +23,10 @@ def frame_samples(
 
     Returns:
         float32 `[num_leads, num_samples]`, NaN for null and beyond the limit, and the length of the list in bytes; None
-        where it is something else, or is written in an unusual way, or there is no library: `json` knows.
+        where it is something else, or is written in an unusual way: `json` knows.
     """
     kinds = ctypes.c_char_p, int64, int64, float32, float32s, int64s
     run = kernel("frame_samples", *kinds, returns=int64, variant=variant)
-    if run is None:
-        return None
     out, sizes = np.empty(len(text) // 2 + 1, np.float32), np.empty(2, np.int64)
     length = run(text, len(text), most_leads, limit, out, sizes)
     if length < 0:

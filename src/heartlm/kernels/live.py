@@ -82,7 +82,6 @@ class BeatsKernel:
         size = kernel("live_beats_scratch", pointer, returns=int64, variant=variant)
         kinds = pointer, int64s, int64s, int64s, int64, float32s, float32s
         self._run = kernel("live_beats", *kinds, variant=variant)
-        assert size is not None, "kernels are compiled"
         self._scratch = np.empty(size(ctypes.addressof(self._trunk)), np.float32)
 
     def judge(self, codes: NDArray[np.int64], position: NDArray[np.int64], caches: NDArray[np.int64]) -> Floats:
@@ -141,7 +140,6 @@ class WindowsKernel:
         self._network = _Network(*sizes, len(waves), len(lines), *tables, *addresses, small, least)
         size = kernel("live_windows_scratch", pointer, returns=int64, variant=variant)
         self._run = kernel("live_windows", pointer, uint16s, int64, float32s, float32s, variant=variant)
-        assert size is not None, "kernels are compiled"
         self._scratch = np.empty(size(ctypes.addressof(self._network)), np.float32)
 
     def judge(self, codes: NDArray[np.uint16]) -> Floats:

@@ -95,8 +95,7 @@ class TokensKernel:
         )
         kinds = *(pointer, int64s, int64s, float64s, float32s, int64, uint8s), *(float32s, float32s, float64s, float64s)
         run = kernel("live_tokens", *kinds, float32s, float64s, uint8s, variant=variant)
-        assert run is not None, "kernels are compiled"
-        self.num_bytes, scratch = (size(ctypes.addressof(self._tokens)) for size in sizes_of if size is not None)
+        self.num_bytes, scratch = (size(ctypes.addressof(self._tokens)) for size in sizes_of)
         self._run, self._scratch = run, np.empty(scratch, np.uint8)
 
     def push(

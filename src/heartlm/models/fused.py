@@ -1,6 +1,6 @@
 """The parts of a block between its matrix products, each in one pass, on CPUs.
 
-Where tensors are float32 on a CPU and the kernels are compiled, `rms_norm`, `swiglu` and `attention` are kernels with a
+Where tensors are float32 on a CPU, `rms_norm`, `swiglu` and `attention` are kernels with a
 gradient of their own; elsewhere, and while `torch.compile` looks on, they are what torch has. Both give the same up to
 rounding.
 
@@ -24,7 +24,7 @@ EPSILON = 1e-5
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     """`x` `[..., D]` over its root mean square, times `weight` `[D]` (Zhang and Sennrich 2019, arXiv 1910.07467)."""
-    if _by_kernel(x, "rms_norm_forward"):
+    if _by_kernel(x):
         out: Tensor = _RMSNorm.apply(x, weight)  # type: ignore[no-untyped-call]
         return out
     return F.rms_norm(x, weight.shape, weight, EPSILON)
@@ -32,7 +32,7 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 def swiglu(gate_up: Tensor) -> Tensor:
     """Gated unit `silu(gate) * up` of `[..., 2 F]`, gates first; `[..., F]` (Shazeer 2020, arXiv 2002.05202)."""
-    if _by_kernel(gate_up, "swiglu_forward"):
+    if _by_kernel(gate_up):
         out: Tensor = _SwiGLU.apply(gate_up)  # type: ignore[no-untyped-call]
         return out
     gate, up = gate_up.chunk(2, dim=-1)
@@ -72,7 +72,7 @@ def attention_of(query: Tensor, wanted: Tensor, kv: Tensor, angles: Tensor, caus
 
 def attends(x: Tensor, head_width: int) -> bool:
     """Whether the kernel attends, in heads of `head_width`, where `x` is."""
-    return head_width % 16 == 0 and _by_kernel(x, "attention_forward")
+    return head_width % 16 == 0 and _by_kernel(x)
 
 
 def rotated(qkv: Tensor, angles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,18 +100,12 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _by_kernel(x: Tensor, name: str) -> bool:
-    return (
-        x.device.type == "cpu"
-        and x.dtype == torch.float32
-        and not torch.compiler.is_compiling()
-        and kernel(name, *_SIGNATURES[name]) is not None
-    )
+def _by_kernel(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling()
 
 
 def _call(name: str, *arguments: Any) -> None:
     function = kernel(name, *_SIGNATURES[name])
-    assert function is not None
     if isinstance(arguments[0], FakeTensor):  # a dry run asks for the shapes alone
         return
     function(*(value.data_ptr() if isinstance(value, Tensor) else value for value in arguments))

@@ -19,7 +19,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import FineTuned, load_of_tasks
-from heartlm.kernels.library import library
 from heartlm.kernels.live import BeatsKernel, WindowsKernel
 from heartlm.models.fused import rotate, swiglu
 from heartlm.models.heart import HeartModel
@@ -183,10 +182,8 @@ class LiveModels:
         """Load three models, each shipped, by its name, or of a run folder.
 
         Raises:
-            HeartlmError: one cannot be read, is of another task, or needs later beats; or no kernels are compiled.
+            HeartlmError: one cannot be read, is of another task, or needs later beats.
         """
-        if library() is None:
-            raise HeartlmError("live streams need the compiled kernels: install a C compiler, then heartlm again")
         models = load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform})
         tokenizer, rhythm = models[0].tokenizer(), models[1].tokenizer()
         if not isinstance(tokenizer, BeatTokenizer) or not tokenizer.causal or not models[0].info.config.causal:

@@ -33,7 +33,7 @@ def check_all_reduce(context: Context) -> Section:
     if ranks.world_size == 1:
         fit = measure_all_reduce(sizes_bytes=sizes, rounds=rounds)
         over_gloo = (
-            ["over gloo, as there are no compiled kernels or no room in /dev/shm"] if fit.backend == "gloo" else []
+            ["over gloo, as there is no room in /dev/shm"] if fit.backend == "gloo" else []
         )
         return Section([*_lines(fit), *over_gloo], _facts(fit))
     with process_group(ranks):
