@@ -260,7 +260,7 @@ def test_slices_are_known_by_their_names():
 
 
 def test_what_a_site_offers_is_said_in_a_line_each():
-    divided = [{"mig_instances": [{"name": "1g.5gb"}] * 7}, {"mig_instances": None}]
+    divided = [{"mig_instances": ["1g.5gb"] * 7}, {"mig_instances": None}]
     assert "a100_1g.5gb" in offers(["a100_1g.5gb"], None, [])[0]
     assert offers([], "/usr/bin/nvidia-cuda-mps-control", divided) == [
         "MIG: 7 slice(s) on this machine, but SLURM names none as a kind of GPU",

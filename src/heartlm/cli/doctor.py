@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +52,6 @@ def run(arguments: Sequence[str]) -> int:
         sections[name] = section
         if not options.json:
             _show(name, section)
-        elif sys.stderr.isatty():
-            print(f"looked at {name}", file=sys.stderr)
     if options.json:
         print(json.dumps(as_json(sections), indent=1))
     else:

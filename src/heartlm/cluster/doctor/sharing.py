@@ -20,16 +20,12 @@ _SLICE = re.compile(r"gpu:([^:,(]*\d+g\.\d+gb[^:,(]*)")
 
 def check_sharing(context: Context) -> Section:
     """Say what lets runs share a GPU here, and whether a small model's step leaves room for a second run."""
-    gpus = context.fact("devices", "gpus", [])
-    slices = slices_of(gres())
-    mps = shutil.which(CONTROL)
+    gpus, slices, mps = context.fact("devices", "gpus", []), slices_of(gres()), shutil.which(CONTROL)
     facts: dict[str, Any] = {"slices": slices, "mps": mps}
     lines = offers(slices, mps, gpus)
     num_gpus = int(context.fact("versions", "torch_sees_gpus", 0))
     if not num_gpus or context.quick:
-        because = (
-            "heartlm doctor without --quick measures it" if num_gpus else "no GPU here that a run could leave idle"
-        )
+        because = "without --quick it is" if num_gpus else "no GPU here that a run could leave idle"
         return Section([*lines, f"whether sharing pays: not measured, {because}"], facts)
     small, large = (trained(AS_IT_IS, context.scratch, times * WINDOWS["gpu"], STEPS) for times in (1, LARGER))
     gain = room(small["step_s"], large["step_s"])
