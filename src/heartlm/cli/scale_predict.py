@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from heartlm.cli.options import existing, parse
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
+from heartlm.files import write_json
 
 if TYPE_CHECKING:
     from heartlm.distributed.allreduce import AllReduceFit
@@ -64,16 +65,6 @@ class StepOptions(NetworkOptions):
     out: Path | None = None
     json: bool = False
 
-    def check(self) -> None:
-        """Raise a HeartlmError that names the first option with an impossible value."""
-        for name in ("ranks", "nodes"):
-            numbers = getattr(self, name)
-            if min(numbers, default=0) < 1:
-                raise HeartlmError(f"--{name}: {numbers} found, whole numbers of at least 1 expected")
-        for name in ("bucket_mb", "tokens"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise HeartlmError(f"--{name.replace('_', '-')}: {value} found, more than 0 expected")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateOptions(NetworkOptions):
@@ -92,10 +83,10 @@ class ValidateOptions(NetworkOptions):
 
 @dataclass(frozen=True)
 class HardwareOptions:
-    """What to describe.
+    """What to measure.
 
     Attributes:
-        out: the JSON file to write; without, what is known of shipped machines is printed.
+        out: the JSON file to write, for --all-reduce; without, what is known of shipped machines is printed.
         ranks: that add up while the link is measured; by default one a core or GPU, 2 to 8.
     """
 
@@ -119,7 +110,7 @@ def run_predict(arguments: Sequence[str]) -> int:
     )
     from heartlm.scaling.predict import scaled
 
-    options.check()
+    require(options, lambda value: value > 0, "more than 0", "ranks", "nodes", "bucket_mb", "tokens")
     predictor = _predictor(options, options.study, max(options.ranks) > 1, options.parallel == "fsdp")
     cells = [
         [
@@ -135,8 +126,7 @@ def run_predict(arguments: Sequence[str]) -> int:
     for reason in sorted(left_out):
         print(f"left out: {reason}", file=sys.stderr)
     content = {"predictions": [each.to_json() for kind in kinds for each in kind], "notes": predictor.notes}
-    _write(options.out, content)
-    print(json.dumps(content, indent=2) if options.json else "\n".join(_tables(kinds, options.tokens)))
+    _show(options, content, _tables(kinds, options.tokens))
     return 0
 
 
@@ -162,31 +152,34 @@ def run_validate(arguments: Sequence[str]) -> int:
     sharded = any(each.cell.parallel == "fsdp" for each in measurements)
     predictor = _predictor(options, options.study, True, sharded)
     validation = validate(measurements, predictor)
-    _write(options.out, validation.to_json())
-    print(json.dumps(validation.to_json(), indent=2) if options.json else "\n".join(validation_table(validation)))
+    _show(options, validation.to_json(), validation_table(validation))
     return 0
 
 
 def run_hardware(arguments: Sequence[str]) -> int:
-    """Measure this machine's links into a JSON file for --hardware, or print what is known of others.
+    """Measure an all-reduce on this machine into a JSON file for --all-reduce, or print what is known of others.
 
     Examples:
         heartlm scale hardware
         heartlm scale hardware this-machine.json --ranks 2
     """
     options = parse(HardwareOptions, arguments, "scale hardware", run_hardware, positionals=["out"])
-    from heartlm.cli.scale_table import hardware_table
-    from heartlm.scaling.hardware import known_hardware, load_hardware, measured_hardware
-
     if options.out is None:
-        for name in known_hardware():
-            print("\n".join(hardware_table(load_hardware(name))))
+        from heartlm.scaling.hardware import known_hardware, load_hardware
+
+        for hardware in map(load_hardware, known_hardware()):
+            print(f"{hardware.name}: {hardware.description}")
+            rows = [[name, str(fact.value), fact.source] for name, fact in hardware.facts.items()]
+            widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+            for name, value, source in rows:
+                print(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {source}")
         return 0
     from heartlm.distributed.allreduce import measure_all_reduce
 
-    hardware = measured_hardware(measure_all_reduce(options.ranks))
-    hardware.save(options.out)
-    print("\n".join([*hardware_table(hardware), str(options.out)]))
+    fit = measure_all_reduce(options.ranks)
+    fit.save(options.out)
+    print(f"{fit.world_size} ranks, {fit.backend}: {1e6 * fit.latency_s:.0f} µs + {fit.bytes_per_s / 1e9:.2f} GB/s")
+    print(options.out)
     return 0
 
 
@@ -207,7 +200,7 @@ def _predictor(options: NetworkOptions, study: Path, with_network: bool, sharded
         shard_network=network_of([fit.twice for fit in gathers], between, hardware)[0] if gathers else None,
         fit_error=fit_error,
         most_measured=most,
-        most_per_node=hardware.facts.get("devices_per_node") if hardware else None,
+        most_per_node=hardware.get("devices_per_node") if hardware else None,
         notes=hardware.notes(measurements) if hardware else (),
     )
 
@@ -232,19 +225,18 @@ def _fits(options: NetworkOptions, study: Path, wanted: bool, gather: bool = Fal
     return [fit]
 
 
+def _show(options: StepOptions | ValidateOptions, content: object, lines: Sequence[str]) -> None:
+    if options.out is not None:
+        write_json(options.out, content)
+    print(json.dumps(content, indent=2) if options.json else "\n".join(lines))
+
+
 def _tables(kinds: Sequence[Sequence[Prediction]], tokens: float | None) -> list[str]:
     from heartlm.cli.scale_table import prediction_table
 
     lines = [line for kind in kinds if kind for line in (*prediction_table(kind, tokens), "")]
     warnings = [text for kind in kinds for each in kind for text in each.warnings]
     return lines + [f"warning: {text}" for text in dict.fromkeys(warnings)]
-
-
-def _write(out: Path | None, content: object) -> None:
-    from heartlm.files import write_json
-
-    if out is not None:
-        write_json(out, content)
 
 
 def _lists(arguments: Sequence[str], *names: str) -> list[str]:
@@ -259,6 +251,8 @@ def _lists(arguments: Sequence[str], *names: str) -> list[str]:
         values = []
         while waiting and not waiting[0].startswith("-"):
             values.append(waiting.pop(0))
+        if not values:
+            raise HeartlmError(f"{word}: nothing found, one or more values expected")
         already = len(values) == 1 and values[0].startswith("[")
         words.append(f"{word}={values[0] if already else '[' + ', '.join(values) + ']'}")
     return words

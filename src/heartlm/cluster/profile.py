@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
@@ -46,11 +46,11 @@ class SiteProfile:
 
     name: str
     description: str = ""
-    scheduler: str = "slurm"
+    scheduler: Literal["slurm", "none"] = "slurm"
     account: str | None = None
     partition: str | None = None
     qos: str | None = None
-    required: list[str] = field(default_factory=list)
+    required: list[Literal["account", "partition", "qos", "image"]] = field(default_factory=list)
     gpus_per_node: int = 0
     cpus_per_node: int | None = None
     memory_gb: int | None = None
@@ -60,7 +60,7 @@ class SiteProfile:
     gpu_slices: dict[int, str] = field(default_factory=dict)
     header: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
-    container: str = "none"
+    container: Literal["apptainer", "none"] = "none"
     image: str | None = None
     binds: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
@@ -69,12 +69,7 @@ class SiteProfile:
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first impossible or missing field."""
-        for name, known in (("scheduler", ("slurm", "none")), ("container", ("apptainer", "none"))):
-            if getattr(self, name) not in known:
-                raise self._error(f"{name}: {getattr(self, name)!r} found, {' or '.join(known)} expected")
         for name in self.required:
-            if name not in ("account", "partition", "qos", "image"):
-                raise self._error(f"required: {name!r} found, account, partition, qos or image expected")
             if not getattr(self, name):
                 raise HeartlmError(f"{name}: nothing found, but {self.name} wants one: give --{name} NAME")
         if self.container != "none" and not self.image:
@@ -92,6 +87,28 @@ class SiteProfile:
 
     def _error(self, text: str) -> HeartlmError:
         return HeartlmError(f"profile {self.name}: {text}")
+
+
+@dataclass
+class SiteOptions:
+    """What commands override of a profile.
+
+    Attributes:
+        account: what is charged.
+        partition: of the cluster.
+        qos: quality of service.
+        image: of the container, where the profile wants one.
+    """
+
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    image: str | None = None
+
+    def applied_to(self, profile: SiteProfile) -> SiteProfile:
+        """The profile with the options that were given."""
+        given = {name: getattr(self, name) for name in ("account", "partition", "qos", "image")}
+        return replace(profile, **{name: value for name, value in given.items() if value is not None})
 
 
 def profile_names() -> list[str]:
@@ -115,16 +132,17 @@ def load_profile(name_or_path: str) -> SiteProfile:
     return profile_of(content or {}, Path(name_or_path).stem)
 
 
-def load_slurm_profile(name_or_path: str) -> SiteProfile:
-    """The complete profile of a site with SLURM.
+def load_slurm_profile(name_or_path: str, options: SiteOptions | None = None) -> SiteProfile:
+    """The complete profile of a site with SLURM, with `options` in place of its own fields.
 
     Raises:
         HeartlmError: there is none, it is incomplete, or of a site without SLURM.
     """
     profile = load_profile(name_or_path)
+    profile = options.applied_to(profile) if options is not None else profile
     profile.check()
     if profile.scheduler != "slurm":
-        raise HeartlmError(f"slurm: {profile.name} found, a profile of a site with SLURM expected")
+        raise HeartlmError(f"profile: {profile.name} found, a profile of a site with SLURM expected")
     return profile
 
 

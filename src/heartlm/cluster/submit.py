@@ -134,13 +134,3 @@ def follow(job: str, say: Callable[[str], object]) -> JobState:
             return state
         time.sleep(pause_s)
         pause_s = min(LONGEST_POLL_S, 1.5 * pause_s)
-
-
-def check_success(state: JobState) -> None:
-    """Raise a HeartlmError with the job's own last line unless it ended well."""
-    if state.state != "COMPLETED":
-        said = state.last_line()
-        raise HeartlmError(
-            f"job {state.job}: {state.state} with status {state.status}"
-            f"{f': {said}' if said else ''}  (all it said is in {state.output})"
-        )
