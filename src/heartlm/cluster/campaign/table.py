@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heartlm.cluster.campaign.state import ExperimentState, State
+from heartlm.cluster.watch.frame import clock
 
 STATES: tuple[State, ...] = ("done", "running", "queued", "waiting", "interrupted", "failed", "not run")
 STYLES: dict[State, str] = {
@@ -48,16 +49,8 @@ def _experiments(rows: Sequence[ExperimentState]) -> Table:
     for row in rows:
         step = f"{row.step} of {row.steps}" if row.steps is not None else ""
         state = Text(row.state, STYLES.get(row.state, ""))
-        table.add_row(row.name, state, step, clock(row.seconds), Text(row.note))
+        table.add_row(row.name, state, step, "" if row.seconds is None else clock(row.seconds), Text(row.note))
     return table
-
-
-def clock(seconds: float | None) -> str:
-    """Seconds as H:MM:SS; nothing of None."""
-    if seconds is None:
-        return ""
-    minutes, second = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{second:02}"
 
 
 def summary(rows: Sequence[ExperimentState]) -> list[str]:
