@@ -15,7 +15,7 @@ from rich.console import Console
 
 from heartlm.cli.main import main
 from heartlm.cluster.watch.frame import clock, frame
-from heartlm.cluster.watch.watch import WatchedRun, bins, sparkline
+from heartlm.cluster.watch.watch import WatchedRun, sparkline
 from heartlm.errors import HeartlmError
 
 
@@ -82,7 +82,6 @@ def test_time_left_is_that_of_the_session_that_runs(folder: Path):
 def test_a_sparkline_is_as_long_as_it_can_be(values: list[float], width: int):
     finite = [value for value in values if math.isfinite(value)]
     assert len(sparkline(values, width)) == min(width, len(finite))
-    assert len(bins(values, width)) == min(width, len(finite))
 
 
 def test_a_sparkline_goes_from_the_lowest_to_the_highest():

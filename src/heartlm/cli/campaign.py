@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import time
@@ -58,15 +59,11 @@ class StatusOptions:
 
     Attributes:
         campaign: the campaign's file.
-        once: print the table once instead of keeping it up to date.
-        json: print everything as JSON, once.
-        every_s: seconds between looks.
+        json: print everything as JSON.
     """
 
     campaign: Path
-    once: bool = False
     json: bool = False
-    every_s: float = 2.0
 
 
 def run(argv: Sequence[str]) -> int:
@@ -180,36 +177,25 @@ def run_status(argv: Sequence[str]) -> int:
 
     Examples:
         heartlm campaign status widths.yaml
-        heartlm campaign status widths.yaml --once --json
+        heartlm campaign status widths.yaml --json
+        watch heartlm campaign status widths.yaml
     """
     options = parse(StatusOptions, argv, "campaign status", run_status, positionals=["campaign"])
-    from rich.console import Console
-    from rich.live import Live
-
     from heartlm.cluster.campaign.campaign import load_campaign
     from heartlm.cluster.campaign.slurm import queue_of
     from heartlm.cluster.campaign.state import rows_of
-    from heartlm.cluster.campaign.table import view
 
     campaign = load_campaign(existing(options.campaign, "campaign"))
-    if options.every_s <= 0:
-        raise HeartlmError(f"every_s: {options.every_s} found, more than 0 expected")
+    rows = rows_of(campaign, queue_of(campaign))
     if options.json:
-        import json
+        print(json.dumps([vars(row) for row in rows], indent=2))
+        return 0
+    from rich.console import Console
 
-        print(json.dumps([vars(row) for row in rows_of(campaign, queue_of(campaign))], indent=2))
-        return 0
-    console = Console()
-    if options.once or not console.is_terminal:
-        console.print(view(rows_of(campaign, queue_of(campaign))))
-        return 0
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            rows = rows_of(campaign, queue_of(campaign))
-            live.update(view(rows), refresh=True)
-            if all(row.state in ("done", "failed", "not run") for row in rows):
-                return 0
-            time.sleep(options.every_s)
+    from heartlm.cluster.campaign.table import view
+
+    Console().print(view(rows))
+    return 0
 
 
 SUBCOMMANDS = {

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from heartlm.distributed.allreduce import AllReduceFit
     from heartlm.scaling.predict import Prediction, Predictor
 
-FIT_FILE, GATHER_FILE = "all_reduce.json", "all_gather.json"
-"""In the folder of a study: what an all-reduce, and an all-gather, took where it was measured."""
-
 
 @dataclass(frozen=True)
 class NetworkOptions:
@@ -29,14 +26,14 @@ class NetworkOptions:
     Attributes:
         hardware: a machine by name (meluxina, dgx-h100, dgx-h200) or its JSON file: its links, as far as they are
             known.
-        all_reduce: files of all-reduce fits, of links within a node; by default, and where no hardware is given, that
+        all_reduce: file of an all-reduce fit, of links within a node; by default, and where no hardware is given, that
             of the study, which is measured here where it is missing.
-        all_reduce_between: files of all-reduce fits measured among nodes, one rank on each.
+        all_reduce_between: file of an all-reduce fit measured among nodes, one rank on each.
     """
 
     hardware: str | None = None
-    all_reduce: list[Path] = field(default_factory=list)
-    all_reduce_between: list[Path] = field(default_factory=list)
+    all_reduce: Path | None = None
+    all_reduce_between: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +100,7 @@ def run_predict(arguments: Sequence[str]) -> int:
     """
     options = parse(
         StepOptions,
-        _lists(arguments, "--ranks", "--nodes", "--all-reduce", "--all-reduce-between"),
+        _lists(arguments, "--ranks", "--nodes"),
         "scale predict",
         run_predict,
         positionals=["study"],
@@ -137,13 +134,7 @@ def run_validate(arguments: Sequence[str]) -> int:
         heartlm scale validate studies/laptop
         heartlm scale validate studies/laptop --json
     """
-    options = parse(
-        ValidateOptions,
-        _lists(arguments, "--all-reduce", "--all-reduce-between"),
-        "scale validate",
-        run_validate,
-        positionals=["study"],
-    )
+    options = parse(ValidateOptions, arguments, "scale validate", run_validate, positionals=["study"])
     from heartlm.cli.scale_table import validation_table
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.predict import validate
@@ -191,13 +182,13 @@ def _predictor(options: NetworkOptions, study: Path, with_network: bool, sharded
 
     measurements = load_measurements(existing(study, "folder of a study"))
     hardware = load_hardware(options.hardware) if options.hardware else None
-    between = [AllReduceFit.load(path) for path in options.all_reduce_between]
-    network, fit_error, most = network_of(_fits(options, study, with_network), between, hardware)
-    gathers = _fits(options, study, sharded, gather=True)
+    between = AllReduceFit.load(options.all_reduce_between) if options.all_reduce_between else None
+    network, fit_error, most = network_of(_fit(options, study, with_network), between, hardware)
+    gather = _fit(options, study, sharded, gather=True)
     return Predictor(
         measurements,
         network,
-        shard_network=network_of([fit.twice for fit in gathers], between, hardware)[0] if gathers else None,
+        shard_network=network_of(gather.twice, between, hardware)[0] if gather else None,
         fit_error=fit_error,
         most_measured=most,
         most_per_node=hardware.get("devices_per_node") if hardware else None,
@@ -205,24 +196,22 @@ def _predictor(options: NetworkOptions, study: Path, with_network: bool, sharded
     )
 
 
-def _fits(options: NetworkOptions, study: Path, wanted: bool, gather: bool = False) -> list[AllReduceFit]:
-    """The fits given; without them and without a machine, that of the study, or one measured here and kept there."""
+def _fit(options: NetworkOptions, study: Path, wanted: bool, gather: bool = False) -> AllReduceFit | None:
+    """The fit given; without one and without a machine, that of the study, or one measured here and kept there."""
     from heartlm.distributed.allreduce import AllReduceFit, measure_all_reduce
 
     if options.all_reduce:
-        return [] if gather else [AllReduceFit.load(path) for path in options.all_reduce]
-    kept = study / (GATHER_FILE if gather else FIT_FILE)
+        return None if gather else AllReduceFit.load(options.all_reduce)
     if options.hardware or not wanted:
-        return []
+        return None
+    name = "all_gather" if gather else "all_reduce"
+    kept = study / f"{name}.json"
     if kept.exists():
-        return [AllReduceFit.load(kept)]
+        return AllReduceFit.load(kept)
     fit = measure_all_reduce(gather=gather)
     fit.save(kept)
-    print(
-        f"an {'all-gather' if gather else 'all-reduce'} among {fit.world_size} ranks was measured here: {kept}",
-        file=sys.stderr,
-    )
-    return [fit]
+    print(f"{name} among {fit.world_size} ranks was measured here: {kept}", file=sys.stderr)
+    return fit
 
 
 def _show(options: StepOptions | ValidateOptions, content: object, lines: Sequence[str]) -> None:

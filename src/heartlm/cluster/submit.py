@@ -52,8 +52,8 @@ class JobState:
         """For example `job 7: RUNNING on node[1-2], after 1 restart`."""
         where = f" on {self.nodes}" if self.state == "RUNNING" else ""
         why = f" ({self.reason})" if self.state == "PENDING" and self.reason != "None" else ""
-        restarts = f", queued again {self.restarts} times" if self.restarts > 1 else ", queued again"
-        return f"job {self.job}: {self.state}{where}{why}{restarts if self.restarts else ''}"
+        restarts = f", queued again {self.restarts} times" if self.restarts else ""
+        return f"job {self.job}: {self.state}{where}{why}{restarts}"
 
     def last_line(self) -> str:
         """The last line that the job printed, as far as it printed any."""

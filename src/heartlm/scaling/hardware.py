@@ -14,10 +14,10 @@ the machine at hand an all-reduce is measured instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
@@ -99,20 +99,21 @@ def bucket_bytes(gradient_bytes: float, cap_mb: float) -> list[float]:
     return [cap] * num_full + ([rest] if rest > 0 or not num_full else [])
 
 
-class Facts(TypedDict, total=False):
+@dataclass(frozen=True)
+class Facts:
     """What a file may state. Rates are of one direction: of one device within a node, of the whole node between."""
 
-    device: str
-    devices_per_node: int
-    nodes: int
-    cpu_threads_per_node: int
-    memory_bytes_per_node: int
-    within_node_bytes_per_s: float
-    within_node_latency_s: float
-    between_nodes_bytes_per_s: float
-    between_nodes_latency_s: float
-    device_memory_bytes: int
-    peak_tflops: dict[str, float]
+    device: str | None = None
+    devices_per_node: int | None = None
+    nodes: int | None = None
+    cpu_threads_per_node: int | None = None
+    memory_bytes_per_node: int | None = None
+    within_node_bytes_per_s: float | None = None
+    within_node_latency_s: float | None = None
+    between_nodes_bytes_per_s: float | None = None
+    between_nodes_latency_s: float | None = None
+    device_memory_bytes: int | None = None
+    peak_tflops: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -181,30 +182,26 @@ def load_hardware(name: str) -> Hardware:
         raise HeartlmError(f"--hardware {name}: no such machine; it is one of {', '.join(known)}, or a JSON file")
     hardware = read_json(path, Hardware)
     facts = typed(Facts, {name: fact.value for name, fact in hardware.facts.items()}, f"{path}: facts")
-    for name, value in facts.items():
-        if name not in Facts.__annotations__:
-            raise HeartlmError(f"{path}: unknown fact {name!r}; it is one of {', '.join(Facts.__annotations__)}")
+    for name, value in vars(facts).items():
         if isinstance(value, int | float) and (value < 0 or (not value and "_lat" not in name)):
             raise HeartlmError(f"{path}: {name} is {value}; expected more than 0")
     return hardware
 
 
 def network_of(
-    within: Sequence[AllReduceFit], between: Sequence[AllReduceFit], hardware: Hardware | None
+    within: AllReduceFit | None, between: AllReduceFit | None, hardware: Hardware | None
 ) -> tuple[Network, float, int]:
-    """What is known of the links: a machine's figures, and in their place the fit of the most ranks.
+    """What is known of the links: a machine's figures, and in their place what was measured.
 
     Args:
-        within: fits measured among the ranks of one node.
-        between: fits measured among nodes, one rank on each.
+        within: measured among the ranks of one node.
+        between: measured among nodes, one rank on each.
         hardware: a machine, if one was named.
 
     Returns:
-        The network; the relative error of the fit; the most ranks that were measured together.
+        The network; the relative error of the fits; the most ranks that were measured together.
     """
-    network = hardware.network if hardware else Network()
-    measured = {"within": within, "between": between}
-    widest = {name: max(fits, key=lambda fit: fit.world_size) for name, fits in measured.items() if fits}
-    errors, ranks = [fit.median_error for fit in widest.values()], [fit.world_size for fit in widest.values()]
-    links = {name: link_of(fit) for name, fit in widest.items()}
-    return replace(network, **links), max(errors, default=0.0), math.prod(ranks)
+    fits = {name: fit for name, fit in {"within": within, "between": between}.items() if fit is not None}
+    network = replace(hardware.network if hardware else Network(), **{name: link_of(fit) for name, fit in fits.items()})
+    error = max((fit.median_error for fit in fits.values()), default=0.0)
+    return network, error, math.prod(fit.world_size for fit in fits.values())

@@ -21,6 +21,7 @@ from itertools import chain, count
 from heartlm.cluster.campaign.campaign import Experiment
 from heartlm.cluster.profile import SiteProfile
 from heartlm.cluster.topology import Topology
+from heartlm.cores import format_cpus
 
 Task = tuple[str, int]
 """Name of an array, number of a task in it."""
@@ -67,17 +68,7 @@ class TaskArray:
     @property
     def numbers(self) -> str:
         """The numbers of its tasks as SLURM writes them, for example 1-3,7."""
-        return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in _runs(sorted(self.tasks)))
-
-
-def _runs(numbers: Sequence[int]) -> list[list[int]]:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return runs
+        return format_cpus(self.tasks)
 
 
 def places_on_node(topology: Topology, profile: SiteProfile) -> int:
