@@ -176,7 +176,6 @@ def test_reading_is_measured_on_the_corpus_of_the_user(tiny_corpus: Path, tmp_pa
     section = check_storage(Context(tmp_path, corpus=tiny_corpus, quick=True))
     assert section.facts["corpus"] == str(tiny_corpus)
     facts = section.facts
-    assert facts["gathered_tokens_per_s"] > 0
     assert facts["read_bytes_per_s"] > 0 and facts["pages_per_s"] > 0
     assert "so each page is read from disk once" in section.lines[-1]
     told = {"processors": {"memory_available_bytes": 1}}
@@ -264,7 +263,7 @@ def test_it_works_without_torch():
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     checks = json.loads(done.stdout)["checks"]
-    assert checks["storage"]["gathered_tokens_per_s"] > 0
+    assert "--corpus FOLDER" in checks["storage"]["lines"][0]
     assert any("torch is not installed" in line for line in checks["versions"]["lines"])
     assert "torch" in checks["all_reduce"]["error"]
 

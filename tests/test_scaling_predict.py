@@ -313,7 +313,7 @@ def study(tmp_path: Path) -> Path:
 
 def test_predictions_are_printed_and_written(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "predicted.json"
-    arguments = ["scale", "predict", str(study), "--ranks", "1", "2", "4", "64", "--tokens", "1e9", "--out", str(out)]
+    arguments = ["scale", "predict", str(study), "--ranks", "[1, 2, 4, 64]", "--tokens", "1e9", "--out", str(out)]
     assert main(arguments) == 0
     told = capsys.readouterr()
     assert "pretrain mitdb, width 128" in told.out and "node-hours" in told.out
@@ -321,15 +321,15 @@ def test_predictions_are_printed_and_written(study: Path, tmp_path: Path, capsys
     written = json.loads(out.read_text())["predictions"]
     assert [each["cell"]["ranks"] for each in written] == [1, 2, 4]
     assert written[0]["tokens_per_s"] == pytest.approx(32 * 128 / 0.11)
-    assert main(["scale", "predict", str(study), "--ranks", "3"]) == 2
+    assert main(["scale", "predict", str(study), "--ranks", "[3]"]) == 2
     assert "nothing left to predict" in capsys.readouterr().err
-    across = ["--ranks", "4", "--nodes", "2"]
+    across = ["--ranks", "[4]", "--nodes", "[2]"]
     assert main(["scale", "predict", str(study), *across]) == 2
     assert "nothing is known about the connection between nodes" in capsys.readouterr().err
     assert main(["scale", "predict", str(study), *across, "--all-reduce-between", str(study / "all_reduce.json")]) == 0
     assert "pretrain mitdb" in capsys.readouterr().out
-    meluxina = ["--scaling", "weak", "--nodes", "1", "2", "--hardware", "meluxina"]
-    assert main(["scale", "predict", str(study), "--ranks", "8", *meluxina]) == 0
+    meluxina = ["--scaling", "weak", "--nodes", "[1, 2]", "--hardware", "meluxina"]
+    assert main(["scale", "predict", str(study), "--ranks", "[8]", *meluxina]) == 0
     told = capsys.readouterr()
     assert "latency within node and between nodes is not published" in told.out
     assert "as measured on a machine without a name, not as on NVIDIA A100-SXM4-40GB" in told.out
@@ -354,10 +354,10 @@ def test_a_study_measures_what_prediction_needs():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--ranks 0", "ranks: [0] found"),
-        ("--ranks", "--ranks: nothing found"),
-        ("--ranks two", '"ranks": Expected a whole number'),
-        ("--nodes 0", "nodes: [0] found"),
+        ("--ranks [0]", "ranks: [0] found"),
+        ("--ranks []", "ranks, nodes: nothing found"),
+        ("--ranks [two]", '"ranks": Expected a whole number'),
+        ("--nodes [0]", "nodes: [0] found"),
         ("--bucket-mb 0", "bucket_mb: 0.0 found"),
         ("--hardware cray", "--hardware cray: no such machine"),
         ("--all-reduce none.json", "cannot read none.json"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ STOPPED_STATUS = 143
 WAIT_S = 1.0
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions(SiteOptions):
     """What to run, and where.
 
@@ -155,15 +154,14 @@ def _run_on_slurm(campaign: Campaign, options: RunOptions, site: str) -> int:
     from heartlm.cluster.campaign.slurm import arrays_left, queue_of, script_of, submit_campaign, tasks_text
 
     profile = load_slurm_profile(site, options)
-    python = "python" if profile.container != "none" else sys.executable
     if options.dry_run:
         for array in arrays_left(campaign, profile):
             dependency = array.dependency({name: f"<{name}>" for name, _ in array.waits_for})
             print(f"### sbatch{f' --dependency={dependency}' if dependency else ''} {array.name}.sh")
-            print(script_of(array, campaign, profile, python=python, at_most=options.parallel))
+            print(script_of(array, campaign, profile, python=profile.python, at_most=options.parallel))
             print(f"### {array.name}.tasks\n{tasks_text(array, campaign)}")
         return 0
-    submit_campaign(campaign, profile, python=python, at_most=options.parallel, say=say)
+    submit_campaign(campaign, profile, python=profile.python, at_most=options.parallel, say=say)
     if not options.wait:
         say(f"see how far it is with:  heartlm campaign status {shlex.quote(str(options.campaign))}")
         return 0

@@ -21,7 +21,7 @@ class DoctorOptions:
     Attributes:
         json: print everything found as JSON.
         quick: measure only what takes a few seconds.
-        corpus: measure reading on this corpus; by default on a small one made for it.
+        corpus: measure reading on this corpus.
     """
 
     json: bool = False

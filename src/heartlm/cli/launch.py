@@ -22,7 +22,7 @@ from heartlm.training.config import FinetuneConfig, PretrainConfig, TrainingConf
 from heartlm.typed import typed
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LaunchOptions(SiteOptions):
     """Options of `heartlm launch`.
 
@@ -90,8 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.cluster.script import render
 
     name = options.name or options.run.stem
-    python = "python" if profile.container != "none" else sys.executable
-    script = render(work, topology, profile, name=name, logs=options.logs, python=python)
+    script = render(work, topology, profile, name=name, logs=options.logs, python=profile.python)
     return _go(options, topology, script, name)
 
 
@@ -131,8 +130,7 @@ def _jupyter(options: LaunchOptions, topology: Topology, profile: SiteProfile) -
     if topology.nodes > 1:
         raise HeartlmError(f"nodes: {topology.nodes} found, 1 expected by --jupyter")
     name = options.name or "jupyter"
-    python = "python" if profile.container != "none" else sys.executable
-    script = notebook_script(topology, profile, name, options.logs, options.port, python)
+    script = notebook_script(topology, profile, name, options.logs, options.port, profile.python)
     status = _go(options, topology, script, name)
     print(tunnel(options.port, profile, here=options.local), file=sys.stderr)
     return status

@@ -95,19 +95,15 @@ def run_predict(arguments: Sequence[str]) -> int:
     """Predict the time of a step on any ranks and nodes from what one rank was measured to do.
 
     Examples:
-        heartlm scale predict studies/laptop --ranks 1 2 4 8
-        heartlm scale predict studies/a100 --ranks 4 8 16 --nodes 1 2 4 --hardware meluxina --out predicted.json
+        heartlm scale predict studies/laptop --ranks '[1, 2, 4, 8]'
+        heartlm scale predict studies/a100 --ranks '[4, 8]' --nodes '[1, 2]' --hardware meluxina --out predicted.json
     """
-    options = parse(
-        StepOptions,
-        _lists(arguments, "--ranks", "--nodes"),
-        "scale predict",
-        run_predict,
-        positionals=["study"],
-    )
+    options = parse(StepOptions, arguments, "scale predict", run_predict, positionals=["study"])
     from heartlm.scaling.predict import scaled
 
     require(options, lambda value: value > 0, "more than 0", "ranks", "nodes", "bucket_mb", "tokens")
+    if not (options.ranks and options.nodes):
+        raise HeartlmError("ranks, nodes: nothing found, at least one number expected")
     predictor = _predictor(options, options.study, max(options.ranks) > 1, options.parallel == "fsdp")
     cells = [
         [
@@ -226,22 +222,3 @@ def _tables(kinds: Sequence[Sequence[Prediction]], tokens: float | None) -> list
     lines = [line for kind in kinds if kind for line in (*prediction_table(kind, tokens), "")]
     warnings = [text for kind in kinds for each in kind for text in each.warnings]
     return lines + [f"warning: {text}" for text in dict.fromkeys(warnings)]
-
-
-def _lists(arguments: Sequence[str], *names: str) -> list[str]:
-    """`--ranks 1 2 4` as the one word that the parser reads as a list: `--ranks=[1, 2, 4]`."""
-    words: list[str] = []
-    waiting = list(arguments)
-    while waiting:
-        word = waiting.pop(0)
-        if word.replace("_", "-") not in names:
-            words.append(word)
-            continue
-        values = []
-        while waiting and not waiting[0].startswith("-"):
-            values.append(waiting.pop(0))
-        if not values:
-            raise HeartlmError(f"{word}: nothing found, one or more values expected")
-        already = len(values) == 1 and values[0].startswith("[")
-        words.append(f"{word}={values[0] if already else '[' + ', '.join(values) + ']'}")
-    return words

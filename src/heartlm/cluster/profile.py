@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+import sys
+from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -16,16 +17,35 @@ _SHIPPED = files("heartlm.cluster") / "profiles"
 
 
 @dataclass(frozen=True)
-class SiteProfile:
+class SiteOptions:
+    """What commands can override of a profile.
+
+    Attributes:
+        account: what is charged.
+        partition: of the cluster.
+        qos: quality of service.
+        image: of the container, where the profile wants one.
+    """
+
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    image: str | None = None
+
+    def applied_to(self, profile: SiteProfile) -> SiteProfile:
+        """The profile with the options that were given."""
+        options = {each.name: getattr(self, each.name) for each in fields(SiteOptions)}
+        return replace(profile, **{name: value for name, value in options.items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteProfile(SiteOptions):
     """A site.
 
     Attributes:
         name: by default the file's, without its ending.
         description: one line.
         scheduler: slurm, or none.
-        account: what is charged.
-        partition: of the cluster.
-        qos: quality of service.
         required: which of account, partition, qos and image a job must name.
         gpus_per_node: what a node has, and what a job asks for by default.
         cpus_per_node: hardware threads of a node; None where it is not known.
@@ -37,7 +57,6 @@ class SiteProfile:
         header: further options of sbatch.
         modules: loaded before anything else.
         container: apptainer, or none.
-        image: of the container.
         binds: folders that the container sees, besides the working folder.
         environment: variables to set.
         signal_before_s: how long before the time limit a run is asked to stop.
@@ -47,9 +66,6 @@ class SiteProfile:
     name: str
     description: str = ""
     scheduler: Literal["slurm", "none"] = "slurm"
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
     required: list[Literal["account", "partition", "qos", "image"]] = field(default_factory=list)
     gpus_per_node: int = 0
     cpus_per_node: int | None = None
@@ -61,11 +77,15 @@ class SiteProfile:
     header: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     container: Literal["apptainer", "none"] = "none"
-    image: str | None = None
     binds: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     signal_before_s: int = 120
     login: str | None = None
+
+    @property
+    def python(self) -> str:
+        """The interpreter that has heartlm: that of the container, or this one."""
+        return "python" if self.container != "none" else sys.executable
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first impossible or missing field."""
@@ -87,28 +107,6 @@ class SiteProfile:
 
     def _error(self, text: str) -> HeartlmError:
         return HeartlmError(f"profile {self.name}: {text}")
-
-
-@dataclass
-class SiteOptions:
-    """What commands override of a profile.
-
-    Attributes:
-        account: what is charged.
-        partition: of the cluster.
-        qos: quality of service.
-        image: of the container, where the profile wants one.
-    """
-
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    image: str | None = None
-
-    def applied_to(self, profile: SiteProfile) -> SiteProfile:
-        """The profile with the options that were given."""
-        given = {name: getattr(self, name) for name in ("account", "partition", "qos", "image")}
-        return replace(profile, **{name: value for name, value in given.items() if value is not None})
 
 
 def profile_names() -> list[str]:

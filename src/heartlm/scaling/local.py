@@ -82,7 +82,7 @@ class ForkServer:
 
     def ready(self) -> None:
         """Wait until everything is imported, so that the first training does not."""
-        process = self._context.Process(target=_nothing, daemon=True)
+        process = self._context.Process(target=int, daemon=True)  # it does nothing
         process.start()
         process.join()
 
@@ -173,7 +173,3 @@ def run_rank(rank: Rank) -> None:
     except HeartlmError as error:
         print(error, flush=True)
         sys.exit(2)
-
-
-def _nothing() -> None:
-    pass

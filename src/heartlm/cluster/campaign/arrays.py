@@ -94,13 +94,10 @@ def arrays_of(experiments: Sequence[Experiment], profile: SiteProfile) -> list[T
     for level, members in enumerate(_levels(experiments), start=1):
         names: set[str] = set()
         for group in _together(members, lambda each: (each.stage, each.topology, each.run.is_training)):
-            for array in _split(
-                group, place, f"{level}-{group[0].stage}", names, places_on_node(group[0].topology, profile)
-            ):
+            places = places_on_node(group[0].topology, profile)
+            for array in _split(group, place, f"{level}-{group[0].stage}", names, places):
                 arrays.append(array)
-                place.update(
-                    {each.name: (array.name, number) for number in array.tasks for each in array.tasks[number]}
-                )
+                place |= {each.name: (array.name, number) for number, task in array.tasks.items() for each in task}
     return arrays
 
 
@@ -108,10 +105,7 @@ def _levels(experiments: Sequence[Experiment]) -> list[list[Experiment]]:
     depth: dict[str, int] = {}
     for each in experiments:
         depth[each.name] = 1 + max((depth[need] for need in each.needs if need in depth), default=-1)
-    return [
-        [each for each in experiments if depth[each.name] == level]
-        for level in range(max(depth.values(), default=-1) + 1)
-    ]
+    return _together(sorted(experiments, key=lambda each: depth[each.name]), lambda each: depth[each.name])
 
 
 def _together(experiments: Iterable[Experiment], key: Callable[[Experiment], Hashable]) -> list[list[Experiment]]:

@@ -41,7 +41,7 @@ def examine(
 
     Args:
         quick: measure only what takes a few seconds.
-        corpus: to measure reading on; by default a small one is made.
+        corpus: to measure reading on.
         checks: by their names.
     """
     with tempfile.TemporaryDirectory(prefix="heartlm-doctor-") as scratch:

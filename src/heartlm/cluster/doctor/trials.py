@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from heartlm.cluster.doctor.section import WORTH, Advice, Context, Section
-from heartlm.cluster.doctor.storage import reading_advice, small_corpus
+from heartlm.cluster.doctor.storage import reading_advice
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.runs.run_folder import RunFolder
@@ -117,6 +117,19 @@ def summary(step_s: float, noise: float, num_threads: int, outcomes: list[dict[s
             best[outcome["kind"]] = Advice(outcome["what"], outcome["how"], gain, because)
     facts = {"step_s": step_s, "noise": noise, "num_threads": num_threads, "trials": outcomes}
     return Section(lines, facts, list(best.values()))
+
+
+def small_corpus(scratch: Path) -> Path:
+    """Simulate a database and tokenize it, every sample a token; it takes a few seconds."""
+    from heartlm.corpus.build import build_corpus
+    from heartlm.ecg.simulator import SimulationConfig, simulate_database
+    from heartlm.tokenizers.sample import SampleTokenizer
+
+    folder = scratch / "corpus"
+    if not folder.exists():
+        simulate_database(scratch / "database", SimulationConfig(patients=6, minutes=4.0, seed=1, name="doctor"))
+        build_corpus([scratch / "database"], SampleTokenizer(), folder)
+    return folder
 
 
 def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, Any]:
