@@ -85,7 +85,8 @@ def run_run(argv: Sequence[str]) -> int:
 
     _check(options)
     campaign = load_campaign(existing(options.campaign, "campaign"))
-    only = frozenset(campaign[name.strip()].name for name in options.only.split(",")) if options.only else None
+    names = None if options.only is None else options.only.split(",")
+    only = None if names is None else frozenset(campaign[name.strip()].name for name in names)
     for experiment in campaign.experiments:
         if only is None or experiment.name in only:
             try:

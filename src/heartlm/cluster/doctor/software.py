@@ -78,7 +78,8 @@ def check_allocation(context: Context) -> Section:
 
 def allocation(environment: Mapping[str, str], usable_cores: int) -> Section:
     """What `environment` says, and the cores that this process may really use."""
-    slurm = {name: environment[name] for name in sorted(environment) if name.startswith("SLURM_")}
+    told = ("SLURM_JOB_", "SLURM_CPUS_", "SLURM_GPUS_", "SLURM_NTASKS", "SLURM_MEM_", "SLURM_PROCID")  # no tokens
+    slurm = {name: environment[name] for name in sorted(environment) if name.startswith(told)}
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     ranks = {name: environment[name] for name in names if name in environment}
     facts: dict[str, Any] = {"slurm": slurm, "ranks": ranks}

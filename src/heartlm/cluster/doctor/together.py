@@ -28,7 +28,7 @@ def check_all_reduce(context: Context) -> Section:
     ranks, more, found = Ranks.from_environment(), list[str](), list[Any]()
     if ranks.world_size == 1:
         fit = measure_all_reduce(sizes_bytes=sizes, rounds=rounds)
-        more += ["no compiled kernels, or no room in /dev/shm"] if fit.backend == "gloo" else []
+        more += ["over gloo: no compiled kernels, or no room in /dev/shm"] if fit.backend == "gloo" else []
     else:
         with process_group(ranks):
             import torch.distributed as dist
