@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from heartlm.errors import HeartlmError, require
 
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -67,16 +69,24 @@ def counted(number: int, what: str) -> str:
 
 
 def seconds_of(text: str) -> int:
-    """The seconds of a time limit: HH:MM:SS or D-HH:MM:SS.
+    """The seconds of a time limit as SLURM writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
 
     Raises:
         HeartlmError: it is none.
     """
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text.strip())
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0, 0)
-    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise HeartlmError(f"time: {text!r} found, HH:MM:SS expected, for example 02:00:00 or 1-12:00:00")
+    numbers = [int(match[name]) for name in ("first", "second", "third") if match[name] is not None]
+    if match["days"] is not None:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    elif len(numbers) == 3:
+        hours, minutes, seconds = numbers
+    else:
+        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
+    total = ((int(match["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
     if total < 1:
-        raise HeartlmError(f"time: {text!r} found, HH:MM:SS above 0 expected, for example 02:00:00 or 1-12:00:00")
+        raise HeartlmError(f"time: {text!r} found, more than nothing expected")
     return total
 
 
