@@ -62,7 +62,8 @@ def main() -> None:
     parser.add_argument("--batch-tokens", type=int, default=1 << 15, help="of a step")
     settings = parser.parse_args()
     tokenizer = load_tokenizer(FOLDER / "foundation" / "tokenizer")
-    machines = {name: load_hardware(of).facts for name, of in MACHINES.items()}
+    known = {name: load_hardware(of).facts.items() for name, of in MACHINES.items()}
+    machines = {name: {key: fact.value for key, fact in facts} for name, facts in known.items()}
     columns = ["width", "windows a step", "memory of a run, GB"]
     columns += [f"runs that fit into {name}" for name in machines]
     columns += [f"{name}, node-hours at {share:.0%}" for name in machines for share in SHARES]

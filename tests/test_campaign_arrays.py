@@ -196,7 +196,7 @@ def test_names_with_spaces_and_quotes_survive_the_file_of_tasks():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--profile", "local", "--dry-run"], "profile: local has no SLURM"),
+        (["--profile", "local", "--dry-run"], "profile: local found, a profile of a site with SLURM"),
         (["--profile", "meluxina", "--dry-run"], "account: nothing found"),
         (["--profile", "generic"], "profile: found without --submit or --dry-run"),
         (["--profile", "nowhere", "--submit"], "profile: 'nowhere' found"),

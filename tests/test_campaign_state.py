@@ -15,7 +15,7 @@ from rich.console import Console
 from heartlm.cluster.campaign.campaign import Campaign, Experiment, campaign_of
 from heartlm.cluster.campaign.done import progress_of, steps_of, words_to_continue
 from heartlm.cluster.campaign.state import Attempt, ExperimentState, attempts_of, next_attempt, rows_of
-from heartlm.cluster.campaign.table import clock, summary, view
+from heartlm.cluster.campaign.table import summary, view
 from heartlm.cluster.submit import last_line
 from heartlm.errors import HeartlmError
 from heartlm.files import write_json
@@ -188,7 +188,3 @@ def test_the_table_shows_every_stage_and_of_many_experiments_those_in_trouble():
     console.print(view(rows[:3]))
     text = console.export_text()
     assert "5 of 5" in text and "0:01:01" in text
-
-
-def test_clock():
-    assert [clock(seconds) for seconds in (None, 0.4, 3599.6, 90061)] == ["", "0:00:00", "1:00:00", "25:01:01"]

@@ -14,14 +14,11 @@ import pytest
 
 from heartlm.cli.main import main
 from heartlm.cluster.doctor import hardware as devices
-from heartlm.cluster.doctor.binding import counted
 from heartlm.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
 from heartlm.cluster.doctor.hardware import (
     cgroup_cpus,
     check_processors,
-    infiniband_ports,
     memory,
-    network_interfaces,
     processors,
     usable_cores,
 )
@@ -106,29 +103,8 @@ def test_this_machine_is_read(tmp_path: Path):
     assert 0 < facts["memory_available_bytes"] <= facts["memory_bytes"]
 
 
-def test_ports_and_interfaces(tmp_path: Path):
-    port = "class/infiniband/mlx5_0/ports/1"
-    root = tree(
-        tmp_path,
-        {
-            f"{port}/state": "4: ACTIVE\n",
-            f"{port}/rate": "200 Gb/sec (4X HDR)\n",
-            "class/net/lo/operstate": "unknown",
-            "class/net/ib0/operstate": "up",
-            "class/net/ib0/speed": "200000\n",
-            "class/net/eth0/operstate": "up",
-            "class/net/eth0/speed": "-1\n",
-            "class/net/eth1/operstate": "down",
-        },
-    )
-    assert infiniband_ports(root) == [{"port": "mlx5_0:1", "state": "4: ACTIVE", "rate": "200 Gb/sec (4X HDR)"}]
-    assert network_interfaces(root) == {"ib0": 200000, "eth0": None}
-
-
 class NvmlOfTwo:
     """What NVML answers on a machine of two GPUs, the first divided; there is no GPU to ask where tests run."""
-
-    NVML_NVLINK_MAX_LINKS = 18
 
     class NVMLError(Exception):
         pass
@@ -136,7 +112,6 @@ class NvmlOfTwo:
     def __getattr__(self, name: str) -> Any:
         answers = {
             "nvmlInit": lambda: None,
-            "nvmlShutdown": lambda: None,
             "nvmlDeviceGetCount": lambda: 2,
             "nvmlDeviceGetHandleByIndex": lambda index: index,
             "nvmlSystemGetCudaDriverVersion": lambda: 12040,
@@ -146,7 +121,6 @@ class NvmlOfTwo:
             "nvmlDeviceGetMigMode": lambda handle: (1, 1) if handle == 0 else self._refuse(),
             "nvmlDeviceGetMaxMigDeviceCount": lambda handle: 7,
             "nvmlDeviceGetMigDeviceHandleByIndex": lambda handle, place: "1g.5gb" if place < 2 else self._refuse(),
-            "nvmlDeviceGetNvLinkState": lambda handle, link: int(link < 12) if handle == 1 else self._refuse(),
         }
         return answers.get(name, lambda *_: self._refuse())
 
@@ -156,13 +130,12 @@ class NvmlOfTwo:
 
 def test_gpus_are_described_by_what_nvml_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pynvml", NvmlOfTwo())
-    monkeypatch.setattr(devices, "PROC", tree(tmp_path / "proc", {"7/comm": "nvidia-cuda-mps\n", "8/comm": "bash\n"}))
     section = devices.check_devices(Context(tmp_path))
     divided, whole = section.facts["gpus"]
-    assert [one["name"] for one in divided["mig_instances"]] == ["GPU 1g.5gb"] * 2
-    assert (whole["mig_instances"], whole["num_nvlinks"], whole["power_limit_w"]) == (None, 12, None)
-    assert (section.facts["driver_cuda"], section.facts["mps_running"]) == ([12, 4], True)
-    assert "MPS is running" in section.lines[0]
+    assert divided["mig_instances"] == ["GPU 1g.5gb"] * 2
+    assert (whole["mig_instances"], whole["memory_bytes"], whole["num_processes"]) == (None, 40 << 30, 0)
+    assert section.facts["driver_cuda"] == [12, 4]
+    assert "divided (MIG): GPU 1g.5gb, GPU 1g.5gb" in section.lines[1]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +154,7 @@ def test_what_keeps_torch_from_gpus_is_named(torch: dict[str, Any], because: str
 
 def test_versions_of_this_machine(tmp_path: Path):
     facts = check_versions(Context(tmp_path)).facts
-    assert facts["torch"] and "train" not in facts["missing_extras"]
+    assert facts["torch"] and facts["torch_sees_gpus"] >= 0
 
 
 def test_an_allocation_is_told_by_its_variables():
@@ -199,40 +172,21 @@ def test_ranks_that_differ_are_told():
     ]
 
 
-def test_processes_that_only_count_do():
-    places = ["anywhere", str(min(os.sched_getaffinity(0)))]
-    assert all(count > 0 and 0 < share < 1.1 for count, share in counted(places, 0.05))
-
-
 def test_reading_is_measured_on_the_corpus_of_the_user(tiny_corpus: Path, tmp_path: Path):
     section = check_storage(Context(tmp_path, corpus=tiny_corpus, quick=True))
     assert section.facts["corpus"] == str(tiny_corpus)
     facts = section.facts
-    assert facts["gathered_tokens_per_s"] > 0
-    assert facts["corpus_disk"]["read_bytes_per_s"] > 0 and facts["scratch_disk"]["pages_per_s"] > 0
+    assert facts["read_bytes_per_s"] > 0 and facts["pages_per_s"] > 0
     assert "so each page is read from disk once" in section.lines[-1]
     told = {"processors": {"memory_available_bytes": 1}}
     section = check_storage(Context(tmp_path, corpus=tiny_corpus, quick=True, facts=told))
     assert "do not fit into memory" in section.lines[-1]
 
 
-@pytest.mark.parametrize(
-    ("corpus_pages_per_s", "scratch_pages_per_s", "how", "gain"),
-    [(1000, 1000, "--order blocks", 1.1 / 0.1), (1000, 10**9, "cp -r /home/corpus /scratch/", 1.1 / 0.1)],
-)
-def test_a_slow_disk_is_worth_something_against(
-    corpus_pages_per_s: int, scratch_pages_per_s: int, how: str, gain: float
-):
-    facts = {
-        "corpus": "/home/corpus",
-        "corpus_fits_memory": False,
-        "window_bytes": 4096,
-        "corpus_disk": {"pages_per_s": corpus_pages_per_s, "read_bytes_per_s": 1e9 if "blocks" in how else 1e5},
-        "scratch": "/scratch",
-        "scratch_disk": {"pages_per_s": scratch_pages_per_s, "read_bytes_per_s": 1e9},
-    }
+def test_a_slow_disk_is_worth_something_against():
+    facts = {"corpus_fits_memory": False, "window_bytes": 4096, "pages_per_s": 1000, "read_bytes_per_s": 1e9}
     (advice,) = reading_advice(facts, step_s=0.1, num_windows=500)
-    assert (advice.how, advice.gain) == (how, pytest.approx(gain, rel=0.03))
+    assert (advice.how, advice.gain) == ("--order blocks", pytest.approx(1.1 / 0.1, rel=0.03))
     assert reading_advice(facts | {"corpus_fits_memory": True}, 0.1, 500) == []
     assert reading_advice(facts, step_s=1000.0, num_windows=500) == [], "what gains little is not told"
     assert reading_advice({}, 0.1, 500) == [], "the check failed"
@@ -255,14 +209,12 @@ def test_a_gain_within_the_noise_is_none():
     assert failed.advice == [] and "failed: broken" in failed.lines[1]
 
 
-def test_what_is_tried_follows_from_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HEARTLM_KERNELS", "portable")
+def test_what_is_tried_follows_from_the_machine(tmp_path: Path):
     facts = {"processors": {"usable_cores": 6, "vector_units": ["amx_bf16"]}}
     found = {trial.how.split(" …")[0]: trial for trial in trials(Context(tmp_path, facts=facts), 0, 6)}
     assert found["torchrun --standalone --nproc-per-node 4 -m heartlm pretrain"].num_ranks == 4
-    assert {"unset HEARTLM_KERNELS", "export OMP_NUM_THREADS=1", "--precision bf16"} <= set(found)
+    assert {"export OMP_NUM_THREADS=1", "--precision bf16"} <= set(found)
     quick = Context(tmp_path, quick=True, facts={"processors": {"usable_cores": 1}})
-    monkeypatch.delenv("HEARTLM_KERNELS")
     assert list(trials(quick, 0, 1)) == []
 
 
@@ -311,7 +263,7 @@ def test_it_works_without_torch():
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     checks = json.loads(done.stdout)["checks"]
-    assert checks["storage"]["gathered_tokens_per_s"] > 0
+    assert "--corpus FOLDER" in checks["storage"]["lines"][0]
     assert any("torch is not installed" in line for line in checks["versions"]["lines"])
     assert "torch" in checks["all_reduce"]["error"]
 
@@ -344,4 +296,3 @@ def test_under_torchrun_the_first_rank_speaks_and_all_add_up():
     first, second = checks["all_reduce"]["ranks"]
     assert first == second and first["heartlm"] == checks["versions"]["heartlm"]
     assert "left out under torchrun" in checks["trials"]["lines"][0]
-    assert len(checks["binding"].get("shares_of_a_core", [])) in (0, *range(2, 5))

@@ -18,7 +18,7 @@ from heartlm.cluster.campaign.campaign import Campaign, campaign_of
 from heartlm.cluster.campaign.slurm import script_of, tasks_text
 from heartlm.cluster.doctor import sharing
 from heartlm.cluster.doctor.section import Context
-from heartlm.cluster.doctor.sharing import offers, room, slices_of, verdict
+from heartlm.cluster.doctor.sharing import offers, room, verdict
 from heartlm.cluster.profile import SiteProfile, load_profile, profile_of
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.script import render
@@ -253,20 +253,13 @@ def test_a_launched_run_gets_one_slice_of_slurm(
 # --- the doctor -------------------------------------------------------------------------------------------------------
 
 
-def test_slices_are_known_by_their_names():
-    text = "gpu:a100:2(S:0),gpu:a100_1g.5gb:7\ngpu:nvidia_h100_80gb_hbm3_1g.10gb:3,gpu:v100:4\n(null)\n"
-    assert slices_of(text) == ["a100_1g.5gb", "nvidia_h100_80gb_hbm3_1g.10gb"]
-    assert slices_of("(null)\n") == []
-
-
 def test_what_a_site_offers_is_said_in_a_line_each():
-    divided = [{"mig_instances": [{"name": "1g.5gb"}] * 7}, {"mig_instances": None}]
-    assert "a100_1g.5gb" in offers(["a100_1g.5gb"], None, [])[0]
-    assert offers([], "/usr/bin/nvidia-cuda-mps-control", divided) == [
-        "MIG: 7 slice(s) on this machine, but SLURM names none as a kind of GPU",
+    assert offers(7, "/usr/bin/nvidia-cuda-mps-control") == [
+        "MIG: 7 slice(s) on this machine: a profile's gpu_slices says how SLURM is asked for one",
         "MPS: /usr/bin/nvidia-cuda-mps-control, a campaign with runs_per_gpu starts it in its jobs",
     ]
-    assert "take turns" in offers([], None, [])[1]
+    none = offers(0, None)
+    assert "sinfo" in none[0] and "take turns" in none[1]
 
 
 @pytest.mark.parametrize(
@@ -293,9 +286,3 @@ def test_the_measurement_is_two_trainings(tmp_path: Path, monkeypatch: pytest.Mo
     section = sharing.check_sharing(Context(tmp_path, facts={"versions": {"torch_sees_gpus": 1}}))
     assert section.facts["gain"] > 0
     assert re.search(r"sharing (pays|does not pay): 4 times the batch take \d", section.lines[-1])
-
-
-@pytest.mark.slow
-def test_slices_of_slurm_are_found(slurm: Cluster, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
-    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
-    assert slices_of(sharing.gres()) == ["a100_1g.5gb"]

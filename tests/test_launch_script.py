@@ -256,9 +256,9 @@ BAD_PROFILES = {
     "gpus: found, but there is no such field": {"gpus": 4},
     "gpus_per_node: 'four' found, a whole number expected": {"gpus_per_node": "four"},
     "modules: 'Apptainer' found, a list of text expected": {"modules": "Apptainer"},
-    "container: 'docker' found, apptainer or none expected": {"container": "docker"},
+    "container: 'docker' found, one of apptainer, none expected": {"container": "docker"},
     "image: nothing found": {"container": "apptainer"},
-    "required: 'money' found": {"required": ["money"]},
+    "required[0]: 'money' found": {"required": ["money"]},
     "signal_before_s: 0 found": {"signal_before_s": 0},
     "fields with their values expected": ["partition"],
 }

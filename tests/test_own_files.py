@@ -126,7 +126,7 @@ def test_the_metrics_of_a_run(tuned: Path) -> None:
     def use() -> None:
         run = WatchedRun(tuned)
         run.refresh()
-        frame(run, [])
+        frame(run)
         assert RunFolder(tuned).last_step >= 0
         kept = path.read_text()
         RunFolder(tuned).truncate_metrics(2)
@@ -142,7 +142,7 @@ def test_a_run_that_is_watched(tuned: Path, name: str) -> None:
     def use() -> None:
         run = WatchedRun(tuned)
         run.refresh()
-        frame(run, [])
+        frame(run)
 
     assert (try_yaml if name == "config.yaml" else try_json)(tuned / name, use) > 4
 

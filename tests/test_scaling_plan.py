@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from itertools import permutations, product
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -17,9 +16,9 @@ from heartlm.cli.main import main
 from heartlm.cluster.campaign.campaign import load_campaign
 from heartlm.errors import HeartlmError
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell
-from heartlm.scaling.plan.allot import least_end, plan, soonest
+from heartlm.scaling.plan.allot import least_end, plan
 from heartlm.scaling.plan.plan_file import load_plan
-from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule, by_critical_path, list_schedule
+from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule, list_schedule
 
 PUBLISHED = {1: 1.0, 2: 1 / 1.6, 4: 1 / 1.9}
 
@@ -100,16 +99,6 @@ def end_of(
     return max(ends.values())
 
 
-@given(campaigns(most=3))
-@settings(max_examples=60)
-def test_the_search_finds_what_brute_force_finds(campaign: tuple[list[PlannedJob], Cluster]):
-    jobs, cluster = campaign
-    best = soonest(jobs, cluster)
-    check(best, jobs, cluster)
-    assert best.end == pytest.approx(brute_force(jobs, cluster))
-    assert plan(jobs, cluster).schedule.end == pytest.approx(best.end)
-
-
 @given(campaigns())
 def test_plans_can_be_done_and_are_no_worse_than_the_naive_one(campaign: tuple[list[PlannedJob], Cluster]):
     jobs, cluster = campaign
@@ -122,13 +111,13 @@ def test_plans_can_be_done_and_are_no_worse_than_the_naive_one(campaign: tuple[l
     assert cheap.schedule.node_time <= found.schedule.node_time + 1e-9
 
 
-@given(campaigns(most=5, needs=False))
+@given(campaigns(most=3, needs=False))
 def test_independent_experiments_end_within_twice_the_least(campaign: tuple[list[PlannedJob], Cluster]):
     """On one node, where no experiment is held up by the edges of nodes, two phases keep Ludwig & Tiwari's bound."""
     jobs, cluster = campaign
     one = Cluster(1, cluster.gpus_per_node)
     jobs = [PlannedJob(job.name, {gpus: time for gpus, time in job.times.items() if one.fits(gpus)}) for job in jobs]
-    assert plan(jobs, one).schedule.end <= 2 * soonest(jobs, one).end + 1e-9
+    assert plan(jobs, one).schedule.end <= 2 * brute_force(jobs, one) + 1e-9
 
 
 @given(campaigns(most=6))
@@ -147,7 +136,7 @@ def test_nodes_are_counted_whole_and_only_while_held():
     widths = {"a": 1, "b": 1, "c": 2}
     one = list_schedule(jobs, widths, Cluster(2, 2))
     assert (one.end, one.node_time, one.gpu_time) == (3.0, 5.0, 9.0)
-    first = list_schedule(by_critical_path(jobs, widths), widths, Cluster(1, 2))
+    first = list_schedule([jobs[2], *jobs[:2]], widths, Cluster(1, 2))
     assert (first.end, first.node_time, first.gpu_time) == (5.0, 5.0, 9.0)
 
 
@@ -228,14 +217,12 @@ def test_times_come_from_predictions_and_from_measurements(tmp_path: Path):
         assert times["pretrain-256"] == pytest.approx({1: 3.6e8 / 9e3 / 3600})
 
 
-def test_a_plan_is_printed_drawn_and_written_as_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_plan_is_printed_and_written_as_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = plan_file(tmp_path, PLAN, TIMES)
-    out, picture = tmp_path / "planned.yaml", tmp_path / "plan.svg"
-    assert main(["plan", str(path), "--out", str(out), "--gantt", str(picture)]) == 0
+    out = tmp_path / "planned.yaml"
+    assert main(["plan", str(path), "--out", str(out)]) == 0
     told = capsys.readouterr().out
     assert "6 experiments on 2 nodes of 2 GPUs" in told and "naive" in told and "|pretrain-512" in told
-    root = ElementTree.fromstring(picture.read_text())
-    assert "finetune-512" in picture.read_text() and root.tag.endswith("svg")
     assert main(["plan", str(path), "--json"]) == 0
     made = json.loads(capsys.readouterr().out)["plan"]
     campaign = load_campaign(out)
@@ -293,9 +280,7 @@ WORDS = ("naive:", "  this plan  ", "  saved")
         (PLAN + TIMES + "goal: fastest\n", "goal: 'fastest' found, one of soonest, cheapest expected"),
         (PLAN + TIMES + "nodes_: 3\n", "nodes_: found, but there is no such field"),
         (PLAN.replace("nodes: 2", "nodes: many") + TIMES, "nodes: 'many' found, a whole number"),
-        (PLAN + "times: {work: 1, speedup: {2: fast}}\n", "times.speedup.2: 'fast' found"),
-        (PLAN + TIMES.replace("hours_on_one_gpu: 8", "work: 8"), "give all of them the same way"),
-        (PLAN + "times: {work: 1}\nnode_hours: 4\n", "they need times in hours"),
+        (PLAN + "times: {hours_on_one_gpu: 1, speedup: {2: fast}}\n", "times.speedup.2: 'fast' found"),
         (PLAN + TIMES + "node_hours: 4\n", "no plan keeps to 4 node-hours: the soonest ends after"),
         (PLAN + TIMES + "deadline_h: 1\n", "no plan keeps to a deadline of 1"),
         (PLAN + "times: {hours: {3: 1.0}}\n", "times for 3 GPUs found"),

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyarrow import parquet
 
 from heartlm.errors import HeartlmError
 from heartlm.files import write_json
@@ -97,11 +96,6 @@ def test_the_table_says_what_the_times_are_made_of(report: dict[str, Path]) -> N
     assert [float(row["share"]) for row in beside] == pytest.approx([0.9] * len(beside))
     broken = next(row for row in rows if row["ranks"] == "4" and row["window"] == "128" and row["stage"] == "pretrain")
     assert broken["repeats"] == "2"
-    table = parquet.read_table(report["table.parquet"])
-    assert table.num_rows == len(rows)
-    assert table.column_names == list(rows[0])
-    assert table.column("speedup").to_pylist() == pytest.approx([float(row["speedup"]) for row in rows])
-    assert table.column("energy_j_per_mtoken").null_count == len(rows)
 
 
 def test_the_page_draws_every_figure_and_needs_nothing_else(report: dict[str, Path], tmp_path: Path) -> None:

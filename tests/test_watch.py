@@ -5,11 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
-import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,8 +15,7 @@ from rich.console import Console
 
 from heartlm.cli.main import main
 from heartlm.cluster.watch.frame import clock, frame
-from heartlm.cluster.watch.machine import Machine, Usage
-from heartlm.cluster.watch.watch import WatchedRun, bins, sparkline
+from heartlm.cluster.watch.watch import WatchedRun, sparkline
 from heartlm.errors import HeartlmError
 
 
@@ -35,9 +31,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(run: WatchedRun, *usage: Usage) -> str:
+def told(run: WatchedRun) -> str:
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(frame(run, usage))
+    console.print(frame(run))
     return console.export_text()
 
 
@@ -86,7 +82,6 @@ def test_time_left_is_that_of_the_session_that_runs(folder: Path):
 def test_a_sparkline_is_as_long_as_it_can_be(values: list[float], width: int):
     finite = [value for value in values if math.isfinite(value)]
     assert len(sparkline(values, width)) == min(width, len(finite))
-    assert len(bins(values, width)) == min(width, len(finite))
 
 
 def test_a_sparkline_goes_from_the_lowest_to_the_highest():
@@ -101,15 +96,13 @@ def test_a_frame_of_a_running_run(folder: Path):
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     run = WatchedRun(folder)
     run.refresh()
-    text = told(run, Usage("GPU 0", 0.5, 1 << 30, 4 << 30, 300.0), Usage("GPU 1", None, 0, 4 << 30))
+    text = told(run)
     for word in (
         "beats: pretrain",
         "20/100  20%   left 00:01:20",
         "15.7 k tokens/s   step 129 ms (p95 134 ms)   data wait 25.0 %",
         "data 25%  forward backward 50%  optimizer 25%",
         "2.0000   best 2.0000 after step 20",
-        "50% busy   memory 1.0 of 4.0 GiB   300 W",
-        "use unknown",
         "running, last line 00:00:0",
     ):
         assert word in text, text
@@ -152,51 +145,6 @@ def test_settings_that_cannot_be_read_are_named(folder: Path, content: str):
 def test_what_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["watch", str(tmp_path), "--once"]) == 2
     assert "no run.json, so not a run folder" in capsys.readouterr().err
-
-
-def test_cpus_are_as_busy_as_their_ticks_say(tmp_path: Path):
-    (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 400 kB\n")
-    (tmp_path / "stat").write_text("cpu 100 0 0 900 0 0 0 0 50 0\n")
-    machine = Machine(tmp_path)
-    (tmp_path / "stat").write_text("cpu 130 0 0 960 10 0 0 0 80 0\n")
-    assert machine.usage()[-1] == Usage("CPU", 0.3, 600 * 1024, 1000 * 1024)
-    assert machine.usage()[-1].busy is None
-
-
-class NvmlOfOne:
-    """What NVML answers on a machine of one GPU; there is none to ask where tests run."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, divided: bool) -> None:
-        self._divided = divided
-
-    def __getattr__(self, name: str) -> Any:
-        def rates(handle: int) -> Any:
-            if self._divided:
-                raise self.NVMLError("Not Supported")
-            return SimpleNamespace(gpu=75)
-
-        answers = {
-            "nvmlInit": lambda: None,
-            "nvmlDeviceGetCount": lambda: 1,
-            "nvmlDeviceGetHandleByIndex": lambda index: index,
-            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=8 << 30, used=2 << 30),
-            "nvmlDeviceGetUtilizationRates": rates,
-            "nvmlDeviceGetPowerUsage": lambda handle: 250_000,
-        }
-        if name not in answers:
-            raise AttributeError(name)
-        return answers[name]
-
-
-@pytest.mark.parametrize(("divided", "busy", "power_w"), [(False, 0.75, 250.0), (True, None, None)])
-def test_a_gpu_tells_what_it_can(
-    monkeypatch: pytest.MonkeyPatch, divided: bool, busy: float | None, power_w: float | None
-):
-    monkeypatch.setitem(sys.modules, "pynvml", NvmlOfOne(divided))
-    assert Machine().usage() == [Usage("GPU 0", busy, 2 << 30, 8 << 30, power_w)]
 
 
 def test_a_clock_tells_days_too():

@@ -20,7 +20,7 @@ from typing import Literal
 from bench.measure import BenchTable, Chart, Timed
 from bench.options import BenchOptions, at_least, each_at_least
 from bench.trainings import Size, Trained, Trainer, size_of
-from heartlm.cluster.doctor.storage import small_corpus
+from heartlm.cluster.doctor.trials import small_corpus
 from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heartlm.cli.options import existing, parse
+from heartlm.cli.run_check import checked_options
 from heartlm.cli.subcommands import run_subcommand
+from heartlm.cluster.profile import SiteOptions, load_slurm_profile
 from heartlm.cores import usable_cores
 from heartlm.errors import HeartlmError
 from heartlm.progress import say
+from heartlm.training.config import TrainingConfig
 
 if TYPE_CHECKING:
     from heartlm.cluster.campaign.campaign import Campaign
-    from heartlm.cluster.profile import SiteProfile
 
 STOPPED_STATUS = 143
 WAIT_S = 1.0
 
 
-@dataclass(frozen=True)
-class RunOptions:
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(SiteOptions):
     """What to run, and where.
 
     Attributes:
@@ -38,10 +40,6 @@ class RunOptions:
         submit: submit the job arrays to SLURM.
         wait: stay until nothing of what was submitted is in the queue any more.
         dry_run: say what would be done, and the scripts of the job arrays; change nothing.
-        account: what is charged, for the profile.
-        partition: of the cluster, for the profile.
-        qos: quality of service, for the profile.
-        image: of the container, for the profile.
     """
 
     campaign: Path
@@ -52,10 +50,6 @@ class RunOptions:
     submit: bool = False
     wait: bool = False
     dry_run: bool = False
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    image: str | None = None
 
 
 @dataclass(frozen=True)
@@ -64,15 +58,11 @@ class StatusOptions:
 
     Attributes:
         campaign: the campaign's file.
-        once: print the table once instead of keeping it up to date.
-        json: print everything as JSON, once.
-        every_s: seconds between looks.
+        json: print everything as JSON.
     """
 
     campaign: Path
-    once: bool = False
     json: bool = False
-    every_s: float = 2.0
 
 
 def run(argv: Sequence[str]) -> int:
@@ -91,23 +81,23 @@ def run_run(argv: Sequence[str]) -> int:
         heartlm campaign run widths.yaml --profile meluxina --account p200000 --submit
     """
     options = parse(RunOptions, argv, "campaign run", run_run, positionals=["campaign"])
-    from heartlm.cli.campaign_check import check_runs
     from heartlm.cluster.campaign.campaign import load_campaign
 
     _check(options)
     campaign = load_campaign(existing(options.campaign, "campaign"))
-    only = _only(campaign, options)
-    check_runs(each for each in campaign.experiments if only is None or each.name in only)
+    names = None if options.only is None else options.only.split(",")
+    only = None if names is None else frozenset(campaign[name.strip()].name for name in names)
+    for experiment in campaign.experiments:
+        if only is None or experiment.name in only:
+            try:
+                config = checked_options(experiment.run)
+                if isinstance(config, TrainingConfig):
+                    config.check_split(experiment.topology.world_size)
+            except HeartlmError as error:
+                raise HeartlmError(f"{experiment.name}: {str(error).partition('  (see ')[0]}") from error
     if options.profile is not None:
-        return _run_on_slurm(campaign, options)
+        return _run_on_slurm(campaign, options, options.profile)
     return _show_plan(campaign) if options.dry_run else _run_here(campaign, options, only)
-
-
-def _only(campaign: Campaign, options: RunOptions) -> frozenset[str] | None:
-    """Names of the experiments to run; None for all."""
-    if options.only is None:
-        return None
-    return frozenset(campaign[name.strip()].name for name in options.only.split(","))
 
 
 def _check(options: RunOptions) -> None:
@@ -161,14 +151,18 @@ def _summed_up(campaign: Campaign, only: frozenset[str] | None = None) -> int:
     return 0 if all(row.state == "done" for row in rows) else 1
 
 
-def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
-    from heartlm.cluster.campaign.slurm import queue_of, submit_campaign
+def _run_on_slurm(campaign: Campaign, options: RunOptions, site: str) -> int:
+    from heartlm.cluster.campaign.slurm import arrays_left, queue_of, script_of, submit_campaign, tasks_text
 
-    profile = _profile(options)
-    python = "python" if profile.container != "none" else sys.executable
+    profile = load_slurm_profile(site, options)
     if options.dry_run:
-        return _show_scripts(campaign, profile, python, options.parallel)
-    submit_campaign(campaign, profile, python=python, at_most=options.parallel, say=say)
+        for array in arrays_left(campaign, profile):
+            dependency = array.dependency({name: f"<{name}>" for name, _ in array.waits_for})
+            print(f"### sbatch{f' --dependency={dependency}' if dependency else ''} {array.name}.sh")
+            print(script_of(array, campaign, profile, python=profile.python, at_most=options.parallel))
+            print(f"### {array.name}.tasks\n{tasks_text(array, campaign)}")
+        return 0
+    submit_campaign(campaign, profile, python=profile.python, at_most=options.parallel, say=say)
     if not options.wait:
         say(f"see how far it is with:  heartlm campaign status {shlex.quote(str(options.campaign))}")
         return 0
@@ -177,65 +171,30 @@ def _run_on_slurm(campaign: Campaign, options: RunOptions) -> int:
     return _summed_up(campaign)
 
 
-def _profile(options: RunOptions) -> SiteProfile:
-    from heartlm.cluster.profile import load_profile
-
-    profile = load_profile(options.profile or "generic")
-    given = {name: getattr(options, name) for name in ("account", "partition", "qos", "image")}
-    profile = replace(profile, **{name: value for name, value in given.items() if value is not None})
-    if profile.scheduler == "none":
-        raise HeartlmError(f"profile: {profile.name} has no SLURM: run the campaign with --local")
-    profile.check()
-    return profile
-
-
-def _show_scripts(campaign: Campaign, profile: SiteProfile, python: str, at_most: int | None) -> int:
-    from heartlm.cluster.campaign.slurm import arrays_left, script_of, tasks_text
-
-    for array in arrays_left(campaign, profile):
-        dependency = array.dependency({name: f"<{name}>" for name, _ in array.waits_for})
-        options = f" --dependency={dependency}" if dependency else ""
-        print(f"### sbatch{options} {array.name}.sh")
-        print(script_of(array, campaign, profile, python=python, at_most=at_most))
-        print(f"### {array.name}.tasks\n{tasks_text(array, campaign)}")
-    return 0
-
-
 def run_status(argv: Sequence[str]) -> int:
     """How far a campaign is: every stage, what runs, and what failed with the last line of its log.
 
     Examples:
         heartlm campaign status widths.yaml
-        heartlm campaign status widths.yaml --once --json
+        heartlm campaign status widths.yaml --json
+        watch heartlm campaign status widths.yaml
     """
     options = parse(StatusOptions, argv, "campaign status", run_status, positionals=["campaign"])
-    from rich.console import Console
-    from rich.live import Live
-
     from heartlm.cluster.campaign.campaign import load_campaign
     from heartlm.cluster.campaign.slurm import queue_of
     from heartlm.cluster.campaign.state import rows_of
-    from heartlm.cluster.campaign.table import view
 
     campaign = load_campaign(existing(options.campaign, "campaign"))
-    if options.every_s <= 0:
-        raise HeartlmError(f"every_s: {options.every_s} found, more than 0 expected")
+    rows = rows_of(campaign, queue_of(campaign))
     if options.json:
-        import json
+        print(json.dumps([vars(row) for row in rows], indent=2))
+        return 0
+    from rich.console import Console
 
-        print(json.dumps([vars(row) for row in rows_of(campaign, queue_of(campaign))], indent=2))
-        return 0
-    console = Console()
-    if options.once or not console.is_terminal:
-        console.print(view(rows_of(campaign, queue_of(campaign))))
-        return 0
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            rows = rows_of(campaign, queue_of(campaign))
-            live.update(view(rows), refresh=True)
-            if all(row.state in ("done", "failed", "not run") for row in rows):
-                return 0
-            time.sleep(options.every_s)
+    from heartlm.cluster.campaign.table import view
+
+    Console().print(view(rows))
+    return 0
 
 
 SUBCOMMANDS = {

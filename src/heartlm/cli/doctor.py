@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ class DoctorOptions:
     Attributes:
         json: print everything found as JSON.
         quick: measure only what takes a few seconds.
-        corpus: measure reading on this corpus; by default on a small one made for it.
+        corpus: measure reading on this corpus.
     """
 
     json: bool = False
@@ -43,42 +42,21 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(DoctorOptions, arguments, "doctor", run)
     if options.corpus is not None:
         existing(options.corpus, "corpus folder")
-    from heartlm.cluster.doctor.examine import as_json, examine
+    from heartlm.cluster.doctor.examine import CHECKS, as_json, examine, most_worth_changing
     from heartlm.distributed.ranks import Ranks
 
-    if not Ranks.from_environment().is_first:
-        return _help_measuring(options.quick)
+    if not Ranks.from_environment().is_first:  # other ranks take part in the all-reduce
+        list(examine(options.quick, checks={"all_reduce": CHECKS["all_reduce"]}))
+        return 0
     sections: dict[str, Section] = {}
     for name, section in examine(options.quick, options.corpus):
         sections[name] = section
         if not options.json:
-            _show(name, section)
-        elif sys.stderr.isatty():
-            print(f"looked at {name}", file=sys.stderr)
+            for number, line in enumerate(section.lines):
+                print(f"{name.replace('_', '-') if number == 0 else '':<13} {line}", flush=True)
     if options.json:
         print(json.dumps(as_json(sections), indent=1))
-    else:
-        _show_advice(sections)
-    return 0
-
-
-def _help_measuring(quick: bool) -> int:
-    """What ranks other than the first do: they take part in the all-reduce."""
-    from heartlm.cluster.doctor.examine import CHECKS, examine
-
-    for _ in examine(quick, checks={"all_reduce": CHECKS["all_reduce"]}):
-        pass
-    return 0
-
-
-def _show(name: str, section: Section) -> None:
-    for number, line in enumerate(section.lines):
-        print(f"{name.replace('_', '-') if number == 0 else '':<13} {line}", flush=True)
-
-
-def _show_advice(sections: Mapping[str, Section]) -> None:
-    from heartlm.cluster.doctor.examine import most_worth_changing
-
+        return 0
     advice = most_worth_changing(sections)
     print("\nmost worth changing:" if advice else "\nnothing measured here is worth changing")
     for number, found in enumerate(advice, 1):
@@ -86,3 +64,4 @@ def _show_advice(sections: Mapping[str, Section]) -> None:
         print(f"  {number}. {found.what}: {gain}\n     {found.how}\n     {found.because}")
     if sections["processors"].facts.get("is_busy"):
         print("others computed meanwhile: call it again on a quiet machine")
+    return 0

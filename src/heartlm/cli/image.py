@@ -36,12 +36,10 @@ class TestOptions:
     Attributes:
         source: a checkout of heartlm; by default the one that this heartlm was installed from.
         environment: the virtual environment to make and to keep; by default one that is removed again.
-        chroot: a folder with a bare Debian, made by debootstrap if nothing is there; for root.
     """
 
     source: Path | None = None
     environment: Path | None = None
-    chroot: Path | None = None
 
 
 def run(argv: Sequence[str]) -> int:
@@ -69,19 +67,17 @@ def run_build(argv: Sequence[str]) -> int:
 
 
 def run_test(argv: Sequence[str]) -> int:
-    """Install what the image holds in a clean virtual environment, or a chroot, and see that it trains.
+    """Install what the image holds in a clean virtual environment and see that it trains.
 
     Examples:
         heartlm image test
-        heartlm image test --chroot /var/tmp/debian
+        heartlm image test --environment /var/tmp/environment
     """
     options = parse(TestOptions, argv, "image test", run_test)
-    from heartlm.cluster.image.image import checkout, test_in_chroot, test_in_environment
+    from heartlm.cluster.image.image import checkout, test_in_environment
 
     source = checkout(options.source)
-    if options.chroot is not None:
-        test_in_chroot(source, options.chroot)
-    elif options.environment is not None:
+    if options.environment is not None:
         test_in_environment(source, options.environment)
     else:
         with tempfile.TemporaryDirectory(prefix="heartlm-environment-") as folder:

@@ -8,21 +8,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from heartlm.cli.options import parse
+from heartlm.cli.run_check import checked_options
 from heartlm.cluster.elastic import nodes_of
 from heartlm.cluster.memory import memory_warning
-from heartlm.cluster.profile import SiteProfile, load_profile
-from heartlm.cluster.run_file import POSITIONAL, RunFile
+from heartlm.cluster.profile import SiteOptions, SiteProfile, load_profile
+from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology, counted, seconds_of
 from heartlm.errors import HeartlmError
 from heartlm.runs.run_folder import RunFolder
+from heartlm.training.config import FinetuneConfig, PretrainConfig, TrainingConfig
 from heartlm.typed import typed
 
 
-@dataclass
-class LaunchOptions:
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(SiteOptions):
     """Options of `heartlm launch`.
 
     Attributes:
@@ -35,10 +36,6 @@ class LaunchOptions:
         runs_per_gpu: how many runs share a GPU: this one asks for a slice of it; the profile names its gpu_slices.
         cpus_per_task: CPUs that the ranks of a node share; by default the node's part that belongs to its GPUs.
         time: limit, as HH:MM:SS or D-HH:MM:SS.
-        account: what is charged.
-        partition: of the cluster.
-        qos: quality of service.
-        image: of the container, where the profile wants one.
         name: of the job; by default that of the file.
         logs: folder for the script and for what the job prints.
         dry_run: print the script; so it is, too, without one of the next two.
@@ -58,10 +55,6 @@ class LaunchOptions:
     runs_per_gpu: int = 1
     cpus_per_task: int | None = None
     time: str = "01:00:00"
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    image: str | None = None
     name: str | None = None
     logs: Path = Path("logs")
     dry_run: bool = False
@@ -97,8 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.cluster.script import render
 
     name = options.name or options.run.stem
-    python = "python" if profile.container != "none" else sys.executable
-    script = render(work, topology, profile, name=name, logs=options.logs, python=python)
+    script = render(work, topology, profile, name=name, logs=options.logs, python=profile.python)
     return _go(options, topology, script, name)
 
 
@@ -112,27 +104,24 @@ def _go(options: LaunchOptions, topology: Topology, script: str, name: str) -> i
         if not options.dry_run:
             print(f"printed only: --submit queues it, --local runs it here; {options.logs} must exist", file=sys.stderr)
         return 0
-    from heartlm.cluster.submit import check_success, follow
-
-    job = _queued(options, topology, script, name)
-    if options.wait:
-        check_success(follow(job, lambda line: print(line, file=sys.stderr)))
-    return 0
-
-
-def _queued(options: LaunchOptions, topology: Topology, script: str, name: str) -> str:
-    from heartlm.cluster.submit import submit
+    from heartlm.cluster.submit import follow, submit
     from heartlm.files import atomic_file
 
-    with atomic_file(options.logs / f"{name}.sh") as stream:
+    path = options.logs / f"{name}.sh"
+    with atomic_file(path) as stream:
         stream.write(script)
-    job = submit(options.logs / f"{name}.sh")
+    job = submit(path)
     for _ in range(topology.nodes, topology.max_nodes):
         helps = f"--job-name={name}-helps-{job}"
-        submit(options.logs / f"{name}.sh", "--nodes=1", f"--dependency=after:{job}", helps, arguments=[job])
+        submit(path, "--nodes=1", f"--dependency=after:{job}", helps, arguments=[job])
     print(job)
     print(f"queued as job {job}; it will print to {options.logs / f'{name}-{job}.out'}", file=sys.stderr)
-    return job
+    if options.wait and (state := follow(job, lambda line: print(line, file=sys.stderr))).state != "COMPLETED":
+        said = f": {line}" if (line := state.last_line()) else ""
+        raise HeartlmError(
+            f"job {job}: {state.state} with status {state.status}{said}  (all it printed is in {state.output})"
+        )
+    return 0
 
 
 def _jupyter(options: LaunchOptions, topology: Topology, profile: SiteProfile) -> int:
@@ -141,8 +130,7 @@ def _jupyter(options: LaunchOptions, topology: Topology, profile: SiteProfile) -
     if topology.nodes > 1:
         raise HeartlmError(f"nodes: {topology.nodes} found, 1 expected by --jupyter")
     name = options.name or "jupyter"
-    python = "python" if profile.container != "none" else sys.executable
-    script = notebook_script(topology, profile, name, options.logs, options.port, python)
+    script = notebook_script(topology, profile, name, options.logs, options.port, profile.python)
     status = _go(options, topology, script, name)
     print(tunnel(options.port, profile, here=options.local), file=sys.stderr)
     return status
@@ -153,8 +141,7 @@ def _jupyter(options: LaunchOptions, topology: Topology, profile: SiteProfile) -
 
 def _profile(options: LaunchOptions) -> SiteProfile:
     profile = load_profile(options.profile or ("local" if options.local else "generic"))
-    given = {name: getattr(options, name) for name in ("account", "partition", "qos", "image")}
-    profile = replace(profile, **{name: value for name, value in given.items() if value is not None})
+    profile = options.applied_to(profile)
     if options.local:
         return replace(profile, scheduler="none", required=[])
     if profile.scheduler == "none" and options.submit:
@@ -208,33 +195,13 @@ def _work(path: Path, topology: Topology, profile: SiteProfile) -> RunFile:
         if topology.world_size > 1 or topology.max_nodes:
             asked = f"{counted(topology.nodes, 'node')} with {counted(topology.ranks_per_node, 'rank')} each found"
             raise HeartlmError(f"{path}: heartlm {work.command} is one process, but {asked}: give 1 and 1")
-        _check_single(work)
+        checked_options(work)
         return work
     if work.out is None:
         work = work.having(out=f"runs/{path.stem}")
-    if work.fields.get("resume") is not None:
-        raise HeartlmError(f"{path}: resume: leave it out: a run that was started in out continues without it")
     if work.fields.get("device") in (None, "auto"):
         work = work.having(device="cuda" if topology.gpus_per_node else "cpu")
-    _check_training(work, topology, profile)
-    return work
-
-
-def _check_single(work: RunFile) -> None:
-    from heartlm.cli.tokenize import TokenizeOptions
-    from heartlm.evaluation.config import EvaluationConfig
-
-    kind: type[Any] = TokenizeOptions if work.command == "tokenize" else EvaluationConfig
-    by_place = [POSITIONAL[work.command]]
-    parse(kind, work.argv()[1:], work.command, positionals=by_place)
-
-
-def _check_training(work: RunFile, topology: Topology, profile: SiteProfile) -> None:
-    from heartlm.training.config import FinetuneConfig, PretrainConfig
-
-    kind = PretrainConfig if work.command == "pretrain" else FinetuneConfig
-    config: Any = parse(kind, work.argv()[1:], work.command, config_file=True)
-    config.checked_corpus()
+    config: TrainingConfig = checked_options(work)
     if (config.device == "cuda") != (topology.gpus_per_node > 0):
         raise HeartlmError(f"device: {config.device} found, but {topology.words} asked for: leave device out")
     threads = (config.threads or 1) * topology.ranks_per_node
@@ -243,19 +210,14 @@ def _check_training(work: RunFile, topology: Topology, profile: SiteProfile) -> 
             f"cpus_per_task: {topology.cpus_per_task} found, at least {threads} expected: "
             f"{counted(topology.ranks_per_node, 'rank')} of {counted(config.threads or 1, 'thread')} share them"
         )
-    depth = config.depth if isinstance(config, PretrainConfig) else _depth(config.run)
+    depth = config.depth if isinstance(config, PretrainConfig) else None
+    if isinstance(config, FinetuneConfig) and config.run is not None:
+        with suppress(HeartlmError):  # the pretrained model may be made later
+            depth = typed(int, RunFolder(config.run).settings.get("depth"))
     if depth is not None:
         config.follow(depth, 32 * depth)
     for nodes in range(topology.nodes, max(topology.nodes, topology.max_nodes) + 1):
         config.check_split(nodes * topology.ranks_per_node)
     if isinstance(config, PretrainConfig) and (warning := memory_warning(config, topology, profile)):
         print(f"warning: {warning}", file=sys.stderr)
-
-
-def _depth(run: Path | None) -> int | None:
-    """The depth of a pretrained model, where it is known already."""
-    if run is None:
-        return None
-    with suppress(HeartlmError):
-        return typed(int, RunFolder(run).settings.get("depth"))
-    return None
+    return work

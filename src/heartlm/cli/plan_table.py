@@ -21,48 +21,36 @@ MOST_GPUS = 64
 
 def plan_lines(wanted: PlanFile, made: CampaignPlan) -> list[str]:
     """All that `heartlm plan` prints."""
-    cluster, unit = wanted.cluster, "h" if wanted.in_hours else "units"
-    goal = "costs least" if wanted.settings.goal == "cheapest" else "ends soonest"
+    cluster, plan, naive, settings = wanted.cluster, made.schedule, made.naive, wanted.settings
     machines = f"{cluster.nodes} nodes of {cluster.gpus_per_node // cluster.runs_per_gpu} GPUs"
     machines += f", {cluster.runs_per_gpu} on each" if cluster.runs_per_gpu > 1 else ""
-    note = "" if wanted.in_hours else "; a unit is the work given as 1, on one GPU"
-    return [
-        f"{wanted.campaign.name}: {len(wanted.jobs)} experiments on {machines}, so that the campaign {goal} "
-        f"(times in {unit}{note})",
-        "",
-        *_comparison(wanted, made, unit),
-        "",
-        *_widths(wanted, made.schedule),
-        "",
-        *text_chart(made.schedule, cluster, unit),
-    ]
-
-
-def _comparison(wanted: PlanFile, made: CampaignPlan, unit: str) -> list[str]:
-    node_time = "node-hours" if wanted.in_hours else "node-units"
-    gpu_time = "GPU-hours" if wanted.in_hours else "GPU-units"
-    rows = [["", f"ends after ({unit})", node_time, gpu_time]]
-    plan, naive = made.schedule, made.naive
+    goal = "costs least" if settings.goal == "cheapest" else "ends soonest"
     naive_costs = [naive.end, naive.node_time, naive.gpu_time]
-    costs = [plan.end, plan.node_time, plan.gpu_time / wanted.cluster.runs_per_gpu]
-    for name, each in {"naive: all the GPUs it can have for each": naive_costs, "this plan": costs}.items():
-        rows.append([name, *(f"{cost:.2f}" for cost in each)])
-    rows.append(["saved", *map(_saved, costs, naive_costs)])
-    bound = f"  no plan ends before {made.least_end:.2f}"
-    node_hours, deadline_h = wanted.settings.node_hours, wanted.settings.deadline_h
-    budget = [f"  budget: {plan.node_time:.2f} of {node_hours:g} node-hours"] if node_hours else []
-    late = [f"  deadline: {plan.end:.2f} of {deadline_h:g} h"] if deadline_h else []
-    slow = (
-        "as given under beside" if wanted.settings.beside else "not to slow each other down: give beside where they do"
-    )
-    shared = f"  experiments that share a node are taken {slow}"
-    less = naive.end / plan.end if plan.end else 1.0
-    even = [f"  this plan pays while those that share a node slow each other down less than {less:.2f} times"]
-    return [*aligned(rows), bound, *budget, *late, shared, *(even if less > 1 + 1e-9 else [])]
-
-
-def _saved(here: float, there: float) -> str:
-    return f"{100 * (1 - here / there):.1f} %" if there else ""
+    costs = [plan.end, plan.node_time, plan.gpu_time / cluster.runs_per_gpu]
+    fractions = [1 - here / there if there else 0.0 for here, there in zip(costs, naive_costs, strict=True)]
+    lines = [
+        f"{wanted.campaign.name}: {len(wanted.jobs)} experiments on {machines}, so that the campaign {goal}",
+        "",
+        *aligned(
+            [
+                ["", "ends after (h)", "node-hours", "GPU-hours"],
+                ["naive: all the GPUs it can have for each", *(f"{cost:.2f}" for cost in naive_costs)],
+                ["this plan", *(f"{cost:.2f}" for cost in costs)],
+                ["saved", *(f"{100 * fraction:.1f} %" for fraction in fractions)],
+            ]
+        ),
+        f"  no plan ends before {made.least_end:.2f}",
+    ]
+    if settings.node_hours:
+        lines.append(f"  budget: {plan.node_time:.2f} of {settings.node_hours:g} node-hours")
+    if settings.deadline_h:
+        lines.append(f"  deadline: {plan.end:.2f} of {settings.deadline_h:g} h")
+    slow = "as given under beside" if settings.beside else "not to slow each other down: give beside where they do"
+    lines.append(f"  experiments that share a node are taken {slow}")
+    if plan.end and naive.end / plan.end > 1 + 1e-9:
+        less = naive.end / plan.end
+        lines.append(f"  this plan pays while those that share a node slow each other down less than {less:.2f} times")
+    return [*lines, "", *_widths(wanted, plan), "", *text_chart(plan, cluster)]
 
 
 def _widths(wanted: PlanFile, schedule: Schedule) -> list[str]:
@@ -80,7 +68,7 @@ def _widths(wanted: PlanFile, schedule: Schedule) -> list[str]:
     return aligned([*rows, *([stage, str(gpus), str(number)] for (stage, gpus), number in sorted(counts.items()))])
 
 
-def text_chart(schedule: Schedule, cluster: Cluster, unit: str) -> list[str]:
+def text_chart(schedule: Schedule, cluster: Cluster) -> list[str]:
     """A row for each GPU: `|name` from where an experiment begins, `·` where nothing is done."""
     scale = CHART_WIDTH / schedule.end if schedule.end else 0.0
     rows = {(node, gpu): ["·"] * CHART_WIDTH for node in range(cluster.nodes) for gpu in range(cluster.gpus_per_node)}
@@ -91,6 +79,6 @@ def text_chart(schedule: Schedule, cluster: Cluster, unit: str) -> list[str]:
             rows[place][first:last] = label
     shown = list(rows.items())[:MOST_GPUS]
     lines = [f"  {node + 1}.{gpu + 1}  {''.join(row[:CHART_WIDTH])}" for (node, gpu), row in shown]
-    more = [f"  … and {len(rows) - len(shown)} GPUs more: see --gantt"] if len(rows) > len(shown) else []
-    foot = f"{schedule.end:.2f} {unit}"
+    more = [f"  … and {len(rows) - len(shown)} GPUs more: see --json"] if len(rows) > len(shown) else []
+    foot = f"{schedule.end:.2f} h"
     return ["  node.GPU", *lines, *more, f"       0{foot:>{CHART_WIDTH - 1}}"]

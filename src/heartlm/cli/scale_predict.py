@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from heartlm.cli.options import existing, parse
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
+from heartlm.files import write_json
 
 if TYPE_CHECKING:
     from heartlm.distributed.allreduce import AllReduceFit
     from heartlm.scaling.predict import Prediction, Predictor
-
-FIT_FILE, GATHER_FILE = "all_reduce.json", "all_gather.json"
-"""In the folder of a study: what an all-reduce, and an all-gather, took where it was measured."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +26,14 @@ class NetworkOptions:
     Attributes:
         hardware: a machine by name (meluxina, dgx-h100, dgx-h200) or its JSON file: its links, as far as they are
             known.
-        all_reduce: files of all-reduce fits, of links within a node; by default, and where no hardware is given, that
+        all_reduce: file of an all-reduce fit, of links within a node; by default, and where no hardware is given, that
             of the study, which is measured here where it is missing.
-        all_reduce_between: files of all-reduce fits measured among nodes, one rank on each.
+        all_reduce_between: file of an all-reduce fit measured among nodes, one rank on each.
     """
 
     hardware: str | None = None
-    all_reduce: list[Path] = field(default_factory=list)
-    all_reduce_between: list[Path] = field(default_factory=list)
+    all_reduce: Path | None = None
+    all_reduce_between: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +62,6 @@ class StepOptions(NetworkOptions):
     out: Path | None = None
     json: bool = False
 
-    def check(self) -> None:
-        """Raise a HeartlmError that names the first option with an impossible value."""
-        for name in ("ranks", "nodes"):
-            numbers = getattr(self, name)
-            if min(numbers, default=0) < 1:
-                raise HeartlmError(f"--{name}: {numbers} found, whole numbers of at least 1 expected")
-        for name in ("bucket_mb", "tokens"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise HeartlmError(f"--{name.replace('_', '-')}: {value} found, more than 0 expected")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateOptions(NetworkOptions):
@@ -92,10 +80,10 @@ class ValidateOptions(NetworkOptions):
 
 @dataclass(frozen=True)
 class HardwareOptions:
-    """What to describe.
+    """What to measure.
 
     Attributes:
-        out: the JSON file to write; without, what is known of shipped machines is printed.
+        out: the JSON file to write, for --all-reduce; without, what is known of shipped machines is printed.
         ranks: that add up while the link is measured; by default one a core or GPU, 2 to 8.
     """
 
@@ -107,19 +95,15 @@ def run_predict(arguments: Sequence[str]) -> int:
     """Predict the time of a step on any ranks and nodes from what one rank was measured to do.
 
     Examples:
-        heartlm scale predict studies/laptop --ranks 1 2 4 8
-        heartlm scale predict studies/a100 --ranks 4 8 16 --nodes 1 2 4 --hardware meluxina --out predicted.json
+        heartlm scale predict studies/laptop --ranks '[1, 2, 4, 8]'
+        heartlm scale predict studies/a100 --ranks '[4, 8]' --nodes '[1, 2]' --hardware meluxina --out predicted.json
     """
-    options = parse(
-        StepOptions,
-        _lists(arguments, "--ranks", "--nodes", "--all-reduce", "--all-reduce-between"),
-        "scale predict",
-        run_predict,
-        positionals=["study"],
-    )
+    options = parse(StepOptions, arguments, "scale predict", run_predict, positionals=["study"])
     from heartlm.scaling.predict import scaled
 
-    options.check()
+    require(options, lambda value: value > 0, "more than 0", "ranks", "nodes", "bucket_mb", "tokens")
+    if not (options.ranks and options.nodes):
+        raise HeartlmError("ranks, nodes: nothing found, at least one number expected")
     predictor = _predictor(options, options.study, max(options.ranks) > 1, options.parallel == "fsdp")
     cells = [
         [
@@ -135,8 +119,7 @@ def run_predict(arguments: Sequence[str]) -> int:
     for reason in sorted(left_out):
         print(f"left out: {reason}", file=sys.stderr)
     content = {"predictions": [each.to_json() for kind in kinds for each in kind], "notes": predictor.notes}
-    _write(options.out, content)
-    print(json.dumps(content, indent=2) if options.json else "\n".join(_tables(kinds, options.tokens)))
+    _show(options, content, _tables(kinds, options.tokens))
     return 0
 
 
@@ -147,13 +130,7 @@ def run_validate(arguments: Sequence[str]) -> int:
         heartlm scale validate studies/laptop
         heartlm scale validate studies/laptop --json
     """
-    options = parse(
-        ValidateOptions,
-        _lists(arguments, "--all-reduce", "--all-reduce-between"),
-        "scale validate",
-        run_validate,
-        positionals=["study"],
-    )
+    options = parse(ValidateOptions, arguments, "scale validate", run_validate, positionals=["study"])
     from heartlm.cli.scale_table import validation_table
     from heartlm.scaling.cell import load_measurements
     from heartlm.scaling.predict import validate
@@ -162,31 +139,34 @@ def run_validate(arguments: Sequence[str]) -> int:
     sharded = any(each.cell.parallel == "fsdp" for each in measurements)
     predictor = _predictor(options, options.study, True, sharded)
     validation = validate(measurements, predictor)
-    _write(options.out, validation.to_json())
-    print(json.dumps(validation.to_json(), indent=2) if options.json else "\n".join(validation_table(validation)))
+    _show(options, validation.to_json(), validation_table(validation))
     return 0
 
 
 def run_hardware(arguments: Sequence[str]) -> int:
-    """Measure this machine's links into a JSON file for --hardware, or print what is known of others.
+    """Measure an all-reduce on this machine into a JSON file for --all-reduce, or print what is known of others.
 
     Examples:
         heartlm scale hardware
         heartlm scale hardware this-machine.json --ranks 2
     """
     options = parse(HardwareOptions, arguments, "scale hardware", run_hardware, positionals=["out"])
-    from heartlm.cli.scale_table import hardware_table
-    from heartlm.scaling.hardware import known_hardware, load_hardware, measured_hardware
-
     if options.out is None:
-        for name in known_hardware():
-            print("\n".join(hardware_table(load_hardware(name))))
+        from heartlm.scaling.hardware import known_hardware, load_hardware
+
+        for hardware in map(load_hardware, known_hardware()):
+            print(f"{hardware.name}: {hardware.description}")
+            rows = [[name, str(fact.value), fact.source] for name, fact in hardware.facts.items()]
+            widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+            for name, value, source in rows:
+                print(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {source}")
         return 0
     from heartlm.distributed.allreduce import measure_all_reduce
 
-    hardware = measured_hardware(measure_all_reduce(options.ranks))
-    hardware.save(options.out)
-    print("\n".join([*hardware_table(hardware), str(options.out)]))
+    fit = measure_all_reduce(options.ranks)
+    fit.save(options.out)
+    print(f"{fit.world_size} ranks, {fit.backend}: {1e6 * fit.latency_s:.0f} µs + {fit.bytes_per_s / 1e9:.2f} GB/s")
+    print(options.out)
     return 0
 
 
@@ -198,38 +178,42 @@ def _predictor(options: NetworkOptions, study: Path, with_network: bool, sharded
 
     measurements = load_measurements(existing(study, "folder of a study"))
     hardware = load_hardware(options.hardware) if options.hardware else None
-    between = [AllReduceFit.load(path) for path in options.all_reduce_between]
-    network, fit_error, most = network_of(_fits(options, study, with_network), between, hardware)
-    gathers = _fits(options, study, sharded, gather=True)
+    between = AllReduceFit.load(options.all_reduce_between) if options.all_reduce_between else None
+    network, fit_error, most = network_of(_fit(options, study, with_network), between, hardware)
+    gather = _fit(options, study, sharded, gather=True)
     return Predictor(
         measurements,
         network,
-        shard_network=network_of([fit.twice for fit in gathers], between, hardware)[0] if gathers else None,
+        shard_network=network_of(gather.twice, between, hardware)[0] if gather else None,
         fit_error=fit_error,
         most_measured=most,
-        most_per_node=hardware.facts.get("devices_per_node") if hardware else None,
+        most_per_node=hardware.get("devices_per_node") if hardware else None,
         notes=hardware.notes(measurements) if hardware else (),
     )
 
 
-def _fits(options: NetworkOptions, study: Path, wanted: bool, gather: bool = False) -> list[AllReduceFit]:
-    """The fits given; without them and without a machine, that of the study, or one measured here and kept there."""
+def _fit(options: NetworkOptions, study: Path, wanted: bool, gather: bool = False) -> AllReduceFit | None:
+    """The fit given; without one and without a machine, that of the study, or one measured here and kept there."""
     from heartlm.distributed.allreduce import AllReduceFit, measure_all_reduce
 
     if options.all_reduce:
-        return [] if gather else [AllReduceFit.load(path) for path in options.all_reduce]
-    kept = study / (GATHER_FILE if gather else FIT_FILE)
+        return None if gather else AllReduceFit.load(options.all_reduce)
     if options.hardware or not wanted:
-        return []
+        return None
+    name = "all_gather" if gather else "all_reduce"
+    kept = study / f"{name}.json"
     if kept.exists():
-        return [AllReduceFit.load(kept)]
+        return AllReduceFit.load(kept)
     fit = measure_all_reduce(gather=gather)
     fit.save(kept)
-    print(
-        f"an {'all-gather' if gather else 'all-reduce'} among {fit.world_size} ranks was measured here: {kept}",
-        file=sys.stderr,
-    )
-    return [fit]
+    print(f"{name} among {fit.world_size} ranks was measured here: {kept}", file=sys.stderr)
+    return fit
+
+
+def _show(options: StepOptions | ValidateOptions, content: object, lines: Sequence[str]) -> None:
+    if options.out is not None:
+        write_json(options.out, content)
+    print(json.dumps(content, indent=2) if options.json else "\n".join(lines))
 
 
 def _tables(kinds: Sequence[Sequence[Prediction]], tokens: float | None) -> list[str]:
@@ -238,27 +222,3 @@ def _tables(kinds: Sequence[Sequence[Prediction]], tokens: float | None) -> list
     lines = [line for kind in kinds if kind for line in (*prediction_table(kind, tokens), "")]
     warnings = [text for kind in kinds for each in kind for text in each.warnings]
     return lines + [f"warning: {text}" for text in dict.fromkeys(warnings)]
-
-
-def _write(out: Path | None, content: object) -> None:
-    from heartlm.files import write_json
-
-    if out is not None:
-        write_json(out, content)
-
-
-def _lists(arguments: Sequence[str], *names: str) -> list[str]:
-    """`--ranks 1 2 4` as the one word that the parser reads as a list: `--ranks=[1, 2, 4]`."""
-    words: list[str] = []
-    waiting = list(arguments)
-    while waiting:
-        word = waiting.pop(0)
-        if word.replace("_", "-") not in names:
-            words.append(word)
-            continue
-        values = []
-        while waiting and not waiting[0].startswith("-"):
-            values.append(waiting.pop(0))
-        already = len(values) == 1 and values[0].startswith("[")
-        words.append(f"{word}={values[0] if already else '[' + ', '.join(values) + ']'}")
-    return words

@@ -44,7 +44,16 @@ def run_study(arguments: Sequence[str]) -> int:
 
     from heartlm.scaling.run import run_study as measure
 
-    outcome = measure(config, _trainer(config))
+    trainer: CellTrainer
+    if config.slurm is not None:
+        from heartlm.scaling.slurm import SlurmTrainer
+
+        trainer = SlurmTrainer(config.slurm, config.device, config.timeout_s)
+    else:
+        from heartlm.scaling.local import LocalTrainer
+
+        trainer = LocalTrainer(config.device, config.timeout_s)
+    outcome = measure(config, trainer)
     told = [f"{outcome.num_measured} measured", f"{outcome.num_before} were there already"]
     told += [f"{len(outcome.skipped)} cells skipped"] if outcome.skipped else []
     told += [f"{len(outcome.failed)} FAILED and not used"] if outcome.failed else []
@@ -56,18 +65,8 @@ def run_study(arguments: Sequence[str]) -> int:
     return 1 if outcome.failed or outcome.stopped else 0
 
 
-def _trainer(config: ScalingStudyConfig) -> CellTrainer:
-    if config.slurm is not None:
-        from heartlm.scaling.slurm import SlurmTrainer
-
-        return SlurmTrainer(config.slurm, config.device, config.timeout_s)
-    from heartlm.scaling.local import LocalTrainer
-
-    return LocalTrainer(config.device, config.timeout_s)
-
-
 def run_report(arguments: Sequence[str]) -> int:
-    """What a study says of speedup, efficiency and overhead: an HTML page, PNG figures, CSV and Parquet.
+    """What a study says of speedup, efficiency and overhead: an HTML page, PNG figures, tables as CSV.
 
     Examples:
         heartlm scale report studies/laptop

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from heartlm.cli.score_table import aligned
+from heartlm.cluster.topology import counted
 
 if TYPE_CHECKING:
-    from heartlm.scaling.hardware import Hardware
     from heartlm.scaling.predict import Prediction, Validation
 
 
@@ -25,8 +25,8 @@ def prediction_table(predictions: Sequence[Prediction], tokens: float | None = N
         rows.append([*sizes, *rates, *([f"{hours:.2f}", f"{hours * each.cell.nodes:.2f}"] if tokens else [])])
     share = "shared by the ranks" if cell.scaling == "strong" else "on each rank"
     windows = cell.global_batch if cell.scaling == "strong" else cell.global_batch // cell.ranks
-    cores = f"{cell.cpus_per_task} core{'s' if cell.cpus_per_task > 1 else ''} a rank"
-    what = f"{cell.stage} {cell.database}, width {cell.window}, {cell.precision}, {cores}"
+    cores = counted(cell.cpus_per_task, "core")
+    what = f"{cell.stage} {cell.database}, width {cell.window}, {cell.precision}, {cores} a rank"
     return [f"{what}: {windows} windows a step {share}", *aligned(rows)]
 
 
@@ -40,22 +40,10 @@ def validation_table(validation: Validation) -> list[str]:
         times = [f"{1e3 * predicted.step_s:.1f}", interval, f"{1e3 * each.step_s:.1f}"]
         rows.append([predicted.cell.name, *times, f"{100 * each.error:+.1f} %", outside, predicted.bottleneck])
     lines = aligned(rows)
-    lines.append(f"median error {100 * validation.median_error:.1f} % over {_cells(len(validation.cells))}")
+    lines.append(f"median error {100 * validation.median_error:.1f} % over {counted(len(validation.cells), 'cell')}")
     worst = max((each.outside for each in validation.cells), default=0.0)
     beyond = f", by at most {100 * worst:.1f} % of the measured time" if worst else ""
-    lines.append(f"measured outside their interval: {len(validation.outside)}{beyond}")
+    lines.append(f"measured outside their interval: {validation.num_outside}{beyond}")
     lines += [f"not checked, one rank was not measured: {cell.name}" for cell in validation.not_checked]
     warnings = dict.fromkeys(text for each in validation.cells for text in each.predicted.warnings)
     return lines + [f"warning: {text}" for text in warnings]
-
-
-def hardware_table(hardware: Hardware) -> list[str]:
-    """A machine's facts, each with where it stands."""
-    rows = [[name, str(value), hardware.sources[name]] for name, value in hardware.facts.items()]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = [f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {source}" for name, value, source in rows]
-    return [f"{hardware.name}: {hardware.description}", *lines]
-
-
-def _cells(number: int) -> str:
-    return f"{number} cell{'' if number == 1 else 's'}"

@@ -28,7 +28,7 @@ class WatchOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show how a run goes: progress, loss, speed, what its time goes to, and how busy the machine is.
+    """Show how a run goes: progress, loss, speed, and what its time goes to.
 
     Examples:
         heartlm watch runs/beats
@@ -38,27 +38,21 @@ def run(arguments: Sequence[str]) -> int:
     if options.every <= 0:
         raise HeartlmError(f"every: {options.every:g} found, more than 0 seconds expected")
     existing(options.run, "run folder")
-    with suppress(KeyboardInterrupt):  # how one stops looking; the run continues
-        _watch(options)
-    return 0
-
-
-def _watch(options: WatchOptions) -> None:
     from rich.console import Console
     from rich.live import Live
 
     from heartlm.cluster.watch.frame import frame
-    from heartlm.cluster.watch.machine import Machine
     from heartlm.cluster.watch.watch import WatchedRun
 
-    watched, machine, console = WatchedRun(options.run), Machine(), Console()
+    watched, console = WatchedRun(options.run), Console()
     watched.refresh()
     if options.once:
-        time.sleep(0.1)  # so that there is something to report of the CPUs
-        console.print(frame(watched, machine.usage()))
-        return
-    with Live(frame(watched, machine.usage()), console=console, auto_refresh=False) as live:
+        console.print(frame(watched))
+        return 0
+    # Ctrl-C is how one stops looking; the run continues.
+    with suppress(KeyboardInterrupt), Live(frame(watched), console=console, auto_refresh=False) as live:
         while not watched.is_finished:
             time.sleep(options.every)
             watched.refresh()
-            live.update(frame(watched, machine.usage()), refresh=True)
+            live.update(frame(watched), refresh=True)
+    return 0

@@ -23,7 +23,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from heartlm.cluster.topology import Topology
 from heartlm.cluster.torchrun import STOPPED_STATUS
 from heartlm.distributed.ranks import LOST_STATUS
 from heartlm.errors import HeartlmError
@@ -47,53 +46,6 @@ def nodes_of(text: str) -> tuple[int, int]:
     if found is None or not 1 <= int(found[1]) < int(found[2]):
         raise HeartlmError(f"elastic: {text!r} found, the fewest and the most nodes expected, for example 1:4")
     return int(found[1]), int(found[2])
-
-
-# --- the batch script -------------------------------------------------------------------------------------------------
-
-
-def where_lines(topology: Topology) -> list[str]:
-    """Lines that find the main job, which is `$1` in a helper's, its first node and the meeting point."""
-    return [
-        "# Where: $1 is the job to help with the nodes of this one; without it, this is the main job.",
-        "cpus=$SLURM_CPUS_PER_TASK",
-        "nodes=$SLURM_JOB_NUM_NODES",
-        f"ranks={topology.ranks_per_node} # on each",
-        "main=${1:-$SLURM_JOB_ID}",
-        'about=$(scontrol --oneliner show job "$main") || about=',
-        "if [[ $main != \"$SLURM_JOB_ID\" && $about != *' JobState=RUNNING '* ]]; then",
-        "    if [[ $about =~ ' JobState='(PENDING|REQUEUED|COMPLETING|CONFIGURING|SUSPENDED)' ' ]]; then",
-        '        scontrol requeue "$SLURM_JOB_ID"',
-        "    fi",
-        '    echo "job $main does not run: nothing to help with"',
-        "    exit 0",
-        "fi",
-        "[[ $about =~ ' NodeList='([^ ]*) ]] && mapfile -t hosts < <(scontrol show hostnames \"${BASH_REMATCH[1]}\")",
-        "[[ $about =~ ' Restarts='([0-9]*) ]] && meeting=$main-${BASH_REMATCH[1]}",
-        "address=$(scontrol --oneliner show node \"${hosts[0]}\" | grep -o 'NodeAddr=[^ ]*')",
-        'rendezvous="${address#NodeAddr=}:$((10000 + main % 20000))"',
-    ]
-
-
-def meet_options(topology: Topology) -> list[str]:
-    """The options of torchrun, quoted for bash."""
-    return [
-        f'--nnodes={topology.nodes}:{topology.max_nodes} "--nproc-per-node=$ranks" --max-restarts={MAX_RESTARTS}',
-        '--rdzv-backend=c10d "--rdzv-endpoint=$rendezvous" "--rdzv-id=$meeting"',
-    ]
-
-
-END = [
-    'if [[ $main != "$SLURM_JOB_ID" ]]; then',
-    f"    if ((status != 0 && ${{SLURM_RESTART_COUNT:-0}} < {MOST_REQUEUES})) && [[ -z $cancelled ]]; then",
-    '        scontrol requeue "$SLURM_JOB_ID" # it joins again, or ends at once where the main job has ended',
-    "    fi",
-    f"elif ((status == {STOPPED_STATUS})) && [[ -z $cancelled ]]; then",
-    '    scontrol requeue "$SLURM_JOB_ID"',
-    "else # helpers that still wait in the queue are not needed any more",
-    '    scancel --state=PENDING --name="$SLURM_JOB_NAME-helps-$main" || true',
-    "fi",
-]
 
 
 # --- torchrun ---------------------------------------------------------------------------------------------------------

@@ -1,32 +1,39 @@
-"""Running a script on this machine, without SLURM."""
+"""Running a script on this machine, without SLURM, and answering signals for as long as something runs."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
-from types import FrameType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextmanager
+def answered(answer: Callable[[int], object]) -> Iterator[None]:
+    """Call `answer` with the number of each signal that asks this process to stop."""
+    before = {number: signal.signal(number, lambda number, _: answer(number)) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_here(script: str) -> int:
     """Run a script of bash to its end and return its status; signals are handed on to it."""
-    process: subprocess.Popen[bytes] | None = None
-    early = list[int]()
+    started, early = list[subprocess.Popen[bytes]](), list[int]()
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        if process is None:
-            early.append(number)
+    def hand_on(number: int) -> None:
+        if started:
+            started[0].send_signal(number)
         else:
-            process.send_signal(number)
+            early.append(number)
 
     # Before bash starts: it cannot trap what it inherits as ignored, as SIGINT is in the background of a shell.
-    before = {number: signal.signal(number, hand_on) for number in HANDED_ON}
-    try:
-        with subprocess.Popen(["bash", "-c", script], start_new_session=True) as process:
-            for number in early:
-                process.send_signal(number)
-            return process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with answered(hand_on), subprocess.Popen(["bash", "-c", script], start_new_session=True) as process:
+        started.append(process)
+        for number in early:
+            process.send_signal(number)
+        return process.wait()

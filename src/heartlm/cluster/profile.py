@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
@@ -16,16 +17,35 @@ _SHIPPED = files("heartlm.cluster") / "profiles"
 
 
 @dataclass(frozen=True)
-class SiteProfile:
+class SiteOptions:
+    """What commands can override of a profile.
+
+    Attributes:
+        account: what is charged.
+        partition: of the cluster.
+        qos: quality of service.
+        image: of the container, where the profile wants one.
+    """
+
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    image: str | None = None
+
+    def applied_to(self, profile: SiteProfile) -> SiteProfile:
+        """The profile with the options that were given."""
+        options = {each.name: getattr(self, each.name) for each in fields(SiteOptions)}
+        return replace(profile, **{name: value for name, value in options.items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteProfile(SiteOptions):
     """A site.
 
     Attributes:
         name: by default the file's, without its ending.
         description: one line.
         scheduler: slurm, or none.
-        account: what is charged.
-        partition: of the cluster.
-        qos: quality of service.
         required: which of account, partition, qos and image a job must name.
         gpus_per_node: what a node has, and what a job asks for by default.
         cpus_per_node: hardware threads of a node; None where it is not known.
@@ -37,7 +57,6 @@ class SiteProfile:
         header: further options of sbatch.
         modules: loaded before anything else.
         container: apptainer, or none.
-        image: of the container.
         binds: folders that the container sees, besides the working folder.
         environment: variables to set.
         signal_before_s: how long before the time limit a run is asked to stop.
@@ -46,11 +65,8 @@ class SiteProfile:
 
     name: str
     description: str = ""
-    scheduler: str = "slurm"
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    required: list[str] = field(default_factory=list)
+    scheduler: Literal["slurm", "none"] = "slurm"
+    required: list[Literal["account", "partition", "qos", "image"]] = field(default_factory=list)
     gpus_per_node: int = 0
     cpus_per_node: int | None = None
     memory_gb: int | None = None
@@ -60,21 +76,20 @@ class SiteProfile:
     gpu_slices: dict[int, str] = field(default_factory=dict)
     header: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
-    container: str = "none"
-    image: str | None = None
+    container: Literal["apptainer", "none"] = "none"
     binds: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     signal_before_s: int = 120
     login: str | None = None
 
+    @property
+    def python(self) -> str:
+        """The interpreter that has heartlm: that of the container, or this one."""
+        return "python" if self.container != "none" else sys.executable
+
     def check(self) -> None:
         """Raise a HeartlmError that names the first impossible or missing field."""
-        for name, known in (("scheduler", ("slurm", "none")), ("container", ("apptainer", "none"))):
-            if getattr(self, name) not in known:
-                raise self._error(f"{name}: {getattr(self, name)!r} found, {' or '.join(known)} expected")
         for name in self.required:
-            if name not in ("account", "partition", "qos", "image"):
-                raise self._error(f"required: {name!r} found, account, partition, qos or image expected")
             if not getattr(self, name):
                 raise HeartlmError(f"{name}: nothing found, but {self.name} wants one: give --{name} NAME")
         if self.container != "none" and not self.image:
@@ -115,16 +130,17 @@ def load_profile(name_or_path: str) -> SiteProfile:
     return profile_of(content or {}, Path(name_or_path).stem)
 
 
-def load_slurm_profile(name_or_path: str) -> SiteProfile:
-    """The complete profile of a site with SLURM.
+def load_slurm_profile(name_or_path: str, options: SiteOptions | None = None) -> SiteProfile:
+    """The complete profile of a site with SLURM, with `options` in place of its own fields.
 
     Raises:
         HeartlmError: there is none, it is incomplete, or of a site without SLURM.
     """
     profile = load_profile(name_or_path)
+    profile = options.applied_to(profile) if options is not None else profile
     profile.check()
     if profile.scheduler != "slurm":
-        raise HeartlmError(f"slurm: {profile.name} found, a profile of a site with SLURM expected")
+        raise HeartlmError(f"profile: {profile.name} found, a profile of a site with SLURM expected")
     return profile
 
 

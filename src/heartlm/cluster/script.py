@@ -14,7 +14,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from heartlm.cluster.elastic import END, meet_options, where_lines
+from heartlm.cluster.elastic import MAX_RESTARTS, MOST_REQUEUES
+from heartlm.cluster.fragment import fragment
 from heartlm.cluster.profile import SiteProfile
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.sharing import gpu_option
@@ -139,23 +140,15 @@ def body(
     slurm = profile.scheduler == "slurm"
     parts = [
         [*(f"module load {shlex.quote(module)}" for module in profile.modules), "set -euo pipefail"],
-        _where(topology, profile, ranks=ranks) if slurm else _here(topology, profile),
+        _where(topology, profile, ranks=ranks),
         list(what),
         [*_launcher(python, module, topology, slurm=slurm, ranks=ranks), *_container(topology, profile)],
-        _started(lead_s(topology, profile), slurm=slurm, ranks=ranks, is_elastic=topology.max_nodes > 0),
+        _started(topology, profile, ranks=ranks),
     ]
     return [line for part in parts for line in ("", *part)][1:]
 
 
 # --- what -------------------------------------------------------------------------------------------------------------
-
-RESUME = [
-    'if grep -qs \'"finished": null\' "$run_folder/run.json"; then',
-    '    echo "$run_folder was started and is not finished: it continues"',
-    '    command=("${command[0]}" "--resume=$run_folder")',
-    "fi",
-]
-"""Lines that turn `command` into one that continues, where the run in `run_folder` was started already."""
 
 
 def what(run: RunFile) -> list[str]:
@@ -168,51 +161,29 @@ def what(run: RunFile) -> list[str]:
     lines = ["# What to run.", "command=(", *(f"    {word}" for word in words), ")"]
     if not run.is_training:
         return lines
-    return [*lines, f"run_folder={shlex.quote(str(run.out))}", *RESUME]
+    return [*lines, f"run_folder={shlex.quote(str(run.out))}", *fragment("resume")]
 
 
 # --- where ------------------------------------------------------------------------------------------------------------
 
 
 def _where(topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str]:
-    lines = [
-        "# Where: what SLURM gave, which may be another number of nodes after a requeue.",
-        "cpus=$SLURM_CPUS_PER_TASK",
-    ]
+    """Lines that set `cpus` and, for many ranks, `nodes`, `ranks` and where they meet."""
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in profile.environment.items()]
+    shares = "export OMP_NUM_THREADS=$((cpus > ranks ? cpus / ranks : 1))"
+    if profile.scheduler == "none":
+        where = ["# Where: on this machine.", f"cpus={topology.cpus_per_task}", f"ranks={topology.ranks_per_node}"]
+        return [*where, shares, *exports]
     if not ranks:
-        return [*lines, *_threads("1"), *_exports(profile)]
+        return [*fragment("meeting_point", ranks=1)[:2], "export OMP_NUM_THREADS=$cpus", *exports]
     return [
-        *(where_lines(topology) if topology.max_nodes else [*lines, *_meeting_point(topology)]),
-        *_threads("ranks"),
+        *fragment("elastic_meeting_point" if topology.max_nodes else "meeting_point", ranks=topology.ranks_per_node),
+        shares,
         *(["export NCCL_DEBUG=WARN"] if topology.gpus_per_node else []),
-        *_exports(profile),
+        *exports,
         f'export {HOSTS}="${{hosts[*]}}"',
         'echo "nodes: $nodes, ranks on each: $ranks, they meet at $rendezvous"',
     ]
-
-
-def _meeting_point(topology: Topology) -> list[str]:
-    return [
-        "nodes=$SLURM_JOB_NUM_NODES",
-        f"ranks={topology.ranks_per_node} # on each",
-        'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
-        "address=$(scontrol --oneliner show node \"${hosts[0]}\" | grep -o 'NodeAddr=[^ ]*')",
-        'rendezvous="${address#NodeAddr=}:$((10000 + SLURM_JOB_ID % 20000))"',
-    ]
-
-
-def _here(topology: Topology, profile: SiteProfile) -> list[str]:
-    lines = ["# Where: on this machine.", f"cpus={topology.cpus_per_task}", f"ranks={topology.ranks_per_node}"]
-    return [*lines, *_threads("ranks"), *_exports(profile)]
-
-
-def _threads(ranks: str) -> list[str]:
-    """Threads of a rank: its share of the CPUs."""
-    return ["export OMP_NUM_THREADS=" + ("$cpus" if ranks == "1" else "$((cpus > ranks ? cpus / ranks : 1))")]
-
-
-def _exports(profile: SiteProfile) -> list[str]:
-    return [f"export {name}={shlex.quote(value)}" for name, value in profile.environment.items()]
 
 
 # --- how --------------------------------------------------------------------------------------------------------------
@@ -224,7 +195,11 @@ def _launcher(python: str, module: str, topology: Topology, *, slurm: bool, rank
         return ["# How.", f"launcher=({program} {module})"]
     meet = ["--standalone", '"--nproc-per-node=$ranks"']
     if slurm and topology.max_nodes:
-        meet = meet_options(topology)
+        nodes = f"--nnodes={topology.nodes}:{topology.max_nodes}"
+        meet = [
+            f'{nodes} "--nproc-per-node=$ranks" --max-restarts={MAX_RESTARTS}',
+            '--rdzv-backend=c10d "--rdzv-endpoint=$rendezvous" "--rdzv-id=$meeting"',
+        ]
     elif slurm:
         meet = [
             '"--nnodes=$nodes" "--nproc-per-node=$ranks"',
@@ -245,45 +220,18 @@ def _container(topology: Topology, profile: SiteProfile) -> list[str]:
     return [*lines, f"    {shlex.quote(profile.image)}", '    "${launcher[@]}"', ")"]
 
 
-def _started(lead_s: int, *, slurm: bool, ranks: bool, is_elastic: bool) -> list[str]:
-    run = '"${launcher[@]}" "${command[@]}"'
+def _started(topology: Topology, profile: SiteProfile, *, ranks: bool) -> list[str]:
+    run, slurm = '"${launcher[@]}" "${command[@]}"', profile.scheduler == "slurm"
     if not ranks:
         return [f'exec srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" {run}' if slurm else f"exec {run}"]
-    lines = ["step=", "asked=", "cancelled="]
-    if slurm:
-        lines += [
-            f"# Asked to stop, {lead_s} s before the time limit, ranks save a checkpoint and end with status "
-            f"{STOPPED_STATUS}; then",
-            "# this job queues again and continues where it was. Cancelled, it does not.",
-            "trap 'asked=yes; kill -USR1 \"$step\" || true' USR1",
-            "trap 'asked=yes cancelled=yes' TERM",
-            'srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-per-task="$cpus" --cpu-bind=cores \\',
-            f"    --kill-on-bad-exit=0 --wait={OTHERS_END_WITHIN_S} \\",
-            f"    {run} &",
-        ]
+    lead, lines = lead_s(topology, profile), list[str]()
+    if not slurm:
+        lines += [*fragment("start_here", stopped=STOPPED_STATUS), *fragment("wait")]
     else:
-        lines[-1:] = [
-            f"# Asked to stop, ranks save a checkpoint and end with {STOPPED_STATUS}; the same command continues.",
-            "trap 'asked=yes; kill -USR1 \"$step\" || true' USR1 INT TERM",
-            f"{run} &",
-        ]
-    lines += ["step=$!", *WAIT]
-    lines += END if is_elastic else REQUEUE if slurm else []
+        others_s = OTHERS_END_WITHIN_S
+        lines += fragment("start_on_slurm", lead_s=lead, stopped=STOPPED_STATUS, others_s=others_s)
+        end = fragment("requeue", stopped=STOPPED_STATUS)
+        if topology.max_nodes:
+            end = fragment("elastic_end", stopped=STOPPED_STATUS, requeues=MOST_REQUEUES)
+        lines += [*fragment("wait"), *end]
     return [*lines, 'exit "$status"']
-
-
-WAIT = [
-    "status=0",
-    'wait "$step" || status=$?',
-    "while [[ -n $asked ]]; do # a signal ended the waiting, not the run",
-    "    asked=",
-    "    status=0",
-    '    wait "$step" || status=$?',
-    "done",
-]
-
-REQUEUE = [
-    f"if ((status == {STOPPED_STATUS})) && [[ -z $cancelled ]]; then",
-    '    scontrol requeue "$SLURM_JOB_ID"',
-    "fi",
-]

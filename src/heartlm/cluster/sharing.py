@@ -10,6 +10,7 @@ their own (slurm.schedmd.com/gres.html, "MIG Management").
 
 from __future__ import annotations
 
+from heartlm.cluster.fragment import fragment
 from heartlm.cluster.profile import SiteProfile
 from heartlm.cluster.topology import Topology
 from heartlm.errors import HeartlmError
@@ -46,19 +47,5 @@ def mps_lines(runs_per_gpu: int, profile: SiteProfile) -> list[str]:
     `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of 100 % / n gives n clients equal parts. A client that finds no daemon runs
     without MPS, taking turns with the others.
     """
-    return [
-        f"# {runs_per_gpu} runs share a GPU through NVIDIA MPS. Its daemon belongs to this job and ends with it.",
-        "# GPUs are named by UUID, as the daemon numbers those of its own mask again.",
-        "mps=$(mktemp -d /tmp/heartlm-mps-XXXXXX)",
-        'mkdir "$mps/pipe" "$mps/log"',
-        'export CUDA_MPS_PIPE_DIRECTORY="$mps/pipe" CUDA_MPS_LOG_DIRECTORY="$mps/log"',
-        f"export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={max(1, 100 // runs_per_gpu)}",
-        *(['export APPTAINER_BIND="${APPTAINER_BIND:+$APPTAINER_BIND,}$mps"'] if profile.container != "none" else []),
-        'ask=(nvidia-smi --query-gpu=uuid "--format=csv,noheader")',
-        'if uuids=$("${ask[@]}" ${CUDA_VISIBLE_DEVICES:+"--id=$CUDA_VISIBLE_DEVICES"} | paste -sd,); then',
-        '    export CUDA_VISIBLE_DEVICES="$uuids"',
-        '    launcher=(env "CUDA_VISIBLE_DEVICES=$uuids" "${launcher[@]}") # srun sets indices again',
-        "fi",
-        "trap 'echo quit | nvidia-cuda-mps-control || true; rm -rf \"$mps\"' EXIT",
-        'nvidia-cuda-mps-control -d || echo "MPS did not start: runs take turns on the GPU"',
-    ]
+    lines = fragment("mps", runs=runs_per_gpu, percent=max(1, 100 // runs_per_gpu))
+    return [line for line in lines if profile.container != "none" or "APPTAINER_BIND" not in line]

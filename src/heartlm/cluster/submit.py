@@ -52,8 +52,8 @@ class JobState:
         """For example `job 7: RUNNING on node[1-2], after 1 restart`."""
         where = f" on {self.nodes}" if self.state == "RUNNING" else ""
         why = f" ({self.reason})" if self.state == "PENDING" and self.reason != "None" else ""
-        restarts = f", queued again {self.restarts} times" if self.restarts > 1 else ", queued again"
-        return f"job {self.job}: {self.state}{where}{why}{restarts if self.restarts else ''}"
+        restarts = f", queued again {self.restarts} times" if self.restarts else ""
+        return f"job {self.job}: {self.state}{where}{why}{restarts}"
 
     def last_line(self) -> str:
         """The last line that the job printed, as far as it printed any."""
@@ -134,13 +134,3 @@ def follow(job: str, say: Callable[[str], object]) -> JobState:
             return state
         time.sleep(pause_s)
         pause_s = min(LONGEST_POLL_S, 1.5 * pause_s)
-
-
-def check_success(state: JobState) -> None:
-    """Raise a HeartlmError with the job's own last line unless it ended well."""
-    if state.state != "COMPLETED":
-        said = state.last_line()
-        raise HeartlmError(
-            f"job {state.job}: {state.state} with status {state.status}"
-            f"{f': {said}' if said else ''}  (all it said is in {state.output})"
-        )

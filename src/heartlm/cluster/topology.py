@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 
@@ -33,11 +33,9 @@ class Topology:
     max_nodes: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "ranks_per_node", "cpus_per_task", "time_s", "runs_per_gpu"):
-            if getattr(self, name) < 1:
-                raise HeartlmError(f"{name}: {getattr(self, name)} found, at least 1 expected")
-        if self.gpus_per_node < 0:
-            raise HeartlmError(f"gpus_per_node: {self.gpus_per_node} found, at least 0 expected")
+        counts = ("nodes", "ranks_per_node", "cpus_per_task", "time_s", "runs_per_gpu")
+        require(self, lambda value: value >= 1, "at least 1", *counts)
+        require(self, lambda value: value >= 0, "at least 0", "gpus_per_node")
         if 0 < self.gpus_per_node < self.ranks_per_node:
             raise HeartlmError(
                 f"ranks_per_node: {self.ranks_per_node} found, at most {self.gpus_per_node} expected: "

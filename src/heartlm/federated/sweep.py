@@ -190,11 +190,10 @@ def job_script(config: Path, world_size: int, logs: Path, sweep: SweepConfig, pr
     per_node = world_size // nodes
     gpus = 0 if sweep.computes_on_cpu() else per_node
     shape = Topology(nodes, gpus, per_node, per_node * sweep.cpus_per_rank, math.ceil(sweep.timeout_s))
-    python = "python" if profile.container != "none" else sys.executable
     lines = ["#!/bin/bash -l" if profile.modules else "#!/bin/bash"]
     lines += [f"# heartlm federate on {shape.words}, profile {profile.name}."]
     lines += header(shape, profile, name="federate", output=logs / f"{config.stem}-%j.out", stops=False)
     communicator = "torch" if world_size > 1 else "local"
     command = f"federate {shlex.quote(str(config.resolve()))} --communicator={communicator}"
     what = ["# What to run.", f"command=({command})"]
-    return text_of([*lines, "", *body(what, shape, profile, python=python, ranks=world_size > 1)])
+    return text_of([*lines, "", *body(what, shape, profile, python=profile.python, ranks=world_size > 1)])

@@ -19,7 +19,7 @@ from heartlm.scaling.cell import PARTS, load_measurements
 from heartlm.scaling.equations import Interval, karp_flatt
 from heartlm.scaling.fits import Fit, fit_amdahl, fit_usl
 from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
-from heartlm.scaling.table import Beside, CellRow, Table, flat, groups, table_of, write_parquet
+from heartlm.scaling.table import Beside, CellRow, Table, flat, groups, table_of
 
 FIGURE_NAMES = {
     3: "figure-3-time-cpus",
@@ -47,7 +47,7 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
     with atomic_file(page) as stream:
         stream.write(text)
     lines = [flat(row) for row in table.rows]
-    files = [page, write_csv(lines, folder / "table.csv"), write_parquet(lines, folder / "table.parquet")]
+    files = [page, write_csv(lines, folder / "table.csv")]
     if table.beside:
         files.append(write_csv([flat(each) for each in table.beside], folder / "side-by-side.csv"))
     panels = panels_of(table)

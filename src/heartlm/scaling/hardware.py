@@ -7,22 +7,21 @@ hops (Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005). The slowest lin
 cheaper of the two counts, since libraries choose by the size of the message.
 
 Machines are small JSON files: what is publicly known of each, every fact with its source. What is not known is absent;
-a latency, for one, is in no data sheet. Vendors state peaks, so that times which follow from them are lower bounds. The
-file of the machine at hand is measured, never shipped: `heartlm scale hardware`.
+a latency, for one, is in no data sheet. Vendors state peaks, so that times which follow from them are lower bounds. Of
+the machine at hand an all-reduce is measured instead.
 """
 
 from __future__ import annotations
 
 import math
-import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from heartlm.distributed.allreduce import AllReduceFit
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, write_json
+from heartlm.files import read_json
 from heartlm.scaling.cell import Measurement
 from heartlm.typed import typed
 
@@ -100,55 +99,56 @@ def bucket_bytes(gradient_bytes: float, cap_mb: float) -> list[float]:
     return [cap] * num_full + ([rest] if rest > 0 or not num_full else [])
 
 
-class Facts(TypedDict, total=False):
+@dataclass(frozen=True)
+class Facts:
     """What a file may state. Rates are of one direction: of one device within a node, of the whole node between."""
 
-    device: str
-    devices_per_node: int
-    nodes: int
-    cpu_threads_per_node: int
-    memory_bytes_per_node: int
-    within_node_bytes_per_s: float
-    within_node_latency_s: float
-    between_nodes_bytes_per_s: float
-    between_nodes_latency_s: float
-    device_memory_bytes: int
-    peak_tflops: dict[str, float]
+    device: str | None = None
+    devices_per_node: int | None = None
+    nodes: int | None = None
+    cpu_threads_per_node: int | None = None
+    memory_bytes_per_node: int | None = None
+    within_node_bytes_per_s: float | None = None
+    within_node_latency_s: float | None = None
+    between_nodes_bytes_per_s: float | None = None
+    between_nodes_latency_s: float | None = None
+    device_memory_bytes: int | None = None
+    peak_tflops: dict[str, float] | None = None
 
 
-class _Fact(TypedDict):
+@dataclass(frozen=True)
+class Fact:
+    """One of `Facts`, and where it stands."""
+
     value: Any
     source: str
 
 
-class _File(TypedDict):
-    name: NotRequired[str]
-    description: NotRequired[str]
-    facts: dict[str, _Fact]
-
-
 @dataclass(frozen=True)
 class Hardware:
-    """What is known of a machine.
+    """What is known of a machine, as its file has it.
 
     Attributes:
         name: as a user types it.
         description: for people.
         facts: some of `Facts`.
-        sources: of every fact.
     """
 
     name: str
     description: str
-    facts: dict[str, Any]
-    sources: dict[str, str]
+    facts: dict[str, Fact]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a fact; `default` where it is not known."""
+        return self.facts[name].value if name in self.facts else default
 
     @property
     def network(self) -> Network:
         """Its links; a latency that is not known counts as none, see `notes`."""
-        rates = [self.facts.get(f"{where}_bytes_per_s") for where in ("within_node", "between_nodes")]
-        latencies = [self.facts.get(f"{where}_latency_s", 0.0) for where in ("within_node", "between_nodes")]
-        links = [rate and Link(float(rate), float(hop_s)) for rate, hop_s in zip(rates, latencies, strict=True)]
+        links = list[Link | None]()
+        for where in ("within_node", "between_nodes"):
+            rate, hop_s = self.get(f"{where}_bytes_per_s"), self.get(f"{where}_latency_s", 0.0)
+            links.append(None if rate is None else Link(rate, hop_s))
         return Network(*links)
 
     def notes(self, measurements: Iterable[Measurement] = ()) -> list[str]:
@@ -158,16 +158,11 @@ class Hardware:
         if unknown := [name.replace("_", " ") for name in rates if f"{name}_latency_s" not in self.facts]:
             places = " and ".join(unknown)
             found.append(f"{self.name}: the latency {places} is not published and counts as none; rates are peaks")
-        device = self.facts.get("device")
+        device = self.get("device")
         good = [each.environment.get("device", "a machine without a name") for each in measurements if not each.failed]
         if device is not None and (others := sorted({str(other) for other in good} - {device})):
             found.append(f"computing is as fast as measured on {', '.join(others)}, not as on {device}")
         return found
-
-    def save(self, path: Path) -> None:
-        """Write it to `path`."""
-        facts = {name: {"value": value, "source": self.sources[name]} for name, value in self.facts.items()}
-        write_json(path, {"name": self.name, "description": self.description, "facts": facts})
 
 
 def known_hardware() -> list[str]:
@@ -185,42 +180,28 @@ def load_hardware(name: str) -> Hardware:
     path = _KNOWN / f"{name}.json" if name in known else Path(name)
     if not path.is_file():
         raise HeartlmError(f"--hardware {name}: no such machine; it is one of {', '.join(known)}, or a JSON file")
-    content = read_json(path, _File)
-    values = {name: fact["value"] for name, fact in content["facts"].items()}
-    facts = dict[str, Any](typed(Facts, values, f"{path}: facts"))
-    for name, value in facts.items():
-        if name not in Facts.__annotations__:
-            raise HeartlmError(f"{path}: unknown fact {name!r}; it is one of {', '.join(Facts.__annotations__)}")
+    hardware = read_json(path, Hardware)
+    facts = typed(Facts, {name: fact.value for name, fact in hardware.facts.items()}, f"{path}: facts")
+    for name, value in vars(facts).items():
         if isinstance(value, int | float) and (value < 0 or (not value and "_lat" not in name)):
             raise HeartlmError(f"{path}: {name} is {value}; expected more than 0")
-    sources = {name: fact["source"] for name, fact in content["facts"].items()}
-    return Hardware(content.get("name", path.stem), content.get("description", ""), facts, sources)
-
-
-def measured_hardware(fit: AllReduceFit) -> Hardware:
-    """This machine, its link as `fit` found it."""
-    link = link_of(fit)
-    facts = {"within_node_bytes_per_s": link.bytes_per_s, "within_node_latency_s": link.latency_s}
-    source = f"measured here: {fit.backend} all-reduce among {fit.world_size} ranks"
-    return Hardware("this-machine", f"{platform.machine()}, measured", facts, dict.fromkeys(facts, source))
+    return hardware
 
 
 def network_of(
-    within: Sequence[AllReduceFit], between: Sequence[AllReduceFit], hardware: Hardware | None
+    within: AllReduceFit | None, between: AllReduceFit | None, hardware: Hardware | None
 ) -> tuple[Network, float, int]:
-    """What is known of the links: a machine's figures, and in their place the fit of the most ranks.
+    """What is known of the links: a machine's figures, and in their place what was measured.
 
     Args:
-        within: fits measured among the ranks of one node.
-        between: fits measured among nodes, one rank on each.
+        within: measured among the ranks of one node.
+        between: measured among nodes, one rank on each.
         hardware: a machine, if one was named.
 
     Returns:
-        The network; the relative error of the fit; the most ranks that were measured together.
+        The network; the relative error of the fits; the most ranks that were measured together.
     """
-    network = hardware.network if hardware else Network()
-    measured = {"within": within, "between": between}
-    widest = {name: max(fits, key=lambda fit: fit.world_size) for name, fits in measured.items() if fits}
-    errors, ranks = [fit.median_error for fit in widest.values()], [fit.world_size for fit in widest.values()]
-    links = {name: link_of(fit) for name, fit in widest.items()}
-    return replace(network, **links), max(errors, default=0.0), math.prod(ranks)
+    fits = {name: fit for name, fit in {"within": within, "between": between}.items() if fit is not None}
+    network = replace(hardware.network if hardware else Network(), **{name: link_of(fit) for name, fit in fits.items()})
+    error = max((fit.median_error for fit in fits.values()), default=0.0)
+    return network, error, math.prod(fit.world_size for fit in fits.values())

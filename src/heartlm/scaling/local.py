@@ -82,7 +82,7 @@ class ForkServer:
 
     def ready(self) -> None:
         """Wait until everything is imported, so that the first training does not."""
-        process = self._context.Process(target=_nothing, daemon=True)
+        process = self._context.Process(target=int, daemon=True)  # it does nothing
         process.start()
         process.join()
 
@@ -134,20 +134,17 @@ class LocalTrainer:
             started += ranks
         begin_s = time.monotonic()
         statuses = self.fork_server.run(started, self.timeout_s)
-        return _reason(started, statuses), time.monotonic() - begin_s
+        taken_s = time.monotonic() - begin_s
+        bad = [(rank, status) for rank, status in zip(started, statuses, strict=True) if status]
+        if not bad:
+            return None, taken_s
+        rank, status = next((each for each in bad if each[1] > 0), bad[0])  # others may have been killed for its sake
+        how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
+        return f"the training {how}: {last_line(rank.log) or 'it printed nothing'}", taken_s
 
     def probe(self, cell: StudyCell) -> float:
         """Speed of the cores that a cell uses."""
         return probe([core.cpus[0] for core in self.cores[: cell.num_cores]])
-
-
-def _reason(ranks: Sequence[Rank], statuses: Sequence[int]) -> str | None:
-    bad = [(rank, status) for rank, status in zip(ranks, statuses, strict=True) if status]
-    if not bad:
-        return None
-    rank, status = next(((rank, status) for rank, status in bad if status > 0), bad[0])
-    how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
-    return f"the training {how}: {last_line(rank.log) or 'it printed nothing'}"
 
 
 def run_rank(rank: Rank) -> None:
@@ -160,27 +157,19 @@ def run_rank(rank: Rank) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     try:
-        _train(rank)
+        module, _, name = rank.command.partition(":")
+        if name:
+            getattr(importlib.import_module(module), name)(**rank.fields)
+        elif rank.command == "pretrain":
+            from heartlm.training.config import PretrainConfig
+            from heartlm.training.pretrain import pretrain
+
+            pretrain(PretrainConfig(**rank.fields))
+        else:
+            from heartlm.training.config import FinetuneConfig
+            from heartlm.training.finetune import finetune
+
+            finetune(FinetuneConfig(**rank.fields))
     except HeartlmError as error:
         print(error, flush=True)
         sys.exit(2)
-
-
-def _train(rank: Rank) -> None:
-    module, _, name = rank.command.partition(":")
-    if name:
-        getattr(importlib.import_module(module), name)(**rank.fields)
-    elif rank.command == "pretrain":
-        from heartlm.training.config import PretrainConfig
-        from heartlm.training.pretrain import pretrain
-
-        pretrain(PretrainConfig(**rank.fields))
-    else:
-        from heartlm.training.config import FinetuneConfig
-        from heartlm.training.finetune import finetune
-
-        finetune(FinetuneConfig(**rank.fields))
-
-
-def _nothing() -> None:
-    pass

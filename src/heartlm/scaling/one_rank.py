@@ -21,6 +21,7 @@ from typing import Literal
 
 import numpy as np
 
+from heartlm.cluster.topology import counted
 from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.scaling.hardware import bucket_bytes
 from heartlm.scaling.probe import UNUSUAL, probes_of, unusual
@@ -50,7 +51,7 @@ class Kind:
     @property
     def name(self) -> str:
         """For people."""
-        cpus = f"{self.cpus_per_task} core" + ("s" if self.cpus_per_task > 1 else "")
+        cpus = counted(self.cpus_per_task, "core")
         return f"{self.stage} {self.database} {self.window}, {cpus} a rank, {self.precision}"
 
 

@@ -268,24 +268,23 @@ class Validation:
         return statistics.median(abs(each.error) for each in self.cells)
 
     @property
-    def outside(self) -> list[Checked]:
-        """Cells that were measured outside their interval."""
-        return [each for each in self.cells if each.outside > 0]
+    def num_outside(self) -> int:
+        """How many cells were measured outside their interval."""
+        return sum(each.outside > 0 for each in self.cells)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        cells = [
-            {
-                "predicted": each.predicted.to_json(),
-                "measured": {"step_s": each.step_s, "repeats_s": each.repeats_s, "part_s": each.part_s},
-                "error": each.error,
-                "outside": each.outside,
-            }
-            for each in self.cells
-        ]
-        not_checked = [each.name for each in self.not_checked]
-        summary = {"median_error": self.median_error, "num_outside": len(self.outside)}
-        return {**summary, "cells": cells, "not_checked": not_checked}
+        cells = []
+        for each in self.cells:
+            measured = {"step_s": each.step_s, "repeats_s": each.repeats_s, "part_s": each.part_s}
+            compared = {"error": each.error, "outside": each.outside}
+            cells.append({"predicted": each.predicted.to_json(), "measured": measured, **compared})
+        return {
+            "median_error": self.median_error,
+            "num_outside": self.num_outside,
+            "cells": cells,
+            "not_checked": [each.name for each in self.not_checked],
+        }
 
 
 def validate(measurements: Iterable[Measurement], predictor: Predictor) -> Validation:

@@ -6,35 +6,27 @@ A study that was killed continues where it stopped, so a grid may grow: measurem
 from __future__ import annotations
 
 import shutil
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from heartlm.errors import HeartlmError
 from heartlm.files import sole_holder, write_json
+from heartlm.progress import say
 from heartlm.runs.run_folder import RunFolder
 from heartlm.scaling.cell import Measurement, StudyCell
 from heartlm.scaling.collect import checked, failure, measured, read_ranks
-from heartlm.scaling.grid import Grid, Resources, grid_of
+from heartlm.scaling.grid import Grid, grid_of
 from heartlm.scaling.probe import UNUSUAL, unusual, usual_probe
 from heartlm.scaling.study import ScalingStudyConfig, describe
 
+if TYPE_CHECKING:
+    from heartlm.scaling.local import LocalTrainer
+    from heartlm.scaling.slurm import SlurmTrainer
 
-class CellTrainer(Protocol):
-    """Trains a cell somewhere."""
-
-    @property
-    def place(self) -> Resources:
-        """What there is to train on."""
-
-    def train(self, cell: StudyCell, fields: Sequence[Mapping[str, Any]], logs: Path) -> tuple[str | None, float]:
-        """Train as each of `fields` says, at the same time; return why that failed, if it did, and its seconds."""
-
-    def probe(self, cell: StudyCell) -> float | None:
-        """Speed of the machine that a cell uses, now; None where that is not this one."""
+    CellTrainer = LocalTrainer | SlurmTrainer
 
 
 @dataclass
@@ -77,20 +69,9 @@ def run_study(config: ScalingStudyConfig, trainer: CellTrainer) -> ScalingOutcom
         return _Conductor(config, folder, grid, trainer).run()
 
 
-@dataclass(frozen=True)
-class StudyCost:
-    """Core-hours and node-hours."""
-
-    core_hours: float = 0.0
-    node_hours: float = 0.0
-
-    def __add__(self, other: StudyCost) -> StudyCost:
-        return StudyCost(self.core_hours + other.core_hours, self.node_hours + other.node_hours)
-
-
-def cost_of(cell: StudyCell, wall_s: float) -> StudyCost:
+def core_hours_of(cell: StudyCell, wall_s: float) -> float:
     """What a training of `cell` costs that lasts `wall_s`."""
-    return StudyCost(cell.num_cores * wall_s / 3600, cell.nodes * wall_s / 3600)
+    return cell.num_cores * wall_s / 3600
 
 
 def expected_wall_s(cell: StudyCell, done: Sequence[Measurement]) -> float:
@@ -108,16 +89,13 @@ def expected_wall_s(cell: StudyCell, done: Sequence[Measurement]) -> float:
 
 
 class _Conductor:
-    """A study under way: what is done, what is to be compared with, what it has cost."""
+    """A study under way: what is done, and what it has cost."""
 
     def __init__(self, config: ScalingStudyConfig, folder: Path, grid: Grid, trainer: CellTrainer) -> None:
         self.config, self.folder, self.grid, self.trainer = config, folder, grid, trainer
         kept = [Measurement.load(path) for path in sorted((folder / "measurements").glob("*.json"))]
-        self.cost = sum((cost_of(each.cell, each.wall_s) for each in kept), StudyCost())
+        self.core_hours = sum(core_hours_of(each.cell, each.wall_s) for each in kept)
         self.done = [each for each in kept if each.failed is None]
-        self.losses: dict[tuple[object, ...], list[float]] = {}  # of one rank, which all others are compared with
-        for each in self.done:
-            self._keep_losses(each)
         self.outcome = ScalingOutcome(skipped=grid.skipped)
 
     def run(self) -> ScalingOutcome:
@@ -126,15 +104,10 @@ class _Conductor:
         wanted = [pair for pair in every if pair not in good]
         self.outcome.num_before = len(every) - len(wanted)
         for index, (cell, repeat) in enumerate(wanted):
-            expected = self.cost + cost_of(cell, expected_wall_s(cell, self.done))
-            for name in ("core_hours", "node_hours"):
-                most, found = getattr(self.config, f"max_{name}"), getattr(expected, name)
-                if most is not None and found > most:
-                    self.outcome.stopped = (
-                        f"max_{name}: {found:.3g} expected with the next measurement, {most:g} allowed"
-                    )
-            if self.outcome.stopped:
-                self.outcome.num_left = len(wanted) - index
+            expected = self.core_hours + core_hours_of(cell, expected_wall_s(cell, self.done))
+            if (most := self.config.max_core_hours) is not None and expected > most:
+                found = f"max_core_hours: {expected:.3g} expected with the next measurement"
+                self.outcome.stopped, self.outcome.num_left = f"{found}, {most:g} allowed", len(wanted) - index
                 break
             measurement = self._measured(cell, repeat)
             measurement.save(self.folder)
@@ -145,7 +118,6 @@ class _Conductor:
                 say(f"{head}  FAILED: {measurement.failed}")
                 continue
             self.done.append(measurement)
-            self._keep_losses(measurement)
             left_s = sum(expected_wall_s(cell, self.done) for cell, _ in wanted[index + 1 :])
             left, rate = time.strftime("%H:%M:%S", time.gmtime(left_s)), measurement.tokens_per_s / 1000
             say(f"{head}  {1000 * measurement.mean_step_s:.1f} ms a step  {rate:.1f} k tokens/s  left {left}")
@@ -157,7 +129,7 @@ class _Conductor:
         tried = list[Measurement]()
         for _ in range(1 + self.config.again):
             tried.append(self._measure(cell, repeat))
-            self.cost += cost_of(cell, tried[-1].wall_s)
+            self.core_hours += core_hours_of(cell, tried[-1].wall_s)
             if tried[-1].failed is not None or unusual(tried[-1], usual) <= UNUSUAL:
                 return tried[-1]
         return min(tried, key=lambda each: unusual(each, usual))
@@ -178,15 +150,11 @@ class _Conductor:
         warm_up = self.config.warm_up
         found = measured(cell, repeat, trainings, warm_up=warm_up, wall_s=wall_s, environment=environment)
         shutil.rmtree(work)
-        alone = cell.ranks == cell.copies == 1
-        reference = self.losses.get(cell.work, found.losses if alone else [])
+        # The losses of one rank, alone, are what all others are compared with; the first such training is its own.
+        one = [each for each in (*self.done, found) if each.cell.ranks == each.cell.copies == 1]
+        reference = next((each.losses for each in one if each.cell.work == cell.work), [])
         tolerance = self.config.tolerance or (1e-4 if cell.precision == "fp32" else 2e-2)
         return checked(found, reference, tolerance)
-
-    def _keep_losses(self, measurement: Measurement) -> None:
-        cell = measurement.cell
-        if cell.ranks == cell.copies == 1:
-            self.losses.setdefault(cell.work, measurement.losses)
 
     def _foundation(self, cell: StudyCell) -> Path:
         """The pretrained run for the fine-tunings of a database; its weights do not matter here, its size does."""
@@ -227,8 +195,3 @@ def training_fields(config: ScalingStudyConfig, cell: StudyCell, out: Path, foun
     if cell.stage == "finetune":
         return fields | {"run": foundation, "task": config.task}
     return fields | {"depth": config.depth, "width": config.width}
-
-
-def say(line: str) -> None:
-    """Print a line on standard error."""
-    print(line, file=sys.stderr, flush=True)

@@ -31,6 +31,9 @@ from heartlm.scaling.hardware import Network
 
 Seconds = NDArray[np.float64]
 
+Busy = deque[tuple[float, float]]
+"""When something is sent: messages that follow without a gap are one entry."""
+
 TAIL_BYTES = 64
 """The losses, which ranks add up after the backward pass."""
 
@@ -176,15 +179,19 @@ def _backward(
         ready_s = begin_s + work.backward_s * factor
         return ready_s, float(ready_s.max())
     fractions = sizes / sizes.sum() if sizes.sum() else np.full(len(sizes), 1 / len(sizes))
-    busy: deque[tuple[float, float]] = deque()  # when buckets are sent: sums that follow without a gap are one entry
+    busy: Busy = deque()
     ready_s, sent_s = begin_s, -np.inf
     for fraction, cost_s in zip(fractions, costs_s, strict=True):
         ready_s = _computed(ready_s, fraction * work.backward_s * factor, busy, 1 - core_share)
-        start_s = max(sent_s, float(ready_s.max()))
-        first_s = busy.pop()[0] if busy and busy[-1][1] == start_s else start_s
-        sent_s = start_s + cost_s
-        busy.append((first_s, sent_s))
+        sent_s = _sent(busy, max(sent_s, float(ready_s.max())), cost_s)
     return ready_s, sent_s
+
+
+def _sent(busy: Busy, start_s: float, cost_s: float) -> float:
+    """When a message of `cost_s` has been sent that starts at `start_s`, noted among the times that are `busy`."""
+    first_s = busy.pop()[0] if busy and busy[-1][1] == start_s else start_s
+    busy.append((first_s, start_s + cost_s))
+    return start_s + cost_s
 
 
 def _sharded(
@@ -204,27 +211,21 @@ def _sharded(
     passes = [(forward, False), (backward[::-1], False)] * (work.micro_batches - 1)
     passes += [(forward, False), (backward[::-1], True)]
     ready_s, sent_s = begin_s, -np.inf
-    busy: deque[tuple[float, float]] = deque()
-
-    def send(cost_s: float, from_s: Seconds) -> float:
-        start_s = max(sent_s, float(from_s.max()))
-        first_s = busy.pop()[0] if busy and busy[-1][1] == start_s else start_s
-        busy.append((first_s, start_s + cost_s))
-        return start_s + cost_s
+    busy: Busy = deque()
 
     for blocks, scatters in passes:
-        arrived_s = sent_s = send(blocks[0][1], ready_s)
+        arrived_s = sent_s = _sent(busy, max(sent_s, float(ready_s.max())), blocks[0][1])
         for place, (work_s, half_s) in enumerate(blocks):
             ready_s = np.maximum(ready_s, arrived_s)
             if place + 1 < len(blocks):
-                arrived_s = sent_s = send(blocks[place + 1][1], ready_s)
+                arrived_s = sent_s = _sent(busy, max(sent_s, float(ready_s.max())), blocks[place + 1][1])
             ready_s = _computed(ready_s, work_s * factor, busy, 1 - core_share)
             if scatters:
-                sent_s = send(half_s, ready_s)
+                sent_s = _sent(busy, max(sent_s, float(ready_s.max())), half_s)
     return ready_s, sent_s
 
 
-def _computed(begin_s: Seconds, work_s: Seconds, busy: deque[tuple[float, float]], rate: float) -> Seconds:
+def _computed(begin_s: Seconds, work_s: Seconds, busy: Busy, rate: float) -> Seconds:
     """When `work_s` of computing is done that starts at `begin_s` and continues at `rate` while something is sent."""
     while busy and busy[0][1] <= float(begin_s.min()):
         busy.popleft()

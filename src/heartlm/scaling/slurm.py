@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,12 @@ class SlurmTrainer:
         (settings,) = fields  # a cluster gives no two jobs the same moment, so there are no copies
         logs.mkdir(parents=True, exist_ok=True)
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
-        python = "python" if self.profile.container != "none" else sys.executable
         per_node = cell.ranks // cell.nodes
         gpus = per_node if self.device == "cuda" else 0
         shape = Topology(cell.nodes, gpus, per_node, per_node * cell.cpus_per_task, math.ceil(self.timeout_s))
-        text = render(RunFile(cell.stage, plain), shape, self.profile, name="study", logs=logs, python=python)
+        text = render(
+            RunFile(cell.stage, plain), shape, self.profile, name="study", logs=logs, python=self.profile.python
+        )
         return run_job(logs / "job.sh", text)
 
     def probe(self, cell: StudyCell) -> float | None:

@@ -58,7 +58,6 @@ class ScalingStudyConfig:
             2e-2 in bf16.
         timeout_s: seconds after which a training counts as hung.
         max_core_hours: stop before the study has cost more.
-        max_node_hours: stop before the study has cost more.
     """
 
     out: Path | None = None
@@ -91,30 +90,18 @@ class ScalingStudyConfig:
     tolerance: float | None = None
     timeout_s: float = 900.0
     max_core_hours: float | None = None
-    max_node_hours: float | None = None
 
     def check(self) -> None:
         """Raise a HeartlmError that names the first field with an impossible value."""
-        for name in (
-            "databases",
-            "stages",
-            "windows",
-            "ranks",
-            "nodes",
-            "cpus_per_task",
-            "precisions",
-            "parallels",
-            "scalings",
-            "buckets_mb",
-        ):
-            if not getattr(self, name):
+        for name, value in vars(self).items():
+            if isinstance(value, list | dict) and not value and name != "copies":
                 raise HeartlmError(f"{name}: nothing found, at least one expected")
         counts = ["windows", "ranks", "nodes", "cpus_per_task", "copies"]
         counts += ["batch_tokens", "accumulation", "steps", "repeats", "depth", "width"]
         require(self, lambda value: value >= 1, "at least 1", *counts)
         require(self, lambda value: value >= Meters.WARM_UP_STEPS, f"at least {Meters.WARM_UP_STEPS}", "warm_up")
         require(self, lambda value: value >= 0, "at least 0", "again")
-        limits = ("tolerance", "timeout_s", "max_core_hours", "max_node_hours", "buckets_mb")
+        limits = ("tolerance", "timeout_s", "max_core_hours", "buckets_mb")
         require(self, lambda value: value > 0, "more than 0", *limits)
         for name in self.databases:
             if not name.replace("_", "").isalnum():

@@ -1,4 +1,4 @@
-"""The table of a study: one row a cell, with what follows from all its repeats; as CSV and as Parquet.
+"""The table of a study: one row a cell, with what follows from all its repeats.
 
     measurements ─► those that passed ─► by cell ─► next to the base, repeat by repeat ─► rows
                                                  └► next to the copies (the machine's own ceiling)
@@ -8,17 +8,14 @@ T is the training time: the seconds of the steps that count.
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from heartlm.files import atomic_file
 from heartlm.scaling.cell import PARTS, Measurement, StudyCell
 from heartlm.scaling.equations import (
     Interval,
@@ -245,18 +242,3 @@ def flat(row: CellRow | Beside) -> dict[str, Any]:
 
 _INTERVALS = ("speedup", "efficiency", "overhead_s", "ceiling", "efficiency_of_ceiling")
 """Fields that may be None and still are three columns."""
-
-
-def write_parquet(lines: Sequence[Mapping[str, Any]], path: Path) -> Path:
-    """Write lines of the same columns as Parquet; what is not known is null, of the type of what is known."""
-    import pyarrow
-    from pyarrow import parquet  # slow to import
-
-    table = pyarrow.Table.from_pylist(list(lines))
-    for number, each in enumerate(table.schema):
-        if pyarrow.types.is_null(each.type):
-            table = table.set_column(number, each.name, table.column(number).cast(pyarrow.float64()))
-    with atomic_file(path, "wb") as stream:
-        parquet.write_table(table, stream)
-        os.fsync(stream.fileno())
-    return path

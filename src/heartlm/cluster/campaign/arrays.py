@@ -21,6 +21,7 @@ from itertools import chain, count
 from heartlm.cluster.campaign.campaign import Experiment
 from heartlm.cluster.profile import SiteProfile
 from heartlm.cluster.topology import Topology
+from heartlm.cores import format_cpus
 
 Task = tuple[str, int]
 """Name of an array, number of a task in it."""
@@ -67,17 +68,7 @@ class TaskArray:
     @property
     def numbers(self) -> str:
         """The numbers of its tasks as SLURM writes them, for example 1-3,7."""
-        return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in _runs(sorted(self.tasks)))
-
-
-def _runs(numbers: Sequence[int]) -> list[list[int]]:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return runs
+        return format_cpus(self.tasks)
 
 
 def places_on_node(topology: Topology, profile: SiteProfile) -> int:
@@ -103,13 +94,10 @@ def arrays_of(experiments: Sequence[Experiment], profile: SiteProfile) -> list[T
     for level, members in enumerate(_levels(experiments), start=1):
         names: set[str] = set()
         for group in _together(members, lambda each: (each.stage, each.topology, each.run.is_training)):
-            for array in _split(
-                group, place, f"{level}-{group[0].stage}", names, places_on_node(group[0].topology, profile)
-            ):
+            places = places_on_node(group[0].topology, profile)
+            for array in _split(group, place, f"{level}-{group[0].stage}", names, places):
                 arrays.append(array)
-                place.update(
-                    {each.name: (array.name, number) for number in array.tasks for each in array.tasks[number]}
-                )
+                place |= {each.name: (array.name, number) for number, task in array.tasks.items() for each in task}
     return arrays
 
 
@@ -117,10 +105,7 @@ def _levels(experiments: Sequence[Experiment]) -> list[list[Experiment]]:
     depth: dict[str, int] = {}
     for each in experiments:
         depth[each.name] = 1 + max((depth[need] for need in each.needs if need in depth), default=-1)
-    return [
-        [each for each in experiments if depth[each.name] == level]
-        for level in range(max(depth.values(), default=-1) + 1)
-    ]
+    return _together(sorted(experiments, key=lambda each: depth[each.name]), lambda each: depth[each.name])
 
 
 def _together(experiments: Iterable[Experiment], key: Callable[[Experiment], Hashable]) -> list[list[Experiment]]:

@@ -48,20 +48,18 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from heartlm.cluster.campaign.grid import ExperimentDraft, drafts_of_stages, mapping, names_in
+from heartlm.cluster.campaign.grid import Axes, CampaignStage, ExperimentDraft, drafts_of_stages, texts_in
 from heartlm.cluster.run_file import RunFile
 from heartlm.cluster.topology import Topology, seconds_of
 from heartlm.errors import HeartlmError
 from heartlm.files import read_yaml
+from heartlm.typed import typed
 
-FIELDS = ("name", "topology", "grid", "stages", "experiments")
-EXPERIMENT_FIELDS = ("name", "stage", "run", "needs", "topology", "start_s")
-TOPOLOGY_FIELDS = ("time", *(field.name for field in fields(Topology) if field.name != "max_nodes"))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
 
@@ -135,133 +133,95 @@ def load_campaign(path: Path) -> Campaign:
     return replace(campaign, path=Path(path).resolve())
 
 
+@dataclass(frozen=True)
+class CampaignSettings:
+    """The fields of a campaign's file."""
+
+    name: str | None = None
+    topology: dict[str, Any] = field(default_factory=dict)
+    grid: Axes = field(default_factory=dict)
+    stages: dict[str, CampaignStage] = field(default_factory=dict)
+    experiments: list[ExperimentDraft] = field(default_factory=list)
+
+
 def campaign_of(content: Any, *, default_name: str, folder: Path) -> Campaign:
     """The campaign that `content`, read from YAML, describes.
 
     Raises:
         HeartlmError: it says something impossible; the text names the field.
     """
-    content = mapping(content, "a campaign", FIELDS)
-    name = named(content.get("name", default_name), "name")
-    general = mapping(content.get("topology", {}), "topology", TOPOLOGY_FIELDS)
-    drafts = drafts_of_stages(mapping(content.get("grid", {}), "grid"), mapping(content.get("stages", {}), "stages"))
-    listed = content.get("experiments", [])
-    if not isinstance(listed, list):
-        raise HeartlmError(f"experiments: {listed!r} found, a list expected")
-    drafts += [_draft(entry, f"experiments[{number}]") for number, entry in enumerate(listed)]
+    settings = typed(CampaignSettings, content)
+    drafts = [*drafts_of_stages(settings.grid, settings.stages), *settings.experiments]
     if not drafts:
         raise HeartlmError("no experiments: give stages, or experiments")
-    experiments = [_experiment(draft, general) for draft in drafts]
-    _check_names(experiments)
-    return Campaign(name, folder, in_order(with_needs_of_paths(experiments)))
+    experiments = [_experiment(draft, settings.topology) for draft in drafts]
+    for name, count in Counter(experiment.name for experiment in experiments).items():
+        if count > 1:
+            raise HeartlmError(f"{name}: {count} experiments of this name, each needs one of its own")
+    known = {experiment.name for experiment in experiments}
+    writer: dict[str, str] = {}
+    for experiment in experiments:
+        if unknown := [need for need in experiment.needs if need not in known]:
+            raise HeartlmError(f"{experiment.name}: needs {unknown[0]!r}, which is no experiment of this campaign")
+        place = os.path.normpath(experiment.result)
+        if place in writer:
+            raise HeartlmError(
+                f"{writer[place]} and {experiment.name} both write {place}: give each a place of its own"
+            )
+        writer[place] = experiment.name
+    return Campaign(
+        named(settings.name or default_name, "name"),
+        folder,
+        in_order([_with_needs_of_paths(experiment, writer) for experiment in experiments]),
+    )
 
 
-def named(value: Any, what: str) -> str:
+def named(value: str, what: str) -> str:
     """`value`, which should do as the name of a file.
 
     Raises:
         HeartlmError: it does not.
     """
-    if not _NAME.fullmatch(str(value)):
+    if not _NAME.fullmatch(value):
         raise HeartlmError(f"{what}: {value!r} found; letters, digits and . _ = + - expected")
-    return str(value)
-
-
-def _draft(entry: Any, where: str) -> ExperimentDraft:
-    entry = mapping(entry, where, EXPERIMENT_FIELDS)
-    for field in ("name", "run"):
-        if field not in entry:
-            raise HeartlmError(f"{where}: no {field}")
-    return ExperimentDraft(
-        name=str(entry["name"]),
-        stage=str(entry.get("stage", RunFile.of(entry["run"], f"{where}.run").command)),
-        run=entry["run"],
-        needs=tuple(names_in(entry.get("needs", []), f"{where}.needs")),
-        topology=entry.get("topology"),
-        start_s=entry.get("start_s", 0.0),
-    )
-
-
-def _topology(fields: dict[str, Any], name: str) -> Topology:
-    """The topology that `fields` describe; by default a rank for each GPU.
-
-    Raises:
-        HeartlmError: a field has an impossible value.
-    """
-    time = fields.get("time")
-    fields = {field: value for field, value in fields.items() if field != "time"}
-    try:
-        if time is not None:
-            fields["time_s"] = seconds_of(time) if isinstance(time, str) else time  # YAML reads 12:00:00 as seconds
-        fields.setdefault("ranks_per_node", fields.get("gpus_per_node") or 1)
-        for field, value in fields.items():
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise HeartlmError(f"{field}: {value!r} found, a whole number expected")
-        return Topology(**fields)
-    except HeartlmError as error:
-        raise HeartlmError(f"{name}: topology: {error}") from error
+    return value
 
 
 def _experiment(draft: ExperimentDraft, general: dict[str, Any]) -> Experiment:
-    name = named(draft.name, f"name of an experiment of {draft.stage}")
-    run = RunFile.of(dict(draft.run), name)
+    run = RunFile.of(draft.run, draft.name)
+    name = named(draft.name, f"name of an experiment of {draft.stage or run.command}")
     if run.command == "evaluate" and run.fields.get("name") is None:
         run = run.having(name=name)
     if run.out is None:
         raise HeartlmError(
             f"{name}: no {'run' if run.command == 'evaluate' else 'out'}, which {run.command} needs here"
         )
-    own = {} if draft.topology is None else mapping(draft.topology, f"{name}: topology", TOPOLOGY_FIELDS)
+    fields = {**general, **draft.topology}
     if not run.is_training:
-        general = {**general, "nodes": 1, "ranks_per_node": 1, "gpus_per_node": min(1, general.get("gpus_per_node", 0))}
-    topology = _topology({**general, **own}, name)
-    if not run.is_training and topology.world_size > 1:
-        raise HeartlmError(f"{name}: topology: {topology.words} found, but heartlm {run.command} is one process")
-    if not isinstance(draft.start_s, int | float) or draft.start_s < 0:
-        raise HeartlmError(f"{name}: start_s: {draft.start_s!r} found, seconds expected")
-    return Experiment(name, named(draft.stage, f"{name}: stage"), run, topology, draft.needs, float(draft.start_s))
+        one = {"nodes": 1, "ranks_per_node": 1, "gpus_per_node": 1 if general.get("gpus_per_node") else 0}
+        fields = {**general, **one, **draft.topology}
+    try:
+        if "time" in fields:
+            time = fields.pop("time")  # YAML reads 12:00:00 as seconds
+            fields["time_s"] = seconds_of(time) if isinstance(time, str) else time
+        topology = typed(Topology, {"ranks_per_node": fields.get("gpus_per_node") or 1, **fields})
+    except HeartlmError as error:
+        raise HeartlmError(f"{name}: topology: {error}") from error
+    if topology.max_nodes or (not run.is_training and topology.world_size > 1):
+        expected = "a fixed number of nodes" if topology.max_nodes else f"one process, as heartlm {run.command} is,"
+        raise HeartlmError(f"{name}: topology: {topology.words} found, {expected} expected")
+    if draft.start_s < 0:
+        raise HeartlmError(f"{name}: start_s: {draft.start_s:g} found, at least 0 expected")
+    stage = named(draft.stage or run.command, f"{name}: stage")
+    return Experiment(name, stage, run, topology, tuple(draft.needs), draft.start_s)
 
 
-def _check_names(experiments: Sequence[Experiment]) -> None:
-    for name, count in Counter(experiment.name for experiment in experiments).items():
-        if count > 1:
-            raise HeartlmError(f"{name}: {count} experiments of this name, each needs one of its own")
-    known = {experiment.name for experiment in experiments}
-    for experiment in experiments:
-        for need in experiment.needs:
-            if need not in known:
-                raise HeartlmError(f"{experiment.name}: needs {need!r}, which is no experiment of this campaign")
-    writers: dict[str, str] = {}
-    for experiment in experiments:
-        place = os.path.normpath(experiment.result)
-        if place in writers:
-            raise HeartlmError(
-                f"{writers[place]} and {experiment.name} both write {place}: give each a place of its own"
-            )
-        writers[place] = experiment.name
-
-
-def with_needs_of_paths(experiments: Sequence[Experiment]) -> list[Experiment]:
-    """The experiments, each needing also those whose `out` it reads."""
-    writer = {os.path.normpath(each.result): each.name for each in experiments}
-
-    def read_by(experiment: Experiment) -> Iterable[str]:
-        for value in _flat(value for name, value in experiment.run.fields.items() if name != "out"):
-            place = os.path.normpath(value) if isinstance(value, str) and value else ""
-            if place in writer and writer[place] != experiment.name:
-                yield writer[place]
-
-    return [replace(each, needs=tuple(dict.fromkeys((*each.needs, *read_by(each))))) for each in experiments]
-
-
-def _flat(values: Iterable[Any]) -> Iterable[Any]:
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _flat(value)
-        elif isinstance(value, Mapping):
-            yield from _flat(value.values())
-        else:
-            yield value
+def _with_needs_of_paths(experiment: Experiment, writer: dict[str, str]) -> Experiment:
+    """The experiment, needing also those whose result it reads; `writer` has who writes each place."""
+    read = texts_in({name: value for name, value in experiment.run.fields.items() if name != "out"})
+    writers = [writer.get(os.path.normpath(text)) for text in read if text]
+    others = [name for name in writers if name is not None and name != experiment.name]
+    return replace(experiment, needs=tuple(dict.fromkeys((*experiment.needs, *others))))
 
 
 def in_order(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,9 +18,8 @@ from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 from heartlm.runs.run_folder import RunFolder
 from heartlm.safe_yaml import parse_yaml
-from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig, TrainingConfig
+from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig
 
-TRAININGS: dict[str, type[TrainingConfig]] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
 _PATHS = ("corpus", "run")
 _HOW = ("threads", "device", "processes")
 """Options of the other commands that say how to compute, not what."""
@@ -35,67 +33,31 @@ def progress_of(experiment: Experiment, folder: Path) -> Progress:
     Raises:
         HeartlmError: there is a result of other settings in its place.
     """
-    if experiment.run.command in TRAININGS:
-        return _training_progress(experiment, folder)
-    note = result_file(experiment, folder)
+    run, note = experiment.run, _note(experiment, folder)
     if not note.is_file():
         return "absent"
-    _check_command(experiment, folder, note)
-    return "done"
+    if not run.is_training:
+        _check_command(experiment, folder, note)
+        return "done"
+    made = RunFolder(note.parent)
+    found = {**made.settings, "kind": made.run_json.get("kind")}
+    defaults = vars(PretrainConfig() if run.command == "pretrain" else FinetuneConfig())
+    for name, value in {"kind": run.command, **defaults, **run.fields}.items():
+        if value is None or name in (*LAYOUT, "out", "resume"):
+            continue
+        expected = str((folder / str(value)).resolve()) if name in _PATHS else value
+        if not _same(found.get(name), expected):
+            raise HeartlmError(
+                f"{experiment.name}: {note.parent} is there already with {name} {found.get(name)}, {expected} "
+                "expected: remove it, or give the experiment another out"
+            )
+    return "done" if made.is_finished else "started"
 
 
-def result_file(experiment: Experiment, folder: Path) -> Path:
+def _note(experiment: Experiment, folder: Path) -> Path:
     """The file that is there when `experiment` is done, or, of a training run, has started."""
     names = {"evaluate": "scores.json", "tokenize": "manifest.json"}
     return folder / experiment.result / names.get(experiment.run.command, "run.json")
-
-
-def words_to_continue(experiment: Experiment, progress: Progress) -> list[str]:
-    """The words after `heartlm` that begin `experiment`, or resume it."""
-    if experiment.run.command in TRAININGS and progress == "started":
-        return resuming(experiment).argv()
-    return experiment.run.argv()
-
-
-def resuming(experiment: Experiment) -> RunFile:
-    """The run file that resumes a training run: its own settings hold, how to compute is as the campaign says."""
-    layout = {name: value for name, value in experiment.run.fields.items() if name in LAYOUT}
-    return RunFile(experiment.run.command, {"resume": str(experiment.run.out), **layout})
-
-
-def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:
-    """Steps done and all steps of a training run; None where it has not started."""
-    if experiment.run.command not in TRAININGS or not (note := result_file(experiment, folder)).is_file():
-        return None
-    run = RunFolder(note.parent)
-    steps = run.run_json.get("steps", 0)
-    return (steps if run.is_finished else run.last_step), steps
-
-
-def _training_progress(experiment: Experiment, folder: Path) -> Progress:
-    note = result_file(experiment, folder)
-    if not note.is_file():
-        return "absent"
-    run = RunFolder(note.parent)
-    about, saved, expected = run.run_json, run.settings, _settings(experiment)
-    if about.get("kind") != experiment.run.command:
-        raise _other(experiment, note.parent, "kind", about.get("kind"), experiment.run.command)
-    for name, value in expected.items():
-        if name in _PATHS:
-            value = str((folder / str(value)).resolve())
-        if value is not None and not _same(saved.get(name), value):
-            raise _other(experiment, note.parent, name, saved.get(name), value)
-    return "done" if run.is_finished else "started"
-
-
-def _settings(experiment: Experiment) -> dict[str, Any]:
-    """What the run of `experiment` decides by: its fields, and the defaults of all others."""
-    defaults = {
-        field.name: field.default if field.default_factory is MISSING else field.default_factory()
-        for field in fields(TRAININGS[experiment.run.command])
-    }
-    how = {*LAYOUT, "out", "resume"}
-    return {name: value for name, value in {**defaults, **experiment.run.fields}.items() if name not in how}
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -104,11 +66,22 @@ def _same(one: Any, other: Any) -> bool:
     return False
 
 
-def _other(experiment: Experiment, folder: Path, name: str, found: Any, expected: Any) -> HeartlmError:
-    return HeartlmError(
-        f"{experiment.name}: {folder} is there already with {name} {found}, {expected} expected: "
-        "remove it, or give the experiment another out"
-    )
+def words_to_continue(experiment: Experiment, progress: Progress) -> list[str]:
+    """The words after `heartlm` that begin `experiment`, or resume it."""
+    run = experiment.run
+    if run.is_training and progress == "started":  # its own settings hold, how to compute is as the campaign says
+        layout = {name: value for name, value in run.fields.items() if name in LAYOUT}
+        run = RunFile(run.command, {"resume": str(run.out), **layout})
+    return run.argv()
+
+
+def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:
+    """Steps done and all steps of a training run; None where it has not started."""
+    if not experiment.run.is_training or not (note := _note(experiment, folder)).is_file():
+        return None
+    run = RunFolder(note.parent)
+    steps = run.run_json.get("steps", 0)
+    return (steps if run.is_finished else run.last_step), steps
 
 
 def _check_command(experiment: Experiment, folder: Path, note: Path) -> None:

@@ -17,16 +17,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import IO
 
 from heartlm.cluster.campaign.campaign import Campaign, Experiment
 from heartlm.cluster.campaign.done import progress_of, words_to_continue
 from heartlm.cluster.campaign.state import Attempt, attempts_of, failure, next_attempt
 from heartlm.cluster.gpus import MASK, visible_gpus
+from heartlm.cluster.local import answered
 from heartlm.cores import Core, cpus_of, format_cpus, share_of, share_of_cores
 from heartlm.errors import HeartlmError
 from heartlm.files import sole_holder
@@ -84,18 +83,22 @@ class LocalRunner:
             raise HeartlmError(f"parallel: {self.parallel} found, 1 to {num_cpus} expected, the CPUs there are")
         of_these = "all" if self.only is None else hashlib.sha256(",".join(sorted(self.only)).encode()).hexdigest()[:12]
         taken = f"{self.campaign.name}: another process runs this campaign already"
-        with sole_holder(self.campaign.state_folder / f"local-{of_these}.lock", taken), self._signals():
+        with sole_holder(self.campaign.state_folder / f"local-{of_these}.lock", taken), answered(self._ask_to_stop):
             progress = {each.name: progress_of(each, self.campaign.folder) for each in self.campaign.experiments}
             self.done = {name for name in progress if progress[name] == "done"}
             for name in self.only or progress:
                 self._wait_for_orphans(name)
             while not self.stop_asked and (self.running or self._ready() is not None):
-                self._begin_ready()
+                while len(self.running) < self.parallel and (experiment := self._ready()) is not None:
+                    self._begin(experiment, min(set(range(self.parallel)) - {each.slot for each in self.running}))
                 time.sleep(POLL_S)
                 self._end_finished()
             self._stop_running()
         if self.stop_asked:
             raise CampaignStopped("stopped; the same command continues from here")
+
+    def _ask_to_stop(self, number: int) -> None:
+        self.stop_asked = True
 
     # --- what begins ------------------------------------------------------------------------------------------------
 
@@ -105,10 +108,6 @@ class LocalRunner:
         mine = [each for each in self.campaign.experiments if self.only is None or each.name in self.only]
         waiting = (each for each in mine if each.name not in busy)
         return next((each for each in waiting if all(need in self.done for need in each.needs)), None)
-
-    def _begin_ready(self) -> None:
-        while len(self.running) < self.parallel and (experiment := self._ready()) is not None:
-            self._begin(experiment, min(set(range(self.parallel)) - {each.slot for each in self.running}))
 
     def _begin(self, experiment: Experiment, slot: int) -> None:
         progress = progress_of(experiment, self.campaign.folder)
@@ -133,18 +132,17 @@ class LocalRunner:
         for each in [each for each in self.running if each.process.poll() is not None]:
             self.running.remove(each)
             each.attempt.end(each.process.returncode)
-            if not self.stop_asked:
-                self._judge(each.experiment, each.attempt)
-
-    def _judge(self, experiment: Experiment, attempt: Attempt) -> None:
-        if attempt.status == 0 and progress_of(experiment, self.campaign.folder) == "done":
-            self.done.add(experiment.name)
-            self.say(f"{experiment.name}: done in {attempt.seconds:.0f} s")
-        elif self.tries[experiment.name] < TRIES:
-            self.say(f"{experiment.name}: failed ({failure(attempt)}), tried again")
-        else:
-            self.given_up.add(experiment.name)
-            self.say(f"{experiment.name}: failed again ({failure(attempt)}), given up")
+            name = each.experiment.name
+            if self.stop_asked:
+                continue
+            if each.attempt.status == 0 and progress_of(each.experiment, self.campaign.folder) == "done":
+                self.done.add(name)
+                self.say(f"{name}: done in {each.attempt.seconds:.0f} s")
+            elif self.tries[name] < TRIES:
+                self.say(f"{name}: failed ({failure(each.attempt)}), tried again")
+            else:
+                self.given_up.add(name)
+                self.say(f"{name}: failed again ({failure(each.attempt)}), given up")
 
     def _stop_running(self) -> None:
         for each in self.running:
@@ -163,20 +161,6 @@ class LocalRunner:
             if time.monotonic() - since_s > ORPHANS_END_S:
                 raise HeartlmError(f"{name}: a process of an earlier campaign does not end: end it, then begin again")
             time.sleep(POLL_S)
-
-    # --- signals ------------------------------------------------------------------------
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        def ask(number: int, frame: FrameType | None) -> None:
-            self.stop_asked = True
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _start(

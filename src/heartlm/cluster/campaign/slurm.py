@@ -16,8 +16,9 @@ from typing import TypedDict
 from heartlm.cluster.campaign.arrays import TaskArray, arrays_of
 from heartlm.cluster.campaign.campaign import Campaign
 from heartlm.cluster.campaign.done import progress_of
+from heartlm.cluster.fragment import fragment
 from heartlm.cluster.profile import SiteProfile
-from heartlm.cluster.script import REQUEUE, RESUME, WAIT, body, header, lead_s, one_line, text_of
+from heartlm.cluster.script import body, header, lead_s, one_line, text_of
 from heartlm.cluster.sharing import mps_lines
 from heartlm.cluster.submit import call, submit
 from heartlm.cluster.topology import Topology
@@ -92,16 +93,9 @@ def _body_alone(
     is_training = array.experiments[0].run.is_training
     what = [
         *_line_of_task(array, campaign, f"name needs {'run_folder' if is_training else '_'} words"),
-        f"experiments={shlex.quote(str(campaign.state_folder / 'experiments'))}",
-        "for need in ${needs//:/ }; do",
-        '    if ! grep -qs \'"status": 0\' "$experiments/$need"/attempt-*.ended; then',
-        '        echo "$name is not run: it needs $need, which is not done"',
-        "        exit 1",
-        "    fi",
-        "done",
-        "",
-        *NOTED,
-        *(RESUME if is_training else []),
+        *fragment("needs", experiments=shlex.quote(str(campaign.state_folder / "experiments"))),
+        *fragment("attempt", stopped=STOPPED_STATUS),
+        *(fragment("resume") if is_training else []),
     ]
     inner = body(what, topology, profile, python=python, ranks=is_training)
     return [*inner[:-1], inner[-1].removeprefix("exec ")]  # this shell stays, to note what became of it
@@ -114,61 +108,16 @@ def _body_shared(
     return [
         *inner,
         *([*mps_lines(array.topology.runs_per_gpu, profile), ""] if array.topology.runs_per_gpu > 1 else []),
-        "step=",
-        "asked=",
-        "cancelled=",
-        f"# Asked to stop, {lead_s(topology, profile)} s before the time limit, runs save checkpoints; then this task",
-        "# queues again and they continue. What failed was tried again and is noted: what needs it finds out.",
-        "trap 'asked=yes; kill -USR1 \"$step\" || true' USR1",
-        "trap 'asked=yes cancelled=yes' TERM",
-        f"{start.removeprefix('exec ')} &",
-        "step=$!",
-        *WAIT,
-        *REQUEUE,
+        *fragment("start_shared", lead_s=lead_s(topology, profile), start=start.removeprefix("exec ")),
+        *fragment("wait"),
+        *fragment("requeue", stopped=STOPPED_STATUS),
         'exit "$((status == 1 ? 0 : status))"',
     ]
 
 
 def _line_of_task(array: TaskArray, campaign: Campaign, fields: str) -> list[str]:
     tasks = campaign.state_folder / "arrays" / f"{array.name}.tasks"
-    return [
-        "# Which experiment: the line of this task.",
-        f"tasks={shlex.quote(str(tasks))}",
-        f'IFS=$\'\\t\' read -r {fields} < <(sed -n "${{SLURM_ARRAY_TASK_ID}}p" "$tasks")',
-        "command=()",
-        'eval "command=($words)"',
-    ]
-
-
-NOTED = [
-    "# Each attempt leaves a log and notes of how it began and ended. After a first failure it queues again.",
-    "attempts=$experiments/$name",
-    'mkdir -p "$attempts"',
-    "number=1",
-    "while [[ -e $attempts/attempt-$number.begun ]]; do",
-    "    number=$((number + 1))",
-    "done",
-    "attempt=$attempts/attempt-$number",
-    "note() {",
-    """    printf '{"at": %d, "host": "%s", "job": "%s", "status": %s}\\n' \\""",
-    '        "$(date +%s)" "$(hostname)" "$SLURM_JOB_ID" "$2" >"$attempt.part"',
-    '    mv "$attempt.part" "$attempt.$1"',
-    "}",
-    "note begun null",
-    "status=0",
-    "cancelled=",
-    "trap 'cancelled=yes' TERM",
-    "again=$attempts/again-$SLURM_ARRAY_JOB_ID",
-    "trap '",
-    "    status=$?",
-    '    note ended "$status"',
-    f"    if ((status != 0 && status != {STOPPED_STATUS})) && [[ -z $cancelled && ! -e $again ]]; then",
-    '        touch "$again"',
-    '        scontrol requeue "$SLURM_JOB_ID"',
-    "    fi",
-    "' EXIT",
-    'exec >"$attempt.log" 2>&1',
-]
+    return fragment("task", tasks=shlex.quote(str(tasks)), fields=fields)
 
 
 def arrays_left(campaign: Campaign, profile: SiteProfile) -> list[TaskArray]:

@@ -156,54 +156,43 @@ def rows_of(campaign: Campaign, queue: Mapping[str, str]) -> list[ExperimentStat
     """
     rows: dict[str, ExperimentState] = {}
     for experiment in campaign.experiments:
-        rows[experiment.name] = _row(campaign, experiment, queue.get(experiment.name), rows)
+        had = attempts_of(campaign, experiment.name)
+        last = had[-1] if had else None
+        state: State = "done"
+        note = ""
+        try:
+            if progress_of(experiment, campaign.folder) != "done":
+                state, note = _state(experiment, last, queue.get(experiment.name), rows)
+        except HeartlmError as error:
+            state, note = "failed", str(error)
+        step, steps = steps_of(experiment, campaign.folder) or (None, None)
+        rows[experiment.name] = ExperimentState(
+            name=experiment.name,
+            stage=experiment.stage,
+            state=state,
+            attempts=len(had),
+            step=step,
+            steps=steps,
+            seconds=last.seconds if last and state in ("done", "running", "failed") else None,
+            note=note,
+            log=os.fspath(last.log) if last else None,
+        )
     return list(rows.values())
-
-
-def _row(
-    campaign: Campaign, experiment: Experiment, queued: str | None, others: Mapping[str, ExperimentState]
-) -> ExperimentState:
-    had = attempts_of(campaign, experiment.name)
-    last = had[-1] if had else None
-    state: State = "done"
-    note = ""
-    try:
-        if progress_of(experiment, campaign.folder) != "done":
-            state, note = _state(experiment, last, queued, others)
-    except HeartlmError as error:
-        state, note = "failed", str(error)
-    step, steps = steps_of(experiment, campaign.folder) or (None, None)
-    return ExperimentState(
-        name=experiment.name,
-        stage=experiment.stage,
-        state=state,
-        attempts=len(had),
-        step=step,
-        steps=steps,
-        seconds=last.seconds if last and state in ("done", "running", "failed") else None,
-        note=note,
-        log=os.fspath(last.log) if last else None,
-    )
 
 
 def _state(
     experiment: Experiment, last: Attempt | None, queued: str | None, others: Mapping[str, ExperimentState]
 ) -> tuple[State, str]:
     """What an experiment that is not done is doing, and why."""
-    broken = [need for need in experiment.needs if others[need].state in ("failed", "not run")]
-    if last is not None and last.status is None and (last.is_locked() or queued == "RUNNING"):
-        return "running", ""
     if queued is not None:
         return ("running" if queued == "RUNNING" else "queued"), ""
     if last is not None and last.status is None:
-        return "interrupted", "killed; run the campaign again to continue"
+        return ("running", "") if last.is_locked() else ("interrupted", "killed; run the campaign again to continue")
     if last is not None and last.status not in STOPPED:
         return "failed", failure(last)
-    if broken:
-        return (
-            "not run",
-            f"needs {broken[0]}, which {'failed' if others[broken[0]].state == 'failed' else 'did not run'}",
-        )
+    if broken := next((need for need in experiment.needs if others[need].state in ("failed", "not run")), None):
+        how = "failed" if others[broken].state == "failed" else "did not run"
+        return "not run", f"needs {broken}, which {how}"
     if last is not None:
         return "interrupted", "stopped; run the campaign again to continue"
     missing = [need for need in experiment.needs if others[need].state != "done"]

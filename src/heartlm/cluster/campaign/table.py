@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heartlm.cluster.campaign.state import ExperimentState, State
+from heartlm.cluster.watch.frame import clock
 
 STATES: tuple[State, ...] = ("done", "running", "queued", "waiting", "interrupted", "failed", "not run")
 STYLES: dict[State, str] = {
@@ -27,37 +28,20 @@ def view(rows: Sequence[ExperimentState]) -> RenderableType:
     """What `heartlm campaign status` shows."""
     telling = ("running", "interrupted", "failed", "not run")
     shown = [row for row in rows if len(rows) <= MOST_ROWS or row.state in telling]
-    return Group(_stages(rows), _experiments(shown)) if shown else _stages(rows)
-
-
-def _stages(rows: Sequence[ExperimentState]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("stage")
+    stages = Table("stage", box=None, padding=(0, 2, 0, 0))
     for state in STATES:
-        table.add_column(state, justify="right")
+        stages.add_column(state, justify="right")
     for stage in dict.fromkeys(row.stage for row in rows):
         counts = Counter(row.state for row in rows if row.stage == stage)
-        table.add_row(stage, *(Text(str(counts[state] or "·"), STYLES.get(state, "")) for state in STATES))
-    return table
-
-
-def _experiments(rows: Sequence[ExperimentState]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
+        stages.add_row(stage, *(Text(str(counts[state] or "·"), STYLES.get(state, "")) for state in STATES))
+    experiments = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("experiment", "state", "step", "time", ""):
-        table.add_column(name, justify="right" if name in ("step", "time") else "left", overflow="fold")
-    for row in rows:
+        experiments.add_column(name, justify="right" if name in ("step", "time") else "left", overflow="fold")
+    for row in shown:
         step = f"{row.step} of {row.steps}" if row.steps is not None else ""
-        state = Text(row.state, STYLES.get(row.state, ""))
-        table.add_row(row.name, state, step, clock(row.seconds), Text(row.note))
-    return table
-
-
-def clock(seconds: float | None) -> str:
-    """Seconds as H:MM:SS; nothing of None."""
-    if seconds is None:
-        return ""
-    minutes, second = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{second:02}"
+        taken = "" if row.seconds is None else clock(row.seconds)
+        experiments.add_row(row.name, Text(row.state, STYLES.get(row.state, "")), step, taken, Text(row.note))
+    return Group(stages, experiments) if shown else stages
 
 
 def summary(rows: Sequence[ExperimentState]) -> list[str]:

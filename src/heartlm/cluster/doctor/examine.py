@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heartlm import __version__
-from heartlm.cluster.doctor.binding import check_binding
-from heartlm.cluster.doctor.hardware import check_devices, check_interconnect, check_processors
+from heartlm.cluster.doctor.hardware import check_devices, check_processors
 from heartlm.cluster.doctor.memory import check_memory
 from heartlm.cluster.doctor.section import Advice, Check, Context, Section
 from heartlm.cluster.doctor.sharing import check_sharing
@@ -21,12 +20,10 @@ from heartlm.cluster.doctor.trials import check_trials
 CHECKS: Mapping[str, Check] = {
     "processors": check_processors,
     "devices": check_devices,
-    "interconnect": check_interconnect,
     "allocation": check_allocation,
     "versions": check_versions,
     "kernels": check_kernels,
     "all_reduce": check_all_reduce,
-    "binding": check_binding,
     "memory": check_memory,
     "storage": check_storage,
     "trials": check_trials,
@@ -44,7 +41,7 @@ def examine(
 
     Args:
         quick: measure only what takes a few seconds.
-        corpus: to measure reading on; by default a small one is made.
+        corpus: to measure reading on.
         checks: by their names.
     """
     with tempfile.TemporaryDirectory(prefix="heartlm-doctor-") as scratch:

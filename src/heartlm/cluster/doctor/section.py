@@ -49,7 +49,7 @@ class Context:
 
     Attributes:
         scratch: an empty folder that is removed afterwards.
-        corpus: the user's own, to measure reading on; None makes a small one.
+        corpus: the user's own, to measure reading on; None measures none.
         quick: measure only what takes a few seconds.
         facts: of the checks before, by their names.
     """

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,56 +13,33 @@ LARGER = 4
 """How many times the batch a second training has: as much work as this number of runs side by side."""
 
 CONTROL = "nvidia-cuda-mps-control"
-_SLICE = re.compile(r"gpu:([^:,(]*\d+g\.\d+gb[^:,(]*)")
 
 
 def check_sharing(context: Context) -> Section:
     """Say what lets runs share a GPU here, and whether a small model's step leaves room for a second run."""
-    gpus = context.fact("devices", "gpus", [])
-    slices = slices_of(gres())
-    mps = shutil.which(CONTROL)
-    facts: dict[str, Any] = {"slices": slices, "mps": mps}
-    lines = offers(slices, mps, gpus)
+    gpus, mps = context.fact("devices", "gpus", []), shutil.which(CONTROL)
+    num_slices = sum(len(gpu["mig_instances"] or []) for gpu in gpus)
+    facts: dict[str, Any] = {"mps": mps}
+    lines = offers(num_slices, mps)
     num_gpus = int(context.fact("versions", "torch_sees_gpus", 0))
     if not num_gpus or context.quick:
-        because = (
-            "heartlm doctor without --quick measures it" if num_gpus else "no GPU here that a run could leave idle"
-        )
+        because = "without --quick it is" if num_gpus else "no GPU here that a run could leave idle"
         return Section([*lines, f"whether sharing pays: not measured, {because}"], facts)
     small, large = (trained(AS_IT_IS, context.scratch, times * WINDOWS["gpu"], STEPS) for times in (1, LARGER))
     gain = room(small["step_s"], large["step_s"])
     facts |= {"gain": gain, "peak_device_memory_bytes": small["peak_device_memory_bytes"]}
-    line, advice = verdict(gain, small["peak_device_memory_bytes"], bool(slices or mps), gpus)
+    line, advice = verdict(gain, small["peak_device_memory_bytes"], bool(num_slices or mps), gpus)
     return Section([*lines, line], facts, advice)
 
 
-def gres() -> str:
-    """The generic resources of SLURM's nodes, as `sinfo` prints them; empty where there is no SLURM that answers."""
-    try:
-        done = subprocess.run(
-            ["sinfo", "--noheader", "--format=%G"], capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
-def slices_of(text: str) -> list[str]:
-    """The kinds of GPU in SLURM's `text` that are MIG slices by their names, such as `a100_1g.5gb`."""
-    return sorted(set(_SLICE.findall(text)))
-
-
-def offers(slices: Sequence[str], mps: str | None, gpus: Sequence[Mapping[str, Any]]) -> list[str]:
+def offers(num_slices: int, mps: str | None) -> list[str]:
     """A line on MIG and a line on MPS."""
-    num_instances = sum(len(gpu["mig_instances"] or []) for gpu in gpus)
-    if slices:
-        mig = f"SLURM gives MIG slices ({', '.join(slices)}): name them in the profile as gpu_slices"
-    elif num_instances:
-        mig = f"MIG: {num_instances} slice(s) on this machine, but SLURM names none as a kind of GPU"
-    else:
-        mig = "MIG: no slices, neither of SLURM nor on this machine"
+    divided = f"{num_slices} slice(s) on this machine: a profile's gpu_slices says how SLURM is asked for one"
     where = f"MPS: {mps}, a campaign with runs_per_gpu starts it in its jobs"
-    return [mig, where if mps else f"MPS: {CONTROL} not found, so runs that share a GPU take turns"]
+    return [
+        f"MIG: {divided if num_slices else 'no slices on this machine; sinfo --format=%G lists those of SLURM'}",
+        where if mps else f"MPS: {CONTROL} not found, so runs that share a GPU take turns",
+    ]
 
 
 def room(step_s: float, larger_step_s: float) -> float:

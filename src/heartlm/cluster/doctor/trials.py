@@ -1,6 +1,6 @@
 """Short trainings with one setting changed at a time: what each would gain is measured, not guessed.
 
-    as it is ─► threads, ranks, precision, compiled blocks, kernels ─► as it is, again
+    as it is ─► threads, ranks, precision, compiled blocks ─► as it is, again
 
 Each is the real `heartlm pretrain` on a small corpus, in a process of its own. The first and the last are alike; what
 they differ by is the noise of this machine, and a gain has to be more than that.
@@ -8,19 +8,18 @@ they differ by is the noise of this machine, and a gain has to be more than that
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from heartlm.cluster.doctor.section import WORTH, Advice, Context, Section
-from heartlm.cluster.doctor.storage import reading_advice, small_corpus
-from heartlm.distributed.ranks import RANK_VARIABLES, Ranks
+from heartlm.cluster.doctor.storage import reading_advice
+from heartlm.distributed.ranks import Ranks
 from heartlm.errors import HeartlmError
 from heartlm.runs.run_folder import RunFolder
 
@@ -36,10 +35,9 @@ class Trial:
 
     Attributes:
         what: is changed, in words.
-        how: the words or variables for the user.
+        how: the words or variable for the user.
         kind: trials of one kind exclude each other, so only the best is advised.
         words: options of `heartlm pretrain`.
-        variables: of the environment; an empty value takes one away.
         num_ranks: above 1 under torchrun.
     """
 
@@ -47,7 +45,6 @@ class Trial:
     how: str
     kind: str
     words: tuple[str, ...] = ()
-    variables: Mapping[str, str] | None = None
     num_ranks: int = 1
 
 
@@ -89,16 +86,7 @@ def trials(context: Context, num_gpus: int, num_threads: int) -> Iterator[Trial]
         yield Trial(what, command, "cores", num_ranks=ranks)
         if num_gpus and not context.quick:
             words = ("--bucket-cap-mb", "auto")
-            yield Trial(
-                f"{what}, and buckets as is fastest", f"{command} {' '.join(words)}", "cores", words, None, ranks
-            )
-    if os.environ.get("HEARTLM_KERNELS"):
-        yield Trial(
-            "let the kernels choose their variant",
-            "unset HEARTLM_KERNELS",
-            "kernels",
-            variables={"HEARTLM_KERNELS": ""},
-        )
+            yield Trial(f"{what}, and buckets as is fastest", f"{command} {' '.join(words)}", "cores", words, ranks)
     if context.quick:
         return
     if not num_gpus:
@@ -131,6 +119,19 @@ def summary(step_s: float, noise: float, num_threads: int, outcomes: list[dict[s
     return Section(lines, facts, list(best.values()))
 
 
+def small_corpus(scratch: Path) -> Path:
+    """Simulate a database and tokenize it, every sample a token; it takes a few seconds."""
+    from heartlm.corpus.build import build_corpus
+    from heartlm.ecg.simulator import SimulationConfig, simulate_database
+    from heartlm.tokenizers.sample import SampleTokenizer
+
+    folder = scratch / "corpus"
+    if not folder.exists():
+        simulate_database(scratch / "database", SimulationConfig(patients=6, minutes=4.0, seed=1, name="doctor"))
+        build_corpus([scratch / "database"], SampleTokenizer(), folder)
+    return folder
+
+
 def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, Any]:
     """Train on a small corpus; median seconds of a step, the warm-up left out, threads of a rank, memory of a GPU.
 
@@ -142,14 +143,11 @@ def trained(trial: Trial, scratch: Path, windows: int, steps: int) -> dict[str, 
     settings |= {"validate-every": never, "checkpoint-every": never, "out": out}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(trial.num_ranks)]
     command = [sys.executable, *(launcher if trial.num_ranks > 1 else []), "-m", "heartlm", "pretrain"]
-    changed = trial.variables or {}
-    kept = {name: value for name, value in os.environ.items() if name not in (*changed, *RANK_VARIABLES)}
     try:
         done = subprocess.run(
             [*command, *(f"--{name}={value}" for name, value in settings.items()), *trial.words],
             capture_output=True,
             text=True,
-            env=kept | {name: value for name, value in changed.items() if value},
             timeout=LIMIT_S,
         )
         if done.returncode != 0:

@@ -26,7 +26,7 @@ _HERE = files("heartlm.cluster.image")
 
 
 def script(name: str) -> str:
-    """The text of post.sh or check.sh."""
+    """The text of post.sh, check.sh or heartlm.def."""
     return (_HERE / name).read_text(encoding="utf-8")
 
 
@@ -86,9 +86,6 @@ def definition(source: Path, torch: str, base: str = BASE) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], script("heartlm.def"))
 
 
-OWN_CERTIFICATES = Path("/usr/local/share/ca-certificates")
-
-
 def build(checkout: Path, out: Path, base: str = BASE) -> None:
     """Build the image `out` from a checkout.
 
@@ -128,38 +125,6 @@ def test_in_environment(checkout: Path, folder: Path) -> None:
         }
         for step in ("post.sh", "check.sh"):
             _run(["bash", "-c", script(step)], variables, step)
-
-
-def test_in_chroot(checkout: Path, root: Path, suite: str = "stable") -> None:
-    """Do what the image does, then what checks it, in a bare Debian below `root`; one is made there if there is none.
-
-    Raises:
-        HeartlmError: this is not root, there is no debootstrap, or a step failed; it has said why.
-    """
-    if os.geteuid() != 0:
-        raise HeartlmError("chroot: only root may do that: leave --chroot out for a virtual environment")
-    if not (root / "bin" / "bash").exists():
-        if shutil.which("debootstrap") is None:
-            raise HeartlmError("debootstrap: no such command: apt-get install debootstrap, or leave --chroot out")
-        _run(["debootstrap", "--variant=minbase", suite, str(root)], {}, "debootstrap")
-    inside = root / "opt" / "heartlm"
-    if inside.exists():
-        raise HeartlmError(f"{inside} exists: remove it, for a clean installation")
-    copy_source(checkout, inside / "source")
-    for name in ("/etc/resolv.conf", "/etc/pip.conf"):
-        if Path(name).is_file():
-            shutil.copy(name, root / name.lstrip("/"))
-    if OWN_CERTIFICATES.is_dir():  # what this machine trusts besides the usual, its own mirror of packages perhaps
-        shutil.copytree(OWN_CERTIFICATES, root / OWN_CERTIFICATES.relative_to("/"), dirs_exist_ok=True)
-    variables = {
-        "HEARTLM_PREFIX": "/opt/heartlm/python",
-        "HEARTLM_SOURCE": "/opt/heartlm/source",
-        "HEARTLM_PYTHON": "python3",
-        "HEARTLM_SYSTEM": "yes",
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    }
-    for step in ("post.sh", "check.sh"):
-        _run(["chroot", str(root), "/bin/bash", "-c", script(step)], variables, step)
 
 
 def _run(words: Sequence[str], variables: Mapping[str, str], what: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -12,7 +11,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from heartlm.cluster.watch.machine import Usage
 from heartlm.cluster.watch.watch import WatchedRun, sparkline
 
 SPARK_WIDTH = 48
@@ -26,8 +24,8 @@ PARTS = (
 )
 
 
-def frame(run: WatchedRun, usage: Sequence[Usage]) -> RenderableType:
-    """The dashboard of `run`, and how busy its machine is."""
+def frame(run: WatchedRun) -> RenderableType:
+    """The dashboard of `run`."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column()
@@ -40,8 +38,6 @@ def frame(run: WatchedRun, usage: Sequence[Usage]) -> RenderableType:
     rows.add_row("speed", _speed(run))
     if (parts := _parts(run)) is not None:
         rows.add_row("a step is", parts)
-    for used in usage:
-        rows.add_row(used.name, _used(used))
     rows.add_row("state", _state(run))
     kind = " ".join(str(run.about[name]) for name in ("kind", "objective", "task") if run.about.get(name))
     return Panel(rows, title=f"{run.about.get('name', run.folder.name)}: {kind}", expand=False, padding=(0, 1))
@@ -91,12 +87,6 @@ def _parts(run: WatchedRun) -> RenderableType | None:
         if share >= 0.005:
             words.append(f"{name.replace('_', ' ')} {share:.0%}  ", style=colour)
     return Group(bar, words)
-
-
-def _used(used: Usage) -> str:
-    busy = "use unknown" if used.busy is None else f"{used.busy:4.0%} busy"
-    memory = f"memory {used.memory_used_bytes / 2**30:.1f} of {used.memory_bytes / 2**30:.1f} GiB"
-    return f"{busy}   {memory}" + (f"   {used.power_w:.0f} W" if used.power_w is not None else "")
 
 
 def _state(run: WatchedRun) -> Text:

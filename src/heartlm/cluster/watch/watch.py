@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from heartlm.runs.run_folder import RunFolder
 
 NUM_RECENT = 10
@@ -98,19 +100,10 @@ class WatchedRun:
         return not self.is_finished and self.silent_s() > max(60.0, 10 * statistics.median(apart_s or [0.0]))
 
 
-def bins(values: list[float], num: int) -> list[float]:
-    """Means of `num` parts of `values` side by side, fewer where there are fewer values; only finite ones count."""
-    finite = [value for value in values if math.isfinite(value)]
-    num = min(num, len(finite))
-    edges = [place * len(finite) // num for place in range(num + 1)] if num else []
-    return [statistics.fmean(finite[begin:end]) for begin, end in pairwise(edges)]
-
-
 def sparkline(values: list[float], width: int) -> str:
-    """`values` as a row of at most `width` bars, the lowest and the highest as far apart as bars can be."""
+    """Finite `values`, or means of neighbours, as a row of at most `width` bars, from the lowest to the highest."""
     marks = "▁▂▃▄▅▆▇█"
-    shown = bins(values, width)
-    if not shown:
-        return ""
-    low, span = min(shown), max(shown) - min(shown)
+    finite = [value for value in values if math.isfinite(value)]
+    shown = [float(part.mean()) for part in np.array_split(finite, min(width, len(finite)) or 1) if len(part)]
+    low, span = min(shown, default=0.0), max(shown, default=0.0) - min(shown, default=0.0)
     return "".join(marks[min(7, int(8 * (value - low) / span))] if span > 0 else marks[3] for value in shown)

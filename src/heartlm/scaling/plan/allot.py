@@ -5,25 +5,16 @@
 
 Two phases, as in Turek, Wolf & Yu (1992) and Ludwig & Tiwari (1994): choose widths, then place. An experiment on more
 GPUs ends sooner and costs more GPU-hours, many experiments want few GPUs each, few want many, and the last ones of
-a campaign want more than the first. Up to `EXACT_JOBS` experiments are searched through completely (`soonest`).
+a campaign want more than the first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from heartlm.errors import HeartlmError
-from heartlm.scaling.plan.schedule import (
-    Cluster,
-    Placed,
-    PlannedJob,
-    Schedule,
-    by_critical_path,
-    critical_paths,
-    list_schedule,
-)
+from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule, critical_paths, list_schedule
 
 MOST_LIMITS = 64
 """Times that are tried as the longest an experiment may take; of more, as many are picked evenly."""
@@ -31,9 +22,6 @@ MOST_LIMITS = 64
 MOST_CHANGES = 32
 GOOD = 1.001
 """A plan that ends within this of the least end there can be is not improved further."""
-
-EXACT_JOBS = 4
-EXACT_GPUS = 16
 
 Cost = Callable[[Schedule], tuple[float, float]]
 
@@ -123,8 +111,6 @@ def _candidates(jobs: Sequence[PlannedJob], cluster: Cluster, with_fewer_nodes: 
             best, widths = min(tried, key=lambda each, cost=cost: cost(each[0]))  # type: ignore[misc]
             if cost is _cheapest or best.end > GOOD * least_end(fitting, some):
                 yield _improved(fitting, best, widths, some, cost)
-    if len(jobs) <= EXACT_JOBS and cluster.num_gpus <= EXACT_GPUS:
-        yield soonest(jobs, cluster)
 
 
 def _two_phase(jobs: Sequence[PlannedJob]) -> Iterator[dict[str, int]]:
@@ -141,8 +127,10 @@ def _two_phase(jobs: Sequence[PlannedJob]) -> Iterator[dict[str, int]]:
 
 def _tried(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster: Cluster) -> list[Schedule]:
     """The longest chain first, and the most GPU-hours first."""
+    paths = critical_paths(jobs, widths)
+    by_path = sorted(jobs, key=lambda job: (-paths[job.name], -widths[job.name]))
     by_work = sorted(jobs, key=lambda job: -widths[job.name] * job.times[widths[job.name]])
-    return [list_schedule(order, widths, cluster) for order in (by_critical_path(jobs, widths), by_work)]
+    return [list_schedule(order, widths, cluster) for order in (by_path, by_work)]
 
 
 def _improved(
@@ -182,51 +170,3 @@ def _why_none(found: Sequence[Schedule], most_node_time: float | None, deadline:
         f"no plan keeps to {' and '.join(limits)}: the soonest ends after {soon.end:.4g} with {soon.node_time:.4g} "
         f"node-hours, the cheapest after {cheap.end:.4g} with {cheap.node_time:.4g}; allow more, or leave some out"
     )
-
-
-def soonest(jobs: Sequence[PlannedJob], cluster: Cluster) -> Schedule:
-    """A schedule that ends as soon as any can, by complete search: its time grows with the factorial of the jobs.
-
-    Experiments are placed in the order in which they start, each as early as the GPUs of its nodes allow and never
-    before the one placed last. Sorted by their starts, the experiments of any schedule can be placed like this without
-    one of them starting later, so the search over all orders, widths and sets of nodes finds a best one. Branches that
-    cannot end sooner than the best found are left out.
-    """
-    best, best_end = Schedule([]), float("inf")
-    least_work = {job.name: min(gpus * time for gpus, time in job.times.items()) for job in jobs}
-
-    def search(waiting: tuple[PlannedJob, ...], placed: tuple[Placed, ...], free_from: list[list[float]]) -> None:
-        """Place the `waiting` after the `placed`; `free_from[node][gpu]` is when a GPU has nothing more to do."""
-        nonlocal best, best_end
-        work = sum((each.end - each.start) * len(each.gpus) for each in placed)
-        work += sum(least_work[job.name] for job in waiting)
-        if max(Schedule(placed).end, work / cluster.num_gpus) >= best_end:
-            return
-        if not waiting:
-            best, best_end = Schedule(placed), Schedule(placed).end
-        ends = {each.name: each.end for each in placed}
-        now = placed[-1].start if placed else 0.0
-        for job in waiting:
-            if not all(need in ends for need in job.needs):
-                continue
-            rest = tuple(each for each in waiting if each is not job)
-            ready = max([now, *(ends[need] for need in job.needs)])
-            for gpus, time in job.times.items():
-                num_nodes = max(1, gpus // cluster.gpus_per_node)
-                on_each, seen = gpus // num_nodes, set()
-                for nodes in combinations(range(cluster.nodes), num_nodes):
-                    alike = tuple(sorted(tuple(sorted(free_from[node])) for node in nodes))
-                    if alike in seen:
-                        continue
-                    seen.add(alike)
-                    start = max([ready, *(sorted(free_from[node])[on_each - 1] for node in nodes)])
-                    # GPUs free at `start` are the same for all that starts later, so any of them will do
-                    free = {node: [gpu for gpu, at in enumerate(free_from[node]) if at <= start] for node in nodes}
-                    taken = tuple((node, gpu) for node in nodes for gpu in free[node][:on_each])
-                    after = [list(node) for node in free_from]
-                    for node, gpu in taken:
-                        after[node][gpu] = start + time
-                    search(rest, (*placed, Placed(job.name, start, start + time, taken)), after)
-
-    search(tuple(jobs), (), [[0.0] * cluster.gpus_per_node for _ in range(cluster.nodes)])
-    return best

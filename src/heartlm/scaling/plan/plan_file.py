@@ -10,15 +10,14 @@
     runs_per_gpu: {4: 1.3}            # runs on each GPU, and how many times as long each takes; optional
     times:                            # of all experiments …
       speedup: {2: 1.6, 4: 1.9}       # over one GPU
-      work: 1                         # on one GPU, in a unit of its own; or hours_on_one_gpu: 2.5
+      hours_on_one_gpu: 2.5
     of:                               # … and of those whose name, or stage, fits, the last one that does
       "pretrain-*": {hours: {1: 3.0, 2: 1.9}}
       finetune: {predicted: predicted.json, tokens: 2.0e8}
       evaluate: {hours: {1: 0.1}}
 
-Times are given as `hours` by number of GPUs; as `hours_on_one_gpu`, or `work`, with `speedup`; or as `predicted`, a
-file that `heartlm scale predict --out` wrote, or `measured`, a study's folder, with the `tokens` of the whole training.
-Where one experiment is given in hours all must be: times are never made up.
+Times are given as `hours` by number of GPUs; as `hours_on_one_gpu` with `speedup`; or as `predicted`, a file that
+`heartlm scale predict --out` wrote, or `measured`, a study's folder, with the `tokens` of the whole training.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from heartlm.files import atomic_file, read_json, read_yaml
 from heartlm.scaling.plan.schedule import Cluster, PlannedJob, Schedule
 from heartlm.typed import typed
 
-SOURCES = {"hours", "hours_on_one_gpu", "work", "predicted", "measured"}
+SOURCES = {"hours", "hours_on_one_gpu", "predicted", "measured"}
 """Fields that each give how long an experiment takes; the others are details."""
 
 
@@ -46,7 +45,6 @@ SOURCES = {"hours", "hours_on_one_gpu", "work", "predicted", "measured"}
 class _Times:
     hours: dict[int, float] | None = None
     hours_on_one_gpu: float | None = None
-    work: float | None = None
     speedup: dict[int, float] | None = None
     predicted: str | None = None
     measured: str | None = None
@@ -82,14 +80,12 @@ class PlanFile:
         jobs: the same, with their times.
         cluster: the machines.
         whole: where runs share GPUs, jobs and machines without that.
-        in_hours: whether times are hours; otherwise they are units of work.
     """
 
     settings: PlanSettings
     campaign: Campaign
     jobs: list[PlannedJob]
     cluster: Cluster
-    in_hours: bool
     whole: tuple[list[PlannedJob], Cluster] | None = None
 
 
@@ -113,41 +109,26 @@ def _plan_of(value: Any, path: Path) -> PlanFile:
     folder, cluster = path.resolve().parent, Cluster(content.nodes, content.gpus_per_node)
     if isinstance(content.campaign, str):
         campaign = load_campaign(folder / content.campaign)
-    elif content.campaign is None:
-        raise HeartlmError("campaign: nothing found; a campaign's file, or the campaign itself, expected")
     else:
-        try:
-            campaign = campaign_of(content.campaign, default_name=path.stem, folder=folder)
-        except HeartlmError as error:
-            raise HeartlmError(f"campaign: {error}") from error
-    jobs, kinds = [], set()
+        campaign = campaign_of(content.campaign, default_name=path.stem, folder=folder)
+    jobs = []
     for experiment in campaign.experiments:
-        own = _settings_of(experiment, content)
-        if not (times := _times(experiment, own, folder)):
-            raise HeartlmError(
-                f"{experiment.name}: nothing says how long it takes: give it hours, work, predicted or measured"
-            )
+        times = _times(experiment, content, folder)
         if not any(map(cluster.fits, times)):
             known = ", ".join(map(str, times))
             raise HeartlmError(f"{experiment.name}: times for {known} GPUs found, for what the nodes have expected")
-        kinds.add(SOURCES & own.keys() != {"work"})
         for gpus in times:  # on nodes that are full of experiments of the same width
             if shared := [number for number in content.beside if number <= cluster.gpus_per_node // gpus]:
                 times[gpus] *= content.beside[max(shared)]
         jobs.append(PlannedJob(experiment.name, times, experiment.needs))
-    if len(kinds) > 1:
-        raise HeartlmError("times: some experiments are given in hours, others as work: give all of them the same way")
-    if False in kinds and (content.node_hours or content.deadline_h):
-        raise HeartlmError("node_hours, deadline_h: they need times in hours: give hours, or hours_on_one_gpu")
-    in_hours = True in kinds
     if not content.runs_per_gpu:
-        return PlanFile(content, campaign, jobs, cluster, in_hours)
+        return PlanFile(content, campaign, jobs, cluster)
     (runs, longer), *more = content.runs_per_gpu.items()
     if more or runs < 2 or any(1 not in job.times for job in jobs):
         raise HeartlmError("runs_per_gpu: one number of 2 or more expected, and times on one GPU for all experiments")
     sharing = [PlannedJob(job.name, {1: job.times[1] * longer}, job.needs) for job in jobs]
     parts = Cluster(cluster.nodes, cluster.gpus_per_node * runs, runs)
-    return PlanFile(content, campaign, sharing, parts, in_hours, whole=(jobs, cluster))
+    return PlanFile(content, campaign, sharing, parts, whole=(jobs, cluster))
 
 
 def _check_positive(value: Any, path: str) -> None:
@@ -160,30 +141,26 @@ def _check_positive(value: Any, path: str) -> None:
         raise HeartlmError(f"{path}: {value} found, more than 0 expected")
 
 
-def _settings_of(experiment: Experiment, content: PlanSettings) -> dict[str, Any]:
-    """The settings for the times of an experiment: one source, the most specific, and its details."""
-    found = content.times.given()
+def _times(experiment: Experiment, content: PlanSettings, folder: Path) -> dict[int, float]:
+    """Hours by number of GPUs, from one source, the most specific, and its details."""
+    settings = content.times.given()
     for pattern, times in content.of.items():
         if fnmatch.fnmatchcase(experiment.name, pattern) or experiment.stage == pattern:
             own = times.given()
             if SOURCES & own.keys():
-                found = {name: value for name, value in found.items() if name not in SOURCES}
-            found |= own
-    return found
-
-
-def _times(experiment: Experiment, settings: Mapping[str, Any], folder: Path) -> dict[int, float]:
-    """Times by number of GPUs: hours, or units of work; empty where the settings give none."""
+                settings = {name: value for name, value in settings.items() if name not in SOURCES}
+            settings |= own
     if "hours" in settings:
         return dict(sorted(settings["hours"].items()))
-    if "predicted" in settings or "measured" in settings:
-        if "tokens" not in settings:
-            raise HeartlmError(f"{experiment.name}: tokens: nothing found, those of the whole training expected")
-        rates = _rates(experiment, settings, folder)
-        return {ranks: settings["tokens"] / rate / 3600 for ranks, rate in rates.items()}
-    one_s = settings.get("hours_on_one_gpu") or settings.get("work")
-    speedups = {1: 1.0} | settings.get("speedup", {})
-    return {gpus: one_s / speedup for gpus, speedup in sorted(speedups.items())} if one_s else {}
+    if "hours_on_one_gpu" in settings:
+        speedups = {1: 1.0} | settings.get("speedup", {})
+        return {gpus: settings["hours_on_one_gpu"] / speedup for gpus, speedup in sorted(speedups.items())}
+    if not SOURCES & settings.keys():
+        raise HeartlmError(f"{experiment.name}: nothing says how long it takes: give it {', '.join(sorted(SOURCES))}")
+    if "tokens" not in settings:
+        raise HeartlmError(f"{experiment.name}: tokens: nothing found, those of the whole training expected")
+    rates = _rates(experiment, settings, folder)
+    return {ranks: settings["tokens"] / rate / 3600 for ranks, rate in rates.items()}
 
 
 def _rates(experiment: Experiment, settings: Mapping[str, Any], folder: Path) -> dict[int, float]:
@@ -215,7 +192,7 @@ def _rates(experiment: Experiment, settings: Mapping[str, Any], folder: Path) ->
     return rates
 
 
-def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: Cluster, unit_s: float) -> None:
+def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: Cluster) -> None:
     """Write the campaign with the topologies and starts of a plan.
 
     Args:
@@ -223,7 +200,6 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: 
         campaign: what was planned.
         schedule: the plan.
         cluster: its machines.
-        unit_s: seconds of the unit of its times.
 
     Raises:
         HeartlmError: another folder, or it cannot be written.
@@ -250,7 +226,7 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: 
             "time": time_limit(topology.time_s),
             **({"runs_per_gpu": cluster.runs_per_gpu} if cluster.runs_per_gpu > 1 else {}),
         }
-        entries.append({**entry, "start_s": round(own.start * unit_s, 3)})
+        entries.append({**entry, "start_s": round(own.start * 3600, 3)})
     content = {"name": campaign.name, "experiments": sorted(entries, key=lambda entry: float(entry["start_s"]))}
     with atomic_file(path) as stream:
         stream.write(

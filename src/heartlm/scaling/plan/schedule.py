@@ -89,6 +89,11 @@ class Schedule:
         """Time that GPUs are in use, summed."""
         return sum((each.end - each.start) * len(each.gpus) for each in self.placed)
 
+    @property
+    def totals(self) -> dict[str, float]:
+        """The three times above, by name."""
+        return {"end": self.end, "node_time": self.node_time, "gpu_time": self.gpu_time}
+
 
 def list_schedule(jobs: Sequence[PlannedJob], widths: Mapping[str, int], cluster: Cluster) -> Schedule:
     """Place `jobs`, earlier ones of the list first where several could start, each on `widths[name]` GPUs.
@@ -145,12 +150,6 @@ def _take(free: list[list[int]], gpus: int, per_node: int) -> tuple[tuple[int, i
     for node in nodes:
         free[node] = free[node][gpus:]
     return taken
-
-
-def by_critical_path(jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> list[PlannedJob]:
-    """Jobs in the order of `critical_paths`, longest first."""
-    paths = critical_paths(jobs, widths)
-    return sorted(jobs, key=lambda job: (-paths[job.name], -widths[job.name]))
 
 
 def critical_paths(jobs: Sequence[PlannedJob], widths: Mapping[str, int]) -> dict[str, float]:

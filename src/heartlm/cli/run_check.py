@@ -1,0 +1,34 @@
+"""Whether a run file says what its command understands, before a job waits in a queue for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heartlm.cli.options import parse
+from heartlm.cluster.run_file import POSITIONAL, RunFile
+from heartlm.errors import HeartlmError
+from heartlm.training.config import FinetuneConfig, PretrainConfig, TrainingConfig
+
+
+def checked_options(run: RunFile) -> Any:
+    """The options of the command of `run`, of training with its settings checked.
+
+    Raises:
+        HeartlmError: the command would refuse a field; the text names it.
+    """
+    from heartlm.cli.tokenize import TokenizeOptions
+    from heartlm.evaluation.config import EvaluationConfig
+
+    if run.fields.get("resume") is not None:
+        raise HeartlmError("resume: leave it out: a run that was started in out continues without it")
+    kinds: dict[str, type[Any]] = {
+        "pretrain": PretrainConfig,
+        "finetune": FinetuneConfig,
+        "evaluate": EvaluationConfig,
+        "tokenize": TokenizeOptions,
+    }
+    positionals = [POSITIONAL[run.command]] if run.command in POSITIONAL else []
+    options = parse(kinds[run.command], run.argv()[1:], run.command, positionals=positionals)
+    if isinstance(options, TrainingConfig):
+        options.checked_corpus()
+    return options

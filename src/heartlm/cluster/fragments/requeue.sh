@@ -1,0 +1,3 @@
+if ((status == @stopped@)) && [[ -z $cancelled ]]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
