@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -249,12 +250,17 @@ def _draw(findings: Findings, start: int, stop: int, leads: Sequence[int], title
     if not recording.has_signal or not leads or start >= stop:
         return None
     first, last = np.searchsorted(findings.sample, [start, stop])
+    beats = Beats.of_classes(findings.sample[first:last] / rate_hz, findings.symbol[first:last].tolist())
+    probability = findings.probability[first:last]
+    sure = [str(min(int(100 * each), 99)) if math.isfinite(each) else MISSING for each in probability]
+    words = zip(beats.time_s, beats.labels, sure, strict=True)
+    hovers = [f"{clock(time_s, 2)}: {name}, {part} %" for time_s, name, part in words]
     strip = Strip(
         recording.signal(start, stop, leads),
         rate_hz,
         [recording.lead_names[lead] for lead in leads],
         start / rate_hz,
-        Beats.of_classes(findings.sample[first:last] / rate_hz, findings.symbol[first:last].tolist()),
+        replace(beats, notes=sure, hovers=hovers),
         [
             Rhythm(event.start / rate_hz, event.stop / rate_hz, event.kind)
             for event in findings.events
@@ -263,4 +269,4 @@ def _draw(findings: Findings, start: int, stop: int, leads: Sequence[int], title
     )
     found = _beats(int(last - first))
     label = f"ECG strip at {clock(start / rate_hz)}, leads {', '.join(strip.lead_names)}, {found}. {title}"
-    return sheet(strip, label, findings.probability[first:last])
+    return sheet(strip, label)

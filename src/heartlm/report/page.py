@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from heartlm.errors import HeartlmError, needs
 from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
 from heartlm.report.continuation import continuation_drawings
 from heartlm.report.numbers import Score, clock, count, decimal, duration, percent
 from heartlm.report.scores import BY_WINDOW, MODEL, block_of, method_scores, missing_baselines, score_rows
+from heartlm.report.strip import Beats, Strip
 from heartlm.runs.run_folder import RunFolder, WrittenScores
 from heartlm.typed import is_number
 
@@ -130,19 +133,34 @@ def _score_set(score_set: WrittenScores) -> dict[str, Any]:
         "patients": score_charts.patients_chart(block),
         "num_patients_hidden": max(len(block.get("per_patient") or []) - score_charts.MAX_PATIENTS, 0),
         "durations": _flat(scores.get("durations")),
-        "strips": [_strip(each) for each in score_set.strips],
+        "strips": [strip_of(each) for each in score_set.strips],
     }
 
 
-def _strip(strip: Mapping[str, Any]) -> dict[str, Any]:
-    beats = strip.get("beats") or []
-    wrong = [beat for beat in beats if svg_strip.is_wrong(beat)]
+def strip_of(strip: Mapping[str, Any]) -> dict[str, Any]:
+    """A stretch of one lead with the reference of each beat and the model's answer."""
+    beats = [beat for beat in strip.get("beats") or [] if is_number(beat.get("time_s"))]
+    names = [[str(beat.get(key) or "") for beat in beats] for key in ("reference", "predicted")]
+    # beats of class Q are not scored, so they are never wrong
+    wrong = [bool(name and answer) and name not in (answer, "Q") for name, answer in zip(*names, strict=True)]
+    signal_mv, rate_hz = np.array([strip.get("signal_mv") or []], np.float64), strip.get("rate_hz") or 0
+    start_s = float(strip.get("start_s") or 0)
+    hovers = [
+        f"{decimal(beat['time_s'], 2)} s: reference {name or 'unlabelled'}"
+        + (f", the model says {answer} ({percent(beat.get('probability'))})" if answer else "")
+        for beat, name, answer in zip(beats, *names, strict=True)
+    ]
+    times_s = start_s + np.array([beat["time_s"] for beat in beats])
+    drawn = Beats(times_s, names[0], wrong, hovers=hovers, answers=names[1])
+    label = f"ECG strip with {len(beats)} beats"
     return {
         "title": strip.get("title") or f"record {strip.get('record', '–')}",
         "place": _place(strip),
-        "verdict": f"{len(wrong)} of {len(beats)} beats wrong" if wrong else f"all {len(beats)} beats right",
-        "is_wrong": bool(wrong),
-        "drawing": svg_strip.strip(strip.get("signal_mv") or [], strip.get("rate_hz") or 0, beats),
+        "verdict": f"{sum(wrong)} of {len(beats)} beats wrong" if any(wrong) else f"all {len(beats)} beats right",
+        "is_wrong": any(wrong),
+        "drawing": svg_strip.sheet(Strip(signal_mv, rate_hz, [str(strip.get("lead") or "")], start_s, drawn), label)
+        if rate_hz > 0 and np.isfinite(signal_mv).any()
+        else None,
     }
 
 
