@@ -54,29 +54,26 @@ def run(arguments: Sequence[str]) -> int:
         heartlm generate runs/foundation --record mitdb/208 --temperature 0.8 --top-p 0.95 --out 208.png
     """
     options = parse(GenerateOptions, arguments, "generate", run, positionals=["run"])
-    _check(options)
+    require(options, lambda number: number >= 1, "at least 1", "num_recordings", "num_tokens", "prompt_tokens")
+    if options.record is not None and options.corpus is not None:
+        raise HeartlmError("corpus: found together with record: give one of the two")
+    if options.lead is not None and options.record is None:
+        raise HeartlmError("lead: found without record: a corpus has its leads chosen already")
     folder = find_run(options.run)
     entries = _entries(options, folder)
     from heartlm.files import write_json
     from heartlm.report.continuation import continuation_drawings
     from heartlm.report.figures import CHART_IN, STRIP_IN, figure_of, save_figure
 
-    pictures = [_picture(options.out or folder / "continuation.png", place) for place in range(len(entries))]
-    for entry, picture in zip(entries, pictures, strict=True):
+    for place, entry in enumerate(entries):
+        picture = options.out or folder / "continuation.png"
+        picture = picture.with_stem(f"{picture.stem}-{place + 1}") if place else picture
         title = f"{entry['record']} {entry['lead']}".strip() + f", continued by {entry['num_tokens']} tokens"
         rows = [(title if not number else "", row) for number, row in enumerate(continuation_drawings(entry))]
         save_figure(figure_of(rows, unit_in=CHART_IN if "generated_rr_s" in entry else STRIP_IN), picture)
         print(f"{entry['record']}: {entry['num_prompt_tokens']} tokens continued by {entry['num_tokens']}: {picture}")
     write_json(folder / "generation.json", entries)
     return 0
-
-
-def _check(options: GenerateOptions) -> None:
-    require(options, lambda number: number >= 1, "at least 1", "num_recordings", "num_tokens", "prompt_tokens")
-    if options.record is not None and options.corpus is not None:
-        raise HeartlmError("corpus: found together with record: give one of the two")
-    if options.lead is not None and options.record is None:
-        raise HeartlmError("lead: found without record: a corpus has its leads chosen already")
 
 
 def _entries(options: GenerateOptions, folder: Path) -> list[dict[str, Any]]:
@@ -98,7 +95,3 @@ def _entries(options: GenerateOptions, folder: Path) -> list[dict[str, Any]]:
         continue_recording(writer, prompt, options.num_tokens, replace(sampling, seed=options.seed + place))
         for place, prompt in enumerate(prompts)
     ]
-
-
-def _picture(path: Path, place: int) -> Path:
-    return path if place == 0 else path.with_stem(f"{path.stem}-{place + 1}")

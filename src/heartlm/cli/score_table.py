@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from heartlm.report.numbers import Score, decimal, plural
@@ -108,9 +108,9 @@ def _with_interval(score: Score) -> str:
     return f"{score.text} ({score.interval})" if score.interval else score.text
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines: the first column to the left, the others to the right."""
+def aligned(rows: Sequence[Sequence[str]], justify: Callable[[str, int], str] = str.rjust) -> list[str]:
+    """Rows as lines: the first column to the left, the others, by default, to the right."""
     width = max(map(len, rows))
     full = [[*row, *[""] * (width - len(row))] for row in rows]
     widths = [max(map(len, column)) for column in zip(*full, strict=True)]
-    return ["  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in full]
+    return ["  " + "  ".join([row[0].ljust(widths[0]), *map(justify, row[1:], widths[1:])]).rstrip() for row in full]
