@@ -94,7 +94,7 @@ def context(folder: RunFolder) -> dict[str, Any]:
         "continuations": [
             {"place": _place(each), "drawings": continuation_drawings(each)} for each in folder.generation
         ],
-        "environment": [(key, _plain(value)) for key, value in folder.environment.items()],
+        "environment": [(key, plain(value)) for key, value in folder.environment.items()],
         "commands": commands(folder),
         "config": folder.config_file.read_text(errors="replace") if folder.config_file.is_file() else "",
         "manifest_hash": folder.run_json.get("manifest_hash"),
@@ -181,10 +181,11 @@ def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
         return [pair for key, part in value.items() for pair in _flat(part, f"{prefix} {key}".strip())]
     if value is None and not prefix:
         return []
-    return [(prefix, decimal(value, 3) if isinstance(value, float) or value is None else _plain(value))]
+    return [(prefix, decimal(value, 3) if isinstance(value, float) or value is None else plain(value))]
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """Write a value of a JSON file."""
     if value is None:
         return "–"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, write_csv
 from heartlm.report.figures import save_charts
 from heartlm.report.numbers import MISSING, count, decimal, percent, plural, significant
-from heartlm.report.page import render
+from heartlm.report.page import plain, render
 from heartlm.report.scaling_charts import PART_WORDS, curves_chart, parts_chart
 from heartlm.report.scaling_model import CAPTIONS, STAGES, Panel, between, panels_of
 from heartlm.scaling.cell import PARTS, load_measurements
@@ -85,7 +84,7 @@ def scaling_page(table: Table, skipped: Sequence[tuple[str, str]], folder: Path)
             "moved": sum(row.num_moved for row in table.rows),
             "failed": [(f"{each.cell.name}, repeat {each.repeat + 1}", each.failed) for each in table.failed],
             "skipped": list(skipped),
-            "environment": [(key, _plain(value)) for key, value in table.environment.items()],
+            "environment": [(key, plain(value)) for key, value in table.environment.items()],
         },
     )
 
@@ -183,14 +182,9 @@ def _panel(panel: Panel) -> dict[str, Any]:
 
 def _table_row(row: CellRow) -> list[str]:
     cell, hidden_s = row.cell, row.detail_s["hidden_communication"]
-    extra = "".join(
-        f", {words}"
-        for words, there in (
-            (f"{cell.bucket_cap_mb:g} MiB", cell.ranks > 1 and cell.bucket_cap_mb != type(cell).bucket_cap_mb),
-            (f"{cell.nodes} nodes", cell.nodes > 1),
-        )
-        if there
-    )
+    has_other_buckets = cell.ranks > 1 and cell.bucket_cap_mb != type(cell).bucket_cap_mb
+    extra = f", {cell.bucket_cap_mb:g} MiB" if has_other_buckets else ""
+    extra += f", {cell.nodes} nodes" if cell.nodes > 1 else ""
     return [
         str(cell.window),
         f"{cell.ranks} × {cell.cpus_per_task}{extra}",
@@ -203,8 +197,8 @@ def _table_row(row: CellRow) -> list[str]:
         _written(row.ceiling, "x"),
         _written(row.efficiency_of_ceiling),
         _written(row.overhead_s),
-        decimal(row.karp_flatt, 3) if row.karp_flatt is not None else MISSING,
-        decimal(1000 * hidden_s, 1) if hidden_s is not None else MISSING,
+        decimal(row.karp_flatt, 3),
+        decimal(None if hidden_s is None else 1000 * hidden_s, 1),
         count(row.peak_memory_bytes / 1e6),
         count(row.energy_j_per_mtoken),
     ]
@@ -261,7 +255,3 @@ def _fit_words(fit: Fit) -> str:
     free = "goes through its points" if fit.degrees_of_freedom == 0 else f"residuals {residuals}"
     best = f"; fastest at {fit.best_ranks:.0f} ranks" if fit.best_ranks is not None else ""
     return f"{parameters}; {free}{best}"
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
