@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from heartlm.report.numbers import Score, decimal, plural
-from heartlm.report.scores import MEASURES, MODEL, class_score, method_scores
+from heartlm.report.scores import MEASURES, MODEL, method_scores
+from heartlm.report.story import table_rows
 
 Scores = Mapping[str, Any]
 
@@ -57,16 +58,10 @@ def _rule(scores: Scores) -> str:
 
 def _beat_rows(scores: Scores) -> list[list[str]]:
     methods = method_scores(scores)
-    own, others = methods.pop(MODEL), methods
-    rows = [["class", "beats", "Se", "+P", "F1", *(f"F1, {name}" for name in others)]]
-    for name in own["classes"]:
-        beats = f"{own['per_class'][name]['support']:,}"
-        measures = [_with_interval(class_score(own, name, measure)) for measure in ("se", "ppv", "f1")]
-        rows.append([name, beats, *measures, *(class_score(each, name, "f1").text for each in others.values())])
-    macro = [Score.of(each["macro_f1"]) for each in (own, *others.values())]
-    rows.append(
-        ["macro", f"{own['num_beats']:,}", "", "", _with_interval(macro[0]), *(each.text for each in macro[1:])]
-    )
+    rows = [["class", "beats", "Se", "+P", "F1", *(f"F1, {name}" for name in methods if name != MODEL)]]
+    for row in table_rows(scores, methods):
+        f1, se, ppv, _ = (_with_interval(each) if each else "" for each in row["own"])
+        rows.append([row["name"], row["support"], se, ppv, f1, *(each.text for each in row["others"])])
     return rows
 
 

@@ -14,18 +14,19 @@ from typing import Any
 
 import numpy as np
 
+from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.errors import HeartlmError, needs
 from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
 from heartlm.report.continuation import continuation_drawings
-from heartlm.report.numbers import Score, clock, count, decimal, duration, percent
+from heartlm.report.numbers import Score, clock, count, decimal, duration, percent, rates
 from heartlm.report.scores import BY_WINDOW, MODEL, block_of, method_scores, missing_baselines, score_rows
 from heartlm.report.strip import Beats, Strip
 from heartlm.runs.run_folder import RunFolder, WrittenScores
 from heartlm.typed import is_number
 
 REPORT_NAME = "report.html"
-WRITTEN = (clock, decimal, duration, percent)
+WRITTEN = (clock, decimal, duration, percent, rates)
 """How templates write numbers, as filters."""
 
 
@@ -87,6 +88,8 @@ def context(folder: RunFolder) -> dict[str, Any]:
         "cards": story.score_cards(newest) if newest else story.training_cards(folder),
         "next_step": story.next_step(folder),
         "corpora": data_tables.corpora_of(folder),
+        "splits": data_tables.SPLITS,
+        "beat_classes": BEAT_CLASSES,
         "tokenizer": data_tables.tokenizer_of(folder),
         "facts": training_charts.training_facts(folder),
         "figures": training_charts.training_figures(folder),
@@ -103,7 +106,7 @@ def context(folder: RunFolder) -> dict[str, Any]:
 
 def commands(folder: RunFolder) -> list[str]:
     """Return the commands that lead from recordings to this page, each once, in order."""
-    lines = [corpus["command"] for corpus in data_tables.corpora_of(folder)]
+    lines = [corpus["manifest"].get("command") for corpus in data_tables.corpora_of(folder)]
     lines += [run.run_json.get("command") for run in folder.lineage()]
     lines += [each.scores.get("command") for each in reversed(folder.score_sets)]
     return list(dict.fromkeys([str(line) for line in lines if line] + [f"heartlm report {folder.path}"]))
