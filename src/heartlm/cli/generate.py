@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError, require
@@ -59,12 +58,27 @@ def run(arguments: Sequence[str]) -> int:
         raise HeartlmError("corpus: found together with record: give one of the two")
     if options.lead is not None and options.record is None:
         raise HeartlmError("lead: found without record: a corpus has its leads chosen already")
-    folder = find_run(options.run)
-    entries = _entries(options, folder)
+    from heartlm.corpus.corpus import open_corpus
+    from heartlm.ecg.locate import locate
+    from heartlm.evaluation.continuation import continue_recording
+    from heartlm.evaluation.prompts import load_writer, prompt_of_record, prompts_of_corpus
     from heartlm.files import write_json
+    from heartlm.models.generate import Sampling
     from heartlm.report.continuation import continuation_drawings
     from heartlm.report.figures import CHART_IN, STRIP_IN, figure_of, save_figure
 
+    folder = find_run(options.run)
+    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
+    writer = load_writer(folder)
+    if options.record is not None:
+        prompts = [prompt_of_record(writer, *locate(options.record), options.lead, options.prompt_tokens)]
+    else:
+        corpus = writer.training_corpus() if options.corpus is None else open_corpus(options.corpus)
+        prompts = prompts_of_corpus(writer, corpus, options.num_recordings, options.prompt_tokens, options.seed)
+    entries = [
+        continue_recording(writer, prompt, options.num_tokens, replace(sampling, seed=options.seed + place))
+        for place, prompt in enumerate(prompts)
+    ]
     for place, entry in enumerate(entries):
         picture = options.out or folder / "continuation.png"
         picture = picture.with_stem(f"{picture.stem}-{place + 1}") if place else picture
@@ -74,24 +88,3 @@ def run(arguments: Sequence[str]) -> int:
         print(f"{entry['record']}: {entry['num_prompt_tokens']} tokens continued by {entry['num_tokens']}: {picture}")
     write_json(folder / "generation.json", entries)
     return 0
-
-
-def _entries(options: GenerateOptions, folder: Path) -> list[dict[str, Any]]:
-    """One entry of `generation.json` for each recording."""
-    from heartlm.corpus.corpus import open_corpus
-    from heartlm.ecg.locate import locate
-    from heartlm.evaluation.continuation import continue_recording
-    from heartlm.evaluation.prompts import load_writer, prompt_of_record, prompts_of_corpus
-    from heartlm.models.generate import Sampling
-
-    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
-    writer = load_writer(folder)
-    if options.record is not None:
-        prompts = [prompt_of_record(writer, *locate(options.record), options.lead, options.prompt_tokens)]
-    else:
-        corpus = writer.training_corpus() if options.corpus is None else open_corpus(options.corpus)
-        prompts = prompts_of_corpus(writer, corpus, options.num_recordings, options.prompt_tokens, options.seed)
-    return [
-        continue_recording(writer, prompt, options.num_tokens, replace(sampling, seed=options.seed + place))
-        for place, prompt in enumerate(prompts)
-    ]

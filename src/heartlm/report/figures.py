@@ -86,24 +86,22 @@ def figure_of(drawings: Sequence[tuple[str, Markup]], *, columns: int = 1, unit_
     sizes = [tuple(map(float, root.attrib["viewBox"].split()[2:])) for root in roots]
     columns = min(columns, len(roots))
     widest = max(width for width, _ in sizes) + _MARGIN
-    captions = [caption for caption, _ in drawings]
-    rows = [range(first, min(first + columns, len(roots))) for first in range(0, len(roots), columns)]
-    above = [_CAPTION if any(captions[place] for place in row) else 0.0 for row in rows]
-    heights = [room + max(sizes[place][1] for place in row) + _MARGIN for room, row in zip(above, rows, strict=True)]
-    total_width, total = columns * widest + _MARGIN, sum(heights) + _MARGIN
+    tops, top = list[float](), _MARGIN / 2
+    for first in range(0, len(roots), columns):
+        row = range(first, min(first + columns, len(roots)))
+        top += _CAPTION if any(drawings[place][0] for place in row) else 0.0
+        tops += [top] * len(row)
+        top += max(sizes[place][1] for place in row) + _MARGIN
+    total_width, total, pt = columns * widest + _MARGIN, top + _MARGIN / 2, unit_in * 72
     figure = new_figure(total_width * unit_in, total * unit_in, facecolor="white")
-    top = _MARGIN / 2
-    for row, room, row_height in zip(rows, above, heights, strict=True):
-        for place in row:
-            (width, height), left = sizes[place], _MARGIN + (place - row[0]) * widest
-            lower = 1 - (top + room + height) / total
-            axes = figure.add_axes((left / total_width, lower, width / total_width, height / total))
-            axes.set(xlim=(0, width), ylim=(height, 0))
-            axes.set_axis_off()
-            size = 13 * unit_in * 72
-            axes.text(0, -room / 2, captions[place], size=size, weight="bold", va="center")
-            _draw(axes, roots[place], _declared(frozenset(), frozenset({":root"})), frozenset(), unit_in * 72)
-        top += row_height
+    named = _declared(frozenset(), frozenset({":root"}))
+    for place, ((caption, _), root, (width, height)) in enumerate(zip(drawings, roots, sizes, strict=True)):
+        left, bottom = _MARGIN + place % columns * widest, total - tops[place] - height
+        axes = figure.add_axes((left / total_width, bottom / total, width / total_width, height / total))
+        axes.set(xlim=(0, width), ylim=(height, 0))
+        axes.set_axis_off()
+        axes.text(0, -_CAPTION / 2, caption, size=13 * pt, weight="bold", va="center")
+        _draw(axes, root, named, frozenset(), pt)
     return figure
 
 
