@@ -17,7 +17,7 @@ from bench.measure import Table
 from bench.output import write_results
 
 from heartlm.cli.main import main as heartlm
-from heartlm.report.federated_charts import exposed_ms, groups_of, local_ms, read_table, share, throughput
+from heartlm.report.federated import exposed_ms, groups_of, local_ms, read_table, share, throughput
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "federated_sweep.yaml"
 COLUMNS = (

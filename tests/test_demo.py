@@ -1,4 +1,4 @@
-"""The demo, tiny: all of it runs, stops and continues, and ends in a page that a browser opens."""
+"""The demo, tiny: all of it runs, and ends in a page that a browser opens."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from heartlm.cli import demo, finetune
+from heartlm.cli import demo
 from heartlm.cli.main import main
-from heartlm.files import read_json, write_json
+from heartlm.files import read_json
 from tests.browser import open_page
 
 pytestmark = pytest.mark.slow
@@ -21,29 +21,17 @@ TINY += ["--hours", "0.1"]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A demo that was stopped at its first fine-tuning, and then run to its end."""
     place = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        with patch.context() as stopping:
-            stopping.setattr(finetune, "run", lambda words: 143)
-            status = main(["demo", *TINY])
-        made = {path: path.stat().st_mtime_ns for path in Path("demo").rglob("*.bin")}
         assert main(["demo", *TINY]) == 0
-        kept = {path: path.stat().st_mtime_ns for path in made}
-    return SimpleNamespace(place=place, folder=place / "demo", status_when_stopped=status, made=made, kept=kept)
+    return SimpleNamespace(place=place, folder=place / "demo")
 
 
 @pytest.fixture
 def here(finished: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(finished.place)
     return finished.folder
-
-
-def test_it_goes_on_where_it_stopped(finished):
-    assert finished.status_when_stopped == 143
-    assert finished.made
-    assert finished.kept == finished.made
 
 
 def test_the_report_opens_in_a_browser_with_scores_strips_and_continuations(finished, tmp_path):
@@ -79,42 +67,10 @@ def test_a_day_is_analysed_with_the_shipped_models(finished):
     assert summary.with_suffix(".html").stat().st_size > 20_000
 
 
-def test_again_it_keeps_everything_and_says_the_scores(here, capsys):
-    assert main(["demo", *TINY]) == 0
-    out = capsys.readouterr().out
-    commands = [line for line in out.splitlines() if line.startswith("$ heartlm ")]
-    assert out.count("done before, kept") == len(commands) - 2  # the report and the analysis
-    assert "macro F1" in out
-    assert out.splitlines()[-1].endswith("demo/report.html")
-
-
-def test_an_interrupted_training_is_resumed(here):
-    path = here / "foundation" / "run.json"
-    about = path.read_text()
-    try:
-        write_json(path, read_json(path) | {"finished": None})
-        commands = {step.words[0]: step for step in demo.steps(demo.DemoOptions(out=here))}
-        assert commands["pretrain"].words == ["pretrain", "--resume", str(here / "foundation")]
-        assert not commands["pretrain"].is_done()
-    finally:
-        path.write_text(about)
-
-
-def test_a_training_that_stopped_before_its_first_checkpoint_begins_anew(tmp_path):
-    folder = tmp_path / "foundation"
-    folder.mkdir()
-    (folder / "run.json").write_text('{"finished": null}')
-    step = demo._training("t", ["pretrain"], folder)
-    assert step.words == ["pretrain", "--out", str(folder)]
-    assert not folder.exists()
-
-
-def test_other_settings_ask_what_to_do(here, capsys):
+def test_an_earlier_demo_is_not_replaced_unasked(here, capsys):
     before = (here / "demo.json").read_text()
     assert main(["demo", *TINY, "--seed", "3"]) == 2
-    error = capsys.readouterr().err
-    assert "seed: 3 found" in error
-    assert "--overwrite" in error
+    assert "--overwrite" in capsys.readouterr().err
     assert (here / "demo.json").read_text() == before
 
 

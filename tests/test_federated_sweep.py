@@ -15,7 +15,7 @@ from heartlm.errors import HeartlmError
 from heartlm.federated.sweep import mpiexec, run_sweep
 from heartlm.federated.sweep_file import SweepCell, SweepConfig, cells_of
 from heartlm.files import read_json
-from heartlm.report.federated_charts import exposed_ms, groups_of, local_ms, share, throughput
+from heartlm.report.federated import exposed_ms, groups_of, local_ms, share, throughput
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ def test_items_tell_how_many_and_the_time_left() -> None:
     for _ in range(4):
         clock.now += 5
         meter.count(0)
-    assert meter.line("fit") == "fit: 4 of 10, 30 s left"
+    assert meter.state() == "4 of 10, 30 s left"
 
 
 def test_a_measure_tells_the_rate_of_this_run_and_the_share_of_all_runs() -> None:
@@ -33,12 +33,12 @@ def test_a_measure_tells_the_rate_of_this_run_and_the_share_of_all_runs() -> Non
     for item in (1, 2):
         clock.now += 10
         meter.count(item)
-    assert meter.line("tokenize") == "tokenize: 70 %, 0.8 MB/s, 20 s left"
+    assert meter.state() == "70 %, 0.8 MB/s, 20 s left"
 
 
 def test_before_the_first_item_nothing_is_divided_by() -> None:
     meter = Meter(0, Measure[int](0.0, lambda _: 0.0, lambda _: 0.0, "MB"), Clock())
-    assert meter.line("tokenize").startswith("tokenize: ")
+    assert meter.state() == "0 %, 0.0 MB/s, 0 s left"
 
 
 def test_a_log_file_gets_a_line_now_and_then(

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.report import numbers, score_charts, svg_strip
+from heartlm.report import numbers, page, score_charts, svg_strip
 from heartlm.report.continuation import continuation_drawings
 from heartlm.report.figures import save_score_figures
 from heartlm.report.line_chart import MAX_POINTS, Series, line_chart, spread, thinned
 from heartlm.report.numbers import Score
+from heartlm.report.strip import LEAD_IN_S
 from heartlm.report.svg import Scale, drawing, path_of, tag, text
 from tests import synthetic_run
 
@@ -104,28 +105,24 @@ def test_words_in_drawings_are_escaped():
 
 def test_a_strip_is_25_mm_per_second_and_marks_only_wrong_beats():
     strip = synthetic_run.strip("V", "N")
-    root = ElementTree.fromstring(svg_strip.strip(strip["signal_mv"], strip["rate_hz"], strip["beats"]) or "")
+    root = ElementTree.fromstring(page.strip_of(strip)["drawing"] or "")
     width = float(root.attrib["viewBox"].split()[2])
-    assert width == pytest.approx(10 * svg_strip.MM_PER_S * svg_strip.MM)
+    assert width == pytest.approx((10 + LEAD_IN_S) * svg_strip.SECOND)
     bands = [each for each in root.iter("rect") if each.get("class") == "wrong-band"]
     wrong_s = next(beat["time_s"] for beat in strip["beats"] if beat["reference"] != beat["predicted"])
-    assert [float(band.attrib["x"]) + 15 for band in bands] == pytest.approx([wrong_s / 10 * width], abs=0.01)
+    expected = (wrong_s + LEAD_IN_S) * svg_strip.SECOND
+    assert [float(band.attrib["x"]) + 12 for band in bands] == pytest.approx([expected], abs=0.01)
 
 
 def test_a_gap_in_the_signal_is_a_gap_in_the_trace():
     signal = [0.0] * 100 + [None] * 10 + [math.nan] * 10 + [0.5] * 100
-    root = ElementTree.fromstring(svg_strip.strip(signal, 250.0) or "")
-    assert len([each for each in root.iter("path") if each.get("class") == "trace"]) == 2
-
-
-def test_a_tall_signal_is_drawn_at_half_gain():
-    assert "5 mm/mV" in (svg_strip.strip([-4.0, 4.0] * 50, 250.0) or "")
-    assert "10 mm/mV" in (svg_strip.strip([-1.0, 1.0] * 50, 250.0) or "")
+    root = ElementTree.fromstring(page.strip_of({"signal_mv": signal, "rate_hz": 250.0})["drawing"] or "")
+    assert len([each for each in root.iter("path") if each.get("class") == "trace"]) == 2 + 1  # and the pulse
 
 
 @pytest.mark.parametrize(("signal", "rate_hz"), [([], 250.0), ([1.0], 0.0), ([math.nan], 250.0)])
 def test_a_strip_without_samples_or_rate_is_none(signal: list[float], rate_hz: float):
-    assert svg_strip.strip(signal, rate_hz) is None
+    assert page.strip_of({"signal_mv": signal, "rate_hz": rate_hz})["drawing"] is None
     assert (continuation_drawings({"prompt_mv": signal, "rate_hz": rate_hz}) == []) == (not signal or not rate_hz)
 
 

@@ -40,22 +40,8 @@ MAX_DEPTH = 64
 MAX_JSON_BYTES, MAX_YAML_BYTES = 1 << 28, 1 << 22
 """A manifest lists what it left out of a database, perhaps a million recordings; settings are written by hand."""
 
-_CANNOT_WRITE = {
-    errno.ENOENT,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENOTDIR,
-    errno.EEXIST,
-    errno.EISDIR,
-    errno.EBUSY,
-    errno.ENOTEMPTY,
-    errno.ENAMETOOLONG,
-    errno.EIO,
-}
+_DEFECTS = {errno.EBADF, errno.EINVAL, errno.EFAULT, errno.ESPIPE, errno.EPIPE, errno.ENOTTY, None}
+"""What a wrong call gives; any other error while writing is of the disk, the place or the name."""
 
 
 def explained(path: Path, error: OSError) -> Exception:
@@ -63,7 +49,7 @@ def explained(path: Path, error: OSError) -> Exception:
     why = error.strerror
     if error.errno is None and (part := re.search(r"\d+ requested and \d+ written", str(error))):  # of NumPy's tofile
         why = f"only a part fits ({part[0]})"
-    elif error.errno not in _CANNOT_WRITE:
+    elif error.errno in _DEFECTS:
         return error
     return HeartlmError(f"cannot write {path}: {why}; what was there is untouched, free space or choose another place")
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -88,24 +88,14 @@ class Meter(Generic[Item]):
         self.done += self.measure.share(item) if self.measure else 1.0
         self.amount += self.measure.amount(item) if self.measure else 1.0
 
-    def left_s(self) -> float:
-        """Seconds until all is done, at the rate since the start."""
-        return (self.clock() - self.started) / max(self.done - self.before, 1e-9) * max(self.total - self.done, 0.0)
-
-    def rate(self) -> str:
-        """Amount a second, with its unit; empty where items are all there is to count."""
+    def state(self) -> str:
+        """How much is done, the amount a second where there is a measure, and the seconds left at the rate so far."""
+        passed_s = self.clock() - self.started
+        left_s = passed_s / max(self.done - self.before, 1e-9) * max(self.total - self.done, 0.0)
         if self.measure is None:
-            return ""
-        return f"{self.amount / max(self.clock() - self.started, 1e-9):,.1f} {self.measure.unit}/s"
-
-    def line(self, what: str) -> str:
-        """All of it, for a log file."""
-        state = (
-            f"{100 * self.done / max(self.total, 1e-9):.0f} %"
-            if self.measure
-            else f"{self.num_items} of {self.num_all}"
-        )
-        return ", ".join(part for part in (f"{what}: {state}", self.rate(), f"{self.left_s():.0f} s left") if part)
+            return f"{self.num_items} of {self.num_all}, {left_s:.0f} s left"
+        rate = f"{self.amount / max(passed_s, 1e-9):,.1f} {self.measure.unit}/s"
+        return f"{100 * self.done / max(self.total, 1e-9):.0f} %, {rate}, {left_s:.0f} s left"
 
 
 def track(items: Iterable[Item], total: int, what: str, measure: Measure[Item] | None = None) -> Iterator[Item]:
@@ -122,31 +112,16 @@ def track(items: Iterable[Item], total: int, what: str, measure: Measure[Item] |
 
 def _bar(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Item]:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import BarColumn, Progress, TextColumn
 
-    state: Any = TaskProgressColumn() if meter.measure else MofNCompleteColumn()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        state,
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=meter.total, rate="", left="")
+        task = progress.add_task(what, total=meter.total, state="")
         progress.update(task, completed=meter.done)
         for item in items:
             yield item
             meter.count(item)
-            progress.update(task, completed=meter.done, rate=meter.rate(), left=f"{meter.left_s():.0f} s left")
+            progress.update(task, completed=meter.done, state=meter.state())
 
 
 def _lines(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Item]:
@@ -155,5 +130,5 @@ def _lines(items: Iterable[Item], meter: Meter[Item], what: str) -> Iterator[Ite
         yield item
         meter.count(item)
         if meter.clock() - said > LOG_EVERY_S:
-            say(meter.line(what))
+            say(f"{what}: {meter.state()}")
             said = meter.clock()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,18 +59,6 @@ Places = NDArray[np.int64]
 Stretch = tuple[int, int]
 Watch = Callable[[Sequence[Stretch]], Iterable[Stretch]]
 """Gives the blocks of a recording on, one at a time, and so can show how far the analysis is."""
-
-
-@dataclass(frozen=True)
-class _Block:
-    """What is found in one block, its margins left out."""
-
-    sample: Places
-    probability: NDArray[np.float32]
-    seconds: NDArray[np.float64]
-    flutter: NDArray[np.float64]
-    quality: NDArray[np.float32]
-    measures: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -118,101 +107,18 @@ class Analyst:
         Raises:
             HeartlmError: no signal, no ECG lead, a rate too low for the detector, or an unreadable file.
         """
-        candidates = _ecg_leads(recording)
+        if not recording.has_signal or recording.num_samples == 0:
+            raise HeartlmError(f"{recording.path}: no signal, so there is nothing to analyse")
+        candidates = ecg_leads(recording)
+        if not candidates:
+            raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to analyse")
         try:
             leads = best_leads(recording, candidates)
             blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
         except ValueError as error:
             raise HeartlmError(f"{recording.path}: {error}") from error
-        sample = np.concatenate([block.sample for block in blocks])
-        probability = np.concatenate([block.probability for block in blocks])
-        seconds = np.concatenate([block.seconds for block in blocks])
-        flutters = np.concatenate([block.flutter for block in blocks])
-        quality = np.concatenate([block.quality for block in blocks], axis=1)
-        apart = unlike(np.concatenate([block.measures for block in blocks]))
-        return replace(self._findings(recording, leads, sample, probability, seconds, flutters, quality), unlike=apart)
-
-    def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> _Block:
-        """Judge the samples `start` to `stop`."""
-        rate_hz = recording.rate_hz
-        margin = round(MARGIN_S / QUALITY_S) * round(QUALITY_S * rate_hz)
-        first, last = max(0, start - margin), min(recording.num_samples, stop + margin)
-        atrial = tuple(lead for lead in atrial_leads(recording, leads) if lead not in leads)
-        signals = recording.signal(first, last, leads + atrial)
-        of_atria = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
-        signals = signals[: len(leads)]
-        of_leads = [lead_quality(signal, rate_hz) for signal in signals]
-        quality = np.stack([lead.quality for lead in of_leads])
-        sample = _voted([lead.sample for lead in of_leads], quality, rate_hz)
-        beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
-        probability, measures = self._class_probabilities(beats, signals, quality)
-        seconds = self._seconds(beats, signals[0])
-        piece = round(QUALITY_S * rate_hz)
-        own, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
-        num_pieces, num_seconds = -(-(stop - start) // piece), -int(-(stop - start) // rate_hz)
-        begin_s = round((start - first) / rate_hz)
-        return _Block(
-            sample[own] + first,
-            probability[own],
-            seconds[begin_s : begin_s + num_seconds],
-            flutter(of_atria, sample, rate_hz)[begin_s : begin_s + num_seconds],
-            quality[:, pieces][:, :num_pieces],
-            measures,
-        )
-
-    def _class_probabilities(
-        self, beats: Annotations, signals: NDArray[np.float32], quality: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Judge beats.
-
-        Returns:
-            Probability of each class at each beat, leads weighed by their quality, float32 `[num_beats, 4]`; and of
-            the best lead `measures_of_beats`.
-        """
-        model, info = self.beats.model, self.beats.info
-        measures = np.empty((0, len(USUAL)))
-        total = np.zeros((beats.num_beats, len(info.classes)), np.float32)
-        if beats.num_beats < 2:
-            total[:, 0] = 1  # one beat has no interval, and is called N
-            return total, measures
-        piece = beats.sample // round(QUALITY_S * beats.rate_hz)
-        for lead in range(len(signals)):
-            if np.nanmin(signals[lead], initial=np.inf) >= np.nanmax(signals[lead], initial=-np.inf):
-                continue  # flat or without a valid sample here
-            read = Lead(beats, signals[lead])
-            tokens = self._tokenizers[0].encode(read)
-            if not len(measures):
-                measures = measures_of_beats(self._tokenizers[0], read, tokens)
-            if tokens.num_tokens:
-                answer = token_probabilities(model, tokens.codes, info.window, overlap=lead == 0)
-                total += answer[nearest(tokens.sample, beats.sample)] * (quality[lead, piece][:, None] + 1e-3)
-        total[total.sum(axis=1) == 0, 0] = 1
-        return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
-
-    def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""
-        num_seconds = -int(-len(signal_mv) // beats.rate_hz)
-        seconds = np.zeros((num_seconds, 5))
-        seconds[:, 0] = 1
-        if len(signal_mv) < WINDOW_S * beats.rate_hz:
-            return seconds
-        tokens = self._tokenizers[2].encode(Lead(beats, signal_mv))
-        found = second_probabilities(self.waveform.model, tokens.codes)[:num_seconds]
-        seconds[: len(found)] = found
-        seconds[len(found) :] = found[-1]
-        return seconds
-
-    def _findings(
-        self,
-        recording: Recording,
-        leads: tuple[int, ...],
-        sample: Places,
-        probability: NDArray[np.float32],
-        seconds: NDArray[np.float64],
-        flutters: NDArray[np.float64],
-        quality: NDArray[np.float32],
-    ) -> Findings:
-        """Join what the models said by the rules."""
+        sample, probability, seconds, flutters, quality, measures = map(np.concatenate, zip(*blocks, strict=True))
+        quality = quality.T
         rate_hz, notes = recording.rate_hz, list[str]()
         answer = called(seconds, self.waveform.info.threshold)
         events = second_events("VF", seconds[:, VF], answer == VF, SHORTEST_S, rate_hz)
@@ -263,7 +169,84 @@ class Analyst:
             quality,
             tuple(notes),
             self.made_by,
+            unlike(measures),
         )
+
+    def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> tuple[NDArray[Any], ...]:
+        """Judge the samples `start` to `stop`.
+
+        Returns:
+            Of its beats the sample, int64 `[num_beats]`, and the probability of each class, float32 `[num_beats, 4]`;
+            of each second the probability of each waveform class, float64 `[num_seconds, 5]`, and of flutter; the
+            quality of each piece, float32 `[num_pieces, num_leads]`; measures of some beats.
+        """
+        rate_hz = recording.rate_hz
+        margin = round(MARGIN_S / QUALITY_S) * round(QUALITY_S * rate_hz)
+        first, last = max(0, start - margin), min(recording.num_samples, stop + margin)
+        atrial = tuple(lead for lead in atrial_leads(recording, leads) if lead not in leads)
+        signals = recording.signal(first, last, leads + atrial)
+        of_atria = signals[[(leads + atrial).index(lead) for lead in atrial_leads(recording, leads)]]
+        signals = signals[: len(leads)]
+        of_leads = [lead_quality(signal, rate_hz) for signal in signals]
+        quality = np.stack([lead.quality for lead in of_leads])
+        sample = _voted([lead.sample for lead in of_leads], quality, rate_hz)
+        beats = Annotations(rate_hz, sample, np.full(len(sample), "Q", "<U1"), beats_labelled=False, source="detected")
+        probability, measures = self._class_probabilities(beats, signals, quality)
+        seconds = self._seconds(beats, signals[0])
+        piece = round(QUALITY_S * rate_hz)
+        own, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
+        num_pieces, num_seconds = -(-(stop - start) // piece), -int(-(stop - start) // rate_hz)
+        begin_s = round((start - first) / rate_hz)
+        return (
+            sample[own] + first,
+            probability[own],
+            seconds[begin_s : begin_s + num_seconds],
+            flutter(of_atria, sample, rate_hz)[begin_s : begin_s + num_seconds],
+            quality[:, pieces][:, :num_pieces].T,
+            measures,
+        )
+
+    def _class_probabilities(
+        self, beats: Annotations, signals: NDArray[np.float32], quality: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Judge beats.
+
+        Returns:
+            Probability of each class at each beat, leads weighed by their quality, float32 `[num_beats, 4]`; and of
+            the best lead `measures_of_beats`.
+        """
+        model, info = self.beats.model, self.beats.info
+        measures = np.empty((0, len(USUAL)))
+        total = np.zeros((beats.num_beats, len(info.classes)), np.float32)
+        if beats.num_beats < 2:
+            total[:, 0] = 1  # one beat has no interval, and is called N
+            return total, measures
+        piece = beats.sample // round(QUALITY_S * beats.rate_hz)
+        for lead in range(len(signals)):
+            if np.nanmin(signals[lead], initial=np.inf) >= np.nanmax(signals[lead], initial=-np.inf):
+                continue  # flat or without a valid sample here
+            read = Lead(beats, signals[lead])
+            tokens = self._tokenizers[0].encode(read)
+            if not len(measures):
+                measures = measures_of_beats(self._tokenizers[0], read, tokens)
+            if tokens.num_tokens:
+                answer = token_probabilities(model, tokens.codes, info.window, overlap=lead == 0)
+                total += answer[nearest(tokens.sample, beats.sample)] * (quality[lead, piece][:, None] + 1e-3)
+        total[total.sum(axis=1) == 0, 0] = 1
+        return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
+
+    def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""
+        num_seconds = -int(-len(signal_mv) // beats.rate_hz)
+        seconds = np.zeros((num_seconds, 5))
+        seconds[:, 0] = 1
+        if len(signal_mv) < WINDOW_S * beats.rate_hz:
+            return seconds
+        tokens = self._tokenizers[2].encode(Lead(beats, signal_mv))
+        found = second_probabilities(self.waveform.model, tokens.codes)[:num_seconds]
+        seconds[: len(found)] = found
+        seconds[len(found) :] = found[-1]
+        return seconds
 
     def _af_events(self, sample: Places, clear: NDArray[np.bool_], rate_hz: float) -> list[Event]:
         """AF in each run of beats without an unreadable interval."""
@@ -280,20 +263,6 @@ class Analyst:
                 if stop - start >= min(SHORTEST_AF_S * rate_hz, own[-1] - own[0]):
                     events.append(Event("AF", start, stop + 1, float(score[begin:end].mean()), 0, float("nan")))
         return events
-
-
-def _ecg_leads(recording: Recording) -> tuple[int, ...]:
-    """The leads measured in millivolts, the usual ones first.
-
-    Raises:
-        HeartlmError: there is no signal, or none of an ECG.
-    """
-    if not recording.has_signal or recording.num_samples == 0:
-        raise HeartlmError(f"{recording.path}: no signal, so there is nothing to analyse")
-    leads = ecg_leads(recording)
-    if not leads:
-        raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to analyse")
-    return leads
 
 
 def _blocks(recording: Recording) -> list[Stretch]:

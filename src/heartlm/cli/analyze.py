@@ -57,15 +57,7 @@ def run(arguments: Sequence[str]) -> int:
         return _causal(options)
     from heartlm import api
 
-    found = api.analyze(
-        options.path,
-        options.out,
-        beats=options.beats,
-        af=options.af,
-        waveform=options.waveform,
-        page=options.page,
-        processes=options.processes,
-    )
+    found = api.analyze(**{name: value for name, value in vars(options).items() if name not in ("causal", "rules")})
     if options.path.is_dir():
         for line in found.left_out:
             print(f"left out: {line}")

@@ -61,7 +61,8 @@ def run(arguments: Sequence[str]) -> int:
         if not 0 <= value < 1e6:
             raise HeartlmError(f"{name}: {value:g} found, seconds expected, for example 0.15")
     from heartlm.ecg.readers.annotation_file import read_annotation_file
-    from heartlm.evaluation.ec57 import compare_record, summarize
+    from heartlm.evaluation.ec57 import LABELS, compare_record, summarize
+    from heartlm.files import write_csv, write_json
 
     records, left_out = [], list[dict[str, str]]()
     for database, record_id, reference, test in _pairs(options):
@@ -88,7 +89,12 @@ def run(arguments: Sequence[str]) -> int:
         print(f"left out: {len(left_out)} of {len(left_out) + len(rows)} records")
         print("\n".join(f"  {each['record']}: {each['reason']}" for each in left_out))
     if options.out is not None:
-        _write(options, rows, summary, left_out)
+        if options.out.suffix == ".json":
+            how = {"learning_s": options.learning, "window_s": options.window, "exclude_vf": options.exclude_vf}
+            found = {"labels": LABELS, "records": rows, "left_out": left_out}
+            write_json(options.out, how | found | summary)
+        else:
+            write_csv([_flat(row, LABELS) for row in rows], options.out)
         print(options.out)
     return 0
 
@@ -130,11 +136,8 @@ def _report(rows: list[dict[str, Any]], summary: dict[str, Any]) -> Iterator[str
     from heartlm.evaluation.ec57 import EPISODES, LABELS
 
     gross, average = summary["gross"], summary["average"]
-    yield (
-        f"beats of {len(rows)} records, reference (rows) and test (columns)"
-        if len(rows) > 1
-        else (f"beats of record {rows[0]['record']}, reference (rows) and test (columns)")
-    )
+    which = f"{len(rows)} records" if len(rows) > 1 else f"record {rows[0]['record']}"
+    yield f"beats of {which}, reference (rows) and test (columns)"
     yield from aligned(
         [["", *LABELS.lower()]]
         + [
@@ -192,21 +195,6 @@ def line_cells(matrix: list[list[int]]) -> list[str]:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}"
-
-
-def _write(
-    options: CompareOptions, rows: list[dict[str, Any]], summary: dict[str, Any], left_out: list[dict[str, str]]
-) -> None:
-    from heartlm.evaluation.ec57 import LABELS
-    from heartlm.files import write_csv, write_json
-
-    assert options.out is not None
-    if options.out.suffix == ".json":
-        how = {"learning_s": options.learning, "window_s": options.window, "exclude_vf": options.exclude_vf}
-        found = {"labels": LABELS, "records": rows, "left_out": left_out}
-        write_json(options.out, how | found | summary)
-        return
-    write_csv([_flat(row, LABELS) for row in rows], options.out)
 
 
 def _flat(row: dict[str, Any], labels: str) -> dict[str, Any]:

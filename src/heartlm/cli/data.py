@@ -10,7 +10,7 @@ from pathlib import Path
 from heartlm.cli.options import existing, parse
 from heartlm.cli.subcommands import run_subcommand
 from heartlm.ecg.simulator.config import SimulationConfig
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, require
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,8 @@ def run_retime(argv: Sequence[str]) -> int:
         heartlm data retime data/holters data/holters-retimed --no-labels
     """
     options = parse(RetimeOptions, argv, "data retime", run_retime, positionals=["database", "folder"])
-    for name in ("copies", "beats"):
-        if getattr(options, name) < 1:
-            raise HeartlmError(f"{name}: {getattr(options, name)} found, at least 1 expected")
-    if options.seed < 0:
-        raise HeartlmError(f"seed: {options.seed} found, at least 0 expected")
+    require(options, lambda number: number >= 1, "at least 1", "copies", "beats")
+    require(options, lambda number: number >= 0, "at least 0", "seed")
     from heartlm.ecg.retime import retime_database
 
     _make_sure_nothing_is_lost(options)

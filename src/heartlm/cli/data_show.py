@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
-
-if TYPE_CHECKING:
-    from heartlm.ecg.recording import Annotations, Recording
-    from heartlm.report.strip import Strip
 
 LONGEST_S = 300.0
 
@@ -46,29 +42,16 @@ def run(argv: Sequence[str]) -> int:
         heartlm data show data/mitdb/203 --start 100 --stop 130 --leads MLII --out vt.svg
     """
     options = parse(ShowOptions, argv, "data show", run, positionals=["record"])
+    from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
     from heartlm.ecg.locate import locate
     from heartlm.report.figures import save_figure, strip_figure
+    from heartlm.report.strip import Beats, Rhythm, Strip
 
     database, record_id = locate(options.record)
     recording = database.recording(record_id)
-    start_s, stop_s = _stretch(options, recording)
-    annotations, leads = database.annotations(record_id, recording), _leads(options, recording)
-    for lead in leads:
-        recording.signal(leads=[lead])  # a lead read whole is compared with its checksum
-    if options.damaged == "refuse":
-        recording.refuse_if_damaged()
-    recording.warn_if_damaged()
-    strip = _strip(recording, annotations, start_s, stop_s, leads)
-    out = options.out or Path(f"{Path(record_id).name}-{start_s:g}-{stop_s:g}.png")
-    save_figure(strip_figure(strip, f"{database.name} {record_id}"), out)
-    print(out)
-    return 0
-
-
-def _stretch(options: ShowOptions, recording: Recording) -> tuple[float, float]:
     if not recording.has_signal:
         raise HeartlmError(f"{recording.path}: this recording has annotations only, no signal to draw")
-    start_s, end_s = options.start, recording.duration_s
+    start_s, end_s, rate_hz = options.start, recording.duration_s, recording.rate_hz
     if not 0 <= start_s < end_s:
         raise HeartlmError(f"--start is {start_s:g} s; {recording.path} lasts from 0 to {end_s:g} s")
     stop_s = min(start_s + 10.0, end_s) if options.stop is None else options.stop
@@ -76,22 +59,14 @@ def _stretch(options: ShowOptions, recording: Recording) -> tuple[float, float]:
         raise HeartlmError(f"--stop is {stop_s:g} s; expected more than --start, {start_s:g}, and at most {end_s:g} s")
     if stop_s - start_s > LONGEST_S:
         raise HeartlmError(f"--start to --stop are {stop_s - start_s:g} s; a picture holds at most {LONGEST_S:g} s")
-    return start_s, stop_s
-
-
-def _leads(options: ShowOptions, recording: Recording) -> list[int]:
-    if options.leads is None:
-        return list(range(recording.num_leads))
-    return [recording.lead_index(name.strip()) for name in options.leads.split(",")]
-
-
-def _strip(
-    recording: Recording, annotations: Annotations | None, start_s: float, stop_s: float, leads: Sequence[int]
-) -> Strip:
-    from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
-    from heartlm.report.strip import Beats, Rhythm, Strip
-
-    rate_hz = recording.rate_hz
+    annotations, leads = database.annotations(record_id, recording), list(range(recording.num_leads))
+    if options.leads is not None:
+        leads = [recording.lead_index(name.strip()) for name in options.leads.split(",")]
+    for lead in leads:
+        recording.signal(leads=[lead])  # a lead read whole is compared with its checksum
+    if options.damaged == "refuse":
+        recording.refuse_if_damaged()
+    recording.warn_if_damaged()
     first, last = round(start_s * rate_hz), round(stop_s * rate_hz)
     beats, rhythms = None, list[Rhythm]()
     if annotations is not None:
@@ -100,11 +75,9 @@ def _strip(
         names = [None if index == UNLABELLED else BEAT_CLASSES[index] for index in classes]
         beats = Beats.of_classes(annotations.sample[shown] / rate_hz, names)
         rhythms = [Rhythm(span.start / rate_hz, span.stop / rate_hz, span.name) for span in annotations.rhythms]
-    return Strip(
-        signal_mv=recording.signal(first, last, leads),
-        rate_hz=rate_hz,
-        lead_names=[recording.lead_names[lead] for lead in leads],
-        start_s=first / rate_hz,
-        beats=beats,
-        rhythms=rhythms,
-    )
+    signal_mv, lead_names = recording.signal(first, last, leads), [recording.lead_names[lead] for lead in leads]
+    strip = Strip(signal_mv, rate_hz, lead_names, first / rate_hz, beats, rhythms)
+    out = options.out or Path(f"{Path(record_id).name}-{start_s:g}-{stop_s:g}.png")
+    save_figure(strip_figure(strip, f"{database.name} {record_id}"), out)
+    print(out)
+    return 0

@@ -1,9 +1,7 @@
 """`heartlm demo`: the whole line on a simulated database, each step a command that anyone can type.
 
-    simulate ─► verify ─► tokenize ─► pretrain ─► finetune (twice) ─► evaluate ─► predict, generate ─► report
-    simulate a day ─► analyze, with the models that come with heartlm ─► page
-
-Steps that are finished are kept, so a demo that was interrupted continues where it stopped.
+simulate ─► verify ─► tokenize ─► pretrain ─► finetune (twice) ─► evaluate ─► predict, generate ─► report
+simulate a day ─► analyze, with the models that come with heartlm ─► page
 """
 
 from __future__ import annotations
@@ -13,13 +11,13 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError
-from heartlm.files import read_json, write_json
+from heartlm.files import write_json
 
 MADE = ("data", "corpus", "foundation", "beats", "scratch", "report.html", "day", "analysis", "demo.json")
 """What the demo makes in its folder, the annotated recording apart."""
@@ -39,7 +37,7 @@ class DemoOptions:
         steps: of pretraining.
         finetune_steps: of fine-tuning, and of the same model from random weights.
         hours: length of the recording that is analysed at the end.
-        overwrite: start again instead of keeping the finished steps of an earlier demo.
+        overwrite: remove what an earlier demo made in the folder.
     """
 
     out: Path = Path("demo")
@@ -54,21 +52,6 @@ class DemoOptions:
     overwrite: bool = False
 
 
-@dataclass(frozen=True)
-class Step:
-    """One command of the demo.
-
-    Attributes:
-        title: what it is for.
-        words: the command line after `heartlm`.
-        is_done: whether an earlier demo has finished it.
-    """
-
-    title: str
-    words: list[str]
-    is_done: Callable[[], bool]
-
-
 def run(arguments: Sequence[str]) -> int:
     """The whole line on a simulated database: from recordings to a scored model and its report.
 
@@ -80,12 +63,9 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(DemoOptions, arguments, "demo", run)
     prepare(options)
     begin = time.monotonic()
-    for number, step in enumerate(steps(options), start=1):
-        print(f"\n{number}. {step.title}\n$ {shlex.join(['heartlm', *step.words])}", flush=True)
-        if step.is_done():
-            print("   done before, kept")
-        elif status := _run(step.words):
-            print(f"the demo stopped; continue with:  heartlm demo {shlex.join(arguments)}".rstrip(), file=sys.stderr)
+    for number, (title, words) in enumerate(steps(options), start=1):
+        print(f"\n{number}. {title}\n$ {shlex.join(['heartlm', *words])}", flush=True)
+        if status := _run(words):
             return status
     print("", *key_scores(options.out / "beats"), sep="\n")
     print(f"\nAll of it took {time.monotonic() - begin:.0f} s.")
@@ -95,35 +75,29 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def prepare(options: DemoOptions) -> None:
-    """Make the folder of the demo ready, or make sure that it belongs to an earlier one of the same settings.
+    """Make the folder of the demo; what an earlier one made in it is removed if `overwrite` says so.
 
     Raises:
-        HeartlmError: the folder holds something else, or a demo of other settings.
+        HeartlmError: the folder holds something else, or a demo that may not be removed.
     """
-    settings = {name: value for name, value in asdict(options).items() if name not in ("out", "threads", "overwrite")}
     note = options.out / "demo.json"
     if not note.is_file() and options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         raise HeartlmError(f"{options.out} exists and was not made by heartlm demo: give another --out")
-    if note.is_file() and options.overwrite:
-        for path in (*map(options.out.joinpath, MADE), *options.out.glob("*.hlm")):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-    if note.is_file() and (earlier := read_json(note)) != settings:
-        changed = next(name for name in settings if earlier.get(name) != settings[name])
-        raise HeartlmError(
-            f"{changed}: {settings[changed]} found, but the demo in {options.out} has {earlier.get(changed)}: "
-            "give --overwrite or another --out"
-        )
-    write_json(note, settings)
+    if note.is_file() and not options.overwrite:
+        raise HeartlmError(f"{options.out} holds an earlier demo: give --overwrite or another --out")
+    for path in (*map(options.out.joinpath, MADE), *options.out.glob("*.hlm")):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    write_json(note, {name: value for name, value in asdict(options).items() if name not in ("out", "overwrite")})
 
 
-def steps(options: DemoOptions) -> Iterator[Step]:
-    """The commands in order; each is made when the one before has run."""
+def steps(options: DemoOptions) -> Iterator[tuple[str, list[str]]]:
+    """What each command is for, and the words after `heartlm`; each is made when the one before has run."""
     out = options.out
-    data, corpus, foundation, beats, scratch = (
-        str(out / name) for name in ("data", "corpus", "foundation", "beats", "scratch")
+    data, corpus, foundation, beats, scratch, day = (
+        str(out / name) for name in ("data", "corpus", "foundation", "beats", "scratch", "day")
     )
     seed = ["--seed", str(options.seed)]
     threads = ["--threads", str(options.threads)]
@@ -132,72 +106,37 @@ def steps(options: DemoOptions) -> Iterator[Step]:
     tuning += ["--learning-rate", "6e-4", "--class-balance", "0.25", *training]
     last = ["--checkpoint", "last"]  # so few validation patients are too few to choose the best one by
     size = ["--patients", str(options.patients), "--minutes", f"{options.minutes:g}"]
-    yield Step(
-        f"Simulate the hearts of {options.patients} patients",
-        ["data", "simulate", data, *size, *seed],
-        (out / "data" / "database.json").is_file,
-    )
-    tokenized = (out / "corpus" / "manifest.json").is_file
-    yield Step("Check every file of the database", ["data", "verify", data], tokenized)
-    yield Step(
-        "Turn heartbeats into tokens",
-        ["tokenize", data, "--tokenizer", "beat", "--training-leads", "all", "--out", corpus, *seed],
-        tokenized,
-    )
+    yield f"Simulate the hearts of {options.patients} patients", ["data", "simulate", data, *size, *seed]
+    yield "Check every file of the database", ["data", "verify", data]
+    kind = ["--tokenizer", "beat", "--training-leads", "all"]
+    yield "Turn heartbeats into tokens", ["tokenize", data, *kind, "--out", corpus, *seed]
     shape = ["--objective", "causal", "--depth", str(options.depth), "--steps", str(options.steps)]
-    yield _training(
+    yield (
         "Pretrain a foundation model: predict the next heartbeat",
-        ["pretrain", "--corpus", corpus, *shape, *training],
-        out / "foundation",
+        ["pretrain", "--corpus", corpus, *shape, *training, "--out", foundation],
     )
-    yield _training("Fine-tune it to name heartbeats", ["finetune", foundation, *tuning], out / "beats")
-    yield _training(
+    yield "Fine-tune it to name heartbeats", ["finetune", foundation, *tuning, "--out", beats]
+    yield (
         "Train the same model from random weights, to see what pretraining was worth",
-        ["finetune", foundation, "--from-scratch", *tuning],
-        out / "scratch",
+        ["finetune", foundation, "--from-scratch", *tuning, "--out", scratch],
     )
-    yield Step(
+    yield (
         "Score both on patients they have never seen, next to simpler methods",
         ["evaluate", beats, "--on", corpus, "--random-init", scratch, *last, "--name", "test", *threads],
-        (out / "beats" / "scores" / "test" / "scores.json").is_file,
     )
-    record = _test_record(out / "data")
-    yield Step(
-        "Annotate a recording of the test split",
-        ["predict", beats, f"{data}/{record}", *last, "--out", str(out)],
-        (out / f"{record}.hlm").is_file,
-    )
-    yield Step(
+    record = f"{data}/{_test_record(out / 'data')}"
+    yield "Annotate a recording of the test split", ["predict", beats, record, *last, "--out", str(out)]
+    yield (
         "Let the foundation model write on where recordings were cut",
         ["generate", beats, "--num-tokens", "8", "--temperature", "0.7", "--top-p", "0.9", *seed],
-        (out / "beats" / "generation.json").is_file,
     )
-    yield Step("Write the report", ["report", beats, "--out", str(out / "report.html")], lambda: False)
-    day, minutes = str(out / "day"), f"{60 * options.hours:g}"
-    yield Step(
-        f"Simulate {options.hours:g} hours of one patient",
-        ["data", "simulate", day, "--patients", "1", "--minutes", minutes, "--name", "day", *seed],
-        (out / "day" / "database.json").is_file,
-    )
-    yield Step(
+    yield "Write the report", ["report", beats, "--out", str(out / "report.html")]
+    one = ["--patients", "1", "--minutes", f"{60 * options.hours:g}", "--name", "day"]
+    yield f"Simulate {options.hours:g} hours of one patient", ["data", "simulate", day, *one, *seed]
+    yield (
         "Analyse them with the models that come with heartlm",
         ["analyze", f"{day}/{_test_record(out / 'day')}", "--out", str(out / "analysis")],
-        lambda: False,
     )
-
-
-def _training(title: str, words: list[str], folder: Path) -> Step:
-    """A training run in `folder`: resumed where it has a checkpoint, started again where it stopped before one."""
-    from heartlm.runs.run_folder import RunFolder
-
-    def is_finished() -> bool:
-        return RunFolder(folder).is_finished
-
-    if folder.exists() and not is_finished():
-        if any(folder.glob("checkpoints/step-*/progress.json")):
-            return Step(title, [words[0], "--resume", str(folder)], is_finished)
-        shutil.rmtree(folder)
-    return Step(title, [*words, "--out", str(folder)], is_finished)
 
 
 def _test_record(folder: Path) -> str:
@@ -228,4 +167,5 @@ def key_scores(run: Path) -> Iterator[str]:
 
     for score_set in RunFolder(run).score_sets:
         for card in score_cards(score_set):
-            yield f"{card.label:<10} {card.value:>6}  {card.interval:<16} {card.note}".rstrip()
+            interval = card.score.interval if card.score else ""
+            yield f"{card.label:<10} {card.value:>6}  {interval:<16} {card.note}".rstrip()

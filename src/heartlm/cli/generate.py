@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from heartlm.cli.options import parse
 from heartlm.errors import HeartlmError, require
@@ -54,39 +53,21 @@ def run(arguments: Sequence[str]) -> int:
         heartlm generate runs/foundation --record mitdb/208 --temperature 0.8 --top-p 0.95 --out 208.png
     """
     options = parse(GenerateOptions, arguments, "generate", run, positionals=["run"])
-    _check(options)
-    folder = find_run(options.run)
-    entries = _entries(options, folder)
-    from heartlm.files import write_json
-    from heartlm.report.continuation import continuation_drawings
-    from heartlm.report.figures import CHART_IN, STRIP_IN, figure_of, save_figure
-
-    pictures = [_picture(options.out or folder / "continuation.png", place) for place in range(len(entries))]
-    for entry, picture in zip(entries, pictures, strict=True):
-        title = f"{entry['record']} {entry['lead']}".strip() + f", continued by {entry['num_tokens']} tokens"
-        rows = [(title if not number else "", row) for number, row in enumerate(continuation_drawings(entry))]
-        save_figure(figure_of(rows, unit_in=CHART_IN if "generated_rr_s" in entry else STRIP_IN), picture)
-        print(f"{entry['record']}: {entry['num_prompt_tokens']} tokens continued by {entry['num_tokens']}: {picture}")
-    write_json(folder / "generation.json", entries)
-    return 0
-
-
-def _check(options: GenerateOptions) -> None:
     require(options, lambda number: number >= 1, "at least 1", "num_recordings", "num_tokens", "prompt_tokens")
     if options.record is not None and options.corpus is not None:
         raise HeartlmError("corpus: found together with record: give one of the two")
     if options.lead is not None and options.record is None:
         raise HeartlmError("lead: found without record: a corpus has its leads chosen already")
-
-
-def _entries(options: GenerateOptions, folder: Path) -> list[dict[str, Any]]:
-    """One entry of `generation.json` for each recording."""
     from heartlm.corpus.corpus import open_corpus
     from heartlm.ecg.locate import locate
     from heartlm.evaluation.continuation import continue_recording
     from heartlm.evaluation.prompts import load_writer, prompt_of_record, prompts_of_corpus
+    from heartlm.files import write_json
     from heartlm.models.generate import Sampling
+    from heartlm.report.continuation import continuation_drawings
+    from heartlm.report.figures import CHART_IN, STRIP_IN, figure_of, save_figure
 
+    folder = find_run(options.run)
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
     writer = load_writer(folder)
     if options.record is not None:
@@ -94,11 +75,16 @@ def _entries(options: GenerateOptions, folder: Path) -> list[dict[str, Any]]:
     else:
         corpus = writer.folder.corpus() if options.corpus is None else open_corpus(options.corpus)
         prompts = prompts_of_corpus(writer, corpus, options.num_recordings, options.prompt_tokens, options.seed)
-    return [
+    entries = [
         continue_recording(writer, prompt, options.num_tokens, replace(sampling, seed=options.seed + place))
         for place, prompt in enumerate(prompts)
     ]
-
-
-def _picture(path: Path, place: int) -> Path:
-    return path if place == 0 else path.with_stem(f"{path.stem}-{place + 1}")
+    for place, entry in enumerate(entries):
+        picture = options.out or folder / "continuation.png"
+        picture = picture.with_stem(f"{picture.stem}-{place + 1}") if place else picture
+        title = f"{entry['record']} {entry['lead']}".strip() + f", continued by {entry['num_tokens']} tokens"
+        rows = [(title if not number else "", row) for number, row in enumerate(continuation_drawings(entry))]
+        save_figure(figure_of(rows, unit_in=CHART_IN if "generated_rr_s" in entry else STRIP_IN), picture)
+        print(f"{entry['record']}: {entry['num_prompt_tokens']} tokens continued by {entry['num_tokens']}: {picture}")
+    write_json(folder / "generation.json", entries)
+    return 0

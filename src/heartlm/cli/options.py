@@ -78,7 +78,9 @@ def parse(
         words.insert(0, "--config")
     for before, word in pairwise(words):
         if before == "--config":
-            _check_config_file(Path(word))
+            content = read_yaml(Path(word), "a YAML file of settings")
+            if not isinstance(content, dict):
+                raise HeartlmError(f"{word}: fields with their values expected, for example  steps: 1000")
     for before, word in pairwise(["", *words]):
         _check_value(options, before, word)
     try:
@@ -128,13 +130,6 @@ def _parser(
     for name in sorted(flags):
         parser.add_argument(f"--{name}", action=ActionYesNo, default=fields[name].default, help=documented.get(name))
     return parser
-
-
-def _check_config_file(path: Path) -> None:
-    """Raise a HeartlmError that names the file unless it holds fields and their values."""
-    content = read_yaml(path, "a YAML file of settings")
-    if not isinstance(content, dict):
-        raise HeartlmError(f"{path}: fields with their values expected, for example  steps: 1000")
 
 
 def _check_value(options: type[Any], before: str, word: str) -> None:

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Literal
 from heartlm.cli.options import parse
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from heartlm.ecg.recording import Annotations
 
 
@@ -57,16 +54,11 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(PredictOptions, arguments, "predict", run, positionals=["run", "record"])
     from heartlm import api
     from heartlm.ecg.write_annotations import write_annotations
+    from heartlm.files import write_csv
+    from heartlm.training.waveform import CLASSES
 
-    result = api.annotate(
-        options.run,
-        options.record,
-        beats=options.beats,
-        lead=options.lead,
-        checkpoint=options.checkpoint,
-        damaged=options.damaged,
-        window=options.window,
-    )
+    how = {name: getattr(options, name) for name in ("beats", "lead", "checkpoint", "damaged", "window")}
+    result = api.annotate(options.run, options.record, **how)
     path = write_annotations(options.out, Path(result.record).name, result.found, options.annotator)
     lead = f", lead {result.lead_name}" if result.lead_name else ""
     print(f"{result.database}/{result.record}{lead}: {result.known.num_beats:,} beats ({result.known.source})")
@@ -77,20 +69,10 @@ def run(arguments: Sequence[str]) -> int:
     print("  " + (beat_counts(result.found) if result.task == "beats" else rhythm_shares(result.found)))
     print(path)
     if result.seconds is not None:
-        print(_write_seconds(path.with_name(path.name + ".csv"), result.seconds))
+        rows = enumerate(result.seconds.tolist())
+        table = [{"time_s": second} | dict(zip(CLASSES, row, strict=True)) for second, row in rows]
+        print(write_csv(table, path.with_name(path.name + ".csv"), ["time_s", *CLASSES], digits=4))
     return 0
-
-
-def _write_seconds(path: Path, seconds: NDArray[np.float64]) -> Path:
-    """Write the probabilities of each second, one a row, replacing an earlier file of heartlm's."""
-    from heartlm.files import atomic_file
-    from heartlm.training.waveform import CLASSES
-
-    with atomic_file(path) as stream:
-        stream.write(",".join(["time_s", *CLASSES]) + "\n")
-        for second, row in enumerate(seconds.tolist()):
-            stream.write(",".join([str(second), *(f"{value:.4f}" for value in row)]) + "\n")
-    return path
 
 
 def beat_counts(found: Annotations) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from heartlm.report.numbers import Score, decimal, plural
-from heartlm.report.scores import MEASURES, MODEL, class_score, method_scores
+from heartlm.report.scores import MEASURES, MODEL, method_scores
+from heartlm.report.story import table_rows
 
 Scores = Mapping[str, Any]
 
@@ -57,16 +58,10 @@ def _rule(scores: Scores) -> str:
 
 def _beat_rows(scores: Scores) -> list[list[str]]:
     methods = method_scores(scores)
-    own, others = methods.pop(MODEL), methods
-    rows = [["class", "beats", "Se", "+P", "F1", *(f"F1, {name}" for name in others)]]
-    for name in own["classes"]:
-        beats = f"{own['per_class'][name]['support']:,}"
-        measures = [_with_interval(class_score(own, name, measure)) for measure in ("se", "ppv", "f1")]
-        rows.append([name, beats, *measures, *(class_score(each, name, "f1").text for each in others.values())])
-    macro = [Score.of(each["macro_f1"]) for each in (own, *others.values())]
-    rows.append(
-        ["macro", f"{own['num_beats']:,}", "", "", _with_interval(macro[0]), *(each.text for each in macro[1:])]
-    )
+    rows = [["class", "beats", "Se", "+P", "F1", *(f"F1, {name}" for name in methods if name != MODEL)]]
+    for row in table_rows(scores, methods):
+        f1, se, ppv, _ = (_with_interval(each) if each else "" for each in row["own"])
+        rows.append([row["name"], row["support"], se, ppv, f1, *(each.text for each in row["others"])])
     return rows
 
 
@@ -108,9 +103,9 @@ def _with_interval(score: Score) -> str:
     return f"{score.text} ({score.interval})" if score.interval else score.text
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines: the first column to the left, the others to the right."""
+def aligned(rows: Sequence[Sequence[str]], justify: Callable[[str, int], str] = str.rjust) -> list[str]:
+    """Rows as lines: the first column to the left, the others, by default, to the right."""
     width = max(map(len, rows))
     full = [[*row, *[""] * (width - len(row))] for row in rows]
     widths = [max(map(len, column)) for column in zip(*full, strict=True)]
-    return ["  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in full]
+    return ["  " + "  ".join([row[0].ljust(widths[0]), *map(justify, row[1:], widths[1:])]).rstrip() for row in full]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
-from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.report.numbers import count, decimal
 from heartlm.report.training_charts import facet_losses
 from heartlm.runs.run_folder import RunFolder
@@ -22,82 +20,33 @@ def corpora_of(folder: RunFolder) -> list[dict[str, Any]]:
         for corpus in run.corpora:
             manifest = corpus.get("manifest") or {}
             key = (str(corpus.get("path")), str((manifest.get("tokenizer") or {}).get("hash")))
-            entry = described.setdefault(key, _describe(str(corpus.get("path", "")), manifest))
+            databases = [each for each in manifest.get("databases") or [] if isinstance(each, dict)]
+            entry = described.setdefault(
+                key,
+                {
+                    "path": str(corpus.get("path", "")),
+                    "used_by": [],
+                    "manifest": manifest,
+                    "databases": databases,
+                    "beats": _by_split(databases, "beats_per_class"),
+                    "rhythms": _by_split(databases, "rhythms"),
+                    "dropped": _dropped_rows(manifest.get("dropped") or []),
+                },
+            )
             entry["used_by"].append("pretraining" if run.run_json.get("kind") == "pretrain" else "fine-tuning")
     return list(described.values())
 
 
-def _describe(path: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    databases = [each for each in manifest.get("databases") or [] if isinstance(each, dict)]
-    return {
-        "path": path,
-        "used_by": [],
-        "command": manifest.get("command"),
-        "num_tokens": count(manifest.get("num_tokens")),
-        "num_records": count(manifest.get("num_records")),
-        "num_patients": count(manifest.get("num_patients")),
-        "databases": [_database_row(each) for each in databases],
-        "classes": _class_rows(databases),
-        "rhythms": _rhythm_rows(databases),
-        "dropped": _dropped_rows(manifest.get("dropped") or []),
-    }
-
-
-def _database_row(database: Mapping[str, Any]) -> dict[str, Any]:
-    splits = database.get("splits") or {}
-    return {
-        "name": database.get("name", "–"),
-        "cells": [
-            count(database.get("num_records")),
-            count(database.get("num_patients")),
-            count(database.get("num_beats")),
-            decimal(database.get("hours"), 1),
-            _rates(database.get("rate_hz")),
-            *(count((splits.get(split) or {}).get("patients")) for split in SPLITS),
-        ],
-    }
-
-
-def _rates(rate_hz: object) -> str:
-    rates = rate_hz if isinstance(rate_hz, list) else [rate_hz]
-    return ", ".join(f"{rate:g}" for rate in rates if is_number(rate)) or "–"
-
-
-def _class_rows(databases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Beats of each class by split, summed over databases, for splits with labelled beats."""
-    rows = []
+def _by_split(databases: list[dict[str, Any]], key: str) -> dict[str, Counter[str]]:
+    """Labels counted over databases, for the splits that have some."""
+    found: dict[str, Counter[str]] = {}
     for split in SPLITS:
-        totals = _totals(databases, split, "beats_per_class")
-        if sum(totals.values()):
-            known = [name for name in BEAT_CLASSES if totals[name]]
-            others = sorted(set(totals) - set(BEAT_CLASSES))
-            rows.append(
-                {
-                    "split": split,
-                    "total": count(sum(totals.values())),
-                    "classes": [(name, totals[name], count(totals[name])) for name in BEAT_CLASSES],
-                    "others": [(name, count(totals[name])) for name in others],
-                    "shares": [(name, totals[name] / sum(totals.values())) for name in known],
-                }
-            )
-    return rows
-
-
-def _rhythm_rows(databases: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    rows = []
-    for split in SPLITS:
-        totals = _totals(databases, split, "rhythms")
-        if totals:
-            rows.append((split, ", ".join(f"{name} {count(number)}" for name, number in totals.most_common())))
-    return rows
-
-
-def _totals(databases: list[dict[str, Any]], split: str, key: str) -> Counter[str]:
-    totals: Counter[str] = Counter()
-    for database in databases:
-        counts = ((database.get("splits") or {}).get(split) or {}).get(key) or {}
-        totals.update({str(name): int(number) for name, number in counts.items() if is_number(number) and number})
-    return totals
+        for database in databases:
+            counts = ((database.get("splits") or {}).get(split) or {}).get(key) or {}
+            known = {str(name): int(number) for name, number in counts.items() if is_number(number) and number}
+            if known:
+                found.setdefault(split, Counter()).update(known)
+    return found
 
 
 def _dropped_rows(dropped: list[Any]) -> list[dict[str, Any]]:

@@ -1,26 +1,98 @@
-"""The report of a sweep over federated studies: one page, and its figures as PNG, next to the table."""
+"""The report of a sweep over federated studies: one page, and its figures as PNG, next to the table.
+
+Values of a repeat are means over ranks and rounds, the first round left out where there are more, because it warms up;
+points are geometric means over repeats with their 95 % intervals.
+"""
 
 from __future__ import annotations
 
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json
-from heartlm.report.federated_charts import (
-    Group,
-    charts_of,
-    exposed_ms,
-    groups_of,
-    local_ms,
-    read_table,
-    share,
-    throughput,
-)
 from heartlm.report.figures import save_charts
 from heartlm.report.numbers import percent, significant
 from heartlm.report.page import render
 from heartlm.report.scaling_charts import curves_chart
-from heartlm.scaling.equations import Interval
+from heartlm.report.scaling_model import Chart, Curve, Point
+from heartlm.scaling.equations import Interval, geometric_interval
+
+Lines = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that differ in ranks and repeats alone.
+
+    Attributes:
+        name: what they have in common.
+        of: lines of the table by ranks, and by repeat.
+    """
+
+    name: str
+    of: dict[int, list[Lines]]
+
+    def over(self, value: Callable[[Lines], float]) -> dict[int, Interval]:
+        """`value` of each repeat, as an interval, by ranks."""
+        return {ranks: geometric_interval([value(lines) for lines in repeats]) for ranks, repeats in self.of.items()}
+
+
+def read_table(path: Path) -> Lines:
+    """The lines of a sweep's table.
+
+    Raises:
+        HeartlmError: there is none, or it has none.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            lines = list(csv.DictReader(stream))
+    except OSError as error:
+        raise HeartlmError(f"{path}: cannot be read ({error.strerror}): run  heartlm federate sweep  first") from error
+    if not lines:
+        raise HeartlmError(f"{path}: no line found: no study of the sweep was finished")
+    return lines
+
+
+def groups_of(lines: Iterable[dict[str, str]]) -> list[Group]:
+    """The lines that count, by what changes only with the ranks."""
+    lines = list(lines)
+    several = any(line["round_idx"] != "0" for line in lines)
+    found: dict[str, dict[int, dict[str, Lines]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for line in lines:
+        if line["round_idx"] != "0" or not several:
+            name = f"{line['config']}, {line['batch_size']} × {line['local_steps']}"
+            found[name][int(line["world_size"])][line["repeat"]].append(line)
+    return [
+        Group(name, {ranks: list(of[ranks].values()) for ranks in sorted(of)}) for name, of in sorted(found.items())
+    ]
+
+
+def throughput(lines: Lines) -> float:
+    """Samples per second of all ranks together."""
+    by_rank = defaultdict[str, list[float]](list)
+    for line in lines:
+        by_rank[line["rank"]].append(float(line["samples_per_s"] or 0))
+    return sum(sum(values) / len(values) for values in by_rank.values())
+
+
+def local_ms(lines: Lines) -> float:
+    """Local steps of a rank in a round."""
+    return sum(float(line["local_train_ms"]) for line in lines) / len(lines)
+
+
+def exposed_ms(lines: Lines) -> float:
+    """Communication that a rank waits for in a round."""
+    return sum(float(line["comm_ms"]) for line in lines) / len(lines)
+
+
+def share(lines: Lines) -> float:
+    """Of local steps and communication, the part that is communication, in percent."""
+    both = local_ms(lines) + exposed_ms(lines)
+    return 100 * exposed_ms(lines) / both if both else 0.0
 
 
 def write_sweep_report(folder: Path) -> list[Path]:
@@ -30,45 +102,54 @@ def write_sweep_report(folder: Path) -> list[Path]:
         HeartlmError: there is no table, an optional package is missing, or the folder cannot be written.
     """
     groups = groups_of(read_table(folder / "table.csv"))
-    charts = charts_of(groups)
-    page = folder / "report.html"
-    text = render("federated.html", _shown(folder, groups, [curves_chart(chart) for chart in charts.values()]))
+    of_groups = {
+        value: [(group.name, group.over(value)) for group in groups]
+        for value in (throughput, local_ms, exposed_ms, share)
+    }
+    times = [
+        (f"{what}, {name}", values)
+        for what, value in (("local", local_ms), ("communication", exposed_ms))
+        for name, values in of_groups[value]
+    ]
+    ranks = sorted({ranks for group in groups for ranks in group.of})
+    charts = {}
+    for name, title, unit, curves in (
+        ("throughput", "Throughput", "samples/s", of_groups[throughput]),
+        ("local-and-communication", "Time of a rank in a round", "ms", times),
+        ("communication-share", "Share of communication", "%", of_groups[share]),
+    ):
+        drawn = []
+        for tone, (words, values) in enumerate(curves):
+            told = {number: f"{words}, {number} ranks: {significant(of.value)} {unit}" for number, of in values.items()}
+            points = [Point(ranks.index(number), values[number], told[number]) for number in sorted(values)]
+            drawn.append(Curve(words, tone, tone, tuple(points)))
+        charts[name] = Chart(title, unit, "batch × local steps", "ranks", tuple(map(str, ranks)), tuple(drawn))
+    rows = []
+    for place, group in enumerate(groups):
+        columns = [of_groups[value][place][1] for value in of_groups]
+        for number, repeats in group.of.items():
+            rows.append([group.name, str(number), str(len(repeats)), *(_written(column[number]) for column in columns)])
+        if len(group.of) > 1:  # how much of the ranks the throughput of the most of them is worth
+            first, last = min(group.of), max(group.of)
+            gain = columns[0][last].value / columns[0][first].value
+            words = f"× {gain:.2f}, efficiency {percent(gain * first / last)}"
+            rows.append([group.name, f"{first} → {last}", "", words, "", "", ""])
+    page, skipped = folder / "report.html", folder / "skipped.json"
+    shown = {
+        "name": folder.resolve().name,
+        "path": str(folder),
+        "title": f"Federated rounds on 1 to {ranks[-1]} ranks" if ranks[-1] > 1 else "Federated rounds on one rank",
+        "num_studies": sum(len(repeats) for group in groups for repeats in group.of.values()),
+        "drawings": [curves_chart(chart) for chart in charts.values()],
+        "rows": rows,
+        "skipped": read_json(skipped, list[tuple[str, str]]) if skipped.exists() else [],
+    }
+    text = render("federated.html", shown)
     with atomic_file(page) as stream:
         stream.write(text)
     return [page, *save_charts({name: [(chart.title, chart)] for name, chart in charts.items()}, folder)]
 
 
-def _shown(folder: Path, groups: list[Group], drawings: list[Any]) -> dict[str, Any]:
-    skipped = folder / "skipped.json"
-    most = max(ranks for group in groups for ranks in group.of)
-    return {
-        "name": folder.resolve().name,
-        "path": str(folder),
-        "title": f"Federated rounds on 1 to {most} ranks" if most > 1 else "Federated rounds on one rank",
-        "num_studies": sum(len(repeats) for group in groups for repeats in group.of.values()),
-        "drawings": drawings,
-        "rows": [row for group in groups for row in _rows(group)],
-        "skipped": read_json(skipped, list[tuple[str, str]]) if skipped.exists() else [],
-    }
-
-
-def _rows(group: Group) -> list[list[str]]:
-    columns = [group.over(value) for value in (throughput, local_ms, exposed_ms, share)]
-    return [
-        [group.name, str(ranks), str(len(group.of[ranks])), *(_written(column[ranks]) for column in columns)]
-        for ranks in group.of
-    ] + ([] if len(group.of) < 2 else [_gain(group, columns[0])])
-
-
 def _written(value: Interval) -> str:
     text = significant(value.value)
     return text if value.low is None else f"{text} [{significant(value.low)}, {significant(value.high)}]"
-
-
-def _gain(group: Group, rates: dict[int, Interval]) -> list[str]:
-    """How much of the ranks the throughput of the most of them is worth."""
-    first, last = min(rates), max(rates)
-    gain = rates[last].value / rates[first].value
-    efficiency = gain * first / last
-    words = f"{first} → {last}", "", f"× {gain:.2f}, efficiency {percent(efficiency)}"
-    return [group.name, *words, "", "", ""]

@@ -46,8 +46,8 @@ _PATHS = {
 _INHERITED = ("fill", "stroke", "font-size", "font-weight", "text-anchor")
 
 Style = dict[str, str]
-Steps = tuple[tuple[str, frozenset[str]], ...]
-"""Tag and classes of elements, each inside of the one before."""
+Names = frozenset[str]
+"""Of an element: its tag and its classes, such as `{"text", ".tick"}`."""
 
 
 def new_figure(width: float, height: float, **options: Any) -> Figure:
@@ -86,24 +86,22 @@ def figure_of(drawings: Sequence[tuple[str, Markup]], *, columns: int = 1, unit_
     sizes = [tuple(map(float, root.attrib["viewBox"].split()[2:])) for root in roots]
     columns = min(columns, len(roots))
     widest = max(width for width, _ in sizes) + _MARGIN
-    captions = [caption for caption, _ in drawings]
-    rows = [range(first, min(first + columns, len(roots))) for first in range(0, len(roots), columns)]
-    above = [_CAPTION if any(captions[place] for place in row) else 0.0 for row in rows]
-    heights = [room + max(sizes[place][1] for place in row) + _MARGIN for room, row in zip(above, rows, strict=True)]
-    total_width, total = columns * widest + _MARGIN, sum(heights) + _MARGIN
+    tops, top = list[float](), _MARGIN / 2
+    for first in range(0, len(roots), columns):
+        row = range(first, min(first + columns, len(roots)))
+        top += _CAPTION if any(drawings[place][0] for place in row) else 0.0
+        tops += [top] * len(row)
+        top += max(sizes[place][1] for place in row) + _MARGIN
+    total_width, total, pt = columns * widest + _MARGIN, top + _MARGIN / 2, unit_in * 72
     figure = new_figure(total_width * unit_in, total * unit_in, facecolor="white")
-    top = _MARGIN / 2
-    for row, room, row_height in zip(rows, above, heights, strict=True):
-        for place in row:
-            (width, height), left = sizes[place], _MARGIN + (place - row[0]) * widest
-            lower = 1 - (top + room + height) / total
-            axes = figure.add_axes((left / total_width, lower, width / total_width, height / total))
-            axes.set(xlim=(0, width), ylim=(height, 0))
-            axes.set_axis_off()
-            size = 13 * unit_in * 72
-            axes.text(0, -room / 2, captions[place], size=size, weight="bold", va="center")
-            _draw(axes, roots[place], _rules()[0], (), unit_in * 72)
-        top += row_height
+    named = _declared(frozenset(), frozenset({":root"}))
+    for place, ((caption, _), root, (width, height)) in enumerate(zip(drawings, roots, sizes, strict=True)):
+        left, bottom = _MARGIN + place % columns * widest, total - tops[place] - height
+        axes = figure.add_axes((left / total_width, bottom / total, width / total_width, height / total))
+        axes.set(xlim=(0, width), ylim=(height, 0))
+        axes.set_axis_off()
+        axes.text(0, -_CAPTION / 2, caption, size=13 * pt, weight="bold", va="center")
+        _draw(axes, root, named, frozenset(), pt)
     return figure
 
 
@@ -150,62 +148,52 @@ def save_charts(figures: Mapping[str, Sequence[tuple[str, Chart]]], folder: Path
     ]
 
 
+_MEDIA = re.compile(r"@media[^{]*\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}")
+
+
 @functools.cache
-def _rules() -> tuple[Style, list[tuple[Steps, Style]]]:
-    """The colours that have names, and the rules: tag and classes of the element and of those around it, and its style.
+def _rules() -> list[tuple[Names, Names, Style]]:
+    """The rules of the style sheets: names around an element, its own names, and its style; a stronger rule is later.
 
-    A rule that is to win comes later.
+    Rules that depend on the medium are left out. Selectors that no drawing uses may be read wrongly.
     """
-    named, found = Style(), []
-    for name in ("style.html", "holter_style.html", "scaling_style.html"):
-        everywhere, *conditional = render(name, {"record_css": ""}).replace("<style>", "").split("@media")
-        for part in conditional:  # what follows the block of a condition counts everywhere
-            depth = 0
-            for bracket in re.finditer("[{}]", part):
-                depth += 1 if bracket[0] == "{" else -1
-                if not depth:
-                    everywhere += part[bracket.end() :]
-                    break
-        for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", everywhere):
-            style = {key.strip(): value.strip() for key, _, value in (each.partition(":") for each in body.split(";"))}
-            for selector in selectors.split(","):
-                steps = [re.fullmatch(r"(\w*)((?:\.[\w-]+)*)", each) for each in selector.split()]
-                if selector.strip() == ":root":
-                    named |= style
-                elif all(steps):
-                    found.append((tuple((step[1], frozenset(step[2].split(".")[1:])) for step in steps if step), style))
+    sheets = (render(name, {"record_css": ""}) for name in ("style.html", "holter_style.html", "scaling_style.html"))
+    rules = []
+    for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", _MEDIA.sub("", "".join(sheets))):
+        style = dict(re.findall(r"([\w-]+):\s*([^;]+?)\s*(?:;|$)", body))
+        for selector in re.sub("</?style>", "", selectors).split(","):
+            *outer, own = (frozenset(re.findall(r"[.:]?[\w-]+", step)) for step in selector.split())
+            rules.append((frozenset[str]().union(*outer), own, style))
 
-    def strength(rule: tuple[Steps, Style]) -> tuple[int, int]:
-        return sum(len(classes) for _, classes in rule[0]), sum(bool(tag) for tag, _ in rule[0])
+    def strength(rule: tuple[Names, Names, Style]) -> tuple[int, int]:
+        names = [*rule[0], *rule[1]]
+        return sum(name.startswith(".") for name in names), len(names)
 
-    return named, sorted(found, key=strength)
+    return sorted(rules, key=strength)
 
 
 @functools.cache  # a strip has hundreds of elements of a few kinds
-def _declared(here: Steps) -> Style:
-    """What the style sheets say of an element, the last of `here`."""
+def _declared(around: Names, own: Names) -> Style:
+    """What the style sheets say of an element of some names in elements of other names."""
     style = Style()
-    for steps, declared in _rules()[1]:
-        if all(
-            any(tag in ("", here_tag) and classes <= here_classes for here_tag, here_classes in places)
-            for (tag, classes), places in zip(steps, [here[:-1]] * (len(steps) - 1) + [here[-1:]], strict=True)
-        ):
+    for outer, names, declared in _rules():
+        if names <= own and outer <= around:
             style |= declared
     return style
 
 
-def _draw(axes: Any, element: ElementTree.Element, outer: Style, around: Steps, pt: float) -> None:
+def _draw(axes: Any, element: ElementTree.Element, outer: Style, around: Names, pt: float) -> None:
     """Draw an element and those in it; `outer` is the style it inherits, `pt` the points of a unit."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
     from matplotlib.patheffects import withStroke
 
-    here = (*around, (element.tag, frozenset(element.get("class", "").split())))
+    own = frozenset([element.tag, *(f".{name}" for name in element.get("class", "").split())])
     style = {key: value for key, value in outer.items() if key.startswith("--") or key in _INHERITED}
-    style |= element.attrib | _declared(here)
+    style |= element.attrib | _declared(around, own)
     if element.tag in ("svg", "g"):
         for child in element:
-            _draw(axes, child, style, here, pt)
+            _draw(axes, child, style, around | own, pt)
         return
 
     def colour(key: str, default: str) -> str:

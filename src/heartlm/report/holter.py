@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,9 @@ def context(findings: Findings) -> dict[str, Any]:
     rr_s, readable = np.diff(findings.sample) / recording.rate_hz, findings.readable()
     normal = (findings.symbol[1:] == "N") & (findings.symbol[:-1] == "N")
     pairs = readable[1:] & readable[:-1]
+    readable_s = recording.duration_s - findings.seconds_of("unreadable")
     hours = findings.hours() if recording.duration_s > 3600 else []
-    return {
+    shown = {
         "record": str(recording.record_id),
         # for the foot of printed pages: in a style sheet, escaped as CSS escapes
         "record_css": "".join(f"\\{ord(letter):06x}" for letter in str(recording.record_id)),
@@ -60,28 +62,32 @@ def context(findings: Findings) -> dict[str, Any]:
         "absent": [kind for kind in KINDS if not findings.of_kind(kind)],
         "kinds": KINDS,
         "af_s": findings.seconds_of("AF"),
-        "af_burden": _af_burden(findings),
+        "af_burden": min(1.0, findings.seconds_of("AF") / readable_s) if readable_s > 0 else 0.0,
         "longest_af_s": max((event.stop - event.start for event in findings.of_kind("AF")), default=0)
         / recording.rate_hz,
         "is_short": is_short,
         "whole": _whole(findings) if is_short else [],
-        "trend": None if is_short else charts.trend(findings),
-        "histogram": None if is_short else charts.histogram(rr_s[readable], normal[readable]),
-        "poincare": None
-        if is_short
-        else charts.poincare(rr_s[:-1][pairs], rr_s[1:][pairs], (normal[1:] & normal[:-1])[pairs]),
+        **dict.fromkeys(("trend", "histogram", "poincare", "af", "extremes", "strips")),
         "hrv": _variability(findings),
         "hours": hours,
         "hourly": charts.by_hour(hours) if hours else None,
-        "af": [] if is_short else _longest_fibrillation(findings),
-        "extremes": [] if is_short else _extremes(findings),
-        "strips": [] if is_short else _strips_by_kind(findings),
         "has_signal": recording.has_signal,
         "quality": charts.quality(findings),
         "notes": findings.notes,
         "unlike": findings.unlike,
         "made_by": findings.made_by,
     }
+    if not is_short:
+        longest = sorted(findings.of_kind("AF"), key=lambda event: event.start - event.stop)[:MOST_EPISODES]
+        shown |= {
+            "trend": charts.trend(findings),
+            "histogram": charts.histogram(rr_s[readable], normal[readable]),
+            "poincare": charts.poincare(rr_s[:-1][pairs], rr_s[1:][pairs], (normal[1:] & normal[:-1])[pairs]),
+            "af": sorted(longest, key=lambda event: event.start),
+            "extremes": _extremes(findings),
+            "strips": _strips_by_kind(findings),
+        }
+    return shown
 
 
 def _kind_row(findings: Findings, kind: str) -> dict[str, str]:
@@ -113,18 +119,6 @@ def _badness(kind: str) -> Callable[[Event], tuple[float, float]]:
         return length if kind in _LONG else -rate if kind in _SLOW else rate, event.confidence
 
     return of
-
-
-def _af_burden(findings: Findings) -> float:
-    """Share of the readable time in atrial fibrillation."""
-    readable_s = findings.recording.duration_s - findings.seconds_of("unreadable")
-    return min(1.0, findings.seconds_of("AF") / readable_s) if readable_s > 0 else 0.0
-
-
-def _longest_fibrillation(findings: Findings) -> list[Event]:
-    """The longest episodes of atrial fibrillation, in order of time."""
-    longest = sorted(findings.of_kind("AF"), key=lambda event: event.start - event.stop)[:MOST_EPISODES]
-    return sorted(longest, key=lambda event: event.start)
 
 
 def _variability(findings: Findings) -> dict[str, Any]:
@@ -249,12 +243,17 @@ def _draw(findings: Findings, start: int, stop: int, leads: Sequence[int], title
     if not recording.has_signal or not leads or start >= stop:
         return None
     first, last = np.searchsorted(findings.sample, [start, stop])
+    beats = Beats.of_classes(findings.sample[first:last] / rate_hz, findings.symbol[first:last].tolist())
+    probability = findings.probability[first:last]
+    sure = [str(min(int(100 * each), 99)) if math.isfinite(each) else MISSING for each in probability]
+    words = zip(beats.time_s, beats.labels, sure, strict=True)
+    hovers = [f"{clock(time_s, 2)}: {name}, {part} %" for time_s, name, part in words]
     strip = Strip(
         recording.signal(start, stop, leads),
         rate_hz,
         [recording.lead_names[lead] for lead in leads],
         start / rate_hz,
-        Beats.of_classes(findings.sample[first:last] / rate_hz, findings.symbol[first:last].tolist()),
+        replace(beats, notes=sure, hovers=hovers),
         [
             Rhythm(event.start / rate_hz, event.stop / rate_hz, event.kind)
             for event in findings.events
@@ -263,4 +262,4 @@ def _draw(findings: Findings, start: int, stop: int, leads: Sequence[int], title
     )
     found = _beats(int(last - first))
     label = f"ECG strip at {clock(start / rate_hz)}, leads {', '.join(strip.lead_names)}, {found}. {title}"
-    return sheet(strip, label, findings.probability[first:last])
+    return sheet(strip, label)

@@ -79,28 +79,24 @@ def trend(findings: Findings) -> Markup | None:
         drawn = path_of([centre[i] for i in run], [y(min(means[i], high)) for i in run])
         parts.append(tag("path", d=drawn, class_="curve stroke-accent"))
     for row, kind in enumerate(kinds):
-        parts.append(_event_row(findings, kind, x, bottom + 8 + ROW * row))
+        top, taken = bottom + 8 + ROW * row, np.zeros(NUM_BINS, bool)
+        for event in findings.of_kind(kind):
+            edges = np.array([event.start, event.stop]) / recording.num_samples * NUM_BINS
+            taken[min(int(edges[0]), NUM_BINS - 1) : int(np.ceil(edges[1])) + 1] = True
+        parts.append(
+            group(
+                tag("title", f"{KINDS[kind]}: {count(len(findings.of_kind(kind)))}"),
+                text(LEFT - 8, top + 11, kind, class_="tick", text_anchor="end"),
+                line(x.first, top + ROW - 1, x.last, top + ROW - 1, class_="grid"),
+                *_spans(taken, x, top + 2, ROW - 6, f"fill-{_COLOUR.get(kind, 'grey-1')}"),
+            )
+        )
     end = bottom + 8 + ROW * len(kinds)
     parts.append(time_axis(x, end))
     label = (
         f"heart rate over {recording.duration_s / 3600:.1f} hours, with the times of {', '.join(kinds) or 'no events'}"
     )
     return drawing(WIDE, end + BOTTOM, label, *parts, class_="chart wide")
-
-
-def _event_row(findings: Findings, kind: str, x: Scale, top: float) -> Markup:
-    events = findings.of_kind(kind)
-    last = NUM_BINS - 1
-    taken = np.zeros(NUM_BINS, bool)
-    for event in events:
-        edges = np.array([event.start, event.stop]) / max(findings.recording.num_samples, 1) * NUM_BINS
-        taken[min(int(edges[0]), last) : min(int(np.ceil(edges[1])), last) + 1] = True
-    return group(
-        tag("title", f"{KINDS[kind]}: {count(len(events))}"),
-        text(LEFT - 8, top + 11, kind, class_="tick", text_anchor="end"),
-        line(x.first, top + ROW - 1, x.last, top + ROW - 1, class_="grid"),
-        *_spans(taken, x, top + 2, ROW - 6, f"fill-{_COLOUR.get(kind, 'grey-1')}"),
-    )
 
 
 def _spans(taken: NDArray[np.bool_], x: Scale, top: float, height: float, class_: str) -> list[Markup]:

@@ -105,6 +105,12 @@ def clock(seconds: float, decimals: int = 0) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{words}" if minutes >= 60 else f"{minutes}:{words}"
 
 
+def rates(rate_hz: object) -> str:
+    """Write one sampling rate or several."""
+    several = rate_hz if isinstance(rate_hz, list) else [rate_hz]
+    return ", ".join(f"{rate:g}" for rate in several if is_number(rate)) or MISSING
+
+
 def plural(number: int, noun: str) -> str:
     """`1 rank`, `2 ranks`, `1,200 ranks`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

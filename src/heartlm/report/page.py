@@ -12,17 +12,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.errors import HeartlmError, needs
 from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
 from heartlm.report.continuation import continuation_drawings
-from heartlm.report.numbers import Score, clock, count, decimal, duration, percent
+from heartlm.report.numbers import Score, clock, count, decimal, duration, percent, rates
 from heartlm.report.scores import BY_WINDOW, MODEL, block_of, method_scores, missing_baselines, score_rows
+from heartlm.report.strip import Beats, Strip
 from heartlm.runs.run_folder import RunFolder, WrittenScores
 from heartlm.typed import is_number
 
 REPORT_NAME = "report.html"
-WRITTEN = (clock, decimal, duration, percent)
+WRITTEN = (clock, decimal, duration, percent, rates)
 """How templates write numbers, as filters."""
 
 
@@ -84,6 +88,8 @@ def context(folder: RunFolder) -> dict[str, Any]:
         "cards": story.score_cards(newest) if newest else story.training_cards(folder),
         "next_step": story.next_step(folder),
         "corpora": data_tables.corpora_of(folder),
+        "splits": data_tables.SPLITS,
+        "beat_classes": BEAT_CLASSES,
         "tokenizer": data_tables.tokenizer_of(folder),
         "facts": training_charts.training_facts(folder),
         "figures": training_charts.training_figures(folder),
@@ -91,7 +97,7 @@ def context(folder: RunFolder) -> dict[str, Any]:
         "continuations": [
             {"place": _place(each), "drawings": continuation_drawings(each)} for each in folder.generation
         ],
-        "environment": [(key, _plain(value)) for key, value in folder.environment.items()],
+        "environment": [(key, plain(value)) for key, value in folder.environment.items()],
         "commands": commands(folder),
         "config": folder.config_file.read_text(errors="replace") if folder.config_file.is_file() else "",
         "manifest_hash": folder.run_json.get("manifest_hash"),
@@ -100,7 +106,7 @@ def context(folder: RunFolder) -> dict[str, Any]:
 
 def commands(folder: RunFolder) -> list[str]:
     """Return the commands that lead from recordings to this page, each once, in order."""
-    lines = [corpus["command"] for corpus in data_tables.corpora_of(folder)]
+    lines = [corpus["manifest"].get("command") for corpus in data_tables.corpora_of(folder)]
     lines += [run.run_json.get("command") for run in folder.lineage()]
     lines += [each.scores.get("command") for each in reversed(folder.score_sets)]
     return list(dict.fromkeys([str(line) for line in lines if line] + [f"heartlm report {folder.path}"]))
@@ -130,19 +136,34 @@ def _score_set(score_set: WrittenScores) -> dict[str, Any]:
         "patients": score_charts.patients_chart(block),
         "num_patients_hidden": max(len(block.get("per_patient") or []) - score_charts.MAX_PATIENTS, 0),
         "durations": _flat(scores.get("durations")),
-        "strips": [_strip(each) for each in score_set.strips],
+        "strips": [strip_of(each) for each in score_set.strips],
     }
 
 
-def _strip(strip: Mapping[str, Any]) -> dict[str, Any]:
-    beats = strip.get("beats") or []
-    wrong = [beat for beat in beats if svg_strip.is_wrong(beat)]
+def strip_of(strip: Mapping[str, Any]) -> dict[str, Any]:
+    """A stretch of one lead with the reference of each beat and the model's answer."""
+    beats = [beat for beat in strip.get("beats") or [] if is_number(beat.get("time_s"))]
+    names = [[str(beat.get(key) or "") for beat in beats] for key in ("reference", "predicted")]
+    # beats of class Q are not scored, so they are never wrong
+    wrong = [bool(name and answer) and name not in (answer, "Q") for name, answer in zip(*names, strict=True)]
+    signal_mv, rate_hz = np.array([strip.get("signal_mv") or []], np.float64), strip.get("rate_hz") or 0
+    start_s = float(strip.get("start_s") or 0)
+    hovers = [
+        f"{decimal(beat['time_s'], 2)} s: reference {name or 'unlabelled'}"
+        + (f", the model says {answer} ({percent(beat.get('probability'))})" if answer else "")
+        for beat, name, answer in zip(beats, *names, strict=True)
+    ]
+    times_s = start_s + np.array([beat["time_s"] for beat in beats])
+    drawn = Beats(times_s, names[0], wrong, hovers=hovers, answers=names[1])
+    label = f"ECG strip with {len(beats)} beats"
     return {
         "title": strip.get("title") or f"record {strip.get('record', '–')}",
         "place": _place(strip),
-        "verdict": f"{len(wrong)} of {len(beats)} beats wrong" if wrong else f"all {len(beats)} beats right",
-        "is_wrong": bool(wrong),
-        "drawing": svg_strip.strip(strip.get("signal_mv") or [], strip.get("rate_hz") or 0, beats),
+        "verdict": f"{sum(wrong)} of {len(beats)} beats wrong" if any(wrong) else f"all {len(beats)} beats right",
+        "is_wrong": any(wrong),
+        "drawing": svg_strip.sheet(Strip(signal_mv, rate_hz, [str(strip.get("lead") or "")], start_s, drawn), label)
+        if rate_hz > 0 and np.isfinite(signal_mv).any()
+        else None,
     }
 
 
@@ -163,10 +184,11 @@ def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
         return [pair for key, part in value.items() for pair in _flat(part, f"{prefix} {key}".strip())]
     if value is None and not prefix:
         return []
-    return [(prefix, decimal(value, 3) if isinstance(value, float) or value is None else _plain(value))]
+    return [(prefix, decimal(value, 3) if isinstance(value, float) or value is None else plain(value))]
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """Write a value of a JSON file."""
     if value is None:
         return "–"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from heartlm.report.line_chart import LABEL_HEIGHT, spread
 from heartlm.report.numbers import percent, plural, significant
-from heartlm.report.scaling_model import Chart, Curve, Mark
+from heartlm.report.scaling_model import Chart, Curve
 from heartlm.report.svg import (
     Markup,
     Scale,
@@ -53,51 +53,34 @@ def curves_chart(chart: Chart) -> Markup:
     y = Scale(low - (margin if low < 0 else 0), high + margin, HEIGHT - BOTTOM, TOP)
     title = f"{chart.title}, {chart.unit}" if chart.unit else chart.title
     ends = spread([y(curve.points[-1].value.value) + 3.5 for curve in chart.curves], LABEL_HEIGHT - 1)
-    return drawing(
-        WIDTH,
-        HEIGHT,
-        f"{chart.title} against {chart.x_title}, {chart.about}",
-        y_axis(x, y, f"{title} – {chart.about}"),
-        x_axis(x, y.first, enumerate(chart.x_labels), chart.x_title),
-        *([_ideal(chart, x, y)] if chart.ideal else []),
-        *(_ceiling(mark, x, y) for mark in chart.ceilings),
-        *(text(x(each.place) + 11, y(each.value) + 4, "machine allows", class_="tick") for each in chart.ceilings[:1]),
-        *(_curve(curve, x, y) for curve in chart.curves),
-        *(_published(mark, x, y, chart) for mark in chart.published),
-        *(
-            _of_curve(curve, text(x.last + 7, end, curve.name, class_="end-label"))
-            for curve, end in zip(chart.curves, ends, strict=True)
-        ),
-    )
+    parts = [y_axis(x, y, f"{title} – {chart.about}"), x_axis(x, y.first, enumerate(chart.x_labels), chart.x_title)]
+    if chart.ideal:
+        places, heights = [x(place) for place in range(len(chart.ideal))], [y(value) for value in chart.ideal]
+        near = [each[0] + (each[min(1, len(each) - 1)] - each[0]) / 4 for each in (places, heights)]
+        words = text(near[0], near[1] - 6, "ideal", class_="tick", text_anchor="end")
+        parts.append(group(tag("path", d=path_of(places, heights), class_="ideal"), words))
+    for mark in chart.ceilings:
+        place, height = x(mark.place), y(mark.value)
+        dash = line(place - 9, height, place + 9, height, class_="ceiling")
+        parts.append(group(dash, _target(place, height, mark.words)))
+    for mark in chart.ceilings[:1]:
+        parts.append(text(x(mark.place) + 11, y(mark.value) + 4, "machine allows", class_="tick"))
+    parts += [_curve(curve, x, y) for curve in chart.curves]
+    for mark in chart.published:
+        place, height = x(mark.place), y(mark.value)
+        diamond = tag("path", d=f"M{place:.1f} {height - 5:.1f}l5 5l-5 5l-5 -5z", class_="published")
+        # the lowest at a place is named, or their names would cover each other
+        is_lowest = mark.value == min(other.value for other in chart.published if other.place == mark.place)
+        name = text(place - 9, height + 4.5, "published (A100)" if is_lowest else "", class_="tick", text_anchor="end")
+        parts.append(group(diamond, name, _target(place, height, mark.words)))
+    for curve, end in zip(chart.curves, ends, strict=True):
+        parts.append(_of_curve(curve, text(x.last + 7, end, curve.name, class_="end-label")))
+    return drawing(WIDTH, HEIGHT, f"{chart.title} against {chart.x_title}, {chart.about}", *parts)
 
 
 def _of_curve(curve: Curve, *parts: Markup) -> Markup:
     """A group with the colour of a curve, which the page hides with its window."""
     return group(*parts, class_=f"series tone-{curve.tone % NUM_TONES}", data_window=curve.window)
-
-
-def _ideal(chart: Chart, x: Scale, y: Scale) -> Markup:
-    places = [x(place) for place in range(len(chart.ideal))]
-    heights = [y(value) for value in chart.ideal]
-    near = [each[0] + (each[min(1, len(each) - 1)] - each[0]) / 4 for each in (places, heights)]
-    words = text(near[0], near[1] - 6, "ideal", class_="tick", text_anchor="end")
-    return group(tag("path", d=path_of(places, heights), class_="ideal"), words)
-
-
-def _ceiling(mark: Mark, x: Scale, y: Scale) -> Markup:
-    place, height = x(mark.place), y(mark.value)
-    dash = line(place - 9, height, place + 9, height, class_="ceiling")
-    return group(dash, _target(place, height, mark.words))
-
-
-def _published(mark: Mark, x: Scale, y: Scale, chart: Chart) -> Markup:
-    """A diamond; the lowest at a place is named, or their names would cover each other."""
-    place, height = x(mark.place), y(mark.value)
-    corners = f"M{place:.1f} {height - 5:.1f}l5 5l-5 5l-5 -5z"
-    parts = [tag("path", d=corners, class_="published")]
-    if mark.value == min(other.value for other in chart.published if other.place == mark.place):
-        parts.append(text(place - 9, height + 4.5, "published (A100)", class_="tick", text_anchor="end"))
-    return group(*parts, _target(place, height, mark.words))
 
 
 def _target(x: float, y: float, words: str) -> Markup:
@@ -127,20 +110,14 @@ def parts_chart(rows: Sequence[CellRow]) -> Markup:
     parts = [text(left, 11, "Seconds of a mean step, in ms", class_="axis-title")]
     parts.append(x_grid(x, TOP, height - BOTTOM, 6))
     for number, row in enumerate(rows):
-        parts.append(_bar(row, TOP + number * bar, bar - 6, x, left))
+        top, thick, begin_ms, step_s = TOP + number * bar, bar - 6, 0.0, sum(row.part_s.values())
+        who = f"{row.cell.window} · {plural(row.cell.ranks, 'rank')} × {row.cell.cpus_per_task}"
+        drawn = [text(left - 8, top + thick - 4, who, class_="tick", text_anchor="end")]
+        for name in PARTS:
+            part_s = max(0.0, row.part_s[name])
+            words = f"{who}: {PART_WORDS[name]} {significant(1000 * part_s)} ms, {percent(part_s / step_s)} of a step"
+            width, title = x(begin_ms + 1000 * part_s) - x(begin_ms), tag("title", words)
+            drawn.append(rectangle(x(begin_ms), top, width, thick, title, class_=f"part-{name}", data_tip=words))
+            begin_ms += 1000 * part_s
+        parts.append(group(*drawn, data_window=row.cell.window, class_="series"))
     return drawing(WIDTH * 2, height, "Where the time of a step goes", *parts)
-
-
-def _bar(row: CellRow, top: float, thick: float, x: Scale, left: float) -> Markup:
-    cell, begin_ms, parts = row.cell, 0.0, []
-    step_s = sum(row.part_s.values())
-    who = f"{cell.window} · {plural(cell.ranks, 'rank')} × {cell.cpus_per_task}"
-    for name in PARTS:
-        part_s = max(0.0, row.part_s[name])
-        words = f"{who}: {PART_WORDS[name]} {significant(1000 * part_s)} ms, {percent(part_s / step_s)} of a step"
-        width = x(begin_ms + 1000 * part_s) - x(begin_ms)
-        title = tag("title", words)
-        parts.append(rectangle(x(begin_ms), top, width, thick, title, class_=f"part-{name}", data_tip=words))
-        begin_ms += 1000 * part_s
-    label = text(left - 8, top + thick - 4, who, class_="tick", text_anchor="end")
-    return group(label, *parts, data_window=cell.window, class_="series")

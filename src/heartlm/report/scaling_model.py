@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heartlm.report.numbers import decimal, duration, plural, significant
+from heartlm.report.numbers import decimal, plural, significant
 from heartlm.scaling.cell import StudyCell
-from heartlm.scaling.equations import Interval, efficiency, ideal_s
+from heartlm.scaling.equations import Interval, efficiency
 from heartlm.scaling.reference_marks import EFFICIENCY, SOURCE, SPEEDUP
 from heartlm.scaling.table import CellRow, Table, groups
 
@@ -118,7 +118,7 @@ def _panel(key: tuple[str, str, str, str], rows: tuple[CellRow, ...]) -> Panel:
 def _over_cpus(rows: Sequence[CellRow]) -> Iterable[Chart]:
     every = sorted({row.cell.cpus_per_task for row in rows})
     for ranks, slice_ in groups(rows, lambda cell: cell.ranks).items():
-        curves = _curves(slice_, every, lambda cell: cell.cpus_per_task, lambda row: row.time_s, _time_words)
+        curves = _curves(slice_, every, lambda cell: cell.cpus_per_task, lambda row: row.time_s)
         yield Chart("Training time", "s", plural(ranks, "rank"), "CPUs per rank", tuple(map(str, every)), curves)
 
 
@@ -131,10 +131,9 @@ def _over_ranks(rows: Sequence[CellRow], cpus: int) -> tuple[Chart, Chart, Chart
         title: str,
         unit: str,
         value: Callable[[CellRow], Interval | None],
-        words: Callable[[CellRow], str],
         **marks: Any,
     ) -> Chart:
-        curves = _curves(rows, ranks, lambda cell: cell.ranks, value, words)
+        curves = _curves(rows, ranks, lambda cell: cell.ranks, value)
         return Chart(title, unit, about, "ranks", labels, curves, **marks)
 
     ceilings = [
@@ -148,25 +147,17 @@ def _over_ranks(rows: Sequence[CellRow], cpus: int) -> tuple[Chart, Chart, Chart
     efficiency_marks = _published(ranks, of_speedups, "{:g}, of the published speedup")
     efficiency_marks += _published(ranks, EFFICIENCY, "{:g}, best as stated")
     return (
-        chart("Training time", "s", lambda row: row.time_s, _time_words),
+        chart("Training time", "s", lambda row: row.time_s),
         chart(
             "Speedup",
             "x",
             lambda row: row.speedup,
-            _speedup_words,
             ideal=tuple(map(float, ranks)),
             ceilings=tuple(ceilings),
             published=_published(ranks, published, "{:g}x"),
         ),
-        chart(
-            "Efficiency",
-            "",
-            lambda row: row.efficiency,
-            _speedup_words,
-            ideal=(1.0,) * len(ranks),
-            published=efficiency_marks,
-        ),
-        chart("Overhead", "s", lambda row: row.overhead_s, _overhead_words, ideal=(0.0,) * len(ranks)),
+        chart("Efficiency", "", lambda row: row.efficiency, ideal=(1.0,) * len(ranks), published=efficiency_marks),
+        chart("Overhead", "s", lambda row: row.overhead_s, ideal=(0.0,) * len(ranks)),
     )
 
 
@@ -175,7 +166,6 @@ def _curves(
     places: Sequence[int],
     x: Callable[[StudyCell], int],
     value: Callable[[CellRow], Interval | None],
-    words: Callable[[CellRow], str],
 ) -> tuple[Curve, ...]:
     """One curve a window; one a bucket size, too, where there are several. One rank has none and begins all of them."""
     windows = sorted({row.cell.window for row in rows})
@@ -186,7 +176,7 @@ def _curves(
         for cap in caps:
             chosen = [row for row in of_window if row.cell.ranks == 1 or row.cell.bucket_cap_mb == cap]
             points = [
-                Point(places.index(x(row.cell)), found, words(row))
+                Point(places.index(x(row.cell)), found, _words(row))
                 for row in chosen
                 if (found := value(row)) is not None
             ]
@@ -204,35 +194,19 @@ def _published(ranks: Sequence[int], values: dict[int, float], words: str) -> tu
     )
 
 
-def _time_words(row: CellRow) -> str:
-    ideal = "" if row.speedup is None else f", ideal {duration(_ideal_s(row))}"
-    return f"{_who(row)}: {significant(row.time_s.value)} s{between(row.time_s)}{ideal}"
-
-
-def _speedup_words(row: CellRow) -> str:
-    if row.speedup is None or row.efficiency is None:
-        return _who(row)
-    words = f"{_who(row)}: {row.speedup.value:.2f}x{between(row.speedup)}, efficiency {row.efficiency.value:.2f}"
+def _words(row: CellRow) -> str:
+    """All that is known of a row, for its points in every chart."""
+    nodes = f" on {row.cell.nodes} nodes" if row.cell.nodes > 1 else ""
+    cpus = plural(row.cell.cpus_per_task, "CPU")
+    words = f"width {row.cell.window}, {plural(row.cell.ranks, 'rank')} × {cpus}{nodes}"
+    words += f": {significant(row.time_s.value)} s{between(row.time_s)}"
+    if row.speedup is not None and row.efficiency is not None:
+        words += f", speedup {row.speedup.value:.2f}x{between(row.speedup)}, efficiency {row.efficiency.value:.2f}"
     if row.efficiency_of_ceiling is not None:
         words += f", {row.efficiency_of_ceiling.value:.2f} of what the machine allows"
+    if row.overhead_s is not None:
+        words += f", {significant(row.overhead_s.value)} s beyond the ideal{between(row.overhead_s)}"
     return words
-
-
-def _overhead_words(row: CellRow) -> str:
-    if row.overhead_s is None:
-        return _who(row)
-    return f"{_who(row)}: {significant(row.overhead_s.value)} s beyond the ideal{between(row.overhead_s)}"
-
-
-def _ideal_s(row: CellRow) -> float:
-    assert row.speedup is not None
-    base_s = row.time_s.value * row.speedup.value / (1 if row.cell.scaling == "strong" else row.cell.ranks)
-    return ideal_s(base_s, row.cell.ranks, row.cell.scaling)
-
-
-def _who(row: CellRow) -> str:
-    nodes = f" on {row.cell.nodes} nodes" if row.cell.nodes > 1 else ""
-    return f"width {row.cell.window}, {plural(row.cell.ranks, 'rank')} × {plural(row.cell.cpus_per_task, 'CPU')}{nodes}"
 
 
 def between(interval: Interval, places: int = 2) -> str:

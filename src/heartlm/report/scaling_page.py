@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json, write_csv
 from heartlm.report.figures import save_charts
 from heartlm.report.numbers import MISSING, count, decimal, percent, plural, significant
-from heartlm.report.page import render
+from heartlm.report.page import plain, render
 from heartlm.report.scaling_charts import PART_WORDS, curves_chart, parts_chart
 from heartlm.report.scaling_model import CAPTIONS, STAGES, Panel, between, panels_of
 from heartlm.scaling.cell import PARTS, load_measurements
@@ -65,14 +64,14 @@ def scaling_page(table: Table, skipped: Sequence[tuple[str, str]], folder: Path)
         HeartlmError: Jinja is not installed.
     """
     panels = panels_of(table)
+    revealed = {ranks: found for ranks in EFFICIENCY if (found := karp_flatt(SPEEDUP[ranks], ranks)) is not None}
+    published = _law_row("published, A100 (no measurement of this study)", SPEEDUP, revealed)
     return render(
         "scaling.html",
         {
             "name": folder.resolve().name,
             "path": str(folder),
-            "title": _title(table.rows),
-            "lead": _lead(table.rows),
-            "cards": _cards(table.rows),
+            **_head(table.rows),
             "num_measurements": sum(row.repeats for row in table.rows),
             "num_cells": len(table.rows),
             "repeats": max(row.repeats for row in table.rows),
@@ -80,68 +79,49 @@ def scaling_page(table: Table, skipped: Sequence[tuple[str, str]], folder: Path)
             "windows": sorted({row.cell.window for row in table.rows}),
             "panels": [_panel(panel) for panel in panels],
             "parts": [(name, PART_WORDS[name]) for name in PARTS],
-            "laws": [*_published_laws(), *(line for panel in panels for line in _laws(panel))],
+            "laws": [published, *(line for panel in panels for line in _laws(panel))],
             "beside": [_beside_row(each) for each in table.beside],
             "moved": sum(row.num_moved for row in table.rows),
             "failed": [(f"{each.cell.name}, repeat {each.repeat + 1}", each.failed) for each in table.failed],
             "skipped": list(skipped),
-            "environment": [(key, _plain(value)) for key, value in table.environment.items()],
+            "environment": [(key, plain(value)) for key, value in table.environment.items()],
         },
     )
 
 
-def _widest(rows: Sequence[CellRow]) -> list[CellRow]:
-    """Rows of the most ranks."""
+def _head(rows: Sequence[CellRow]) -> dict[str, Any]:
+    """Title, lead and cards of the page: what most ranks reach, and key numbers of each rank count."""
     most = max((row.cell.ranks for row in rows if row.speedup is not None), default=1)
-    return [row for row in rows if row.cell.ranks == most and row.speedup is not None]
-
-
-def _title(rows: Sequence[CellRow]) -> str:
-    widest = _widest(rows)
-    if not widest or widest[0].cell.ranks == 1:
-        return "What training takes on one rank"
-    ranks = widest[0].cell.ranks
-    return f"{plural(ranks, 'rank')} are {_middle(row.speedup for row in widest):.2f} times as fast as one"
-
-
-def _lead(rows: Sequence[CellRow]) -> list[str]:
-    widest = _widest(rows)
-    if not widest or widest[0].cell.ranks == 1:
-        return ["There is nothing to compare yet: a study with more than one rank count shows speedups."]
+    widest = [row for row in rows if row.cell.ranks == most and row.speedup is not None]
+    waiting = statistics.median(row.part_s["data"] / sum(row.part_s.values()) for row in rows)
+    last = {"label": "waiting for data", "value": percent(waiting), "note": "of a step, median of all cells"}
+    if most == 1:
+        why = "There is nothing to compare yet: a study with more than one rank count shows speedups."
+        return {"title": "What training takes on one rank", "lead": [why], "cards": [last]}
     values = sorted(row.speedup.value for row in widest if row.speedup is not None)
-    lead = [f"Over {plural(len(widest), 'cell')} the speedup lies between {values[0]:.2f} and {values[-1]:.2f}."]
-    limited = [row for row in widest if row.ceiling is not None and row.efficiency_of_ceiling is not None]
-    if limited:
-        lead.append(
-            f"Independent trainings side by side on the same cores reach {_middle(row.ceiling for row in limited):.2f} "
-            f"times one alone, so this machine allows no more; of that the ranks reach "
-            f"{percent(_middle(row.efficiency_of_ceiling for row in limited), 0)}."
-        )
     lost = {name: statistics.median(row.part_s[name] / sum(row.part_s.values()) for row in widest) for name in PARTS}
     worst = max((name for name in PARTS if name != "compute"), key=lambda name: lost[name])
-    lead.append(f"Besides computing, most of a step goes to {PART_WORDS[worst]}: {percent(lost[worst])}.")
-    return lead
-
-
-def _cards(rows: Sequence[CellRow]) -> list[dict[str, str]]:
+    lead = [
+        f"Over {plural(len(widest), 'cell')} the speedup lies between {values[0]:.2f} and {values[-1]:.2f}.",
+        f"Besides computing, most of a step goes to {PART_WORDS[worst]}: {percent(lost[worst])}.",
+    ]
     cards = []
-    for ranks, of_ranks in groups([row for row in rows if row.cell.ranks > 1], lambda cell: cell.ranks).items():
-        known = [row for row in of_ranks if row.speedup is not None]
-        if not known:
-            continue
-        note = f"median of {plural(len(known), 'cell')}, efficiency {_middle(row.efficiency for row in known):.2f}"
+    known = [row for row in rows if row.cell.ranks > 1 and row.speedup is not None]
+    for ranks, of_ranks in groups(known, lambda cell: cell.ranks).items():
+        note = (
+            f"median of {plural(len(of_ranks), 'cell')}, efficiency {_middle(row.efficiency for row in of_ranks):.2f}"
+        )
         if ranks in SPEEDUP:
             note += f"; published {SPEEDUP[ranks]:g}x on {ranks} GPUs"
-        value = f"{_middle(row.speedup for row in known):.2f}x"
+        value = f"{_middle(row.speedup for row in of_ranks):.2f}x"
         cards.append({"label": f"speedup of {plural(ranks, 'rank')}", "value": value, "note": note})
-        limited = [row for row in known if row.efficiency_of_ceiling is not None]
+        limited = [row for row in of_ranks if row.efficiency_of_ceiling is not None]
         if limited:
             value = percent(_middle(row.efficiency_of_ceiling for row in limited), 0)
             note = f"trainings side by side reach {_middle(row.ceiling for row in limited):.2f}x"
             cards.append({"label": f"of what the machine allows {plural(ranks, 'rank')}", "value": value, "note": note})
-    waiting = statistics.median(row.part_s["data"] / sum(row.part_s.values()) for row in rows)
-    cards.append({"label": "waiting for data", "value": percent(waiting), "note": "of a step, median of all cells"})
-    return cards[:5]
+    title = f"{plural(most, 'rank')} are {statistics.median(values):.2f} times as fast as one"
+    return {"title": title, "lead": lead, "cards": [*cards, last][:5]}
 
 
 def _middle(intervals: Iterable[Interval | None]) -> float:
@@ -183,14 +163,9 @@ def _panel(panel: Panel) -> dict[str, Any]:
 
 def _table_row(row: CellRow) -> list[str]:
     cell, hidden_s = row.cell, row.detail_s["hidden_communication"]
-    extra = "".join(
-        f", {words}"
-        for words, there in (
-            (f"{cell.bucket_cap_mb:g} MiB", cell.ranks > 1 and cell.bucket_cap_mb != type(cell).bucket_cap_mb),
-            (f"{cell.nodes} nodes", cell.nodes > 1),
-        )
-        if there
-    )
+    has_other_buckets = cell.ranks > 1 and cell.bucket_cap_mb != type(cell).bucket_cap_mb
+    extra = f", {cell.bucket_cap_mb:g} MiB" if has_other_buckets else ""
+    extra += f", {cell.nodes} nodes" if cell.nodes > 1 else ""
     return [
         str(cell.window),
         f"{cell.ranks} × {cell.cpus_per_task}{extra}",
@@ -203,8 +178,8 @@ def _table_row(row: CellRow) -> list[str]:
         _written(row.ceiling, "x"),
         _written(row.efficiency_of_ceiling),
         _written(row.overhead_s),
-        decimal(row.karp_flatt, 3) if row.karp_flatt is not None else MISSING,
-        decimal(1000 * hidden_s, 1) if hidden_s is not None else MISSING,
+        decimal(row.karp_flatt, 3),
+        decimal(None if hidden_s is None else 1000 * hidden_s, 1),
         count(row.peak_memory_bytes / 1e6),
         count(row.energy_j_per_mtoken),
     ]
@@ -239,11 +214,6 @@ def _laws(panel: Panel) -> list[list[str]]:
     return lines
 
 
-def _published_laws() -> list[list[str]]:
-    revealed = {ranks: found for ranks in EFFICIENCY if (found := karp_flatt(SPEEDUP[ranks], ranks)) is not None}
-    return [_law_row("published, A100 (no measurement of this study)", SPEEDUP, revealed)]
-
-
 def _law_row(name: str, speedups: Mapping[int, float], revealed: Mapping[int, float]) -> list[str]:
     fractions = ", ".join(f"{ranks}: {decimal(fraction, 3)}" for ranks, fraction in revealed.items())
     usl = fit_usl(speedups)
@@ -252,16 +222,10 @@ def _law_row(name: str, speedups: Mapping[int, float], revealed: Mapping[int, fl
     return [name, fractions, MISSING if amdahl is None else _fit_words(amdahl), words]
 
 
-GREEK = {"serial": "serial", "sigma": "σ", "kappa": "κ"}
-
-
 def _fit_words(fit: Fit) -> str:
-    parameters = ", ".join(f"{GREEK[name]} {decimal(value, 4)}" for name, value in fit.parameters.items())
+    greek = {"serial": "serial", "sigma": "σ", "kappa": "κ"}
+    parameters = ", ".join(f"{greek[name]} {decimal(value, 4)}" for name, value in fit.parameters.items())
     residuals = ", ".join(f"{ranks}: {100 * value:+.1f} %" for ranks, value in fit.residuals.items())
     free = "goes through its points" if fit.degrees_of_freedom == 0 else f"residuals {residuals}"
     best = f"; fastest at {fit.best_ranks:.0f} ranks" if fit.best_ranks is not None else ""
     return f"{parameters}; {free}{best}"
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

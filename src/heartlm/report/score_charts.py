@@ -38,7 +38,10 @@ def forest_chart(rows: Mapping[str, Mapping[str, Score]], *, label: str) -> Mark
     pitch = ROW * len(methods) + gap
     height = top + pitch * len(rows) + 24
     x = Scale(0, 1, 76, WIDTH - 14)
-    parts = [_legend(methods), x_grid(x, top - 6, height - 22)]
+    parts = [x_grid(x, top - 6, height - 22)]
+    for place, method in enumerate(methods):
+        left, upper = 12 + 196 * (place % 2), 10 + 16 * (place // 2)
+        parts += [_mark(left, upper, place), text(left + 11, upper + 4, method, class_="tick")]
     for number, (name, row) in enumerate(rows.items()):
         y = top + number * pitch
         parts.append(text(64, y + pitch / 2, name, class_="row-label", text_anchor="end"))
@@ -50,14 +53,6 @@ def forest_chart(rows: Mapping[str, Mapping[str, Score]], *, label: str) -> Mark
             if method in row
         ]
     return drawing(WIDTH, height, label, *parts)
-
-
-def _legend(methods: Sequence[str]) -> Markup:
-    parts = []
-    for place, method in enumerate(methods):
-        x, y = 12 + 196 * (place % 2), 10 + 16 * (place // 2)
-        parts += [_mark(x, y, place), text(x + 11, y + 4, method, class_="tick")]
-    return group(*parts)
 
 
 def _interval(score: Score, x: Scale, y: float, place: int, name: str) -> Markup:
@@ -84,7 +79,8 @@ def _mark(x: float, y: float, place: int) -> Markup:
 
 def confusion_chart(block: Mapping[str, Any]) -> Markup | None:
     """Draw the confusion matrix of a block of scores, rows the reference, shaded by share of the row; None without."""
-    matrix, labels = block.get("confusion") or [], _labels(block)
+    matrix = block.get("confusion") or []
+    labels = block.get("confusion_labels") or block.get("classes") or []
     size = len(labels)
     if not size or [len(row) for row in matrix] != [size] * size:
         return None
@@ -100,36 +96,23 @@ def confusion_chart(block: Mapping[str, Any]) -> Markup | None:
         parts.append(text(left - 14, middle + 5, name, class_=f"class-label class-{name}", text_anchor="end"))
         parts.append(text(left + size * cell + 10, middle + 4, count(total), class_="tick"))
         for j, number in enumerate(row):
-            place = (left + j * cell, top + i * cell)
-            parts.append(_cell(place, cell, number, total, f"{name} called {labels[j]}", right=i == j))
+            share, right = number / total if total else 0.0, i == j
+            x, y = left + j * cell, top + i * cell
+            words = "on-shade" if share > (0.5 if right else 0.75) else "number"
+            words += " dense" if cell < ROOMY_CELL else ""
+            box = (x + 1, y + 1, cell - 2, cell - 2)
+            shade, told = "cell-right" if right else "cell-wrong", percent(share) if total else ""
+            place = (x + cell / 2, y + cell / 2)
+            parts.append(
+                group(
+                    tag("title", f"{name} called {labels[j]}: {count(number)} beats, {percent(share)}"),
+                    rectangle(*box, rx=3, class_="cell"),
+                    rectangle(*box, rx=3, class_=shade, fill_opacity=share),
+                    text(*place, count(number), class_=words, text_anchor="middle"),
+                    text(place[0], place[1] + 14, told, class_=f"{words} small", text_anchor="middle"),
+                )
+            )
     return drawing(WIDTH, top + size * cell + 8, "confusion matrix", *parts)
-
-
-def _labels(block: Mapping[str, Any]) -> Sequence[str]:
-    return block.get("confusion_labels") or block.get("classes") or []
-
-
-def _cell(place: tuple[float, float], size: float, number: float, total: float, name: str, *, right: bool) -> Markup:
-    share = number / total if total else 0.0
-    x, y = place
-    words = "on-shade" if share > (0.5 if right else 0.75) else "number"
-    if size < ROOMY_CELL:
-        words += " dense"
-    return group(
-        tag("title", f"{name}: {count(number)} beats, {percent(share)}"),
-        rectangle(x + 1, y + 1, size - 2, size - 2, rx=3, class_="cell"),
-        rectangle(
-            x + 1, y + 1, size - 2, size - 2, rx=3, class_="cell-right" if right else "cell-wrong", fill_opacity=share
-        ),
-        text(x + size / 2, y + size / 2, count(number), class_=words, text_anchor="middle"),
-        text(
-            x + size / 2,
-            y + size / 2 + 14,
-            percent(share) if total else "",
-            class_=f"{words} small",
-            text_anchor="middle",
-        ),
-    )
 
 
 def num_wrong(patient: Mapping[str, Any]) -> int:
@@ -145,7 +128,8 @@ def worst_first(patients: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 def patients_chart(block: Mapping[str, Any]) -> Markup | None:
     """Draw a row a patient: F1 by class as discs, their areas following the beats, and wrong beats as a bar."""
-    rows, classes = worst_first(block.get("per_patient") or []), _labels(block)
+    rows = worst_first(block.get("per_patient") or [])
+    classes = block.get("confusion_labels") or block.get("classes") or []
     if not rows:
         return None
     pitch, top = 21, 34

@@ -26,7 +26,6 @@ class Card:
 
     label: str
     value: str
-    interval: str = ""
     note: str = ""
     score: Score | None = None
 
@@ -112,7 +111,7 @@ def _score_card(name: str, row: Mapping[str, Score]) -> Card:
     }
     best = max(others, key=lambda method: others[method], default=None)
     note = f"{best} {decimal(others[best], 3)}" if best is not None else ""
-    return Card(name, own.text, own.interval, note, own)
+    return Card(name, own.text, note, own)
 
 
 def training_cards(folder: RunFolder) -> list[Card]:
@@ -124,15 +123,15 @@ def training_cards(folder: RunFolder) -> list[Card]:
     cards = []
     if losses:
         lowest = losses.index(min(losses))
-        cards.append(Card("lowest validation loss", decimal(losses[lowest], 3), note=f"at step {count(steps[lowest])}"))
+        cards.append(Card("lowest validation loss", decimal(losses[lowest], 3), f"at step {count(steps[lowest])}"))
     if macro_f1:
-        cards.append(Card("best validation macro F1", decimal(max(macro_f1), 3), note="not a score of the test split"))
+        cards.append(Card("best validation macro F1", decimal(max(macro_f1), 3), "not a score of the test split"))
     if is_number(folder.run_json.get("num_parameters")):
         cards.append(Card("parameters", short(folder.run_json["num_parameters"])))
     if speeds:
-        cards.append(Card("tokens a second", count(sorted(speeds)[len(speeds) // 2]), note="median of the run"))
+        cards.append(Card("tokens a second", count(sorted(speeds)[len(speeds) // 2]), "median of the run"))
     if elapsed:
-        cards.append(Card("time", duration(elapsed[-1]), note=f"{count(folder.run_json.get('steps'))} steps"))
+        cards.append(Card("time", duration(elapsed[-1]), f"{count(folder.run_json.get('steps'))} steps"))
     return cards
 
 

@@ -32,11 +32,17 @@ class Beats:
         time_s: on the strip's time axis, float64 `[num_beats]`.
         labels: written above each beat.
         banded: whether a band stands behind the beat, through all leads.
+        notes: written small below each label; none by default.
+        hovers: shown when a beat of a page is pointed at; none by default.
+        answers: of a model that is compared with the labels, written below the paper; banded beats are wrong then.
     """
 
     time_s: NDArray[np.float64]
     labels: Sequence[str]
     banded: Sequence[bool]
+    notes: Sequence[str] = ()
+    hovers: Sequence[str] = ()
+    answers: Sequence[str] = ()
 
     @classmethod
     def of_classes(cls, time_s: NDArray[np.float64], names: Sequence[str | None]) -> Beats:

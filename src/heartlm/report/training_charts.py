@@ -18,65 +18,40 @@ KINDS = {"pretrain": "Pretraining", "finetune": "Fine-tuning"}
 def training_figures(folder: RunFolder) -> list[dict[str, Any]]:
     """Return drawings with captions for the run and its parents, the eldest first, without empty ones."""
     figures = []
+
+    def add(name: str, caption: str, series: Sequence[Series], **axes: Any) -> None:
+        if drawing := line_chart(series, **axes):
+            figures.append({"title": name, "caption": caption, "drawing": drawing})
+
     for run in folder.lineage():
         kind = KINDS.get(str(run.run_json.get("kind")), "Training")
-        figures += [_loss_figure(run, kind), _f1_figure(run, kind)]
-    figures += [_rate_figure(folder), _speed_figure(folder)]
-    return [figure for figure in figures if figure["drawing"] is not None]
-
-
-def _loss_figure(folder: RunFolder, kind: str) -> dict[str, Any]:
-    series = [
-        Series("training", *folder.curve("train", "loss"), "grey-3"),
-        Series("validation", *folder.curve("validation", "loss"), "accent", dots=True),
-    ]
-    steps, losses = series[1].steps, series[1].values
-    caption = "Grey is the loss of the training batches."
-    if losses:
-        lowest = losses.index(min(losses))
-        caption = (
-            f"Lowest on the validation patients: {decimal(losses[lowest], 3)} at step {count(steps[lowest])}. "
-            "Blue rising while grey falls would mean that the model memorises its patients."
-        )
-    return {
-        "title": f"{kind}: loss",
-        "caption": caption,
-        "drawing": line_chart(series, title="loss", unit="nats per token", log=True),
-    }
-
-
-def _f1_figure(folder: RunFolder, kind: str) -> dict[str, Any]:
-    series = [
-        Series(name, *folder.curve("validation", f"f1_{name}"), f"class-{name}", dots=True) for name in BEAT_CLASSES
-    ]
-    series.append(Series("macro", *folder.curve("validation", "macro_f1"), "accent"))
-    return {
-        "title": f"{kind}: F1 on the validation patients",
-        "caption": "A class that stays at the bottom was not learnt; one that jumps about has few beats.",
-        "drawing": line_chart(series, title="F1", from_zero=True),
-    }
-
-
-def _rate_figure(folder: RunFolder) -> dict[str, Any]:
-    series = [Series("", *folder.curve("train", "learning_rate"), "accent")]
-    peak = max(series[0].values, default=None)
-    return {
-        "title": "Learning rate",
-        "caption": f"Warm-up to {significant(peak, 2)}, then decay.",
-        "drawing": line_chart(series, title="learning rate", from_zero=True),
-    }
-
-
-def _speed_figure(folder: RunFolder) -> dict[str, Any]:
-    series = [Series("", *folder.curve("train", "tokens_per_s"), "accent")]
-    speeds = sorted(series[0].values)
-    median = speeds[len(speeds) // 2] if speeds else None
-    return {
-        "title": "Throughput",
-        "caption": f"Median {count(median)} tokens a second on {folder.environment.get('device') or 'this machine'}; "
-        "dips are evaluations, checkpoints or a busy machine.",
-        "drawing": line_chart(series, title="tokens per second", from_zero=True),
-    }
+        steps, losses = run.curve("validation", "loss")
+        caption = "Grey is the loss of the training batches."
+        if losses:
+            lowest = losses.index(min(losses))
+            caption = (
+                f"Lowest on the validation patients: {decimal(losses[lowest], 3)} at step {count(steps[lowest])}. "
+                "Blue rising while grey falls would mean that the model memorises its patients."
+            )
+        series = [Series("training", *run.curve("train", "loss"), "grey-3")]
+        series.append(Series("validation", steps, losses, "accent", dots=True))
+        add(f"{kind}: loss", caption, series, title="loss", unit="nats per token", log=True)
+        caption = "A class that stays at the bottom was not learnt; one that jumps about has few beats."
+        curves = {name: run.curve("validation", f"f1_{name}") for name in BEAT_CLASSES}
+        series = [Series(name, *curve, f"class-{name}", dots=True) for name, curve in curves.items()]
+        series.append(Series("macro", *run.curve("validation", "macro_f1"), "accent"))
+        add(f"{kind}: F1 on the validation patients", caption, series, title="F1", from_zero=True)
+    steps, rates = folder.curve("train", "learning_rate")
+    caption = f"Warm-up to {significant(max(rates, default=None), 2)}, then decay."
+    add("Learning rate", caption, [Series("", steps, rates)], title="learning rate", from_zero=True)
+    steps, speeds = folder.curve("train", "tokens_per_s")
+    median = sorted(speeds)[len(speeds) // 2] if speeds else None
+    caption = (
+        f"Median {count(median)} tokens a second on {folder.environment.get('device') or 'this machine'}; "
+        "dips are evaluations, checkpoints or a busy machine."
+    )
+    add("Throughput", caption, [Series("", steps, speeds)], title="tokens per second", from_zero=True)
+    return figures
 
 
 def training_facts(folder: RunFolder) -> list[tuple[str, str]]:
