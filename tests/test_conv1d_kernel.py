@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -23,7 +22,6 @@ Floats = NDArray[np.float32]
 LARGEST_ERROR = 1e-5
 """Relative to the largest of the exact values."""
 
-pytestmark = pytest.mark.skipif(not variants(), reason="no compiled kernels here")
 examples = settings(derandomize=True, deadline=None, max_examples=100)
 
 

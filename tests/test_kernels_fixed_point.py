@@ -10,7 +10,6 @@ from heartlm.kernels.library import variants
 from tests.kernel_references import add_reference, move_reference, read_reference
 
 UNIT = 2.0**48
-pytestmark = pytest.mark.skipif(not variants(), reason="no compiled kernels here")
 
 
 @pytest.mark.parametrize("variant", variants())

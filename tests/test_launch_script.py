@@ -165,7 +165,7 @@ settings = st.fixed_dictionaries(
         "learning_rate": st.floats(1e-6, 1.0),
         "objective": st.sampled_from(["masked", "causal"]),
         "weights": st.dictionaries(st.sampled_from(["mitdb", "cudb"]), st.floats(0.5, 4.0)),
-        "bucket_cap_mb": st.sampled_from(["auto", 10.0]),
+        "bucket_cap_mb": st.sampled_from([1.5, 10.0]),
     },
 )
 

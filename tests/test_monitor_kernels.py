@@ -21,8 +21,6 @@ from heartlm.monitor.signal import seconds_kernel, take_seconds
 from heartlm.monitor.stream import WatchedLead
 from tests.plain_lead import PlainLead, take_plain_seconds
 
-pytestmark = pytest.mark.skipif(not variants(), reason="no compiled kernels")
-
 
 @pytest.fixture(scope="module")
 def models() -> LiveModels:

@@ -212,7 +212,6 @@ def _given(
     batch, tokens, _, heads, width = kv.shape
     keys, values = kv.unbind(2)
     size = kernel("attention_scratch", int64, int64, returns=int64)
-    assert size is not None
     threads = torch.get_num_threads()
     scratch = kv.new_empty(threads * size(tokens, width))
     places = query, query.stride(-3), keys, values, kv.stride(1), angles[0], angles[1], first, place
