@@ -41,5 +41,5 @@ def test_a_study_through_slurm(
 
 
 def test_a_site_without_slurm_is_refused() -> None:
-    with pytest.raises(HeartlmError, match="profile: local found, a profile of a site with SLURM expected"):
+    with pytest.raises(HeartlmError, match="slurm: local found, a profile of a site with SLURM expected"):
         SlurmTrainer("local", "cpu", 60.0)

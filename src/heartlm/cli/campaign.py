@@ -154,7 +154,7 @@ def _summed_up(campaign: Campaign, only: frozenset[str] | None = None) -> int:
 def _run_on_slurm(campaign: Campaign, options: RunOptions, site: str) -> int:
     from heartlm.cluster.campaign.slurm import arrays_left, queue_of, script_of, submit_campaign, tasks_text
 
-    profile = load_slurm_profile(site, options)
+    profile = load_slurm_profile(site, options, "profile")
     if options.dry_run:
         for array in arrays_left(campaign, profile):
             dependency = array.dependency({name: f"<{name}>" for name, _ in array.waits_for})

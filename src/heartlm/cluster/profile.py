@@ -130,8 +130,13 @@ def load_profile(name_or_path: str) -> SiteProfile:
     return profile_of(content or {}, Path(name_or_path).stem)
 
 
-def load_slurm_profile(name_or_path: str, options: SiteOptions | None = None) -> SiteProfile:
-    """The complete profile of a site with SLURM, with `options` in place of its own fields.
+def load_slurm_profile(name_or_path: str, options: SiteOptions | None = None, field: str = "slurm") -> SiteProfile:
+    """The complete profile of a site with SLURM.
+
+    Args:
+        name_or_path: of the profile.
+        options: in place of its own fields.
+        field: what the user calls it, for the error.
 
     Raises:
         HeartlmError: there is none, it is incomplete, or of a site without SLURM.
@@ -140,7 +145,7 @@ def load_slurm_profile(name_or_path: str, options: SiteOptions | None = None) ->
     profile = options.applied_to(profile) if options is not None else profile
     profile.check()
     if profile.scheduler != "slurm":
-        raise HeartlmError(f"profile: {profile.name} found, a profile of a site with SLURM expected")
+        raise HeartlmError(f"{field}: {profile.name} found, a profile of a site with SLURM expected")
     return profile
 
 
