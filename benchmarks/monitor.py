@@ -60,7 +60,7 @@ RATE_HZ = 250
 MOST_BEDS, MADE_S = 240, 120
 """Different stretches of recordings in a load, and seconds of them; more streams, and a longer time, repeat them."""
 BEGIN_S = 60
-"""Streams of a load begin within so many seconds, as patients are not admitted at once."""
+"""Seconds in which the streams of a load begin: patients are not admitted at once."""
 EARLY_S, LATE_S = 5.0, 10.0
 """An alarm that begins so long before an episode or after its end still meets it."""
 

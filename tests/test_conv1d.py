@@ -9,12 +9,11 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
+from conv1d_rule import ALL_BY_KERNEL, ALL_BY_TORCH, imposed
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -23,7 +22,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from heartlm.conv1d import Conv1d, kernel, passes, replace_conv1d, rule
 from heartlm.conv1d.module import conv1d
-from heartlm.conv1d.rule import Choice
 from heartlm.kernels.library import VARIANTS
 from heartlm.models.tiny_ecg import TinyECG
 
@@ -46,18 +44,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-ALL_BY_KERNEL, ALL_BY_TORCH = Choice(True, True, True, True), Choice(False, False, False, False)
-
-
-@contextmanager
-def imposed(choice: Choice) -> Iterator[None]:
-    """Let `choice` hold for every shape."""
-    passes.plan.cache_clear()
-    with mock.patch.object(passes, "fastest", lambda *_: choice):
-        yield
-    passes.plan.cache_clear()
 
 
 @pytest.fixture(params=["kernel", "torch", "rule"])

@@ -1,6 +1,6 @@
 """Models of live streams as files of ONNX or ExecuTorch, with what they remember as an input and an output.
 
-    beats       codes int64 [B, F], cache float32 [B, depth, 2, heads, 32, head_width], position int64 [B]
+    beats       codes int64 [B, F], cache float32 [B, depth, 2, heads, KEPT_BEATS, head_width], position int64 [B]
                     ─► probabilities float32 [B, classes], cache_after
     waveform    codes int64 [B, 400, 1] ─► probabilities float32 [B, 5]
 
