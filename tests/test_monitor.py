@@ -33,6 +33,7 @@ from heartlm.kernels.library import variants
 from heartlm.monitor.alarms import Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.journal import packed, unpacked
+from heartlm.monitor.lead_rules import LeadRules, LeadSecond
 from heartlm.monitor.link import Frame, FrameLink, read_frame
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.stream import Ward, alarms_of
@@ -675,3 +676,10 @@ def test_af_begins_before_it_is_raised(models: LiveModels) -> None:
     ward.push("a", recording.signal(0, 60 * 360, (0,)))
     (af,) = (alarm for alarm in ward.run() if alarm.kind == "AF" and alarm.stop is None)
     assert af.start < 15 * 360 < af.raised < 45 * 360
+
+
+def test_a_slow_rhythm_of_two_beats_needs_a_beat() -> None:
+    lead = LeadRules(AlarmRules(bradycardia_beats=2), 250.0)
+    for second in range(1, 5):  # nothing is found for three seconds, which are no asystole yet
+        lead.take(250 * second, LeadSecond([], None, 1.0, 1.0))
+        assert "extreme bradycardia" not in lead.judge(250 * second).found

@@ -197,7 +197,7 @@ class LeadRules:
             if len(own) == rules.tachycardia_beats - 1 and sum(own) / len(own) < 60 / rules.tachycardia_bpm:
                 found["extreme tachycardia"] = beats[-len(own) - 1].sample, 1.0
             num = rules.bradycardia_beats - 1
-            unended = [*rr_s[len(rr_s) - num + 1 :], quiet_s - _LATE_S] if len(rr_s) >= num - 1 else []
+            unended = [*rr_s[len(rr_s) - num + 1 :], quiet_s - _LATE_S] if beats and len(rr_s) >= num - 1 else []
             for own, last in ((rr_s[-num:], 0), (unended, 1)):
                 if len(own) == num and sum(own) / len(own) > 60 / rules.bradycardia_bpm:
                     start = beats[last - len(own) - 1].sample
