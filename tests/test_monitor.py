@@ -678,6 +678,19 @@ def test_af_begins_before_it_is_raised(models: LiveModels) -> None:
     assert af.start < 15 * 360 < af.raised < 45 * 360
 
 
+def test_af_after_sinus_rhythm_is_raised_before_it_fills_the_long_window(models: LiveModels) -> None:
+    """Three minutes of record 100, in sinus rhythm, continue as record 201, which begins in atrial fibrillation."""
+    database = open_database(shared_data("mitdb"))
+    lengths = {"100": 180 * 360, "201": 60 * 360}
+    ward = Ward(models)
+    ward.add("a", 360.0)
+    for record, length in lengths.items():
+        ward.push("a", database.recording(record).signal(0, length, (0,)))
+    (af,) = (alarm for alarm in ward.run() if alarm.kind == "AF")
+    assert 180 < af.seconds(af.raised) < 205
+    assert af.stop is None
+
+
 def test_a_slow_rhythm_of_two_beats_needs_a_beat() -> None:
     lead = LeadRules(AlarmRules(bradycardia_beats=2), 250.0)
     for second in range(1, 5):  # nothing is found for three seconds, which are no asystole yet

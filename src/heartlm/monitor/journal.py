@@ -30,7 +30,7 @@ _HEADER = struct.Struct("<II")
 _LONGEST = MOST_BYTES + 4 * MOST_NAME + 1
 Received = tuple[bytes, str | None]
 """A message, and the name of its stream where the channel told it."""
-_SCHEMA = 5
+_SCHEMA = 6
 """Of snapshots; another number says that streams remember something else."""
 _KEPT = 2
 """Snapshots that are kept: one, should the last be damaged, more."""

@@ -229,12 +229,11 @@ class LiveModels:
 
     @torch.inference_mode()
     def judge_rhythms(self, codes: list[Codes]) -> Floats:
-        """Probability of AF in rhythm tokens `[one of AF_BEATS, num_facets]` of each stream; `[num_streams]`."""
+        """Probability of AF in each window of rhythm tokens `[num_beats, num_facets]`; `[num_windows]`."""
         answer = np.zeros(len(codes), np.float32)
-        for length in AF_BEATS:
+        for length in {len(each) for each in codes}:
             own = [place for place, each in enumerate(codes) if len(each) == length]
-            if own:
-                answer[own] = _in_batches(self.af.model, [codes[place] for place in own], RHYTHMS_AT_ONCE, length)[:, 1]
+            answer[own] = _in_batches(self.af.model, [codes[place] for place in own], RHYTHMS_AT_ONCE, length)[:, 1]
         return answer
 
 
