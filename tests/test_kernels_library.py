@@ -58,6 +58,14 @@ def test_a_variant_can_be_asked_for(variant: str) -> None:
     assert loading(variant).stdout.startswith("<_FuncPtr")
 
 
+def test_the_variants_are_those_that_linux_says_the_processor_runs() -> None:
+    """Whatever compiler built the library: zig's answers no to every `__builtin_cpu_supports`."""
+    stated = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
+    needs = {"avx2": {"avx2", "fma", "bmi2"}, "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"}}
+    runs = [variant for variant, flags in needs.items() if flags <= set(stated)]
+    assert variants() == ("portable", *runs)
+
+
 def test_a_library_of_other_sources_is_refused(tmp_path: Path) -> None:
     """A library older than the Python files that call it would read arguments that nobody passed."""
     (built,) = (folder / "lib" / "libheartlm_kernels.so" for folder in map(Path, heartlm.kernels.__path__)
