@@ -279,12 +279,13 @@ def test_download_fetches_and_says_what_it_did(
 
 
 def test_download_with_a_file_that_never_verifies_is_status_2(
-    mirror: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mirror: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("heartlm.ecg.download.ATTEMPTS", 1)
     url, database = mirror
     (database / "100.dat").write_bytes(b"other")
     target = tmp_path / "mitdb"
-    assert main(["data", "download", "mitdb", str(target), "--base-url", url, "--attempts", "1"]) == 2
+    assert main(["data", "download", "mitdb", str(target), "--base-url", url]) == 2
     assert "1 of 3 files could not be had (100.dat: wrong bytes" in capsys.readouterr().err
     assert (target / "100.hea").exists() and not (target / "100.dat").exists()
 
@@ -320,8 +321,7 @@ def test_download_writes_into_no_linked_folder(
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-@pytest.mark.parametrize("option", ["--attempts", "--workers"])
-def test_download_without_a_try_or_a_worker_is_refused(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "download", "mitdb", str(tmp_path / "mitdb"), option, "0"]) == 2
-    assert f"data: {option[2:]}: 0 found, at least 1 expected" in capsys.readouterr().err
+def test_download_without_a_worker_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "download", "mitdb", str(tmp_path / "mitdb"), "--workers", "0"]) == 2
+    assert "data: workers: 0 found, at least 1 expected" in capsys.readouterr().err
     assert not (tmp_path / "mitdb").exists()

@@ -21,7 +21,6 @@ class DownloadOptions:
         records: only these recordings, separated by commas.
         workers: files fetched at once.
         base_url: where the databases lie, to fetch from a mirror.
-        attempts: tries in a row without progress before a file is given up.
     """
 
     name: str
@@ -29,13 +28,12 @@ class DownloadOptions:
     records: str | None = None
     workers: int = 4
     base_url: str = "https://physionet.org/files/"
-    attempts: int = 5
 
 
 def run(argv: Sequence[str]) -> int:
     """Fetch a database from PhysioNet.
 
-    Every file is checked against the published SHA-256. Interrupted, the same command continues where it stopped.
+    Every file is checked against the published SHA-256. Interrupted, the same command fetches the other files.
 
     Examples:
         heartlm data download mitdb data/mitdb
@@ -43,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
         heartlm data download ptb-xl data/ptb-xl --workers 8
     """
     options = parse(DownloadOptions, argv, "data download", run, positionals=["name", "folder"])
-    require(options, lambda number: number >= 1, "at least 1", "workers", "attempts")
+    require(options, lambda number: number >= 1, "at least 1", "workers")
     from heartlm.ecg.catalogue import find
     from heartlm.ecg.download import DownloadError, download_database
 
@@ -56,7 +54,6 @@ def run(argv: Sequence[str]) -> int:
             base_url=options.base_url,
             workers=options.workers,
             records=records,
-            attempts=options.attempts,
         )
     except DownloadError as error:
         for name, reason in error.summary.failed:
