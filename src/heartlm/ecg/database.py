@@ -8,6 +8,7 @@ in a file `database.json` in the folder: `name`, `title`, `beat_labels`, `rhythm
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -151,11 +152,11 @@ class Database:
             return self._patient_of[record_id]
         files, known = self.files(record_id), self._known
         patient = self._patients.get(record_id)
-        if patient is None and known.patient_of is not None:
-            patient = known.patient_of(record_id)
-        if patient is None and known.patient_in_comment is not None:
-            comments = (recording or self._read_recording(files)).comments
-            found = known.patient_in_comment.search("\n".join(comments))
+        if patient is None and known.patient_in_name and (found := re.match(known.patient_in_name, record_id)):
+            patient = found[1]
+        if patient is None and known.patient_in_comment:
+            comments = "\n".join((recording or self._read_recording(files)).comments)
+            found = re.search(known.patient_in_comment, comments, re.IGNORECASE)
             patient = found[1] if found else None
         patient_id = f"{self.name}/{patient or record_id}"
         if patient is None and (in_mitdb := same_recording_in_mitdb(self.name, record_id)) is not None:
