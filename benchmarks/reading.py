@@ -26,7 +26,7 @@ from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.readers.wfdb_header import read_header
-from heartlm.ecg.simulator import SimulationConfig
+from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.kernels.library import variants
 from heartlm.kernels.wfdb import GROUP, adu_type, decode, num_bytes

@@ -22,7 +22,8 @@ from heartlm.cli.main import main
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.catalogue import CATALOGUE, PHYSIONET_CITATION
 from heartlm.ecg.locate import locate
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.write import simulate_database
 from heartlm.ecg.verify import Finding
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data

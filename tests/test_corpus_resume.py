@@ -27,7 +27,8 @@ from heartlm.corpus.journal import partial_folder
 from heartlm.corpus.plan import BuildSettings, make_plan
 from heartlm.corpus.processes import AHEAD, encode_all
 from heartlm.ecg.database import open_database
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Lead, Tokens
 from heartlm.tokenizers.beat import BeatTokenizer

@@ -112,7 +112,7 @@ def run_simulate(argv: Sequence[str]) -> int:
         heartlm data simulate data/clean --leads "[II, V1, V5]" --noise 0 --rate-hz 360
     """
     options = parse(SimulateOptions, argv, "data simulate", run_simulate, positionals=["folder"])
-    from heartlm.ecg.simulator import simulate_database
+    from heartlm.ecg.simulator.write import simulate_database
 
     _make_sure_nothing_is_lost(options)
     simulate_database(options.folder, options)

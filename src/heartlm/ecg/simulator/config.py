@@ -48,8 +48,6 @@ class SimulationConfig:
         ):
             if not low <= (value := getattr(self, field)) <= high:
                 raise HeartlmError(f"{field} is {value}; expected a number from {low} to {high}")
-        if self.rate_hz != int(self.rate_hz):
-            raise HeartlmError(f"rate_hz is {self.rate_hz}; expected a whole number")
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
             raise HeartlmError(f"name is {self.name!r}; expected letters, digits, _ and - only")
         if not self.leads or len(set(self.leads)) < len(self.leads):
