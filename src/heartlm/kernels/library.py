@@ -13,6 +13,8 @@ import ctypes
 import functools
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,22 @@ def chosen_variant() -> str:
     return wanted if wanted in possible else possible[-1]
 
 
+_in_use: str | None = None
+
+
+@contextmanager
+def using(variant: str) -> Iterator[None]:
+    """In the block `kernel` gives functions of `variant`, one of `variants()`: for who compares them."""
+    global _in_use
+    before, _in_use = _in_use, variant
+    kernel.cache_clear()
+    try:
+        yield
+    finally:
+        _in_use = before
+        kernel.cache_clear()
+
+
 @functools.cache
 def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None = None) -> Any:
     """The function `name` of the library.
@@ -118,11 +136,11 @@ def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None 
         name: without the suffix of the variant.
         arguments: ctypes types of its arguments; `float32s` and so on for arrays, `pointer` for other addresses.
         returns: ctypes type of its result.
-        variant: one of `variants()`; by default `chosen_variant()`.
+        variant: one of `variants()`; by default that of `using`, or `chosen_variant()`.
 
     Raises:
         HeartlmError: there is no library, or `HEARTLM_KERNELS` names a variant that this machine cannot run.
     """
-    function = getattr(library(), f"{name}_{variant or chosen_variant()}")
+    function = getattr(library(), f"{name}_{variant or _in_use or chosen_variant()}")
     function.argtypes, function.restype = list(arguments), returns
     return function

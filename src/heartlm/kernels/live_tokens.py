@@ -72,15 +72,10 @@ class TokensKernel:
         counts: those of `_COUNTS` by name.
         parts: first point, and number of points, of those of `_PARTS` by name.
         numbers: those of `_NUMBERS` by name.
-        variant: of the kernel; by default the best.
     """
 
     def __init__(
-        self,
-        counts: Mapping[str, int],
-        parts: Mapping[str, tuple[int, int]],
-        numbers: Mapping[str, float],
-        variant: str | None = None,
+        self, counts: Mapping[str, int], parts: Mapping[str, tuple[int, int]], numbers: Mapping[str, float]
     ) -> None:
         sizes = dict(counts) | {name: num for name, (_, num) in parts.items()}
         assert all(sizes[name] <= most for name, most in _MOST.items()), "the kernel has no room for these"
@@ -90,11 +85,9 @@ class TokensKernel:
             *(numbers[name] for name in _NUMBERS),
         )
         self._num_points = counts["num_points"]
-        sizes_of = (
-            kernel(f"live_tokens_{what}", pointer, returns=int64, variant=variant) for what in ("bytes", "scratch")
-        )
+        sizes_of = (kernel(f"live_tokens_{what}", pointer, returns=int64) for what in ("bytes", "scratch"))
         kinds = *(pointer, int64s, int64s, float64s, float32s, int64, uint8s), *(float32s, float32s, float64s, float64s)
-        run = kernel("live_tokens", *kinds, float32s, float64s, uint8s, variant=variant)
+        run = kernel("live_tokens", *kinds, float32s, float64s, uint8s)
         self.num_bytes, scratch = (size(ctypes.addressof(self._tokens)) for size in sizes_of)
         self._run, self._scratch = run, np.empty(scratch, np.uint8)
 

@@ -32,7 +32,6 @@ class LiveTokenizer:
 
     Args:
         tokenizer: fitted and causal.
-        variant: of the kernel; by default the best.
 
     Attributes:
         num_bytes: memory of a lead, which begins as zeros.
@@ -41,7 +40,7 @@ class LiveTokenizer:
         HeartlmError: the tokenizer is not causal.
     """
 
-    def __init__(self, tokenizer: BeatTokenizer, variant: str | None = None) -> None:
+    def __init__(self, tokenizer: BeatTokenizer) -> None:
         if not tokenizer.causal or not tokenizer.compare:
             raise HeartlmError("tokenizer: not causal, so a live stream cannot be tokenised: tokenize with --causal")
         self.tokenizer, window, levels = tokenizer, tokenizer.window, rr_levels(causal=True)
@@ -74,7 +73,7 @@ class LiveTokenizer:
             "step_s": float(window.times_s[1] - window.times_s[0]),
         }
         parts = {name: (int(own[0]), len(own)) for name, own in points.items()}
-        self._kernel = TokensKernel(counts, parts, numbers, variant)
+        self._kernel = TokensKernel(counts, parts, numbers)
         self.num_bytes = self._kernel.num_bytes
 
     def push(
