@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -157,14 +156,6 @@ class Journal:
         self._digests = advanced
         self._lengths = {name: length + lengths[name] for name, length in self._lengths.items()}
         return True
-
-
-def flush_to_disk(folder: Path) -> None:
-    """Flush every file below `folder` to the disk."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())
 
 
 def clear(folder: Path, pattern: str) -> None:

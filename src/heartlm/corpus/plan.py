@@ -45,12 +45,10 @@ class BuildPlan:
     Attributes:
         databases: where they are.
         parts: place of the database, first recording in it and the one it ends before, int64 `[num_parts, 3]`.
-        num_bytes: about how much each part has to read, int64 `[num_parts]`.
     """
 
     databases: Sequence[Database]
     parts: NDArray[np.int64]
-    num_bytes: NDArray[np.int64]
 
     @property
     def num_records(self) -> int:
@@ -84,16 +82,15 @@ def make_plan(databases: Sequence[Database]) -> BuildPlan:
         for database in databases
     ]
     part_bytes = min(max(sum(int(each.sum()) for each in sizes) // NUM_PARTS, LEAST_BYTES), MOST_BYTES)
-    parts, num_bytes = list[tuple[int, int, int]](), list[int]()
+    parts = list[tuple[int, int, int]]()
     for place, of_database in enumerate(sizes):
         first, held = 0, 0
         for number, size in enumerate(of_database.tolist(), 1):
             held += size
             if held >= part_bytes or number - first == PART_RECORDS or number == len(of_database):
                 parts.append((place, first, number))
-                num_bytes.append(held)
                 first, held = number, 0
-    return BuildPlan(databases, np.array(parts, np.int64).reshape(-1, 3), np.array(num_bytes, np.int64))
+    return BuildPlan(databases, np.array(parts, np.int64).reshape(-1, 3))
 
 
 def _size(database: Database, record_id: str) -> int:
