@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,22 +42,13 @@ def run(argv: Sequence[str]) -> int:
     options = parse(DownloadOptions, argv, "data download", run, positionals=["name", "folder"])
     require(options, lambda number: number >= 1, "at least 1", "workers")
     from heartlm.ecg.catalogue import find
-    from heartlm.ecg.download import DownloadError, download_database
+    from heartlm.ecg.download import download_database
 
     info = find(options.name)
     records = None if options.records is None else [name.strip() for name in options.records.split(",")]
-    try:
-        summary = download_database(
-            info.name,
-            options.folder,
-            base_url=options.base_url,
-            workers=options.workers,
-            records=records,
-        )
-    except DownloadError as error:
-        for name, reason in error.summary.failed:
-            print(f"failed: {name}: {reason}", file=sys.stderr)
-        raise
+    summary = download_database(
+        info.name, options.folder, base_url=options.base_url, workers=options.workers, records=records
+    )
     print(
         f"{summary.folder}: {summary.num_fetched} files fetched ({summary.num_bytes / 1e6:,.1f} MB), "
         f"{summary.num_skipped} were there already; every SHA-256 holds"

@@ -53,30 +53,12 @@ class DownloadSummary:
         num_fetched: files fetched and verified.
         num_skipped: files that were there already and verified.
         num_bytes: bytes received, those in vain included.
-        failed: name and reason of each file that could not be had.
     """
 
     folder: Path
     num_fetched: int
     num_skipped: int
     num_bytes: int
-    failed: tuple[tuple[str, str], ...] = ()
-
-
-class DownloadError(HeartlmError):
-    """Some files could not be had; `summary` lists them all, and counts what did arrive."""
-
-    def __init__(self, summary: DownloadSummary) -> None:
-        """Name the first few files in the text."""
-        self.summary = summary
-        named = "; ".join(f"{name}: {reason}" for name, reason in summary.failed[:_NAMED_IN_ERROR])
-        more = len(summary.failed) - _NAMED_IN_ERROR
-        num_verified = summary.num_fetched + summary.num_skipped
-        super().__init__(
-            f"{len(summary.failed)} of {len(summary.failed) + num_verified} files could not be had ({named}"
-            f"{f'; and {more} more' if more > 0 else ''}); the verified ones are kept in {summary.folder}, "
-            "the same command fetches the others"
-        )
 
 
 def download_database(
@@ -98,8 +80,8 @@ def download_database(
             list these alone.
 
     Raises:
-        DownloadError: some files never arrived or never verified; all others are in `folder`.
-        HeartlmError: unknown database or recording, no list of files, a full disk, `folder` not writable.
+        HeartlmError: unknown database or recording, no list of files, a full disk, `folder` not writable; or some files
+            never arrived or never verified: the text names the first, all others are in `folder`.
     """
     info = catalogue.find(name)
     folder = Path(folder)
@@ -132,15 +114,21 @@ def download_database(
     for parent in {parent for file in checksums for parent in PurePosixPath(file).parents}:
         if str(parent) != "." and (folder / parent).is_symlink():
             raise HeartlmError(f"{folder / parent}: is a symbolic link, which a download does not follow; remove it")
-    summary = _fetch_all(site, folder, checksums, workers)
+    fetched = _fetch_all(site, folder, checksums, workers)
     if RECORDS not in checksums and records_text:
         with atomic_file(folder / RECORDS) as stream:
             stream.write(records_text)
     with atomic_file(folder / CHECKSUMS) as stream:
         stream.writelines(f"{digest} {file}\n" for file, digest in checksums.items())
-    if summary.failed:
-        raise DownloadError(summary)
-    return summary
+    if failed := [f"{file}: {each.failure}" for file, each in sorted(fetched.items()) if each.failure]:
+        more = f"; and {len(failed) - _NAMED_IN_ERROR} more" if len(failed) > _NAMED_IN_ERROR else ""
+        raise HeartlmError(
+            f"{len(failed)} of {len(fetched)} files could not be had ({'; '.join(failed[:_NAMED_IN_ERROR])}{more}); "
+            f"the verified ones are kept in {folder}, the same command fetches the others"
+        )
+    num_skipped = sum(each.skipped for each in fetched.values())
+    num_bytes = sum(each.num_bytes for each in fetched.values())
+    return DownloadSummary(folder, len(fetched) - num_skipped, num_skipped, num_bytes)
 
 
 def _checksums(source: str) -> dict[str, str]:
@@ -180,7 +168,7 @@ class _Fetched:
     failure: str | None = None
 
 
-def _fetch_all(site: str, folder: Path, checksums: dict[str, str], workers: int) -> DownloadSummary:
+def _fetch_all(site: str, folder: Path, checksums: dict[str, str], workers: int) -> dict[str, _Fetched]:
     outcomes: dict[str, _Fetched] = {}
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="download") as pool:
@@ -198,10 +186,7 @@ def _fetch_all(site: str, folder: Path, checksums: dict[str, str], workers: int)
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    failed = sorted((file, outcome.failure) for file, outcome in outcomes.items() if outcome.failure is not None)
-    num_skipped = sum(outcome.skipped for outcome in outcomes.values())
-    num_bytes = sum(outcome.num_bytes for outcome in outcomes.values())
-    return DownloadSummary(folder, len(outcomes) - num_skipped - len(failed), num_skipped, num_bytes, tuple(failed))
+    return outcomes
 
 
 def _fetch(url: str, path: Path, sha256: str, stop: threading.Event) -> _Fetched:
