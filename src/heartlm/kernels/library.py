@@ -3,8 +3,7 @@
 One shared library serves every hot loop. It is built with the package and found next to it; each of its functions
 exists once for each kind of processor, and `kernel` picks the best this machine can run.
 
-`HEARTLM_KERNELS` overrides the choice: `portable`, `avx2` or `avx512` for a variant, or the path of another build of
-the library from the same sources.
+`HEARTLM_KERNELS` overrides the choice: `portable`, `avx2` or `avx512`.
 """
 
 from __future__ import annotations
@@ -59,21 +58,15 @@ def library() -> ctypes.CDLL:
     """The library.
 
     Raises:
-        HeartlmError: there is none, `HEARTLM_KERNELS` names none, or it was built from other sources than those here.
+        HeartlmError: there is none, or it was built from other sources than those here.
     """
-    setting = os.environ.get("HEARTLM_KERNELS", "")
-    named = Path(setting) if setting and setting not in VARIANTS else None
     import heartlm.kernels
 
-    for path in [named] if named else [Path(folder) / "lib" / _NAME for folder in heartlm.kernels.__path__]:
+    for path in (Path(folder) / "lib" / _NAME for folder in heartlm.kernels.__path__):
         if path.is_file():
             loaded = ctypes.CDLL(str(path))
             _check_sources(loaded, path)
             return loaded
-    if named:
-        raise HeartlmError(
-            f"HEARTLM_KERNELS: {setting!r} found, one of {', '.join(VARIANTS)} or the path of a library expected"
-        )
     raise HeartlmError(f"{_NAME} is missing: install heartlm again, or build it with  make kernels")
 
 
@@ -104,12 +97,12 @@ def chosen_variant() -> str:
     """The variant that `HEARTLM_KERNELS` names, else the best.
 
     Raises:
-        HeartlmError: this machine cannot run it.
+        HeartlmError: there is none of that name, or this machine cannot run it.
     """
     wanted, possible = os.environ.get("HEARTLM_KERNELS", ""), variants()
-    if wanted in VARIANTS and wanted not in possible:
+    if wanted and wanted not in possible:
         raise HeartlmError(f"HEARTLM_KERNELS: {wanted!r} found, but this processor runs {', '.join(possible)} only")
-    return wanted if wanted in possible else possible[-1]
+    return wanted or possible[-1]
 
 
 _in_use: str | None = None
