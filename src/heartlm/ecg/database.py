@@ -123,14 +123,11 @@ class Database:
             end = length or _end_of(rate_hz, beat_file, rhythm_file)
             rhythms, left_out = rhythms_of(rhythm_file, rate_hz, end, self._known.bracketed_rhythm)
             ignored |= left_out
-        else:
-            stated = whole_record_rhythm(self.name, self.folder, recording)
-            if stated is None and self._known.whole_rhythm is not None and beat_file is not None:
-                rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self._known.whole_rhythm),)
-            if stated is not None:
-                name, source = stated
-                rhythms = (RhythmSpan(0, length, name),)
-                sources.append(source)
+        elif (stated := whole_record_rhythm(self.name, self.folder, recording)) is not None:
+            rhythms = (RhythmSpan(0, length, stated[0]),)
+            sources.append(stated[1])
+        elif self._known.whole_rhythm is not None and beat_file is not None:
+            rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self._known.whole_rhythm),)
         if not sources:
             return None
         if not self._settings.get("rhythm_labels", True):
