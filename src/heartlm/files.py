@@ -351,20 +351,20 @@ _DECODERS = {
 
 
 @overload
-def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any: ...
+def read_json(path: Path) -> Any: ...
 
 
 @overload
-def read_json(path: Path, kind: type[T], *, max_bytes: int = MAX_JSON_BYTES) -> T: ...
+def read_json(path: Path, kind: type[T]) -> T: ...
 
 
-def read_json(path: Path, kind: Any = Any, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
+def read_json(path: Path, kind: Any = Any) -> Any:
     """Read a JSON file as a value of `kind`, see `typed`.
 
     Raises:
         HeartlmError: the file is missing, unreadable, not JSON or not what `kind` says; the text names the field.
     """
-    text = read_text(path, max_bytes)
+    text = read_text(path, MAX_JSON_BYTES)
     try:
         return typed(kind, parse_json(text), path)
     except ValueError as error:
