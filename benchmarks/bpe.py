@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from heartlm.ecg.database import open_database
 from heartlm.kernels import bpe as kernels
 from heartlm.kernels.amplitude import NUM_LEVELS
-from heartlm.kernels.library import variants
+from heartlm.kernels.library import using, variants
 from heartlm.tokenizers.base import Lead
 from heartlm.tokenizers.bpe import LONGEST_RUN, SECOND, Runs
 from heartlm.tokenizers.merges import learn_runs, with_breaks
@@ -135,7 +135,8 @@ def encoding(test: list[Levels], runs: Runs, model: tokenizers.Tokenizer, tik: t
     texts, whole, trie = strings(test), [plain(part) for part in test], runs.trie
 
     def ours(variant: str) -> int:
-        return sum(len(kernels.encode_runs(part, trie, SECOND, variant)) for part in test)
+        with using(variant):
+            return sum(len(kernels.encode_runs(part, trie, SECOND)) for part in test)
 
     peers: dict[str, Callable[[], int]] = {
         "Hugging Face tokenizers": lambda: sum(map(len, model.encode_batch_fast(texts))),

@@ -32,11 +32,12 @@ from numpy.typing import NDArray
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS, Mode, StreamingDetector
 from heartlm.ecg.rhythms import RHYTHM_INDEX
-from heartlm.ecg.simulator import SimulationConfig, simulate_recording
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.splits import DS1, DS2, PACED
 from heartlm.evaluation.matching import MATCH_WINDOW_S, match_beats
 from heartlm.kernels.detect import Detector
-from heartlm.kernels.library import variants
+from heartlm.kernels.library import using, variants
 
 OFF_S = 0.010
 FIBRILLATION = [RHYTHM_INDEX["VFL"], RHYTHM_INDEX["VFIB"]]
@@ -205,7 +206,8 @@ def speeds(
         return work
 
     def by_variant(signal: NDArray[np.float32], mode: Mode, variant: str) -> None:
-        Detector(rate_hz, SETTINGS[mode], variant).push(signal, ends=True)
+        with using(variant):
+            Detector(rate_hz, SETTINGS[mode]).push(signal, ends=True)
 
     rivals: dict[str, Callable[[], None]] = {
         "heartlm, offline": each(DETECTORS["heartlm, offline"], rate_hz),

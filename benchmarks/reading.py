@@ -26,9 +26,9 @@ from heartlm.ecg.database import open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.readers.wfdb import read_wfdb
 from heartlm.ecg.readers.wfdb_header import read_header
-from heartlm.ecg.simulator import SimulationConfig
+from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.synthesis import simulate_recording
-from heartlm.kernels.library import variants
+from heartlm.kernels.library import using, variants
 from heartlm.kernels.wfdb import GROUP, adu_type, decode, num_bytes
 
 RATE_HZ = 500
@@ -82,14 +82,15 @@ def first_hour(day: Path, folder: Path) -> Path:
     return folder / "hour.hea"
 
 
-def read_adu(path: Path, variant: str | None = None) -> NDArray[Any]:
+def read_adu(path: Path, variant: str) -> NDArray[Any]:
     """All leads of a record of one signal file, `[num_leads, num_samples]`."""
     header = read_header(path)
     file = header.files[0]
     columns = list(file.columns.values())
     out = np.empty((len(columns), header.num_samples), adu_type(file.format))
-    for first, last, content, skip in file.frames(0, header.num_samples):
-        decode(content, file.format, file.samples_per_frame, columns, out[:, first:last], skip, variant=variant)
+    with using(variant):
+        for first, last, content, skip in file.frames(0, header.num_samples):
+            decode(content, file.format, file.samples_per_frame, columns, out[:, first:last], skip)
     return out
 
 
@@ -173,8 +174,9 @@ def decoders(rounds: int) -> Table:
         adu, mv = np.empty((2, num_frames), adu_type(fmt)), np.empty((2, num_frames), np.float32)
         rivals: dict[str, Callable[[], object]] = {}
         for variant in variants():
-            rivals[f"{variant} adu"] = partial(decode, content, fmt, 2, (0, 1), adu, variant=variant)
-            rivals[f"{variant} mv"] = partial(decode, content, fmt, 2, (0, 1), mv, 0, calibration, variant=variant)
+            decoded = using(variant)(decode)
+            rivals[f"{variant} adu"] = partial(decoded, content, fmt, 2, (0, 1), adu)
+            rivals[f"{variant} mv"] = partial(decoded, content, fmt, 2, (0, 1), mv, 0, calibration)
         times = interleaved(rivals, rounds)
         for variant in variants():
             table.add(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from heartlm.kernels.amplitude import (
 )
 from heartlm.kernels.bpe import BREAK, Symbols, Trie
 from heartlm.kernels.draws import HiddenSpans, Rows, Stream, uniform
+from heartlm.kernels.library import using, variants
 from heartlm.kernels.permute import mix
 from heartlm.kernels.quantize import Codebooks
 from heartlm.kernels.rr import Levels, level_of
@@ -35,6 +36,13 @@ Doubles = NDArray[np.float64]
 _SUMS, _CHUNK = 16, 8192
 _SKIP, _SUB, _AUX = 59, 61, 63
 """Codes of words that are no annotations: a 32-bit time step, a subtype, and text."""
+
+
+def each_variant() -> Iterator[str]:
+    """The variants this machine can run, each in use until the next one is asked for."""
+    for variant in variants():
+        with using(variant):
+            yield variant
 
 
 # --- amplitude ---

@@ -17,7 +17,8 @@ from heartlm import Corpus, HeartlmError, Recording
 from heartlm.analysis.embed import hidden_states
 from heartlm.cli.main import main
 from heartlm.ecg.database import open_database
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.write import simulate_database
 from heartlm.monitor.alarms import AlarmRules
 from heartlm.runs.run_folder import RunFolder
 

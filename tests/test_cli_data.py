@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import resource
 import signal
 import threading
@@ -22,7 +21,8 @@ from heartlm.cli.main import main
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.catalogue import CATALOGUE, PHYSIONET_CITATION
 from heartlm.ecg.locate import locate
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.write import simulate_database
 from heartlm.ecg.verify import Finding
 from heartlm.errors import HeartlmError
 from tests.conftest import shared_data
@@ -61,14 +61,6 @@ def test_list_prints_a_plain_line_a_database_into_a_pipe(capsys: pytest.CaptureF
     assert heading.split()[:3] == ["name", "recordings", "hours"]
     assert [line.split()[0] for line in lines] == list(CATALOGUE)
     assert "beats, rhythms" in lines[0] and "ODC-By 1.0" in lines[0] and "360" in lines[0]
-
-
-def test_list_as_json_holds_every_fact(capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "list", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts.keys() == CATALOGUE.keys()
-    assert facts["ltdb"]["leads"] is None
-    assert facts["mitdb"]["doi"] == "10.13026/C2F305"
 
 
 def test_list_of_one_database_says_what_to_cite(capsys: pytest.CaptureFixture[str]):
@@ -135,9 +127,6 @@ def test_verify_names_the_damaged_file_with_status_1(tmp_path: Path, capsys: pyt
     damaged.write_bytes(content)
     assert main(["data", "verify", str(tmp_path / "sim")]) == 1
     assert f"error: {damaged}: differs from its SHA-256" in capsys.readouterr().out
-    assert main(["data", "verify", str(tmp_path / "sim"), "--json"]) == 1
-    findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {"file": str(damaged), "severity": "error"}.items() <= findings[0].items()
 
 
 def test_verify_of_no_folder_is_status_2(tmp_path: Path):
@@ -279,12 +268,13 @@ def test_download_fetches_and_says_what_it_did(
 
 
 def test_download_with_a_file_that_never_verifies_is_status_2(
-    mirror: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mirror: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("heartlm.ecg.download.ATTEMPTS", 1)
     url, database = mirror
     (database / "100.dat").write_bytes(b"other")
     target = tmp_path / "mitdb"
-    assert main(["data", "download", "mitdb", str(target), "--base-url", url, "--attempts", "1"]) == 2
+    assert main(["data", "download", "mitdb", str(target), "--base-url", url]) == 2
     assert "1 of 3 files could not be had (100.dat: wrong bytes" in capsys.readouterr().err
     assert (target / "100.hea").exists() and not (target / "100.dat").exists()
 
@@ -320,8 +310,7 @@ def test_download_writes_into_no_linked_folder(
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-@pytest.mark.parametrize("option", ["--attempts", "--workers"])
-def test_download_without_a_try_or_a_worker_is_refused(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "download", "mitdb", str(tmp_path / "mitdb"), option, "0"]) == 2
-    assert f"data: {option[2:]}: 0 found, at least 1 expected" in capsys.readouterr().err
+def test_download_without_a_worker_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "download", "mitdb", str(tmp_path / "mitdb"), "--workers", "0"]) == 2
+    assert "data: workers: 0 found, at least 1 expected" in capsys.readouterr().err
     assert not (tmp_path / "mitdb").exists()

@@ -24,7 +24,8 @@ from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.schema import FILES
 from heartlm.ecg.rhythms import RHYTHM_INDEX
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.files import sha256_of
 from heartlm.tokenizers.beat import BeatTokenizer

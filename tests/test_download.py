@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from heartlm import progress
-from heartlm.ecg import transfer
-from heartlm.ecg.download import DownloadError, DownloadSummary, download_database
+from heartlm.ecg import download
+from heartlm.ecg.download import DownloadSummary, download_database
 from heartlm.errors import HeartlmError
 
 FILES = {
@@ -37,12 +37,10 @@ class Publisher:
     """What the server holds and how it misbehaves; counts are used up by requests for the file."""
 
     files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
-    ranges: bool = True
-    wrong_range: Counter[str] = field(default_factory=Counter)
     cuts: Counter[str] = field(default_factory=Counter)
     corruptions: Counter[str] = field(default_factory=Counter)
     statuses: dict[str, list[int]] = field(default_factory=dict)
-    requests: list[tuple[str, str | None]] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     url: str = ""
 
@@ -56,10 +54,6 @@ class Publisher:
             counts[name] -= left > 0
             return left > 0
 
-    def asked_for(self, name: str) -> list[str | None]:
-        """The Range headers of the requests for `name`, in order."""
-        return [byte_range for file, byte_range in self.requests if file == name]
-
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -71,34 +65,20 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         publisher = self.publisher
         name = self.path.removeprefix("/files/mitdb/1.0.0/").replace("%20", " ")
-        byte_range = self.headers.get("Range")
         with publisher.lock:
-            publisher.requests.append((name, byte_range))
+            publisher.requests.append(name)
             status = publisher.statuses[name].pop(0) if publisher.statuses.get(name) else 200
         if status != 200 or name not in publisher.files:
-            self._answer(status if status != 200 else 404, b"", {})
+            self._answer(status if status != 200 else 404, b"")
             return
         content = publisher.files[name]
         if publisher.use_up(publisher.corruptions, name):
             content = b"?" + content[1:]
-        if byte_range and publisher.ranges:
-            self._answer_range(name, content, int(byte_range.removeprefix("bytes=").removesuffix("-")))
-        else:
-            self._answer(200, content, {}, cut=publisher.use_up(publisher.cuts, name))
+        self._answer(200, content, cut=publisher.use_up(publisher.cuts, name))
 
-    def _answer_range(self, name: str, content: bytes, start: int) -> None:
-        if start >= len(content):
-            self._answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
-            return
-        start -= self.publisher.use_up(self.publisher.wrong_range, name)
-        span = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
-        self._answer(206, content[start:], span, cut=self.publisher.use_up(self.publisher.cuts, name))
-
-    def _answer(self, status: int, body: bytes, headers: dict[str, str], *, cut: bool = False) -> None:
+    def _answer(self, status: int, body: bytes, *, cut: bool = False) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
-        for key, value in headers.items():
-            self.send_header(key, value)
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if cut else body)
         self.close_connection = cut
@@ -106,8 +86,9 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr(transfer, "TIMEOUT_S", 5.0)
+    monkeypatch.setattr(download, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(download, "TIMEOUT_S", 5.0)
+    monkeypatch.setattr(download, "ATTEMPTS", ATTEMPTS)
 
 
 @pytest.fixture
@@ -125,7 +106,7 @@ def publisher() -> Iterator[Publisher]:
 
 
 def fetch(publisher: Publisher, folder: Path, **options: object) -> DownloadSummary:
-    return download_database("mitdb", folder, base_url=publisher.url, attempts=ATTEMPTS, **options)
+    return download_database("mitdb", folder, base_url=publisher.url, **options)
 
 
 def assert_complete(folder: Path, publisher: Publisher) -> None:
@@ -136,7 +117,7 @@ def assert_complete(folder: Path, publisher: Publisher) -> None:
 def test_fetches_every_file(publisher: Publisher, tmp_path: Path):
     summary = fetch(publisher, tmp_path / "mitdb")
     assert_complete(tmp_path / "mitdb", publisher)
-    assert (summary.num_fetched, summary.num_skipped, summary.failed) == (len(FILES), 0, ())
+    assert (summary.num_fetched, summary.num_skipped) == (len(FILES), 0)
     assert summary.num_bytes == sum(map(len, FILES.values()))
 
 
@@ -145,7 +126,7 @@ def test_a_second_time_only_the_lists_are_fetched(publisher: Publisher, tmp_path
     publisher.requests.clear()
     summary = fetch(publisher, tmp_path)
     assert (summary.num_fetched, summary.num_skipped, summary.num_bytes) == (0, len(FILES), 0)
-    assert {name for name, _ in publisher.requests} == {"SHA256SUMS.txt", "RECORDS"}
+    assert set(publisher.requests) == {"SHA256SUMS.txt", "RECORDS"}
 
 
 def test_a_damaged_file_is_fetched_again(publisher: Publisher, tmp_path: Path):
@@ -155,57 +136,19 @@ def test_a_damaged_file_is_fetched_again(publisher: Publisher, tmp_path: Path):
     assert_complete(tmp_path, publisher)
 
 
-def test_a_cut_connection_is_continued_by_a_range_request(publisher: Publisher, tmp_path: Path):
-    publisher.cuts["100.dat"] = 1
+def test_a_file_whose_connection_was_cut_is_fetched_again(publisher: Publisher, tmp_path: Path):
+    publisher.cuts["100.dat"] = ATTEMPTS - 1
     summary = fetch(publisher, tmp_path)
     assert_complete(tmp_path, publisher)
-    half = len(FILES["100.dat"]) // 2
-    assert publisher.asked_for("100.dat") == [None, f"bytes={half}-"]
-    assert summary.num_bytes == sum(map(len, FILES.values()))
+    assert summary.num_bytes == sum(map(len, FILES.values())) + (ATTEMPTS - 1) * (len(FILES["100.dat"]) // 2)
 
 
-def test_more_cuts_than_attempts_are_survived_while_each_try_gets_further(publisher: Publisher, tmp_path: Path):
-    publisher.cuts["100.dat"] = ATTEMPTS + 2
-    fetch(publisher, tmp_path)
-    assert_complete(tmp_path, publisher)
-
-
-def test_a_server_that_ignores_ranges_is_asked_from_the_start(publisher: Publisher, tmp_path: Path):
-    publisher.ranges = False
-    publisher.cuts["100.dat"] = 1
-    summary = fetch(publisher, tmp_path)
-    assert_complete(tmp_path, publisher)
-    assert summary.num_bytes == sum(map(len, FILES.values())) + len(FILES["100.dat"]) // 2
-
-
-def test_a_server_that_ignores_ranges_and_always_cuts_is_given_up(publisher: Publisher, tmp_path: Path):
-    publisher.ranges = False
+def test_a_server_that_always_cuts_is_given_up(publisher: Publisher, tmp_path: Path):
     publisher.cuts["100.dat"] = 1000
-    with pytest.raises(DownloadError, match=r"100\.dat: .*cut.*, in 3 tries"):
+    with pytest.raises(HeartlmError, match=r"100\.dat: .*cut.*, in 3 tries"):
         fetch(publisher, tmp_path)
-    assert len(publisher.asked_for("100.dat")) == ATTEMPTS
-    assert not (tmp_path / "100.dat").exists()
-
-
-def test_an_answer_with_another_range_is_not_appended(publisher: Publisher, tmp_path: Path):
-    publisher.cuts["100.dat"] = 1
-    publisher.wrong_range["100.dat"] = 1
-    fetch(publisher, tmp_path)
-    assert_complete(tmp_path, publisher)
-
-
-def test_an_earlier_run_is_continued(publisher: Publisher, tmp_path: Path):
-    (tmp_path / "100.dat.part").write_bytes(FILES["100.dat"][:100_000])
-    summary = fetch(publisher, tmp_path)
-    assert_complete(tmp_path, publisher)
-    assert publisher.asked_for("100.dat") == ["bytes=100000-"]
-    assert summary.num_bytes == sum(map(len, FILES.values())) - 100_000
-
-
-def test_a_part_that_is_whole_needs_only_its_checksum(publisher: Publisher, tmp_path: Path):
-    (tmp_path / "100.dat.part").write_bytes(FILES["100.dat"])
-    fetch(publisher, tmp_path)
-    assert_complete(tmp_path, publisher)
+    assert publisher.requests.count("100.dat") == ATTEMPTS
+    assert not (tmp_path / "100.dat").exists() and not (tmp_path / "100.dat.part").exists()
 
 
 @pytest.mark.parametrize("stale", [b"x" * 100, b"x" * 10_000_000], ids=["short", "too long"])
@@ -219,7 +162,7 @@ def test_wrong_bytes_are_fetched_again(publisher: Publisher, tmp_path: Path):
     publisher.corruptions["101.dat"] = 1
     fetch(publisher, tmp_path)
     assert_complete(tmp_path, publisher)
-    assert publisher.asked_for("101.dat") == [None, None]
+    assert publisher.requests.count("101.dat") == 2
 
 
 def test_server_errors_pass(publisher: Publisher, tmp_path: Path):
@@ -231,21 +174,19 @@ def test_server_errors_pass(publisher: Publisher, tmp_path: Path):
 def test_files_that_never_verify_are_named_and_the_others_kept(publisher: Publisher, tmp_path: Path):
     publisher.corruptions["101.dat"] = 1000
     publisher.statuses["100.atr"] = [404]
-    with pytest.raises(DownloadError) as caught:
+    with pytest.raises(HeartlmError) as caught:
         fetch(publisher, tmp_path)
-    summary = caught.value.summary
-    assert [name for name, _ in summary.failed] == ["100.atr", "101.dat"]
-    assert summary.num_fetched == len(FILES) - 2
-    assert "404" in str(caught.value) and "SHA-256" in str(caught.value) and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"2 of {len(FILES)} files could not be had (100.atr: the server answers 404")
+    assert "; 101.dat: wrong bytes" in str(caught.value) and "\n" not in str(caught.value)
     kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert kept == set(publisher.files) - {"100.atr", "101.dat"}
-    assert len(publisher.asked_for("100.atr")) == 1, "a file that is not there is asked for once"
-    assert len(publisher.asked_for("101.dat")) == ATTEMPTS
+    assert publisher.requests.count("100.atr") == 1, "a file that is not there is asked for once"
+    assert publisher.requests.count("101.dat") == ATTEMPTS
 
 
 def test_the_next_run_fetches_only_what_failed(publisher: Publisher, tmp_path: Path):
     publisher.statuses["100.atr"] = [404]
-    with pytest.raises(DownloadError):
+    with pytest.raises(HeartlmError):
         fetch(publisher, tmp_path)
     summary = fetch(publisher, tmp_path)
     assert (summary.num_fetched, summary.num_skipped) == (1, len(FILES) - 1)
@@ -303,7 +244,7 @@ def test_no_list_of_files_is_one_clear_error(publisher: Publisher, tmp_path: Pat
 
 def test_no_server_is_one_clear_error(tmp_path: Path):
     with pytest.raises(HeartlmError, match="no connection to the server, in 3 tries"):
-        download_database("mitdb", tmp_path, base_url="http://127.0.0.1:1/", attempts=ATTEMPTS)
+        download_database("mitdb", tmp_path, base_url="http://127.0.0.1:1/")
 
 
 def test_an_unwritable_folder_is_one_clear_error(publisher: Publisher, tmp_path: Path):
@@ -312,18 +253,13 @@ def test_an_unwritable_folder_is_one_clear_error(publisher: Publisher, tmp_path:
         fetch(publisher, tmp_path / "mitdb")
 
 
-def test_no_workers_is_an_error(publisher: Publisher, tmp_path: Path):
-    with pytest.raises(HeartlmError, match="workers is 0"):
-        fetch(publisher, tmp_path, workers=0)
-
-
 def test_progress_counts_files_and_megabytes(
     publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(progress, "LOG_EVERY_S", -1.0)
     publisher.statuses["100.atr"] = [403]
-    with pytest.raises(DownloadError) as caught:
+    with pytest.raises(HeartlmError) as caught:
         fetch(publisher, tmp_path)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("download: ")]
     assert len(lines) == len(FILES) and re.match(r"download: 100 %, [\d.,]+ MB/s, 0 s left", lines[-1])
-    assert [name for name, _ in caught.value.summary.failed] == ["100.atr"]
+    assert "(100.atr: the server answers 403" in str(caught.value)

@@ -13,7 +13,8 @@ from heartlm.ecg.database import open_database
 from heartlm.ecg.patient_rhythms import ATRIAL, NORMAL, OWN, PatientRhythms, PlannedBeat
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.retime import lay_out, retime_database, source_beats
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.files import read_json
 

@@ -15,7 +15,8 @@ from heartlm.cli.main import main
 from heartlm.corpus.build import build_corpus
 from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.database import Database, open_database
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.continuation import blend, continue_recording, known_intervals
 from heartlm.evaluation.finetuned import RunModel

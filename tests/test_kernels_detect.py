@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from heartlm.ecg.database import open_database
 from heartlm.ecg.detect import SETTINGS, Mode
 from heartlm.kernels.detect import Detector, plan_detector
-from heartlm.kernels.library import variants
 from tests.conftest import shared_data
 from tests.detect_reference import ReferenceDetector
+from tests.kernel_references import each_variant
 from tests.synthetic_leads import beat_times_s, ecg_mv
 
 MODES: list[Mode] = list(SETTINGS)
@@ -29,8 +29,8 @@ def beats_of(detector: Detector | ReferenceDetector, signal: np.ndarray, length:
 
 def assert_same(signal: np.ndarray, rate_hz: float, mode: Mode, length: int) -> int:
     expected = beats_of(ReferenceDetector(*plan_detector(rate_hz, SETTINGS[mode])), signal, length)
-    for variant in variants():
-        found = beats_of(Detector(rate_hz, SETTINGS[mode], variant), signal, length)
+    for variant in each_variant():
+        found = beats_of(Detector(rate_hz, SETTINGS[mode]), signal, length)
         np.testing.assert_array_equal(found, expected, err_msg=variant)
     return len(expected)
 

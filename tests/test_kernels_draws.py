@@ -17,7 +17,7 @@ from heartlm.kernels.draws import (
     hide_spans,
     uniform,
 )
-from heartlm.kernels.library import variants
+from heartlm.kernels.library import using, variants
 from heartlm.kernels.permute import permute
 from tests.kernel_references import draw_windows_reference, draws_reference, hide_spans_reference, permute_reference
 
@@ -31,8 +31,9 @@ every_variant = pytest.mark.parametrize("variant", variants())
 @given(stream=streams, first=st.integers(0, 10_000_000), num=st.integers(0, 200))
 def test_draws_are_those_of_numpy(variant: str, stream: Stream, first: int, num: int) -> None:
     expected = draws_reference(stream, first, num)
-    assert np.array_equal(draws(stream, first, num, variant), expected)
-    assert np.array_equal(draws_below(0.3, stream, first, num, variant), uniform(expected) < 0.3)
+    with using(variant):
+        assert np.array_equal(draws(stream, first, num), expected)
+        assert np.array_equal(draws_below(0.3, stream, first, num), uniform(expected) < 0.3)
 
 
 @pure
@@ -69,7 +70,8 @@ def test_hiding_a_part_of_a_batch_is_part_of_hiding_it(
     of = before + len(length) + after
     whole = np.concatenate([np.full(before, width), length, np.full(after, 1)])
     expected = hide_spans_reference(spans, stream, whole, width, 0, of)[before : before + len(length)]
-    hidden, num_hidden = hide_spans(spans, stream, length, width, before, of, variant)
+    with using(variant):
+        hidden, num_hidden = hide_spans(spans, stream, length, width, before, of)
     assert np.array_equal(hidden, expected)
     assert np.array_equal(num_hidden, expected.sum(axis=1))
 
@@ -91,7 +93,9 @@ def test_drawing_windows_is_the_same_in_every_variant(
     rows = Rows(np.cumsum(tokens) - tokens, tokens, np.cumsum(share / share.sum()))
     first_window, num_windows, after = place
     how = width, stream, first_window, num_windows, first_window + num_windows + after
-    for found, expected in zip(draw_windows(rows, *how, variant), draw_windows_reference(rows, *how), strict=True):
+    with using(variant):
+        drawn = draw_windows(rows, *how)
+    for found, expected in zip(drawn, draw_windows_reference(rows, *how), strict=True):
         assert np.array_equal(found, expected)
 
 
@@ -103,7 +107,8 @@ def test_permuting_is_a_permutation_and_the_same_in_every_variant(
 ) -> None:
     place = np.arange(size)
     keys = np.array([key], np.uint64) + (np.arange(size) % 3 if own_keys else np.zeros(1)).astype(np.uint64)
-    found = permute(place, size, keys, variant)
+    with using(variant):
+        found = permute(place, size, keys)
     assert np.array_equal(found, permute_reference(place, size, keys))
     if not own_keys:
         assert np.array_equal(np.sort(found), place)

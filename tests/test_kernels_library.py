@@ -1,5 +1,6 @@
 """Loading the kernels: every variant of the machine, and what a wrong setting says."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import heartlm.kernels
+from heartlm.errors import HeartlmError
 from heartlm.kernels.gather import gather_codes, gather_windows
-from heartlm.kernels.library import VARIANTS, library, variants
-from tests.kernel_references import gather_windows_reference
+from heartlm.kernels.library import VARIANTS, _check_sources, chosen_variant, kernel, library, using, variants
+from tests.kernel_references import each_variant, gather_windows_reference
 
 
 def test_the_library_is_built_here() -> None:
@@ -29,9 +31,9 @@ def test_gathering_windows_is_the_same_in_every_variant(seed: int, width: int, f
     first = random.integers(0, 50 - length + 1)
     expected = np.empty((7, width, *facets), np.uint16)
     gather_windows_reference(corpus, first, length, width, expected)
-    for variant in variants():
-        assert np.array_equal(gather_windows(corpus, first, length, width, variant=variant), expected)
-        wide = gather_codes(corpus.reshape(50, -1), first, length, width, variant=variant)
+    for _ in each_variant():
+        assert np.array_equal(gather_windows(corpus, first, length, width), expected)
+        wide = gather_codes(corpus.reshape(50, -1), first, length, width)
         assert wide.dtype == np.int64 and np.array_equal(wide.reshape(expected.shape), expected)
 
 
@@ -39,10 +41,10 @@ def test_gathering_windows_is_the_same_in_every_variant(seed: int, width: int, f
 @pytest.mark.parametrize("variant", variants())
 def test_a_window_outside_the_corpus_is_not_gathered(variant: str, first: int, length: int) -> None:
     corpus = np.arange(10, dtype=np.uint16)
-    with pytest.raises(AssertionError, match="window 1 lies outside"):
-        gather_windows(corpus, np.array([0, first]), np.array([3, length]), 3, variant=variant)
-    with pytest.raises(AssertionError, match="window 1 lies outside"):
-        gather_codes(corpus[:, None], np.array([0, first]), np.array([3, length]), 3, variant=variant)
+    with using(variant), pytest.raises(AssertionError, match="window 1 lies outside"):
+        gather_windows(corpus, np.array([0, first]), np.array([3, length]), 3)
+    with using(variant), pytest.raises(AssertionError, match="window 1 lies outside"):
+        gather_codes(corpus[:, None], np.array([0, first]), np.array([3, length]), 3)
 
 
 SCRIPT = "from heartlm.kernels.library import kernel; print(kernel('gather_windows'), kernel('gather_windows'))"
@@ -58,6 +60,21 @@ def test_a_variant_can_be_asked_for(variant: str) -> None:
     assert loading(variant).stdout.startswith("<_FuncPtr")
 
 
+def test_a_block_uses_a_variant_and_what_comes_after_it_the_best() -> None:
+    names = [kernel("gather_windows").__name__ for _ in each_variant()]
+    assert [*names, kernel("gather_windows").__name__] == [
+        f"gather_windows_{name}" for name in (*variants(), chosen_variant())
+    ]
+
+
+def test_the_variants_are_those_that_linux_says_the_processor_runs() -> None:
+    """Whatever compiler built the library: zig's answers no to every `__builtin_cpu_supports`."""
+    stated = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
+    needs = {"avx2": {"avx2", "fma", "bmi2"}, "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"}}
+    runs = [variant for variant, flags in needs.items() if flags <= set(stated)]
+    assert variants() == ("portable", *runs)
+
+
 def test_a_library_of_other_sources_is_refused(tmp_path: Path) -> None:
     """A library older than the Python files that call it would read arguments that nobody passed."""
     (built,) = (folder / "lib" / "libheartlm_kernels.so" for folder in map(Path, heartlm.kernels.__path__)
@@ -67,8 +84,8 @@ def test_a_library_of_other_sources_is_refused(tmp_path: Path) -> None:
     digest = library().heartlm_sources()
     assert content.count(digest) == 1
     (tmp_path / "old.so").write_bytes(content.replace(digest, bytes(reversed(digest))))
-    result = loading(str(tmp_path / "old.so"))
-    assert "old.so: built from other sources" in result.stderr and "make kernels" in result.stderr
+    with pytest.raises(HeartlmError, match=r"old\.so: built from other sources.*make kernels"):
+        _check_sources(ctypes.CDLL(str(tmp_path / "old.so")), tmp_path / "old.so")
 
 
 def test_a_wrong_setting_is_named() -> None:

@@ -29,7 +29,7 @@ from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.ecg.simulator.write import write_record
 from heartlm.errors import HeartlmError
 from heartlm.files import sole_holder
-from heartlm.kernels.library import variants
+from heartlm.kernels.library import using, variants
 from heartlm.monitor.alarms import Alarm, AlarmRules, read_rules
 from heartlm.monitor.engine import Monitor
 from heartlm.monitor.journal import packed, unpacked
@@ -160,7 +160,8 @@ def test_live_tokens_are_those_of_the_file(models: LiveModels, variant: str) -> 
     beats = recording.annotations.sample
     beats = beats[beats < 299_000]
     expected = tokenizer.encode(Lead(recording.annotations, signal)).codes[: len(beats)]
-    live = LiveTokenizer(tokenizer, variant)
+    with using(variant):
+        live = LiveTokenizer(tokenizer)
     memory = np.zeros((3, -(-live.num_bytes // 8)), np.int64)
     alone, together, young = memory.ctypes.data + memory.strides[0] * np.arange(3)
     smoothed = smooth(signal, hann_weights(recording.rate_hz, tokenizer.window.rate_hz))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heartlm.errors import HeartlmError
 from heartlm.kernels.frames import frame_samples
-from heartlm.kernels.library import variants
+from heartlm.kernels.library import using, variants
 from heartlm.models.waveform import WaveformNetwork
 from heartlm.monitor.link import read_frame
 from heartlm.monitor.models import KEPT_BEATS, LiveModels, windows_kernel
@@ -162,7 +162,8 @@ def test_samples_of_a_message_are_those_of_json(
     lists = [f"[{gap}" + f"{gap},{gap}".join(own) + f"{gap}]" for own in leads]
     text = lists[0] if flat else f"[{gap}" + f"{gap},".join(lists) + f"{gap}]"
     text = text[: data.draw(st.integers(0, len(text)))] if data.draw(st.booleans()) else text
-    found = frame_samples(f'{text}, "start": 3}}'.encode(), 3, 500.0, variant)
+    with using(variant):
+        found = frame_samples(f'{text}, "start": 3}}'.encode(), 3, 500.0)
     if found is None:
         return
     values, length = found

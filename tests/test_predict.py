@@ -15,7 +15,8 @@ from heartlm.cli.main import main
 from heartlm.ecg.database import Database, open_database
 from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Annotations, RhythmSpan
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.write import simulate_database
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.annotate import annotate, nearest, rhythm_spans

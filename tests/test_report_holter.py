@@ -17,7 +17,8 @@ from heartlm.analysis.findings import KINDS, Event, Findings
 from heartlm.analysis.hrv import variability
 from heartlm.ecg.database import open_database
 from heartlm.ecg.recording import Recording
-from heartlm.ecg.simulator import SimulationConfig, simulate_recording
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.synthesis import simulate_recording
 from heartlm.report.holter import context, holter_page
 from heartlm.report.numbers import clock
 from tests.browser import find_chromium, open_page, print_page

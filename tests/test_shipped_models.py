@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from heartlm.cli.main import main
-from heartlm.ecg.simulator import SimulationConfig, simulate_database
+from heartlm.ecg.simulator.config import SimulationConfig
+from heartlm.ecg.simulator.write import simulate_database
 from heartlm.errors import HeartlmError
 from heartlm.models import pretrained
 from heartlm.models.pretrained import FOLDER, find_run, shipped_models

@@ -131,7 +131,7 @@ def test_each_level_of_codes_lowers_the_error() -> None:
     waves = _waves(400)
     quantizer = _fit(waves)
     codes = quantizer.encode(waves)
-    assert codes.dtype == np.uint16 and codes.shape == (400, 4) and codes.max() < quantizer.num_codes
+    assert codes.dtype == np.uint16 and codes.shape == (400, 4) and codes.max() < quantizer.codebooks.shape[1]
     errors = [
         ResidualQuantizer(quantizer.codebooks[:levels], quantizer.weight).relative_error(waves) for levels in (1, 2, 3)
     ]

@@ -98,7 +98,8 @@ def leads_of(folder: Path, num_windows: int, length: int, stride: int) -> Iterat
 
 def simulated_leads(num_windows: int, stride: int, seed: int = 0) -> Iterator[Lead]:
     """Leads of simulated patients, ten minutes of each, as many as `num_windows` need."""
-    from heartlm.ecg.simulator import SimulationConfig, simulate_recording
+    from heartlm.ecg.simulator.config import SimulationConfig
+    from heartlm.ecg.simulator.synthesis import simulate_recording
 
     config = SimulationConfig(minutes=10.0, rate_hz=360, leads=("MLII",), seed=seed)
     patients = -(-num_windows * stride // config.num_samples)

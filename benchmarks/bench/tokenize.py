@@ -82,7 +82,8 @@ def run(options: Options) -> list[BenchTable]:
 
 
 def _simulated(folder: Path, options: Options) -> Path:
-    from heartlm.ecg.simulator import SimulationConfig, simulate_database
+    from heartlm.ecg.simulator.config import SimulationConfig
+    from heartlm.ecg.simulator.write import simulate_database
 
     patients = SimulationConfig(options.patients, options.minutes, rate_hz=360, leads=("MLII",), name="bench")
     simulate_database(folder, patients)

@@ -94,12 +94,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary, descriptor = _new_temporary(path, is_folder=True)
         yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                with file.open("rb") as stream:
-                    os.fsync(stream.fileno())
-        replace_folder(temporary, path)
-        fsync_folder(path.parent)
+        publish_folder(temporary, path)
     except OSError as error:
         raise explained(path, error) from error
     except HeartlmError as error:
@@ -152,6 +147,16 @@ def _sweep(folder: Path) -> None:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
                 finally:
                     os.close(descriptor)
+
+
+def publish_folder(temporary: Path, path: Path) -> None:
+    """Flush every file below `temporary` to the disk, then give it the name `path`, see `replace_folder`."""
+    for file in temporary.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+    replace_folder(temporary, path)
+    fsync_folder(path.parent)
 
 
 def replace_folder(temporary: Path, path: Path) -> None:
@@ -346,20 +351,20 @@ _DECODERS = {
 
 
 @overload
-def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any: ...
+def read_json(path: Path) -> Any: ...
 
 
 @overload
-def read_json(path: Path, kind: type[T], *, max_bytes: int = MAX_JSON_BYTES) -> T: ...
+def read_json(path: Path, kind: type[T]) -> T: ...
 
 
-def read_json(path: Path, kind: Any = Any, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
+def read_json(path: Path, kind: Any = Any) -> Any:
     """Read a JSON file as a value of `kind`, see `typed`.
 
     Raises:
         HeartlmError: the file is missing, unreadable, not JSON or not what `kind` says; the text names the field.
     """
-    text = read_text(path, max_bytes)
+    text = read_text(path, MAX_JSON_BYTES)
     try:
         return typed(kind, parse_json(text), path)
     except ValueError as error:

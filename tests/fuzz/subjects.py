@@ -47,7 +47,8 @@ CPU = ("--threads", "1", "--device", "cpu")
 
 
 def _simulate(folder: Path, patients: int = 3) -> None:
-    from heartlm.ecg.simulator import SimulationConfig, simulate_database
+    from heartlm.ecg.simulator.config import SimulationConfig
+    from heartlm.ecg.simulator.write import simulate_database
 
     simulate_database(folder / "tinydb", SimulationConfig(patients=patients, minutes=0.5, seed=3, name="tinydb"))
 

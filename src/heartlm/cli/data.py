@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from heartlm.cli.options import existing, parse
@@ -19,11 +18,9 @@ class ListOptions:
 
     Attributes:
         name: a database to describe in full, with what to cite; without, all are listed.
-        json: print JSON instead of a table.
     """
 
     name: str | None = None
-    json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +66,9 @@ class VerifyOptions:
 
     Attributes:
         folder: the folder of a database.
-        json: print JSON, one object a finding.
     """
 
     folder: Path
-    json: bool = False
 
 
 def run(argv: Sequence[str]) -> int:
@@ -87,17 +82,13 @@ def run_list(argv: Sequence[str]) -> int:
     Examples:
         heartlm data list
         heartlm data list mitdb
-        heartlm data list --json | jq .mitdb.doi
     """
     from heartlm.cli.data_tables import print_catalogue, print_database
     from heartlm.ecg.catalogue import CATALOGUE, find
 
     options = parse(ListOptions, argv, "data list", run_list, positionals=["name"])
-    chosen = CATALOGUE if options.name is None else {find(options.name).name: find(options.name)}
-    if options.json:
-        print(json.dumps({name: asdict(info) for name, info in chosen.items()}, indent=2, ensure_ascii=False))
-    elif options.name is None:
-        print_catalogue(list(chosen.values()))
+    if options.name is None:
+        print_catalogue(list(CATALOGUE.values()))
     else:
         print_database(find(options.name))
     return 0
@@ -112,7 +103,7 @@ def run_simulate(argv: Sequence[str]) -> int:
         heartlm data simulate data/clean --leads "[II, V1, V5]" --noise 0 --rate-hz 360
     """
     options = parse(SimulateOptions, argv, "data simulate", run_simulate, positionals=["folder"])
-    from heartlm.ecg.simulator import simulate_database
+    from heartlm.ecg.simulator.write import simulate_database
 
     _make_sure_nothing_is_lost(options)
     simulate_database(options.folder, options)
@@ -166,18 +157,13 @@ def run_verify(argv: Sequence[str]) -> int:
 
     Examples:
         heartlm data verify data/mitdb
-        heartlm data verify data/mitdb --json
     """
     options = parse(VerifyOptions, argv, "data verify", run_verify, positionals=["folder"])
     from heartlm.cli.data_tables import print_findings
     from heartlm.ecg.verify import verify_database
 
     findings = verify_database(existing(options.folder, "folder"))
-    if options.json:
-        for finding in findings:
-            print(json.dumps({**asdict(finding), "file": str(finding.file)}, ensure_ascii=False))
-    else:
-        print_findings(options.folder, findings)
+    print_findings(options.folder, findings)
     return 1 if findings else 0
 
 

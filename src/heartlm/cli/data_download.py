@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ class DownloadOptions:
         records: only these recordings, separated by commas.
         workers: files fetched at once.
         base_url: where the databases lie, to fetch from a mirror.
-        attempts: tries in a row without progress before a file is given up.
     """
 
     name: str
@@ -29,13 +27,12 @@ class DownloadOptions:
     records: str | None = None
     workers: int = 4
     base_url: str = "https://physionet.org/files/"
-    attempts: int = 5
 
 
 def run(argv: Sequence[str]) -> int:
     """Fetch a database from PhysioNet.
 
-    Every file is checked against the published SHA-256. Interrupted, the same command continues where it stopped.
+    Every file is checked against the published SHA-256. Interrupted, the same command fetches the other files.
 
     Examples:
         heartlm data download mitdb data/mitdb
@@ -43,25 +40,15 @@ def run(argv: Sequence[str]) -> int:
         heartlm data download ptb-xl data/ptb-xl --workers 8
     """
     options = parse(DownloadOptions, argv, "data download", run, positionals=["name", "folder"])
-    require(options, lambda number: number >= 1, "at least 1", "workers", "attempts")
+    require(options, lambda number: number >= 1, "at least 1", "workers")
     from heartlm.ecg.catalogue import find
-    from heartlm.ecg.download import DownloadError, download_database
+    from heartlm.ecg.download import download_database
 
     info = find(options.name)
     records = None if options.records is None else [name.strip() for name in options.records.split(",")]
-    try:
-        summary = download_database(
-            info.name,
-            options.folder,
-            base_url=options.base_url,
-            workers=options.workers,
-            records=records,
-            attempts=options.attempts,
-        )
-    except DownloadError as error:
-        for name, reason in error.summary.failed:
-            print(f"failed: {name}: {reason}", file=sys.stderr)
-        raise
+    summary = download_database(
+        info.name, options.folder, base_url=options.base_url, workers=options.workers, records=records
+    )
     print(
         f"{summary.folder}: {summary.num_fetched} files fetched ({summary.num_bytes / 1e6:,.1f} MB), "
         f"{summary.num_skipped} were there already; every SHA-256 holds"

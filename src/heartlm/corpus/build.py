@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from heartlm.corpus.encode import Part, Source, encode_part, find_source, readable_leads
-from heartlm.corpus.journal import Journal, clear, flush_to_disk, partial_folder
+from heartlm.corpus.journal import Journal, clear, partial_folder
 from heartlm.corpus.manifest import finish_corpus
 from heartlm.corpus.plan import Beats, BuildPlan, BuildSettings, TrainingLeads, make_plan, open_sources
 from heartlm.corpus.processes import encode_all
 from heartlm.ecg.recording import Damaged
 from heartlm.errors import HeartlmError
-from heartlm.files import explained, fsync_folder, recover_folder, replace_folder
+from heartlm.files import explained, publish_folder, recover_folder
 from heartlm.progress import Measure, say, track
 from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
 
@@ -81,7 +81,11 @@ def build_corpus(
         numbers = range(journal.num_parts, len(plan.parts))
         encode = partial(encode_part, plan, tokenizer, choice)
         with closing(encode_all(encode, numbers, processes or len(os.sched_getaffinity(0)))) as parts:
-            for part in track(parts, len(plan.parts), "tokenize", _measure(plan, journal.num_parts)):
+            # parts are about as large; the rate is that of samples of encoded leads
+            rate = Measure[Part](
+                len(plan.parts), lambda _: 1.0, lambda part: part.num_samples / 1e6, "M samples", journal.num_parts
+            )
+            for part in track(parts, len(plan.parts), "tokenize", rate):
                 journal.add(part)
         if not any(row["num_tokens"] for entry in journal.entries() for row in entry["rows"]):
             reasons = commonest(left_out["reason"] for entry in journal.entries() for left_out in entry["dropped"])
@@ -107,9 +111,7 @@ def _under_way(out: Path) -> Iterator[Journal]:
             journal.close()
             journal.path.unlink()
             (folder / "lock").unlink()
-            flush_to_disk(folder)
-            replace_folder(folder, out)
-            fsync_folder(out.parent)
+            publish_folder(folder, out)
     except BaseException as error:
         kept = folder is not None and Journal(folder).settings is not None and time.monotonic() > worth_keeping
         if folder is not None and not kept:
@@ -141,18 +143,6 @@ def _begin(journal: Journal, plan: BuildPlan, tokenizer: Tokenizer, choice: Buil
     tokenizer.save(journal.folder / "tokenizer")
     journal.begin(settings)
     return tokenizer
-
-
-def _measure(plan: BuildPlan, num_done: int) -> Measure[Part]:
-    """Parts count by what they have to read; the rate is that of samples of encoded leads."""
-    sizes = iter(plan.num_bytes[num_done:].tolist())
-    return Measure(
-        total=float(plan.num_bytes.sum()),
-        done=float(plan.num_bytes[:num_done].sum()),
-        share=lambda _: next(sizes),
-        amount=lambda part: part.num_samples / 1e6,
-        unit="M samples",
-    )
 
 
 def fit_on_training(tokenizer: Tokenizer, plan: BuildPlan, choice: BuildSettings) -> None:

@@ -245,7 +245,7 @@ def readable_leads(source: Source, tokenizer: Tokenizer, choice: BuildSettings, 
 
 def encode_part(plan: BuildPlan, tokenizer: Tokenizer, choice: BuildSettings, number: int) -> Part:
     """Encode every usable lead of the recordings of part `number`."""
-    database, record_ids = plan.records(number)
+    database, record_ids = plan.parts[number]
     part, tokens = Part(database.name, len(record_ids)), list[Tokens]()
     for record_id in record_ids:
         source = find_source(database, record_id, tokenizer, choice.training_leads, choice.skip_unreadable)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -25,8 +24,6 @@ from heartlm.errors import HeartlmError
 
 Entry = dict[str, Any]
 """What is noted of one part."""
-
-_CHUNK = 1 << 24
 
 
 @contextmanager
@@ -142,29 +139,17 @@ class Journal:
     def _holds(self, line: bytes) -> bool:
         """Whether the files continue as `line` says; their checksums are then those up to there."""
         try:
-            entry = json.loads(line.decode())
-            lengths, checksums = dict[str, int](entry["bytes"]), entry["sha256"]
-        except (ValueError, KeyError):
+            entry = json.loads(line)
+        except ValueError:
             return False
-        advanced = {name: digest.copy() for name, digest in self._digests.items()}
-        for name, digest in advanced.items():
-            num_bytes = lengths[name]
-            while num_bytes > 0 and (chunk := self._streams[name].read(min(num_bytes, _CHUNK))):
-                digest.update(chunk)
-                num_bytes -= len(chunk)
-        if {name: digest.hexdigest() for name, digest in advanced.items()} != checksums:
+        before = {name: digest.copy() for name, digest in self._digests.items()}
+        for name, num_bytes in entry["bytes"].items():
+            self._digests[name].update(self._streams[name].read(num_bytes))
+        if self.checksums() != entry["sha256"]:
+            self._digests = before
             return False
-        self._digests = advanced
-        self._lengths = {name: length + lengths[name] for name, length in self._lengths.items()}
+        self._lengths = {name: length + entry["bytes"][name] for name, length in self._lengths.items()}
         return True
-
-
-def flush_to_disk(folder: Path) -> None:
-    """Flush every file below `folder` to the disk."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())
 
 
 def clear(folder: Path, pattern: str) -> None:

@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from heartlm import __version__
 from heartlm.corpus.schema import SCHEMA_VERSION
 from heartlm.ecg.database import Database, open_database
@@ -40,27 +37,20 @@ _SAMPLES_OF_HEADER = (".dat", ".mat")
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """All recordings, in parts.
+    """All recordings.
 
     Attributes:
         databases: where they are.
-        parts: place of the database, first recording in it and the one it ends before, int64 `[num_parts, 3]`.
-        num_bytes: about how much each part has to read, int64 `[num_parts]`.
+        parts: of each part the database and the names of the recordings.
     """
 
     databases: Sequence[Database]
-    parts: NDArray[np.int64]
-    num_bytes: NDArray[np.int64]
+    parts: Sequence[tuple[Database, Sequence[str]]]
 
     @property
     def num_records(self) -> int:
         """Recordings of all databases."""
-        return sum(len(database.record_ids) for database in self.databases)
-
-    def records(self, part: int) -> tuple[Database, tuple[str, ...]]:
-        """The database and the names of the recordings of a part."""
-        place, first, stop = self.parts[part].tolist()
-        return self.databases[place], self.databases[place].record_ids[first:stop]
+        return sum(len(record_ids) for _, record_ids in self.parts)
 
 
 def open_sources(folders: Sequence[Path]) -> list[Database]:
@@ -79,21 +69,18 @@ def open_sources(folders: Sequence[Path]) -> list[Database]:
 
 def make_plan(databases: Sequence[Database]) -> BuildPlan:
     """Cut the recordings of `databases` into parts."""
-    sizes = [
-        np.fromiter((_size(database, record_id) for record_id in database.record_ids), np.int64)
-        for database in databases
-    ]
-    part_bytes = min(max(sum(int(each.sum()) for each in sizes) // NUM_PARTS, LEAST_BYTES), MOST_BYTES)
-    parts, num_bytes = list[tuple[int, int, int]](), list[int]()
-    for place, of_database in enumerate(sizes):
-        first, held = 0, 0
-        for number, size in enumerate(of_database.tolist(), 1):
+    sizes = [[_size(database, record_id) for record_id in database.record_ids] for database in databases]
+    part_bytes = min(max(sum(map(sum, sizes)) // NUM_PARTS, LEAST_BYTES), MOST_BYTES)
+    parts = list[tuple[Database, list[str]]]()
+    for database, of_database in zip(databases, sizes, strict=True):
+        held = part_bytes  # parts never reach over two databases
+        for record_id, size in zip(database.record_ids, of_database, strict=True):
+            if held >= part_bytes or len(parts[-1][1]) == PART_RECORDS:
+                parts.append((database, []))
+                held = 0
+            parts[-1][1].append(record_id)
             held += size
-            if held >= part_bytes or number - first == PART_RECORDS or number == len(of_database):
-                parts.append((place, first, number))
-                num_bytes.append(held)
-                first, held = number, 0
-    return BuildPlan(databases, np.array(parts, np.int64).reshape(-1, 3), np.array(num_bytes, np.int64))
+    return BuildPlan(databases, parts)
 
 
 def _size(database: Database, record_id: str) -> int:
@@ -145,7 +132,7 @@ def fingerprint(plan: BuildPlan) -> str:
     Raises:
         HeartlmError: a folder cannot be listed.
     """
-    digest = hashlib.sha256(plan.parts.tobytes())
+    digest = hashlib.sha256(json.dumps([record_ids for _, record_ids in plan.parts]).encode())
     for database in plan.databases:
         digest.update(json.dumps([database.name, str(database.folder.resolve())]).encode())
         try:

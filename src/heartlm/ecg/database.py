@@ -8,6 +8,7 @@ in a file `database.json` in the folder: `name`, `title`, `beat_labels`, `rhythm
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -122,14 +123,11 @@ class Database:
             end = length or _end_of(rate_hz, beat_file, rhythm_file)
             rhythms, left_out = rhythms_of(rhythm_file, rate_hz, end, self._known.bracketed_rhythm)
             ignored |= left_out
-        else:
-            stated = whole_record_rhythm(self.name, self.folder, recording)
-            if stated is None and self._known.whole_rhythm is not None and beat_file is not None:
-                rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self._known.whole_rhythm),)
-            if stated is not None:
-                name, source = stated
-                rhythms = (RhythmSpan(0, length, name),)
-                sources.append(source)
+        elif (stated := whole_record_rhythm(self.name, self.folder, recording)) is not None:
+            rhythms = (RhythmSpan(0, length, stated[0]),)
+            sources.append(stated[1])
+        elif self._known.whole_rhythm is not None and beat_file is not None:
+            rhythms = (RhythmSpan(0, length or _end_of(rate_hz, beat_file), self._known.whole_rhythm),)
         if not sources:
             return None
         if not self._settings.get("rhythm_labels", True):
@@ -151,11 +149,11 @@ class Database:
             return self._patient_of[record_id]
         files, known = self.files(record_id), self._known
         patient = self._patients.get(record_id)
-        if patient is None and known.patient_of is not None:
-            patient = known.patient_of(record_id)
-        if patient is None and known.patient_in_comment is not None:
-            comments = (recording or self._read_recording(files)).comments
-            found = known.patient_in_comment.search("\n".join(comments))
+        if patient is None and known.patient_in_name and (found := re.match(known.patient_in_name, record_id)):
+            patient = found[1]
+        if patient is None and known.patient_in_comment:
+            comments = "\n".join((recording or self._read_recording(files)).comments)
+            found = re.search(known.patient_in_comment, comments, re.IGNORECASE)
             patient = found[1] if found else None
         patient_id = f"{self.name}/{patient or record_id}"
         if patient is None and (in_mitdb := same_recording_in_mitdb(self.name, record_id)) is not None:

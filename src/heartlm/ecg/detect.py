@@ -107,9 +107,12 @@ class StreamingDetector:
         plan, _ = plan_detector(rate_hz, self._settings)
         self.delay_s = plan.delay / rate_hz
         self.longest_delay_s = plan.longest_delay / rate_hz
-        self._longest_gap = int(LONGEST_FILLED_GAP_S * rate_hz)
-        self._stretch: _Stretch | None = None
         self._num_samples = 0
+        self._detector: Detector | None = None
+        """Of the stretch of valid samples under way, which has these first sample and end, last value and bridges."""
+        self._start = self._stop = 0
+        self._last = np.float32(0)
+        self._bridges: list[tuple[int, int]] = []
 
     def push(self, samples_mv: Floats) -> Positions:
         """Take in samples; return the beats that are certain now.
@@ -125,62 +128,40 @@ class StreamingDetector:
         found = [np.zeros(0, np.int64)]
         for start, stop, valid in _runs(samples_mv):
             if valid:
-                if self._stretch is None:
-                    self._stretch = _Stretch(self.rate_hz, self._settings, self._num_samples + start)
-                found.append(self._stretch.push(samples_mv[start:stop]))
-            elif self._stretch is not None:
-                self._stretch.gap += stop - start
-                if self._stretch.gap > self._longest_gap:
-                    found.append(self.finish())
+                found.append(self._take(samples_mv[start:stop], self._num_samples + start))
+            elif self._num_samples + stop - self._stop > int(LONGEST_FILLED_GAP_S * self.rate_hz):
+                found.append(self.finish())
         self._num_samples += len(samples_mv)
         return np.concatenate(found)
 
     def finish(self) -> Positions:
-        """Return the beats still open; what is pushed from now on is searched by itself."""
-        stretch, self._stretch = self._stretch, None
-        return stretch.finish() if stretch else np.zeros(0, np.int64)
-
-
-class _Stretch:
-    """Valid samples, with short gaps that are bridged as soon as they end.
-
-    Attributes:
-        gap: invalid samples since the last valid one.
-    """
-
-    def __init__(self, rate_hz: float, settings: Settings, start: int) -> None:
-        self._detector = Detector(rate_hz, settings)
-        self._shortest = SHORTEST_STRETCH_S * rate_hz
-        self._start = start
-        self._num_samples = 0
-        self._last = np.float32(0)
-        self._bridged: list[tuple[int, int]] = []
-        self.gap = 0
-
-    def push(self, samples: Floats) -> Positions:
-        """Take in valid samples, at least one; return beats as positions in the stream."""
-        if self.gap:
-            bridge = np.linspace(self._last, samples[0], self.gap + 2)[1:-1]
-            samples = np.concatenate([bridge.astype(np.float32), samples])
-            self._bridged.append((self._num_samples, self._num_samples + self.gap))
-            self.gap = 0
-        self._last = samples[-1]
-        self._num_samples += len(samples)
-        return self._kept(self._detector.push(samples))
-
-    def finish(self) -> Positions:
-        """Return the beats still open; none where the stretch is too short."""
-        if self._num_samples < self._shortest:
+        """Return the beats still open, none of a stretch that is too short; what follows is searched by itself."""
+        detector, self._detector = self._detector, None
+        if detector is None or self._stop - self._start < SHORTEST_STRETCH_S * self.rate_hz:
             return np.zeros(0, np.int64)
-        return self._kept(self._detector.push(np.zeros(0, np.float32), ends=True))
+        return self._kept(detector.push(np.zeros(0, np.float32), ends=True))
+
+    def _take(self, samples: Floats, start: int) -> Positions:
+        """Take in valid samples, at least one, from `start` on; a short gap before them is bridged."""
+        stop = start + len(samples)
+        if self._detector is None:
+            self._detector, self._bridges = Detector(self.rate_hz, self._settings), []
+            self._start = self._stop = start
+        if start > self._stop:
+            bridge = np.linspace(self._last, samples[0], start - self._stop + 2)[1:-1]
+            samples = np.concatenate([bridge.astype(np.float32), samples])
+            self._bridges.append((self._stop, start))
+        self._last, self._stop = samples[-1], stop
+        return self._kept(self._detector.push(samples))
 
     def _kept(self, beats: Positions) -> Positions:
         """Positions in the stream of those beats that are not in a bridge."""
-        for start, stop in self._bridged:
+        beats = self._start + beats
+        for start, stop in self._bridges:
             beats = beats[(beats < start) | (beats >= stop)]
         if len(beats):
-            self._bridged = [bridge for bridge in self._bridged if bridge[1] > beats[-1]]
-        return self._start + beats
+            self._bridges = [bridge for bridge in self._bridges if bridge[1] > beats[-1]]
+        return beats
 
 
 def _runs(samples: Floats) -> list[tuple[int, int, bool]]:

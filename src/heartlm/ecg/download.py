@@ -1,31 +1,45 @@
-"""Fetch a published database: resumable, in parallel, every file checked against the publisher's SHA-256.
+"""Fetch a published database: in parallel, every file checked against the publisher's SHA-256.
 
     SHA256SUMS.txt ─► the files wanted ─► threads: verified already? or fetch, verify, rename ─► summary
 
-How a single file is fetched stands in `heartlm.ecg.transfer`. A database with some files missing is an error, but the
-files that verified stay, and the same call later fetches only the others.
+Bytes collect in `NAME.part`, which gets the file's name when their SHA-256 is right. A database with some files missing
+is an error, but the files that verified stay, and the same call later fetches only the others.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
+import requests
+
 from heartlm.ecg import catalogue
 from heartlm.ecg.readers.foreign import stays_inside
-from heartlm.ecg.transfer import Fetched, RefusedError, Transfer
 from heartlm.errors import HeartlmError
-from heartlm.files import atomic_file
+from heartlm.files import atomic_file, sha256_of
 from heartlm.progress import Measure, track
 
 PHYSIONET_FILES_URL = "https://physionet.org/files/"
 CHECKSUMS = "SHA256SUMS.txt"
 RECORDS = "RECORDS"
 
+ATTEMPTS = 5
+FIRST_WAIT_S = 1.0
+"""Wait before the second attempt; it doubles with each further one."""
+TIMEOUT_S = 60.0
+"""Silence of the server after which a connection counts as cut."""
+
+_CHUNK_BYTES = 1 << 16
+_TEXT_BYTES = 1 << 28
+"""The largest list of files: of two million files with long names."""
+_MAY_PASS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 _ARCHIVES = {".zip", ".gz", ".bz2", ".xz", ".tar"}
 _NAMED_IN_ERROR = 5
 
@@ -39,30 +53,12 @@ class DownloadSummary:
         num_fetched: files fetched and verified.
         num_skipped: files that were there already and verified.
         num_bytes: bytes received, those in vain included.
-        failed: name and reason of each file that could not be had.
     """
 
     folder: Path
     num_fetched: int
     num_skipped: int
     num_bytes: int
-    failed: tuple[tuple[str, str], ...] = ()
-
-
-class DownloadError(HeartlmError):
-    """Some files could not be had; `summary` lists them all, and counts what did arrive."""
-
-    def __init__(self, summary: DownloadSummary) -> None:
-        """Name the first few files in the text."""
-        self.summary = summary
-        named = "; ".join(f"{name}: {reason}" for name, reason in summary.failed[:_NAMED_IN_ERROR])
-        more = len(summary.failed) - _NAMED_IN_ERROR
-        num_verified = summary.num_fetched + summary.num_skipped
-        super().__init__(
-            f"{len(summary.failed)} of {len(summary.failed) + num_verified} files could not be had ({named}"
-            f"{f'; and {more} more' if more > 0 else ''}); the verified ones are kept in {summary.folder}, "
-            "the same command fetches the others"
-        )
 
 
 def download_database(
@@ -72,7 +68,6 @@ def download_database(
     base_url: str = PHYSIONET_FILES_URL,
     workers: int = 4,
     records: Sequence[str] | None = None,
-    attempts: int = 5,
 ) -> DownloadSummary:
     """Fetch the catalogue's database `name` into `folder`.
 
@@ -83,23 +78,18 @@ def download_database(
         workers: files fetched at once.
         records: fetch only these recordings, and the documents at the top; RECORDS and SHA256SUMS.txt in `folder` then
             list these alone.
-        attempts: tries of a file that bring nothing new, after which it is given up.
 
     Raises:
-        DownloadError: some files never arrived or never verified; all others are in `folder`.
-        HeartlmError: unknown database or recording, no list of files, no worker, a full disk, `folder` not
-            writable.
+        HeartlmError: unknown database or recording, no list of files, a full disk, `folder` not writable; or some files
+            never arrived or never verified: the text names the first, all others are in `folder`.
     """
     info = catalogue.find(name)
-    if workers < 1:
-        raise HeartlmError(f"workers is {workers}, expected 1 or more")
     folder = Path(folder)
     site = f"{base_url.rstrip('/')}/{info.physionet_path}"
-    transfer = Transfer(attempts)
-    checksums = _checksums(transfer, site)
+    checksums = _checksums(f"{site}/{CHECKSUMS}")
     try:
-        records_text = transfer.text(f"{site}/{RECORDS}")
-    except RefusedError:  # the database has no list of recordings
+        records_text = _text(f"{site}/{RECORDS}")
+    except _RefusedError:  # the database has no list of recordings
         records_text = ""
     if records is not None:
         # a recording is what RECORDS lists, its folders aside, or what has a header
@@ -124,23 +114,28 @@ def download_database(
     for parent in {parent for file in checksums for parent in PurePosixPath(file).parents}:
         if str(parent) != "." and (folder / parent).is_symlink():
             raise HeartlmError(f"{folder / parent}: is a symbolic link, which a download does not follow; remove it")
-    summary = _fetch_all(transfer, site, folder, checksums, workers)
+    fetched = _fetch_all(site, folder, checksums, workers)
     if RECORDS not in checksums and records_text:
         with atomic_file(folder / RECORDS) as stream:
             stream.write(records_text)
     with atomic_file(folder / CHECKSUMS) as stream:
         stream.writelines(f"{digest} {file}\n" for file, digest in checksums.items())
-    if summary.failed:
-        raise DownloadError(summary)
-    return summary
+    if failed := [f"{file}: {each.failure}" for file, each in sorted(fetched.items()) if each.failure]:
+        more = f"; and {len(failed) - _NAMED_IN_ERROR} more" if len(failed) > _NAMED_IN_ERROR else ""
+        raise HeartlmError(
+            f"{len(failed)} of {len(fetched)} files could not be had ({'; '.join(failed[:_NAMED_IN_ERROR])}{more}); "
+            f"the verified ones are kept in {folder}, the same command fetches the others"
+        )
+    num_skipped = sum(each.skipped for each in fetched.values())
+    num_bytes = sum(each.num_bytes for each in fetched.values())
+    return DownloadSummary(folder, len(fetched) - num_skipped, num_skipped, num_bytes)
 
 
-def _checksums(transfer: Transfer, site: str) -> dict[str, str]:
+def _checksums(source: str) -> dict[str, str]:
     """Fetch the list of files, path → SHA-256; paths that leave the folder are refused."""
-    source = f"{site}/{CHECKSUMS}"
     try:
-        lines = transfer.text(source).splitlines()
-    except RefusedError as error:
+        lines = _text(source).splitlines()
+    except _RefusedError as error:
         raise HeartlmError(f"{source}: {error}; without it nothing can be verified, check --base-url") from error
     checksums: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
@@ -164,24 +159,128 @@ def _recording_of(file: str) -> str:
     return str(path.with_name(path.name.partition(".")[0] or path.name))
 
 
-def _fetch_all(transfer: Transfer, site: str, folder: Path, checksums: dict[str, str], workers: int) -> DownloadSummary:
-    outcomes: dict[str, Fetched] = {}
+@dataclass
+class _Fetched:
+    """What became of one file: bytes received, whether it was there already, and why it could not be had."""
+
+    num_bytes: int = 0
+    skipped: bool = False
+    failure: str | None = None
+
+
+def _fetch_all(site: str, folder: Path, checksums: dict[str, str], workers: int) -> dict[str, _Fetched]:
+    outcomes: dict[str, _Fetched] = {}
+    stop = threading.Event()
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="download") as pool:
         running = {
-            pool.submit(transfer.file, f"{site}/{quote(file)}", folder / file, digest): file
+            pool.submit(_fetch, f"{site}/{quote(file)}", folder / file, digest, stop): file
             for file, digest in checksums.items()
         }
         try:
-            megabytes = Measure[Future[Fetched]](
+            megabytes = Measure[Future[_Fetched]](
                 len(running), lambda _: 1.0, lambda future: future.result().num_bytes / 1e6, "MB"
             )
             for future in track(as_completed(running), len(running), "download", megabytes):
                 outcomes[running[future]] = future.result()
         except BaseException:
-            transfer.stop()
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    failed = sorted((file, outcome.failure) for file, outcome in outcomes.items() if outcome.failure is not None)
-    num_skipped = sum(outcome.skipped for outcome in outcomes.values())
-    num_bytes = sum(outcome.num_bytes for outcome in outcomes.values())
-    return DownloadSummary(folder, len(outcomes) - num_skipped - len(failed), num_skipped, num_bytes, tuple(failed))
+    return outcomes
+
+
+def _fetch(url: str, path: Path, sha256: str, stop: threading.Event) -> _Fetched:
+    """Fetch `url` to `path`, unless `path` verifies already.
+
+    Raises:
+        HeartlmError: the disk is full or `path` is not writable.
+    """
+    part, fetched = path.with_name(path.name + ".part"), _Fetched()
+    try:
+        if path.is_file() and sha256_of(path) == sha256:
+            return _Fetched(skipped=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for place in (path, part):
+            if place.is_symlink():
+                return _Fetched(failure=f"{place} is a symbolic link, which a download does not follow; remove it")
+        for attempt in range(ATTEMPTS):
+            if stop.wait(_wait_s(attempt)):
+                break
+            try:
+                with part.open("wb") as stream:
+                    for chunk in _chunks(url):
+                        fetched.num_bytes += stream.write(chunk)
+                        if stop.is_set():
+                            return fetched
+            except requests.RequestException as error:
+                fetched.failure = f"{_explain(error)}, in {ATTEMPTS} tries"
+                continue
+            if sha256_of(part) == sha256:
+                part.replace(path)
+                return _Fetched(fetched.num_bytes)
+            fetched.failure = f"wrong bytes, their SHA-256 is not the published {sha256[:8]}…, in {ATTEMPTS} tries"
+    except _RefusedError as error:
+        fetched.failure = str(error)
+    except OSError as error:
+        raise HeartlmError(
+            f"cannot write {path}: {error.strerror or error}; free space or choose another place"
+        ) from error
+    part.unlink(missing_ok=True)
+    return fetched
+
+
+def _text(url: str) -> str:
+    """Fetch a text file of at most `_TEXT_BYTES`.
+
+    Raises:
+        _RefusedError: the server has no such file, or denies it.
+        HeartlmError: the server cannot be reached or keeps failing.
+    """
+    reason = ""
+    for attempt in range(ATTEMPTS):
+        time.sleep(_wait_s(attempt))
+        content = bytearray()
+        try:
+            for chunk in _chunks(url):
+                content += chunk
+                if len(content) > _TEXT_BYTES:
+                    raise HeartlmError(f"{url}: more than {_TEXT_BYTES >> 20} MiB, which no such list has")
+            return content.decode("utf-8", "replace")
+        except requests.RequestException as error:
+            reason = _explain(error)
+    raise HeartlmError(f"{url}: {reason}, in {ATTEMPTS} tries; check the connection and try again")
+
+
+class _RefusedError(Exception):
+    """The server will not give this file however often it is asked."""
+
+
+_of_thread = threading.local()
+
+
+def _chunks(url: str) -> Iterator[bytes]:
+    """The content of `url`; a status that means failure is raised as `_RefusedError` or, if it may pass, HTTPError."""
+    if not hasattr(_of_thread, "session"):
+        _of_thread.session = requests.Session()
+    with _of_thread.session.get(
+        url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=TIMEOUT_S
+    ) as response:
+        if not response.ok:
+            reason = f"the server answers {response.status_code} {response.reason}"
+            may_pass = response.status_code >= 500 or response.status_code in _MAY_PASS
+            raise requests.HTTPError(reason) if may_pass else _RefusedError(reason)
+        yield from response.iter_content(_CHUNK_BYTES)
+
+
+def _wait_s(attempt: int) -> float:
+    return FIRST_WAIT_S * 2 ** (attempt - 1) if attempt else 0.0
+
+
+def _explain(error: requests.RequestException) -> str:
+    if isinstance(error, requests.Timeout):
+        return "the server is silent"
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return "the connection was cut"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection to the server"
+    return " ".join(str(error).split())

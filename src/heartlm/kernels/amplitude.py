@@ -31,7 +31,7 @@ FIRST_SCALE_MV, LEAST_SCALE_MV = 1.5, 1e-3
 
 
 def amplitude_levels(
-    signal: Floats, rate_hz: float, weights: Doubles, variant: str | None = None
+    signal: Floats, rate_hz: float, weights: Doubles
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64], Floats]:
     """Levels of a lead at every grid point.
 
@@ -39,12 +39,11 @@ def amplitude_levels(
         signal: float32 `[num_samples]`, no NaN.
         rate_hz: samples a second.
         weights: of the samples around each, an odd number.
-        variant: of the kernel; by default the best.
 
     Returns:
         levels uint16 `[num_points]`, the sample nearest to each int64, and the amplitude it was divided by, float32.
     """
-    run = kernel("amplitude_levels", *_ARGUMENTS, variant=variant)
+    run = kernel("amplitude_levels", *_ARGUMENTS)
     second, num_samples = round(GRID_HZ), len(signal)
     num_points = math.ceil(num_samples * GRID_HZ / rate_hz)
     codes, sample = np.empty(num_points, np.uint16), np.empty(num_points, np.int64)

@@ -19,9 +19,7 @@ BREAK = 0xFFFF
 """No symbol: what stands before the first and behind the last, and between stretches that must not be joined."""
 
 
-def merge_pair(
-    symbols: Symbols, left: int, right: int, merged: int, variant: str | None = None
-) -> tuple[Symbols, Symbols, Symbols]:
+def merge_pair(symbols: Symbols, left: int, right: int, merged: int) -> tuple[Symbols, Symbols, Symbols]:
     """Replace each `left` followed by `right`, from the first on; of overlapping ones every other.
 
     Args:
@@ -29,14 +27,13 @@ def merge_pair(
         left: a symbol, not `BREAK`.
         right: the symbol behind it, not `BREAK`.
         merged: what replaces the two.
-        variant: of the kernel; by default the best.
 
     Returns:
         The symbols left, which lie where the old ones did, and for each replaced pair what then stands before it and
         what stood behind it before anything further was replaced, `BREAK` at the ends.
     """
     arguments = (uint16s, int64, int32, int32, int32, uint16s, uint16s)
-    replace = kernel("bpe_merge_pair", *arguments, returns=int64, variant=variant)
+    replace = kernel("bpe_merge_pair", *arguments, returns=int64)
     before, after = np.empty((2, len(symbols) // 2), np.uint16)
     found = replace(symbols, len(symbols), left, right, merged, before, after)
     return symbols[: len(symbols) - found], before[:found], after[:found]
@@ -71,21 +68,20 @@ class Trie:
         return cls(following, len(runs))
 
 
-def encode_runs(symbols: Symbols, trie: Trie, every: int, variant: str | None = None) -> Symbols:
+def encode_runs(symbols: Symbols, trie: Trie, every: int) -> Symbols:
     """Cut `symbols` into the longest runs that have a code, from the first on, none across a multiple of `every`.
 
     Args:
         symbols: `[num_symbols]`, each below the trie's number of symbols.
         trie: of the runs.
         every: a run ends where a multiple of it is reached.
-        variant: of the kernel; by default the best.
 
     Returns:
         The codes, `[num_runs]`.
     """
     assert every > 0 and (not len(symbols) or int(symbols.max()) < trie.next.shape[1]), "a symbol without a code"
     arguments = (uint16s, int64, int64, int32s, int64, int32, uint16s)
-    encode = kernel("bpe_encode", *arguments, returns=int64, variant=variant)
+    encode = kernel("bpe_encode", *arguments, returns=int64)
     codes = np.empty(len(symbols), np.uint16)
     num_runs = encode(symbols, len(symbols), every, trie.next, trie.next.shape[1], trie.num_codes, codes)
     return codes[:num_runs]

@@ -208,14 +208,13 @@ class Detector:
     Args:
         rate_hz: samples a second.
         settings: which candidates are beats.
-        variant: of the kernel; by default the best.
     """
 
-    def __init__(self, rate_hz: float, settings: Settings, variant: str | None = None) -> None:
-        num_bytes = kernel("detect_bytes", pointer, returns=int64, variant=variant)
-        begin = kernel("detect_begin", pointer, uint8s, variant=variant)
+    def __init__(self, rate_hz: float, settings: Settings) -> None:
+        num_bytes = kernel("detect_bytes", pointer, returns=int64)
+        begin = kernel("detect_begin", pointer, uint8s)
         kinds = pointer, uint8s, float32s, float32s, int64, int64, int64s
-        self._push = kernel("detect_push", *kinds, returns=int64, variant=variant)
+        self._push = kernel("detect_push", *kinds, returns=int64)
         self._plan, filters = plan_detector(rate_hz, settings)
         self._taps = np.concatenate([filters.even, filters.odd, filters.smooth, filters.fine])
         self._state = np.zeros(num_bytes(ctypes.addressof(self._plan)), np.uint8)

@@ -28,9 +28,9 @@ class Stream:
     use: int = 0
 
 
-def draws(stream: Stream, first: int, num: int, variant: str | None = None) -> NDArray[np.uint64]:
+def draws(stream: Stream, first: int, num: int) -> NDArray[np.uint64]:
     """Draws `first` to `first + num`; uint64 `[num]`."""
-    draw = kernel("draws", *(int64,) * 5, uint64s, variant=variant)
+    draw = kernel("draws", *(int64,) * 5, uint64s)
     out = np.empty(num, np.uint64)
     draw(stream.seed, stream.use, stream.step, first, num, out)
     return out
@@ -42,9 +42,9 @@ def uniform(drawn: NDArray[np.uint64]) -> NDArray[np.float64]:
     return between
 
 
-def draws_below(share: float, stream: Stream, first: int, num: int, variant: str | None = None) -> NDArray[np.bool_]:
+def draws_below(share: float, stream: Stream, first: int, num: int) -> NDArray[np.bool_]:
     """Which of draws `first` to `first + num`, as numbers from 0 to 1, are below `share`; bool `[num]`."""
-    compare = kernel("draws_below", *(int64,) * 5, float64, bools, variant=variant)
+    compare = kernel("draws_below", *(int64,) * 5, float64, bools)
     out = np.empty(num, np.bool_)
     compare(stream.seed, stream.use, stream.step, first, num, share, out)
     return out
@@ -75,7 +75,6 @@ def hide_spans(
     width: int,
     first_window: int = 0,
     batch_size: int | None = None,
-    variant: str | None = None,
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Choose tokens to hide in windows of a batch: at least one in each, none of the padding.
 
@@ -87,14 +86,13 @@ def hide_spans(
         width: tokens of a window.
         first_window: place of the first window at hand in the batch.
         batch_size: windows in the batch; by default it ends with those at hand.
-        variant: of the kernel; by default the best.
 
     Returns:
         Which are hidden, bool `[B, width]`; how many in each window, int64 `[B]`.
     """
     of = first_window + len(length) if batch_size is None else batch_size
     kinds = *(int64,) * 5, int64s, int64, int64, float64, int64, bools, int64s
-    hide = kernel("hide_spans", *kinds, variant=variant)
+    hide = kernel("hide_spans", *kinds)
     hidden, num_hidden = np.empty((len(length), width), np.bool_), np.empty(len(length), np.int64)
     place = stream.seed, stream.use, stream.step, first_window, of
     hide(*place, length, len(length), width, spans.begin, spans.longest, hidden, num_hidden)
@@ -117,13 +115,7 @@ class Rows:
 
 
 def draw_windows(
-    rows: Rows,
-    width: int,
-    stream: Stream,
-    first_window: int,
-    num_windows: int,
-    batch_size: int,
-    variant: str | None = None,
+    rows: Rows, width: int, stream: Stream, first_window: int, num_windows: int, batch_size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw windows of a batch: rows by their probability, positions uniform within a row.
 
@@ -134,13 +126,12 @@ def draw_windows(
         first_window: place of the first window at hand in the batch.
         num_windows: at hand.
         batch_size: windows in the batch.
-        variant: of the kernel; by default the best.
 
     Returns:
         First token and valid tokens of each window, int64 `[num_windows]`.
     """
     kinds = *(int64,) * 6, float64s, int64s, int64s, int64, int64, int64s, int64s
-    draw = kernel("draw_windows", *kinds, variant=variant)
+    draw = kernel("draw_windows", *kinds)
     first, length = np.empty(num_windows, np.int64), np.empty(num_windows, np.int64)
     place = stream.seed, stream.use, stream.step, first_window, batch_size, num_windows
     draw(*place, rows.reach, rows.first, rows.num_tokens, len(rows.first), width, first, length)

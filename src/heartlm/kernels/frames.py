@@ -10,23 +10,20 @@ from numpy.typing import NDArray
 from heartlm.kernels.library import float32, float32s, int64, int64s, kernel
 
 
-def frame_samples(
-    text: bytes, most_leads: int, limit: float, variant: str | None = None
-) -> tuple[NDArray[np.float32], int] | None:
+def frame_samples(text: bytes, most_leads: int, limit: float) -> tuple[NDArray[np.float32], int] | None:
     """Read the JSON list that `text` begins with: of numbers and null, or of such lists of one length.
 
     Args:
         text: of which only the list is read.
         most_leads: lists in the list, at most.
         limit: numbers beyond ± this are no samples.
-        variant: of the kernel; by default the best.
 
     Returns:
         float32 `[num_leads, num_samples]`, NaN for null and beyond the limit, and the length of the list in bytes; None
         where it is something else, or is written in an unusual way: `json` knows.
     """
     kinds = ctypes.c_char_p, int64, int64, float32, float32s, int64s
-    run = kernel("frame_samples", *kinds, returns=int64, variant=variant)
+    run = kernel("frame_samples", *kinds, returns=int64)
     out, sizes = np.empty(len(text) // 2 + 1, np.float32), np.empty(2, np.int64)
     length = run(text, len(text), most_leads, limit, out, sizes)
     if length < 0:

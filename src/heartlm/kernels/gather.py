@@ -16,7 +16,6 @@ def gather_windows(
     length: NDArray[np.int64],
     width: int,
     out: NDArray[Any] | None = None,
-    variant: str | None = None,
 ) -> NDArray[Any]:
     """Copy windows of `width` tokens out of `corpus`; one with fewer valid tokens repeats its last.
 
@@ -26,7 +25,6 @@ def gather_windows(
         length: valid tokens of each, 1 to `width`, `[B]`.
         width: T.
         out: where to write, `[B, T, ...]`, reused from step to step; by default a new array.
-        variant: of the kernel; by default the best.
 
     Returns:
         `[B, T, ...]` of the corpus' type.
@@ -35,7 +33,7 @@ def gather_windows(
     out = np.empty(shape, corpus.dtype) if out is None else out
     assert out.shape == shape and out.dtype == corpus.dtype and corpus.flags.c_contiguous and out.flags.c_contiguous
     kinds = pointer, int64, int64s, int64s, int64, int64, int64, pointer
-    copy = kernel("gather_windows", *kinds, returns=int64, variant=variant)
+    copy = kernel("gather_windows", *kinds, returns=int64)
     tokens = corpus.ctypes.data, len(corpus)
     copied = copy(*tokens, first, length, len(first), width, corpus.strides[0], out.ctypes.data)
     assert copied == len(first), f"window {copied} lies outside the corpus"
@@ -48,14 +46,13 @@ def gather_codes(
     length: NDArray[np.int64],
     width: int,
     out: NDArray[np.int64] | None = None,
-    variant: str | None = None,
 ) -> NDArray[np.int64]:
     """`gather_windows` of codes uint16 `[num_tokens, F]`, widened as models take them: int64 `[B, width, F]`."""
     shape = len(first), width, codes.shape[1]
     out = np.empty(shape, np.int64) if out is None else out
     assert out.shape == shape
     kinds = uint16s, int64, int64s, int64s, int64, int64, int64, int64s
-    copy = kernel("gather_codes", *kinds, returns=int64, variant=variant)
+    copy = kernel("gather_codes", *kinds, returns=int64)
     copied = copy(codes, len(codes), first, length, len(first), width, shape[2], out)
     assert copied == len(first), f"window {copied} lies outside the corpus"
     return out

@@ -3,8 +3,7 @@
 One shared library serves every hot loop. It is built with the package and found next to it; each of its functions
 exists once for each kind of processor, and `kernel` picks the best this machine can run.
 
-`HEARTLM_KERNELS` overrides the choice: `portable`, `avx2` or `avx512` for a variant, or the path of another build of
-the library from the same sources.
+`HEARTLM_KERNELS` overrides the choice: `portable`, `avx2` or `avx512`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ import ctypes
 import functools
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +58,15 @@ def library() -> ctypes.CDLL:
     """The library.
 
     Raises:
-        HeartlmError: there is none, `HEARTLM_KERNELS` names none, or it was built from other sources than those here.
+        HeartlmError: there is none, or it was built from other sources than those here.
     """
-    setting = os.environ.get("HEARTLM_KERNELS", "")
-    named = Path(setting) if setting and setting not in VARIANTS else None
     import heartlm.kernels
 
-    for path in [named] if named else [Path(folder) / "lib" / _NAME for folder in heartlm.kernels.__path__]:
+    for path in (Path(folder) / "lib" / _NAME for folder in heartlm.kernels.__path__):
         if path.is_file():
             loaded = ctypes.CDLL(str(path))
             _check_sources(loaded, path)
             return loaded
-    if named:
-        raise HeartlmError(
-            f"HEARTLM_KERNELS: {setting!r} found, one of {', '.join(VARIANTS)} or the path of a library expected"
-        )
     raise HeartlmError(f"{_NAME} is missing: install heartlm again, or build it with  make kernels")
 
 
@@ -102,12 +97,28 @@ def chosen_variant() -> str:
     """The variant that `HEARTLM_KERNELS` names, else the best.
 
     Raises:
-        HeartlmError: this machine cannot run it.
+        HeartlmError: there is none of that name, or this machine cannot run it.
     """
     wanted, possible = os.environ.get("HEARTLM_KERNELS", ""), variants()
-    if wanted in VARIANTS and wanted not in possible:
+    if wanted and wanted not in possible:
         raise HeartlmError(f"HEARTLM_KERNELS: {wanted!r} found, but this processor runs {', '.join(possible)} only")
-    return wanted if wanted in possible else possible[-1]
+    return wanted or possible[-1]
+
+
+_in_use: str | None = None
+
+
+@contextmanager
+def using(variant: str) -> Iterator[None]:
+    """In the block `kernel` gives functions of `variant`, one of `variants()`: for who compares them."""
+    global _in_use
+    before, _in_use = _in_use, variant
+    kernel.cache_clear()
+    try:
+        yield
+    finally:
+        _in_use = before
+        kernel.cache_clear()
 
 
 @functools.cache
@@ -118,11 +129,11 @@ def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None 
         name: without the suffix of the variant.
         arguments: ctypes types of its arguments; `float32s` and so on for arrays, `pointer` for other addresses.
         returns: ctypes type of its result.
-        variant: one of `variants()`; by default `chosen_variant()`.
+        variant: one of `variants()`; by default that of `using`, or `chosen_variant()`.
 
     Raises:
         HeartlmError: there is no library, or `HEARTLM_KERNELS` names a variant that this machine cannot run.
     """
-    function = getattr(library(), f"{name}_{variant or chosen_variant()}")
+    function = getattr(library(), f"{name}_{variant or _in_use or chosen_variant()}")
     function.argtypes, function.restype = list(arguments), returns
     return function

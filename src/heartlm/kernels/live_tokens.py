@@ -7,7 +7,6 @@ block of memory, which a snapshot holds as it is.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,27 +17,19 @@ from heartlm.kernels.library import float32s, float64s, int64, int64s, kernel, p
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
-_COUNTS = (
-    *("num_points", "look_back", "every", "num_ranges"),
-    *("long_mean", "longest", "recent", "near", "around", "steady"),
-    *("fewest_usual", "fewest_ranges"),
-)
-_PARTS = "qrs", "t", "p", "active"
-_NUMBERS = (
-    *("shortest_s", "longest_s", "irregular", "sudden", "usual"),
-    *("clip", "least_scale", "faint", "alike", "step_s"),
-)
 _MOST = {"steady": 64, "around": 31, "p": 256}
 """What the kernel has room for."""
 
 
-class _Tokens(ctypes.Structure):
-    """`struct tokens` of c/live_tokens.c, which says what each is."""
+class TokensPlan(ctypes.Structure):
+    """`struct tokens` of c/live_tokens.c, which says what each is; parts are first point and number of points."""
 
     _fields_ = [
-        *((name, int64) for name in _COUNTS),
-        *((name, int64 * 2) for name in _PARTS),
-        *((name, ctypes.c_double) for name in _NUMBERS),
+        *((name, int64) for name in ("num_points", "look_back", "every", "num_ranges", "long_mean", "longest")),
+        *((name, int64) for name in ("recent", "near", "around", "steady", "fewest_usual", "fewest_ranges")),
+        *((name, int64 * 2) for name in ("qrs", "t", "p", "active")),
+        *((name, ctypes.c_double) for name in ("shortest_s", "longest_s", "irregular", "sudden", "usual")),
+        *((name, ctypes.c_double) for name in ("clip", "least_scale", "faint", "alike", "step_s")),
     ]
 
 
@@ -66,37 +57,17 @@ class BeatValues:
 
 
 class TokensKernel:
-    """Takes in beats of leads.
+    """Takes in beats of leads."""
 
-    Args:
-        counts: those of `_COUNTS` by name.
-        parts: first point, and number of points, of those of `_PARTS` by name.
-        numbers: those of `_NUMBERS` by name.
-        variant: of the kernel; by default the best.
-    """
-
-    def __init__(
-        self,
-        counts: Mapping[str, int],
-        parts: Mapping[str, tuple[int, int]],
-        numbers: Mapping[str, float],
-        variant: str | None = None,
-    ) -> None:
-        sizes = dict(counts) | {name: num for name, (_, num) in parts.items()}
+    def __init__(self, plan: TokensPlan) -> None:
+        sizes = {"steady": plan.steady, "around": plan.around, "p": plan.p[1]}
         assert all(sizes[name] <= most for name, most in _MOST.items()), "the kernel has no room for these"
-        self._tokens = _Tokens(
-            *(counts[name] for name in _COUNTS),
-            *((int64 * 2)(*parts[name]) for name in _PARTS),
-            *(numbers[name] for name in _NUMBERS),
-        )
-        self._num_points = counts["num_points"]
-        sizes_of = (
-            kernel(f"live_tokens_{what}", pointer, returns=int64, variant=variant) for what in ("bytes", "scratch")
-        )
+        num_bytes, scratch = (kernel(f"live_tokens_{what}", pointer, returns=int64) for what in ("bytes", "scratch"))
         kinds = *(pointer, int64s, int64s, float64s, float32s, int64, uint8s), *(float32s, float32s, float64s, float64s)
-        run = kernel("live_tokens", *kinds, float32s, float64s, uint8s, variant=variant)
-        self.num_bytes, scratch = (size(ctypes.addressof(self._tokens)) for size in sizes_of)
-        self._run, self._scratch = run, np.empty(scratch, np.uint8)
+        self._run = kernel("live_tokens", *kinds, float32s, float64s, uint8s)
+        self._plan = plan
+        self.num_bytes: int = num_bytes(ctypes.addressof(plan))
+        self._scratch = np.empty(scratch(ctypes.addressof(plan)), np.uint8)
 
     def push(
         self, leads: NDArray[np.int64], samples: NDArray[np.int64], rates_hz: Doubles, waves: Floats
@@ -110,13 +81,13 @@ class TokensKernel:
             waves: each lead in mV, low-passed, at the points around the beat, float32 `[num_leads, num_points]`.
         """
         num = len(leads)
-        shape, away = np.empty((2, num, self._num_points), np.float32)
+        shape, away = np.empty((2, num, self._plan.num_points), np.float32)
         rr, rhythm, morphology = np.empty((num, 3)), np.empty((num, 7)), np.empty((num, 12), np.float32)
         usual_mv, faint = np.empty(num), np.empty(num, np.uint8)
         waves = np.ascontiguousarray(waves)
         assert len(samples) == len(rates_hz) == num and waves.shape == shape.shape
         self._run(
-            *(ctypes.addressof(self._tokens), leads, samples, rates_hz, waves, num, self._scratch),
+            *(ctypes.addressof(self._plan), leads, samples, rates_hz, waves, num, self._scratch),
             *(shape, away, rr, rhythm, morphology, usual_mv, faint),
         )
         return BeatValues(shape, away, rr, rhythm, morphology, usual_mv, faint.view(np.bool_))

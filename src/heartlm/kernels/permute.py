@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 from heartlm.kernels.library import int64, int64s, kernel, uint64s
 
 
-def permute(
-    place: NDArray[np.int64], size: int, key: NDArray[np.uint64], variant: str | None = None
-) -> NDArray[np.int64]:
+def permute(place: NDArray[np.int64], size: int, key: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Where each place goes in the permutation of 0 … size − 1 that its key names; int64 `[N]`.
 
     Nothing is kept of the size of the permutation, so it may be of billions.
@@ -19,11 +17,10 @@ def permute(
         place: int64 `[N]`, 0 to below `size`.
         size: of the permutation.
         key: uint64 `[N]`, or `[1]` for all.
-        variant: of the kernel; by default the best.
     """
     assert len(key) in (1, len(place))
     assert not len(place) or (place.min() >= 0 and place.max() < size), "walks from outside never end"
-    walk = kernel("permute", int64s, int64, int64, uint64s, int64, int64s, variant=variant)
+    walk = kernel("permute", int64s, int64, int64, uint64s, int64, int64s)
     out = np.empty(len(place), np.int64)
     walk(place, len(place), size, key, int(len(key) > 1), out)
     return out

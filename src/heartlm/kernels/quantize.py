@@ -81,22 +81,19 @@ def prepare_codebooks(centroids: Floats) -> Codebooks:
     )
 
 
-def residual_codes(
-    vectors: Floats, weight: Floats, codebooks: Codebooks, variant: str | None = None
-) -> NDArray[np.uint16]:
+def residual_codes(vectors: Floats, weight: Floats, codebooks: Codebooks) -> NDArray[np.uint16]:
     """Code each vector, coarse to fine.
 
     Args:
         vectors: float32 `[num_vectors, num_points]`.
         weight: what they are multiplied by first, float32 `[num_points]`.
         codebooks: of the multiplied vectors.
-        variant: of the kernel; by default the best.
 
     Returns:
         uint16 `[num_vectors, num_levels]`.
     """
     num_levels, padded_codes, length = codebooks.centroids.shape
-    quantize = kernel("residual_quantize", *_ARGUMENTS, variant=variant)
+    quantize = kernel("residual_quantize", *_ARGUMENTS)
     assert padded_codes <= MOST_CODES, "more codes than the kernel holds"
     codes = np.empty((len(vectors), num_levels), np.uint16)
     rest = np.empty((_BATCH, length), np.float32)
@@ -115,20 +112,19 @@ _ARGUMENTS = (
 )
 
 
-def sums_by_code(vectors: Floats, codes: NDArray[np.uint16], num_codes: int, variant: str | None = None) -> Doubles:
+def sums_by_code(vectors: Floats, codes: NDArray[np.uint16], num_codes: int) -> Doubles:
     """Sum of the vectors of each code, one added after the other.
 
     Args:
         vectors: float32 `[num_vectors, num_points]`.
         codes: below `num_codes`, `[num_vectors]`.
         num_codes: how many there are.
-        variant: of the kernel; by default the best.
 
     Returns:
         float64 `[num_codes, num_points]`.
     """
     sums = np.zeros((num_codes, vectors.shape[1]))
-    run = kernel("sums_by_code", float32s, uint16s, int64, int64, float64s, variant=variant)
+    run = kernel("sums_by_code", float32s, uint16s, int64, int64, float64s)
     vectors, codes = np.ascontiguousarray(vectors, np.float32), np.ascontiguousarray(codes, np.uint16)
     run(vectors, codes, *vectors.shape, sums)
     return sums

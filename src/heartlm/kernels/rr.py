@@ -54,21 +54,18 @@ class Levels:
         return tuple(table.ctypes.data for table in self._tables)
 
 
-def rr_codes(
-    sample: NDArray[np.int64], rate_hz: float, levels: Levels, variant: str | None = None
-) -> NDArray[np.uint16]:
+def rr_codes(sample: NDArray[np.int64], rate_hz: float, levels: Levels) -> NDArray[np.uint16]:
     """Levels of the intervals between beats.
 
     Args:
         sample: where the beats are, ascending, `[num_beats]`.
         rate_hz: samples a second.
         levels: the facets.
-        variant: of the kernel; by default the best.
 
     Returns:
         uint16 `[num_beats, num_facets]`: 1 for the first level, 0 where the value is unknown.
     """
-    run = kernel("rr_codes", *_ARGUMENTS, variant=variant)
+    run = kernel("rr_codes", *_ARGUMENTS)
     sample, num_beats = np.ascontiguousarray(sample, np.int64), len(sample)
     codes = np.empty((num_beats, len(levels.names)), np.uint16)
     rr, total, ordered = np.empty(num_beats + 1), np.empty(num_beats + 1), np.empty(levels.recent)

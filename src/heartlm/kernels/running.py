@@ -15,37 +15,33 @@ _ROWS_AT_ONCE = 4096
 """Rows that the kernel turns into columns at once: what a processor keeps near, however many rows there are."""
 
 
-def trailing_median(values: Doubles, width: int, variant: str | None = None) -> Doubles:
+def trailing_median(values: Doubles, width: int) -> Doubles:
     """Median of each value and the up to `width - 1` values before it, NaN left out; NaN where all are.
 
     Args:
         values: float64 `[num_values]`.
         width: at least 1.
-        variant: of the kernel; by default the best.
     """
-    run = kernel("trailing_median", float64s, int64, int64, float64s, float64s, variant=variant)
+    run = kernel("trailing_median", float64s, int64, int64, float64s, float64s)
     values = np.ascontiguousarray(values, np.float64)
     median, ordered = np.empty_like(values), np.empty(width)
     run(values, len(values), width, ordered, median)
     return median
 
 
-def stretch_medians(
-    rows: Floats, first: NDArray[np.int64], last: NDArray[np.int64], variant: str | None = None
-) -> Floats:
+def stretch_medians(rows: Floats, first: NDArray[np.int64], last: NDArray[np.int64]) -> Floats:
     """Median of every place over stretches of rows.
 
     Args:
         rows: float32 `[num_rows, row_length]`, no NaN.
         first: row each stretch begins with, ascending, `[num_stretches]`.
         last: row it ends before, more than `first` and ascending.
-        variant: of the kernel; by default the best.
 
     Returns:
         float32 `[num_stretches, row_length]`.
     """
     kinds = float32s, int64, int64s, int64s, int64, int64, int32s, float32s
-    run = kernel("stretch_medians", *kinds, variant=variant)
+    run = kernel("stretch_medians", *kinds)
     assert rows.shape[1] <= _MOST_PLACES, "longer rows than the kernel holds"
     rows, medians = np.ascontiguousarray(rows, np.float32), np.empty((len(first), rows.shape[1]), np.float32)
     if len(first) == 0:

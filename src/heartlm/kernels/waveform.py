@@ -17,14 +17,7 @@ SPARE = 64
 
 
 def cut_beats(
-    signal: Floats,
-    sample: NDArray[np.int64],
-    offsets: Doubles,
-    weights: Doubles,
-    *,
-    scale_beats: int,
-    clip: float,
-    variant: str | None = None,
+    signal: Floats, sample: NDArray[np.int64], offsets: Doubles, weights: Doubles, *, scale_beats: int, clip: float
 ) -> tuple[Floats, Floats, Floats]:
     """Cut out the waveform of every beat, take its median away and divide by the running amplitude.
 
@@ -35,12 +28,11 @@ def cut_beats(
         weights: of the samples around each, an odd number.
         scale_beats: how many beats the running amplitude, the median of their ranges, looks back.
         clip: values are kept within ± `clip` running amplitudes.
-        variant: of the kernel; by default the best.
 
     Returns:
         the waveforms float32 `[num_beats, num_points]`, what was subtracted and what was divided by `[num_beats]`.
     """
-    run = kernel("cut_beats", *_ARGUMENTS, variant=variant)
+    run = kernel("cut_beats", *_ARGUMENTS)
     signal, sample = np.ascontiguousarray(signal, np.float32), np.ascontiguousarray(sample, np.int64)
     num_beats, num_points = len(sample), len(offsets)
     shape = np.empty((num_beats, num_points), np.float32)

@@ -50,7 +50,6 @@ def decode(
     skip: int = 0,
     calibration: NDArray[np.float64] | None = None,
     sums: NDArray[np.uint16] | None = None,
-    variant: str | None = None,
 ) -> None:
     """Decode some columns of frames of `width` samples, as many frames as `out` has samples.
 
@@ -65,7 +64,6 @@ def decode(
         calibration: baseline, gain and a factor of each column, `[num_columns, 3]`: physical is
             `(adu - baseline) / gain * factor`, in float64 and rounded once. None for adu.
         sums: `[num_columns]`; the sum of each column's adu is added, modulo 65536.
-        variant: of the kernel; by default the best.
     """
     num_frames = out.shape[1]
     assert (
@@ -79,7 +77,6 @@ def decode(
     run = kernel(
         "wfdb_decode",
         *(uint8s, int64, int64, int64, int64, int64s, int64, float64s, pointer, int64, uint16s),
-        variant=variant,
     )
     assert out.strides[1] == out.itemsize or num_frames < 2
     run(
@@ -105,11 +102,9 @@ class DecodedAnnotations(NamedTuple):
     subtype: NDArray[np.int8]
 
 
-def decode_annotations(content: bytes, variant: str | None = None) -> DecodedAnnotations | None:
+def decode_annotations(content: bytes) -> DecodedAnnotations | None:
     """Decode an annotation file; None where it ends before its end mark."""
-    run = kernel(
-        "wfdb_annotations", pointer, int64, int64s, uint8s, int64s, int64s, int8s, returns=int64, variant=variant
-    )
+    run = kernel("wfdb_annotations", pointer, int64, int64s, uint8s, int64s, int64s, int8s, returns=int64)
     num_words = len(content) // 2
     sample, code = np.empty(num_words, np.int64), np.empty(num_words, np.uint8)
     texts, num_texts = np.empty((num_words, 3), np.int64), np.zeros(1, np.int64)

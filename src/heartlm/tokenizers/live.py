@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.errors import HeartlmError
-from heartlm.kernels.live_tokens import BeatValues, TokensKernel
+from heartlm.kernels.live_tokens import BeatValues, TokensKernel, TokensPlan
 from heartlm.kernels.rr import level_of
 from heartlm.kernels.waveform import LEAST_SCALE
 from heartlm.tokenizers import comparisons as compare
@@ -32,7 +32,6 @@ class LiveTokenizer:
 
     Args:
         tokenizer: fitted and causal.
-        variant: of the kernel; by default the best.
 
     Attributes:
         num_bytes: memory of a lead, which begins as zeros.
@@ -41,40 +40,38 @@ class LiveTokenizer:
         HeartlmError: the tokenizer is not causal.
     """
 
-    def __init__(self, tokenizer: BeatTokenizer, variant: str | None = None) -> None:
+    def __init__(self, tokenizer: BeatTokenizer) -> None:
         if not tokenizer.causal or not tokenizer.compare:
             raise HeartlmError("tokenizer: not causal, so a live stream cannot be tokenised: tokenize with --causal")
         self.tokenizer, window, levels = tokenizer, tokenizer.window, rr_levels(causal=True)
-        counts = {
-            "num_points": len(window.times_s),
-            "look_back": compare.LOOK_BACK,
-            "every": compare.EVERY,
-            "num_ranges": window.scale_beats,
-            "long_mean": levels.before + 1,
-            "longest": compare.LONG,
-            "recent": levels.recent,
-            "near": compare.NEAR,
-            "around": compare.AROUND,
-            "steady": compare.STEADY,
-            "fewest_usual": compare.FEWEST,
-            "fewest_ranges": _FEWEST,
-        }
         spans = {"qrs": compare.QRS_S, "t": compare.T_S, "p": compare.P_S, "active": compare.ACTIVE_S}
         points = {name: np.flatnonzero(compare.in_part(window.times_s, span)) for name, span in spans.items()}
-        numbers = {
-            "shortest_s": compare.SHORTEST_S,
-            "longest_s": compare.LONGEST_S,
-            "irregular": compare.IRREGULAR,
-            "sudden": compare.SUDDEN,
-            "usual": compare.USUAL,
-            "clip": window.clip,
-            "least_scale": LEAST_SCALE,
-            "faint": _FAINT,
-            "alike": _ALIKE,
-            "step_s": float(window.times_s[1] - window.times_s[0]),
-        }
-        parts = {name: (int(own[0]), len(own)) for name, own in points.items()}
-        self._kernel = TokensKernel(counts, parts, numbers, variant)
+        plan = TokensPlan(
+            num_points=len(window.times_s),
+            look_back=compare.LOOK_BACK,
+            every=compare.EVERY,
+            num_ranges=window.scale_beats,
+            long_mean=levels.before + 1,
+            longest=compare.LONG,
+            recent=levels.recent,
+            near=compare.NEAR,
+            around=compare.AROUND,
+            steady=compare.STEADY,
+            fewest_usual=compare.FEWEST,
+            fewest_ranges=_FEWEST,
+            **{name: (int(own[0]), len(own)) for name, own in points.items()},
+            shortest_s=compare.SHORTEST_S,
+            longest_s=compare.LONGEST_S,
+            irregular=compare.IRREGULAR,
+            sudden=compare.SUDDEN,
+            usual=compare.USUAL,
+            clip=window.clip,
+            least_scale=LEAST_SCALE,
+            faint=_FAINT,
+            alike=_ALIKE,
+            step_s=float(window.times_s[1] - window.times_s[0]),
+        )
+        self._kernel = TokensKernel(plan)
         self.num_bytes = self._kernel.num_bytes
 
     def push(

@@ -30,16 +30,6 @@ class ResidualQuantizer:
     codebooks: Floats
     weight: Floats
 
-    @property
-    def num_levels(self) -> int:
-        """How many codes make up one waveform."""
-        return len(self.codebooks)
-
-    @property
-    def num_codes(self) -> int:
-        """Size of each level's codebook."""
-        return int(self.codebooks.shape[1])
-
     def encode(self, waveform: Floats) -> NDArray[np.uint16]:
         """Codes of each waveform, coarse to fine; uint16 `[num_waveforms, num_levels]`."""
         return residual_codes(waveform, self.weight, self._prepared)

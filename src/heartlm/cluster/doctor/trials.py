@@ -122,7 +122,8 @@ def summary(step_s: float, noise: float, num_threads: int, outcomes: list[dict[s
 def small_corpus(scratch: Path) -> Path:
     """Simulate a database and tokenize it, every sample a token; it takes a few seconds."""
     from heartlm.corpus.build import build_corpus
-    from heartlm.ecg.simulator import SimulationConfig, simulate_database
+    from heartlm.ecg.simulator.config import SimulationConfig
+    from heartlm.ecg.simulator.write import simulate_database
     from heartlm.tokenizers.sample import SampleTokenizer
 
     folder = scratch / "corpus"

@@ -94,13 +94,11 @@ def printable(name: str) -> str:
 
 
 def _listed(records: Path) -> list[RecordFiles]:
-    names = dict.fromkeys(read_bytes(records, LIST_BYTES).decode("utf-8", "replace").split())
-    for name in names:
+    listed = []
+    for name in dict.fromkeys(read_bytes(records, LIST_BYTES).decode("utf-8", "replace").split()):
         if not stays_inside(name):
             raise HeartlmError(f"{records}: lists {name!r}, expected a record below its folder; take it out")
-    stems = [records.parent / name for name in names]
-    listed = []
-    for stem in stems:
+        stem = records.parent / name
         signals = (_with_suffix(stem, suffix) for suffix in _SIGNAL_SUFFIXES)
         listed.append(RecordFiles(stem, next(filter(is_there, signals), None)))
     missing = [files.stem for files in listed if files.signal is None and not files.annotation_paths]

@@ -7,8 +7,22 @@ from dataclasses import dataclass
 
 from heartlm.errors import HeartlmError
 
-LEAD_NAMES: tuple[str, ...] = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6", "MLII")
-"""The leads the simulator can look through."""
+LEAD_VECTORS: dict[str, tuple[float, float, float]] = {
+    "I": (1.0, 0.0, 0.0),
+    "II": (0.5, 0.87, 0.0),
+    "III": (-0.5, 0.87, 0.0),
+    "aVR": (-0.75, -0.43, 0.0),
+    "aVL": (0.75, -0.43, 0.0),
+    "aVF": (0.0, 0.87, 0.0),
+    "V1": (-0.55, 0.0, 0.85),
+    "V2": (-0.1, 0.05, 1.1),
+    "V3": (0.35, 0.1, 1.05),
+    "V4": (0.8, 0.2, 0.75),
+    "V5": (0.95, 0.2, 0.35),
+    "V6": (0.9, 0.2, 0.05),
+    "MLII": (0.55, 0.85, 0.05),
+}
+"""The leads the simulator can look through: to the patient's left, to the feet, to the front."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +62,13 @@ class SimulationConfig:
         ):
             if not low <= (value := getattr(self, field)) <= high:
                 raise HeartlmError(f"{field} is {value}; expected a number from {low} to {high}")
-        if self.rate_hz != int(self.rate_hz):
-            raise HeartlmError(f"rate_hz is {self.rate_hz}; expected a whole number")
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
             raise HeartlmError(f"name is {self.name!r}; expected letters, digits, _ and - only")
         if not self.leads or len(set(self.leads)) < len(self.leads):
             raise HeartlmError(f"leads are {list(self.leads)}; expected one or more, each once")
         for lead in self.leads:
-            if lead not in LEAD_NAMES:
-                raise HeartlmError(f"leads has {lead!r}; expected names out of {', '.join(LEAD_NAMES)}")
+            if lead not in LEAD_VECTORS:
+                raise HeartlmError(f"leads has {lead!r}; expected names out of {', '.join(LEAD_VECTORS)}")
 
     @property
     def num_samples(self) -> int:

@@ -16,27 +16,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from heartlm.ecg.simulator.config import LEAD_VECTORS
 from heartlm.ecg.simulator.randomness import log_uniform
 
 Floats = NDArray[np.float64]
 Wave = tuple[float, float, tuple[float, float, float]]
 """Offset from the beat's time (s), width as standard deviation (s), dipole (mV)."""
 
-_LEAD_VECTORS: dict[str, tuple[float, float, float]] = {
-    "I": (1.0, 0.0, 0.0),
-    "II": (0.5, 0.87, 0.0),
-    "III": (-0.5, 0.87, 0.0),
-    "aVR": (-0.75, -0.43, 0.0),
-    "aVL": (0.75, -0.43, 0.0),
-    "aVF": (0.0, 0.87, 0.0),
-    "V1": (-0.55, 0.0, 0.85),
-    "V2": (-0.1, 0.05, 1.1),
-    "V3": (0.35, 0.1, 1.05),
-    "V4": (0.8, 0.2, 0.75),
-    "V5": (0.95, 0.2, 0.35),
-    "V6": (0.9, 0.2, 0.05),
-    "MLII": (0.55, 0.85, 0.05),
-}
 REPOLARISATION_S = 0.17
 """Waves later than this after the R peak are repolarisation: their timing follows the RR interval."""
 
@@ -58,7 +44,7 @@ class Template:
 
 def lead_vectors(leads: Sequence[str], rng: Generator) -> Floats:
     """Directions and gains of `leads` on one patient: electrodes never sit at the same place; `[num_leads, 3]`."""
-    vectors = np.array([_LEAD_VECTORS[lead] for lead in leads])
+    vectors = np.array([LEAD_VECTORS[lead] for lead in leads])
     gain = np.exp(rng.normal(0, 0.12, (len(leads), 1)))
     return np.asarray(gain * (vectors + rng.normal(0, 0.1, vectors.shape)))
 

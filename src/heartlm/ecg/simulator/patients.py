@@ -8,11 +8,13 @@ seed and its index alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from heartlm.ecg.simulator.morphology import draw_templates
 from heartlm.ecg.simulator.randomness import log_uniform, stream
+from heartlm.files import read_json
 
 Range = tuple[float, float]
 
@@ -53,53 +55,8 @@ class Profile:
     conduction: str = "N"
 
 
-PROFILES: dict[str, Profile] = {
-    "healthy": Profile("normal", 3, age=(20, 70), rate_bpm=(52, 85), pvc=(3e-4, 6e-3), pac=(1e-3, 1e-2)),
-    "ventricular": Profile(
-        "frequent ventricular ectopy",
-        4,
-        pvc=(0.03, 0.2),
-        pac=(0.001, 0.03),
-        episodes=(Episode("B", 200, (8, 50)), Episode("T", 300, (8, 50))),
-    ),
-    "atrial": Profile(
-        "frequent atrial ectopy",
-        3,
-        pac=(0.03, 0.16),
-        episodes=(Episode("SVTA", 150, (2, 12)), Episode("AFIB", 900, (5, 30))),
-    ),
-    "paroxysmal-af": Profile(
-        "paroxysmal atrial fibrillation", 2, age=(55, 88), pac=(0.01, 0.08), episodes=(Episode("AFIB", 120, (30, 150)),)
-    ),
-    "persistent-af": Profile("persistent atrial fibrillation", 1, age=(60, 92), pvc=(0.005, 0.07), background="AFIB"),
-    "flutter": Profile(
-        "atrial flutter",
-        1,
-        age=(50, 85),
-        pac=(0.01, 0.05),
-        episodes=(Episode("AFL", 120, (30, 150)), Episode("AFIB", 400, (15, 60))),
-    ),
-    "bundle-branch-block": Profile("bundle branch block", 2, pvc=(0.003, 0.06), pac=(0.003, 0.06), conduction="LR"),
-    "paced": Profile("ventricular pacemaker", 1, age=(60, 90), rate_bpm=(60, 78), pvc=(0.002, 0.05), background="P"),
-    "tachycardia": Profile(
-        "ventricular tachycardia",
-        1,
-        pvc=(0.03, 0.15),
-        episodes=(Episode("VT", 120, (3, 25)), Episode("B", 300, (8, 30))),
-        conduction="NNLR",
-    ),
-    "fibrillation": Profile(
-        "ventricular fibrillation", 1, rate_bpm=(65, 105), pvc=(0.03, 0.15), episodes=(Episode("VFIB", 240, (15, 60)),)
-    ),
-    "sick-sinus": Profile(
-        "sick sinus syndrome",
-        1,
-        age=(60, 90),
-        rate_bpm=(42, 62),
-        pac=(0.01, 0.06),
-        episodes=(Episode("ASYS", 60, (2, 5)), Episode("NOD", 200, (10, 40)), Episode("BII", 200, (15, 60))),
-    ),
-}
+PROFILES = read_json(Path(__file__).with_name("profiles.json"), dict[str, Profile])
+"""By name; their order is that of the deck."""
 
 
 class Patient:
