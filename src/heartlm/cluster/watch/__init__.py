@@ -1,1 +1,0 @@
-"""Watching runs while they train."""
