@@ -209,7 +209,7 @@ def test_rhythm_tokens_continue_as_intervals(database, tmp_path, capsys):
     entry = json.loads((run / "generation.json").read_text())[0]
     assert len(entry["generated_rr_s"]) == 5
     assert all(0.2 <= interval <= 2.5 for interval in entry["generated_rr_s"])
-    assert (run / "continuation.png").read_bytes().startswith(b"\x89PNG")
+    assert (run / "continuation.svg").read_text().startswith("<svg")
 
 
 def test_test_recordings_of_a_corpus_are_continued_and_reported(database, beat_tokenizer, tmp_path, capsys):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from heartlm.report import numbers, page, score_charts, svg_strip
 from heartlm.report.continuation import continuation_drawings
-from heartlm.report.figures import save_score_figures
 from heartlm.report.line_chart import MAX_POINTS, Series, line_chart, spread, thinned
 from heartlm.report.numbers import Score
 from heartlm.report.strip import LEAD_IN_S
@@ -137,14 +135,3 @@ def test_a_confusion_matrix_of_another_size_than_its_labels_is_not_drawn():
     assert score_charts.confusion_chart({"confusion": [[1, 2]], "classes": ["N"]}) is None
     assert score_charts.confusion_chart({}) is None
     assert "60.0" in (score_charts.confusion_chart({"confusion": [[6, 4], [0, 0]], "classes": ["N", "V"]}) or "")
-
-
-def test_figures_of_beat_scores_are_written_as_png(tmp_path: Path):
-    written = save_score_figures(synthetic_run.beat_scores(), tmp_path / "scores")
-    assert [path.name for path in written] == ["confusion.png", "f1.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
-
-
-def test_rhythm_scores_have_no_confusion_figure_and_empty_scores_none(tmp_path: Path):
-    assert [path.name for path in save_score_figures(synthetic_run.rhythm_scores(), tmp_path)] == ["f1.png"]
-    assert save_score_figures({"task": "beats", "scores": None}, tmp_path / "empty") == []
