@@ -24,7 +24,6 @@ class GenerateOptions:
         num_tokens: how many tokens to write: heartbeats, or hundredths of a second with the sample tokenizer.
         prompt_tokens: how many tokens of the recording the model is given; it looks back one window at most.
         temperature: below 1 the model keeps to what is probable, above 1 it dares more; 0 is without chance.
-        top_k: draw each code from that many most probable ones only.
         top_p: draw each code from the fewest most probable ones that together have this probability.
         seed: of the choice of recordings, and of the draws for the first; each further one counts up.
         out: the picture to write, an .svg, further ones numbered; by default in the run folder.
@@ -38,7 +37,6 @@ class GenerateOptions:
     num_tokens: int = 16
     prompt_tokens: int = 64
     temperature: float = 1.0
-    top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
     out: Path | None = None
@@ -68,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.report.figures import save_drawings
 
     folder = find_run(options.run)
-    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
+    sampling = Sampling(options.temperature, options.top_p, options.seed)
     writer = load_writer(folder)
     if options.record is not None:
         prompts = [prompt_of_record(writer, *locate(options.record), options.lead, options.prompt_tokens)]
