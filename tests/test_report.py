@@ -115,7 +115,7 @@ def test_an_unscored_finetune_names_the_command_that_scores_it(tmp_path: Path):
     synthetic_run.write_run(tmp_path / "beats", kind="finetune", steps=100)
     page = text_of(write_report(tmp_path / "beats"))
     assert f"heartlm evaluate {tmp_path / 'beats'} --on CORPUS" in page
-    assert "best validation macro F1" in page
+    assert "Highest macro F1" in page
 
 
 def test_rhythm_scores_have_their_own_table(tmp_path: Path):

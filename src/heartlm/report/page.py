@@ -94,7 +94,7 @@ def context(folder: RunFolder) -> dict[str, Any]:
         "title": story.title(folder),
         "lead": list(story.sentences(folder)),
         "banner": strip and svg_strip.banner(strip.get("signal_mv") or [], strip.get("rate_hz") or 0),
-        "cards": story.score_cards(newest) if newest else story.training_cards(folder),
+        "cards": story.score_cards(newest) if newest else [],
         "next_step": story.next_step(folder),
         "corpora": data_tables.corpora_of(folder),
         "splits": data_tables.SPLITS,
