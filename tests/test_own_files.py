@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from heartlm.cli.pretrain import resumed
+from heartlm.cluster.watch.frame import frame
+from heartlm.cluster.watch.watch import WatchedRun
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import FineTuned, load_finetuned
 from heartlm.models.store import load_model
@@ -122,6 +124,9 @@ def test_the_metrics_of_a_run(tuned: Path) -> None:
     last = path.read_text().splitlines()[-1]
 
     def use() -> None:
+        run = WatchedRun(tuned)
+        run.refresh()
+        frame(run)
         assert RunFolder(tuned).last_step >= 0
         kept = path.read_text()
         RunFolder(tuned).truncate_metrics(2)
@@ -130,6 +135,16 @@ def test_the_metrics_of_a_run(tuned: Path) -> None:
     for value in mutated(json.loads(last)):
         path.write_text(last + "\n" + json.dumps(value) + "\n" + last + "\n")
         use()
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.yaml"])
+def test_a_run_that_is_watched(tuned: Path, name: str) -> None:
+    def use() -> None:
+        run = WatchedRun(tuned)
+        run.refresh()
+        frame(run)
+
+    assert (try_yaml if name == "config.yaml" else try_json)(tuned / name, use) > 4
 
 
 @pytest.mark.parametrize("name", ["run.json", "data.json", "scores/test/scores.json", "scores/test/strips.json"])

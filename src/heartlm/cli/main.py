@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("heartlm.cli.doctor", "say what this machine can do, and what is most worth changing"),
     "scale": ("heartlm.cli.scale", "how training time changes with ranks and nodes: measure, report, predict"),
     "plan": ("heartlm.cli.plan", "share GPUs among the experiments of a campaign"),
+    "watch": ("heartlm.cli.watch", "show a run in the terminal while it trains"),
     "federate": ("heartlm.cli.federate", "train over clients that keep their recordings to themselves"),
     "launch": ("heartlm.cli.launch", "the same on a cluster, without writing a script"),
     "demo": ("heartlm.cli.demo", "the whole line on a simulated database, in a few minutes"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heartlm.cluster.campaign.state import ExperimentState, State
+from heartlm.cluster.watch.frame import clock
 
 STATES: tuple[State, ...] = ("done", "running", "queued", "waiting", "interrupted", "failed", "not run")
 STYLES: dict[State, str] = {
@@ -39,14 +39,9 @@ def view(rows: Sequence[ExperimentState]) -> RenderableType:
         experiments.add_column(name, justify="right" if name in ("step", "time") else "left", overflow="fold")
     for row in shown:
         step = f"{row.step} of {row.steps}" if row.steps is not None else ""
-        taken = "" if row.seconds is None else _clock(row.seconds)
+        taken = "" if row.seconds is None else clock(row.seconds)
         experiments.add_row(row.name, Text(row.state, STYLES.get(row.state, "")), step, taken, Text(row.note))
     return Group(stages, experiments) if shown else stages
-
-
-def _clock(seconds: float) -> str:
-    days, rest_s = divmod(int(seconds), 86400)
-    return (f"{days} d " if days else "") + time.strftime("%H:%M:%S", time.gmtime(rest_s))
 
 
 def summary(rows: Sequence[ExperimentState]) -> list[str]:

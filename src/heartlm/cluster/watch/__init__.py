@@ -1,0 +1,1 @@
+"""Watching runs while they train."""
