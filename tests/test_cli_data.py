@@ -151,10 +151,13 @@ def test_findings_are_summed_up(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("ending", ["", ".hea", ".dat"])
-def test_show_draws_a_recording_named_in_any_way(simulated: Path, tmp_path: Path, ending: str):
-    out = tmp_path / "strip.svg"
+@pytest.mark.parametrize(("suffix", "magic"), [(".svg", b"<svg"), (".png", b"\x89PNG")])
+def test_show_draws_a_recording_named_in_any_way(
+    simulated: Path, tmp_path: Path, ending: str, suffix: str, magic: bytes
+):
+    out = tmp_path / f"strip{suffix}"
     assert main(["data", "show", f"{simulated}/s0001{ending}", "--start", "5", "--stop", "8", "--out", str(out)]) == 0
-    assert out.read_text().startswith("<svg")
+    assert out.read_bytes().startswith(magic)
 
 
 @pytest.fixture
@@ -190,7 +193,7 @@ def test_show_draws_the_named_leads_beats_and_rhythms(simulated: Path, drawn: li
         (["--start", "5", "--stop", "5"], "--stop is 5 s"),
         (["--stop", "31"], "at most 30 s"),
         (["--leads", "V9"], "no lead 'V9'; it has MLII, V1"),
-        (["--out", "strip.bmp"], "must end in .svg"),
+        (["--out", "strip.bmp"], "must end in .svg or .png"),
         (["--start", "soon"], '"start"'),
     ],
 )

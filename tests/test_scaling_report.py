@@ -77,6 +77,8 @@ def test_every_figure_is_a_picture(report: dict[str, Path]) -> None:
         "figure-5-efficiency.svg",
         "figure-6-overhead.svg",
     ]
+    for name, path in pictures.items():
+        assert report[name.replace(".svg", ".png")].read_bytes().startswith(b"\x89PNG"), path
     curves = {
         name: sum("curve stroke-tone" in each.get("class", "") for each in ElementTree.parse(path).iter())
         for name, path in pictures.items()

@@ -21,7 +21,7 @@ class ShowOptions:
         record: a recording as WFDB programs name it, DATABASE/RECORD; an ending is ignored.
         start: where to begin, in seconds.
         stop: where to end, in seconds; without, ten seconds after the start.
-        out: the picture to write, an .svg; without, RECORD-START-STOP.svg in the current folder.
+        out: the picture to write, an .svg or .png; without, RECORD-START-STOP.svg in the current folder.
         leads: only these leads, separated by commas.
         damaged: warn draws a recording that shows damage and says so; refuse stops.
     """

@@ -26,7 +26,7 @@ class GenerateOptions:
         temperature: below 1 the model keeps to what is probable, above 1 it dares more; 0 is without chance.
         top_p: draw each code from the fewest most probable ones that together have this probability.
         seed: of the choice of recordings, and of the draws for the first; each further one counts up.
-        out: the picture to write, an .svg, further ones numbered; by default in the run folder.
+        out: the picture to write, an .svg or .png, further ones numbered; by default in the run folder.
     """
 
     run: Path

@@ -1,4 +1,4 @@
-"""Drawings of the pages as files of their own, for papers and slides: SVG that carries its style."""
+"""Drawings of the pages as separate files for papers and slides: SVG with its style, or PNG."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from heartlm.errors import HeartlmError
+from heartlm.errors import HeartlmError, needs
 from heartlm.files import atomic_file
 from heartlm.report.page import render
 from heartlm.report.strip import Strip
@@ -15,16 +15,19 @@ from heartlm.report.svg_strip import MM, sheets
 
 MARGIN, CAPTION = 20.0, 26.0
 """Around a drawing, and above it for its caption, in units of a drawing: quarters of a millimetre."""
+PNG_DPI = 192.0
 
 
 def save_drawings(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
-    """Write drawings, one below the other, each with its caption, as an SVG file, atomically; return the path.
+    """Write drawings below each other, each with its caption, as one SVG or PNG file, atomically; return the path.
+
+    resvg draws a PNG; its text needs one of the fonts of `drawing.css` on the system, such as DejaVu Sans.
 
     Raises:
-        HeartlmError: another ending, Jinja is not installed, or `path` cannot be written.
+        HeartlmError: another suffix, a package of the extra `report` is missing, or `path` cannot be written.
     """
-    if path.suffix.lower() != ".svg":
-        raise HeartlmError(f"{path}: a picture's name must end in .svg")
+    if path.suffix.lower() not in (".svg", ".png"):
+        raise HeartlmError(f"{path}: a picture's name must end in .svg or .png")
     style = render("drawing.css", {})
     # few programs other than browsers know CSS variables
     values = dict(re.findall(r"--([\w-]+): ([^;]+);", style))
@@ -48,8 +51,13 @@ def save_drawings(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
         width=f"{width / MM:g}mm",
         height=f"{top / MM:g}mm",
     )
-    with atomic_file(path) as stream:
-        stream.write(whole + "\n")
+    content = f"{whole}\n".encode()
+    if path.suffix.lower() == ".png":
+        with needs("report", "resvg_py"):
+            import resvg_py
+        content = resvg_py.svg_to_bytes(svg_string=whole, dpi=PNG_DPI)
+    with atomic_file(path, "wb") as stream:
+        stream.write(content)
     return path
 
 

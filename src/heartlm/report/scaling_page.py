@@ -72,7 +72,7 @@ def write_scaling_report(study: Path, out: Path | None = None) -> list[Path]:
     for name in CAPTIONS:
         drawings = [(panel["title"], chart) for panel in panels for chart in panel["charts"].get(name, ())]
         if drawings:
-            files.append(save_drawings(drawings, folder / f"{name}.svg"))
+            files += [save_drawings(drawings, folder / f"{name}{suffix}") for suffix in (".svg", ".png")]
     return files
 
 
