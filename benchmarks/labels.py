@@ -51,8 +51,8 @@ from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.scored import lead_of_row
 from heartlm.files import atomic_file
 from heartlm.models.heart import HeartModel
+from heartlm.report.figures import save_drawings
 from heartlm.report.line_chart import Series, line_chart
-from heartlm.report.page import render
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.training.batches import beat_labels
 from heartlm.training.config import FinetuneConfig
@@ -304,7 +304,6 @@ def tables_of(found: dict[tuple[str, int], dict[str, Counts]], seeds: int) -> li
         return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
 
     tables, measured_ones = [], {method for method, _ in found}
-    style = render("style.html", {}).strip()
     for name, score in measures.items():
         table = Table(f"{name}, by labelled patients", ("method", *(f"k = {k}" for k in PATIENTS)))
         for method in (each for each in METHODS if each in measured_ones):
@@ -316,9 +315,8 @@ def tables_of(found: dict[tuple[str, int], dict[str, Counts]], seeds: int) -> li
             if (counts := [k for k in PATIENTS if (method, k) in found])
         ]
         chart = line_chart(curves, title=name, along="labelled patients", ticks=PATIENTS)
-        start, _, rest = str(chart).partition(">")
-        with atomic_file(RESULTS / f"labels-{files[name]}.svg") as stream:  # a page's style comes with the page
-            stream.write(f'{start} xmlns="http://www.w3.org/2000/svg" width="560">{style}{rest}\n')
+        if chart:
+            save_drawings([("", chart)], RESULTS / f"labels-{files[name]}.svg")
     for title, pairs, factor in (
         ("Pretrained with k patients less random initialisation with 2 k", ((TUNED, RANDOM), (FROZEN, RANDOM)), 2),
         ("Pretrained with k patients less gradient boosting with k", ((TUNED, TREES), (TUNED, TREES_DRAWN)), 1),

@@ -107,4 +107,4 @@ def test_a_causal_model_continues_a_recording(tiny_database: Path, tokenizer: BP
     assert main(["generate", str(run), "--record", str(tiny_database / RECORD), "--num-tokens", "5"]) == 0
     entry = json.loads((run / "generation.json").read_text())[0]
     assert entry["num_tokens"] == 5 and len(entry["generated_mv"]) >= 5 * entry["rate_hz"] / 100
-    assert (run / "continuation.png").read_bytes().startswith(b"\x89PNG")
+    assert (run / "continuation.svg").read_text().startswith("<svg")

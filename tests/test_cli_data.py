@@ -7,11 +7,11 @@ import resource
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -25,6 +25,7 @@ from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.ecg.verify import Finding
 from heartlm.errors import HeartlmError
+from heartlm.report.svg import Markup
 from tests.conftest import shared_data
 
 
@@ -139,23 +140,26 @@ def test_findings_are_summed_up(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("ending", ["", ".hea", ".dat"])
-def test_show_draws_a_recording_named_in_any_way(simulated: Path, tmp_path: Path, ending: str):
-    pytest.importorskip("matplotlib")
-    out = tmp_path / "strip.png"
+@pytest.mark.parametrize(("suffix", "magic"), [(".svg", b"<svg"), (".png", b"\x89PNG")])
+def test_show_draws_a_recording_named_in_any_way(
+    simulated: Path, tmp_path: Path, ending: str, suffix: str, magic: bytes
+):
+    out = tmp_path / f"strip{suffix}"
     assert main(["data", "show", f"{simulated}/s0001{ending}", "--start", "5", "--stop", "8", "--out", str(out)]) == 0
-    assert out.read_bytes().startswith(b"\x89PNG")
+    assert out.read_bytes().startswith(magic)
 
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
     """How often each text stands on each picture that is saved."""
-    strips = pytest.importorskip("heartlm.report.figures")
     pictures: list[Counter[str]] = []
 
-    def look(figure: Any, path: Path) -> None:
-        pictures.append(Counter(text.get_text() for part in (figure, *figure.axes) for text in part.texts))
+    def look(drawings: Sequence[tuple[str, Markup]], path: Path) -> Path:
+        texts = [each.text or "" for _, drawn in drawings for each in ElementTree.fromstring(drawn).iter("text")]
+        pictures.append(Counter([*texts, *(caption for caption, _ in drawings)]))
+        return path
 
-    monkeypatch.setattr(strips, "save_figure", look)
+    monkeypatch.setattr("heartlm.report.figures.save_drawings", look)
     return pictures
 
 
@@ -178,14 +182,13 @@ def test_show_draws_the_named_leads_beats_and_rhythms(simulated: Path, drawn: li
         (["--start", "5", "--stop", "5"], "--stop is 5 s"),
         (["--stop", "31"], "at most 30 s"),
         (["--leads", "V9"], "no lead 'V9'; it has MLII, V1"),
-        (["--out", "strip.bmp"], "must end in .png"),
+        (["--out", "strip.bmp"], "must end in .svg or .png"),
         (["--start", "soon"], '"start"'),
     ],
 )
 def test_show_refuses_in_one_line(
     simulated: Path, options: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ):
-    pytest.importorskip("matplotlib")
     assert main(["data", "show", f"{simulated}/s0001", *options]) == 2
     errors = capsys.readouterr().err
     assert complaint in errors and errors.count("\n") == 1

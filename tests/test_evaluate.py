@@ -80,7 +80,7 @@ def test_beats_of_a_corpus_are_scored_beside_baselines(
 ):
     assert evaluate(beats_run, tiny_corpus, "--random-init", str(scratch_run)) == 0
     folder = beats_run / "scores" / "corpus-test-annotated"
-    files = {"confusion.png", "f1.png", "predictions.parquet", "scores.json", "strips.json"}
+    files = {"predictions.parquet", "scores.json", "strips.json"}
     assert {path.name for path in folder.iterdir()} == files
     scores = scores_of(beats_run, folder.name)
     assert scores["schema"] == 1

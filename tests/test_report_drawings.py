@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import re
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heartlm.report import numbers, page, score_charts, svg_strip
+from heartlm.report import numbers, page, svg_strip
 from heartlm.report.continuation import continuation_drawings
-from heartlm.report.figures import save_score_figures
 from heartlm.report.line_chart import MAX_POINTS, Series, line_chart, spread, thinned
 from heartlm.report.numbers import Score
+from heartlm.report.scores import confusion_rows, patient_rows
 from heartlm.report.strip import LEAD_IN_S
 from heartlm.report.svg import Scale, drawing, path_of, tag, text
 from tests import synthetic_run
@@ -126,25 +125,17 @@ def test_a_strip_without_samples_or_rate_is_none(signal: list[float], rate_hz: f
     assert (continuation_drawings({"prompt_mv": signal, "rate_hz": rate_hz}) == []) == (not signal or not rate_hz)
 
 
-def test_patients_with_most_wrong_beats_come_first_and_are_capped():
-    patients = [{"patient": str(i), "confusion": [[5, i], [0, 1]], "f1": {"N": 0.5}} for i in range(100)]
-    shown = score_charts.worst_first(patients)
-    assert [each["patient"] for each in shown[:2]] == ["99", "98"]
-    assert len(shown) == score_charts.MAX_PATIENTS
+def test_patients_with_most_wrong_beats_come_first():
+    patients = [
+        {"patient": f"mitdb/{i}", "confusion": [[5, i], [0, 0]], "f1": {"N": 0.5, "V": 0.0}} for i in range(100)
+    ]
+    rows = patient_rows({"per_patient": patients, "classes": ["N", "V"]})
+    assert rows[0] == ("99", 99, [0.5, None])
+    assert [wrong for _, wrong, _ in rows] == list(range(99, -1, -1))
 
 
-def test_a_confusion_matrix_of_another_size_than_its_labels_is_not_drawn():
-    assert score_charts.confusion_chart({"confusion": [[1, 2]], "classes": ["N"]}) is None
-    assert score_charts.confusion_chart({}) is None
-    assert "60.0" in (score_charts.confusion_chart({"confusion": [[6, 4], [0, 0]], "classes": ["N", "V"]}) or "")
-
-
-def test_figures_of_beat_scores_are_written_as_png(tmp_path: Path):
-    written = save_score_figures(synthetic_run.beat_scores(), tmp_path / "scores")
-    assert [path.name for path in written] == ["confusion.png", "f1.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
-
-
-def test_rhythm_scores_have_no_confusion_figure_and_empty_scores_none(tmp_path: Path):
-    assert [path.name for path in save_score_figures(synthetic_run.rhythm_scores(), tmp_path)] == ["f1.png"]
-    assert save_score_figures({"task": "beats", "scores": None}, tmp_path / "empty") == []
+def test_a_confusion_matrix_of_another_size_than_its_labels_is_not_shown():
+    assert confusion_rows({"confusion": [[1, 2]], "classes": ["N"]}) == []
+    assert confusion_rows({}) == []
+    shown = confusion_rows({"confusion": [[6, 4], [0, 0]], "classes": ["N", "V"]})
+    assert shown == [("N", 10, [("N", 6, 0.6), ("V", 4, 0.4)]), ("V", 0, [("N", 0, 0.0), ("V", 0, 0.0)])]

@@ -128,7 +128,7 @@ def test_the_study_has_a_report(study: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     written = {Path(line.removeprefix("wrote ")).name for line in done.stdout.splitlines()}
-    assert {"report.html", "table.csv", "figure-4-time-speedup.png"} <= written
+    assert {"report.html", "table.csv", "figure-4-time-speedup.svg"} <= written
     with (study / "report" / "table.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 4

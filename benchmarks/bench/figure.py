@@ -8,7 +8,8 @@ from textwrap import fill
 from typing import Any
 
 from bench.measure import BenchTable, Cell, Chart, shown
-from heartlm.report import figures
+from heartlm.errors import needs
+from heartlm.files import atomic_file
 
 COLOURS = ("#0b5cad", "#c4581a", "#3f8f5f", "#7d5ba6", "#8c959f", "#b8860b", "#2a9da8", "#a33b4f")
 MARKERS = "osD^vPX*"
@@ -24,7 +25,9 @@ def save_figure(tables: Sequence[BenchTable], path: Path) -> None:
     """
     panels = [(table, chart) for table in tables if table.chart for chart in (table.chart, *table.more_charts)]
     heights = [_height(table, chart) for table, chart in panels]
-    figure: Any = figures.new_figure(WIDTH_INCHES, sum(heights), layout="constrained")
+    with needs("dev"):
+        from matplotlib.figure import Figure
+    figure: Any = Figure((WIDTH_INCHES, sum(heights)), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
     for (table, chart), each in zip(panels, axes, strict=True):
         (_lines if chart.kind == "lines" else _bars)(each, table, chart)
@@ -33,7 +36,8 @@ def save_figure(tables: Sequence[BenchTable], path: Path) -> None:
         each.grid(axis="both" if chart.kind == "lines" else "x", color="#d8dee4", linewidth=0.6)
         each.set_axisbelow(True)
         each.spines[["top", "right"]].set_visible(False)
-    figures.save_figure(figure, path)
+    with atomic_file(path, "wb") as stream:
+        figure.savefig(stream, format="png", dpi=160)
 
 
 def _height(table: BenchTable, chart: Chart) -> float:

@@ -21,7 +21,7 @@ class ShowOptions:
         record: a recording as WFDB programs name it, DATABASE/RECORD; an ending is ignored.
         start: where to begin, in seconds.
         stop: where to end, in seconds; without, ten seconds after the start.
-        out: the picture to write (.png, .svg or .pdf); without, RECORD-START-STOP.png in the current folder.
+        out: the picture to write, an .svg or .png; without, RECORD-START-STOP.svg in the current folder.
         leads: only these leads, separated by commas.
         damaged: warn draws a recording that shows damage and says so; refuse stops.
     """
@@ -44,7 +44,7 @@ def run(argv: Sequence[str]) -> int:
     options = parse(ShowOptions, argv, "data show", run, positionals=["record"])
     from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
     from heartlm.ecg.locate import locate
-    from heartlm.report.figures import save_figure, strip_figure
+    from heartlm.report.figures import save_strip
     from heartlm.report.strip import Beats, Rhythm, Strip
 
     database, record_id = locate(options.record)
@@ -77,7 +77,6 @@ def run(argv: Sequence[str]) -> int:
         rhythms = [Rhythm(span.start / rate_hz, span.stop / rate_hz, span.name) for span in annotations.rhythms]
     signal_mv, lead_names = recording.signal(first, last, leads), [recording.lead_names[lead] for lead in leads]
     strip = Strip(signal_mv, rate_hz, lead_names, first / rate_hz, beats, rhythms)
-    out = options.out or Path(f"{Path(record_id).name}-{start_s:g}-{stop_s:g}.png")
-    save_figure(strip_figure(strip, f"{database.name} {record_id}"), out)
-    print(out)
+    out = options.out or Path(f"{Path(record_id).name}-{start_s:g}-{stop_s:g}.svg")
+    print(save_strip(strip, f"{database.name} {record_id}", out))
     return 0

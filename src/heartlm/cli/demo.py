@@ -167,5 +167,4 @@ def key_scores(run: Path) -> Iterator[str]:
 
     for score_set in RunFolder(run).score_sets:
         for card in score_cards(score_set):
-            interval = card.score.interval if card.score else ""
-            yield f"{card.label:<10} {card.value:>6}  {interval:<16} {card.note}".rstrip()
+            yield f"{card.label:<10} {card.value:>6}  {card.score.interval:<16} {card.note}".rstrip()

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from heartlm.cli.options import parse
-from heartlm.errors import HeartlmError
 from heartlm.evaluation.config import EvaluationConfig
 
 
@@ -33,16 +30,6 @@ def run(arguments: Sequence[str]) -> int:
     found = api.evaluate(**vars(config), command=shlex.join(["heartlm", "evaluate", *arguments]))
     for folder, scores in zip(found.folders, found.sets, strict=True):
         print("\n".join(score_table(scores)))
-        print(f"  wrote {folder} ({', '.join(written(folder, scores))})\n")
+        written = sorted(path.name for path in folder.iterdir())
+        print(f"  wrote {folder} ({', '.join(written)})\n")
     return 0
-
-
-def written(folder: Path, scores: dict[str, Any]) -> list[str]:
-    """Draw the figures, if matplotlib is there, and name the files of `folder`."""
-    from heartlm.report.figures import save_score_figures
-
-    try:
-        save_score_figures(scores, folder)
-    except HeartlmError as error:
-        print(f"  no figures: {error}")
-    return sorted(path.name for path in folder.iterdir())

@@ -24,10 +24,9 @@ class GenerateOptions:
         num_tokens: how many tokens to write: heartbeats, or hundredths of a second with the sample tokenizer.
         prompt_tokens: how many tokens of the recording the model is given; it looks back one window at most.
         temperature: below 1 the model keeps to what is probable, above 1 it dares more; 0 is without chance.
-        top_k: draw each code from that many most probable ones only.
         top_p: draw each code from the fewest most probable ones that together have this probability.
         seed: of the choice of recordings, and of the draws for the first; each further one counts up.
-        out: the picture to write (.png, .svg or .pdf), further ones numbered; by default in the run folder.
+        out: the picture to write, an .svg or .png, further ones numbered; by default in the run folder.
     """
 
     run: Path
@@ -38,7 +37,6 @@ class GenerateOptions:
     num_tokens: int = 16
     prompt_tokens: int = 64
     temperature: float = 1.0
-    top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
     out: Path | None = None
@@ -50,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     Examples:
         heartlm generate runs/foundation --record mitdb/100
         heartlm generate runs/foundation --corpus corpora/mitdb --num-recordings 5 --seed 1
-        heartlm generate runs/foundation --record mitdb/208 --temperature 0.8 --top-p 0.95 --out 208.png
+        heartlm generate runs/foundation --record mitdb/208 --temperature 0.8 --top-p 0.95 --out 208.svg
     """
     options = parse(GenerateOptions, arguments, "generate", run, positionals=["run"])
     require(options, lambda number: number >= 1, "at least 1", "num_recordings", "num_tokens", "prompt_tokens")
@@ -65,10 +63,10 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.files import write_json
     from heartlm.models.generate import Sampling
     from heartlm.report.continuation import continuation_drawings
-    from heartlm.report.figures import CHART_IN, STRIP_IN, figure_of, save_figure
+    from heartlm.report.figures import save_drawings
 
     folder = find_run(options.run)
-    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
+    sampling = Sampling(options.temperature, options.top_p, options.seed)
     writer = load_writer(folder)
     if options.record is not None:
         prompts = [prompt_of_record(writer, *locate(options.record), options.lead, options.prompt_tokens)]
@@ -80,11 +78,11 @@ def run(arguments: Sequence[str]) -> int:
         for place, prompt in enumerate(prompts)
     ]
     for place, entry in enumerate(entries):
-        picture = options.out or folder / "continuation.png"
+        picture = options.out or folder / "continuation.svg"
         picture = picture.with_stem(f"{picture.stem}-{place + 1}") if place else picture
         title = f"{entry['record']} {entry['lead']}".strip() + f", continued by {entry['num_tokens']} tokens"
         rows = [(title if not number else "", row) for number, row in enumerate(continuation_drawings(entry))]
-        save_figure(figure_of(rows, unit_in=CHART_IN if "generated_rr_s" in entry else STRIP_IN), picture)
+        save_drawings(rows, picture)
         print(f"{entry['record']}: {entry['num_prompt_tokens']} tokens continued by {entry['num_tokens']}: {picture}")
     write_json(folder / "generation.json", entries)
     return 0

@@ -66,7 +66,7 @@ def run_study(arguments: Sequence[str]) -> int:
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """What a study says of speedup, efficiency and overhead: an HTML page, PNG figures, tables as CSV.
+    """What a study says of speedup, efficiency and overhead: an HTML page, SVG figures, tables as CSV.
 
     Examples:
         heartlm scale report studies/laptop

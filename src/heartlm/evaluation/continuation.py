@@ -1,6 +1,6 @@
 """A causal model continues recordings.
 
-    prompt (the last tokens of a recording) ─► sampled tokens ─► decoded: millivolts, or RR intervals ─► generation.json
+    prompt (the last tokens of a recording) ─► sampled tokens ─► decoded: millivolts ─► generation.json
 
 Beats are decoded to their waveforms, set at the R peaks that their RR intervals give, and blended where they overlap.
 What is left of the seam is the recording itself, what is right of it the model's.
@@ -19,7 +19,6 @@ from heartlm.evaluation.scored import ScoredLead
 from heartlm.models.generate import Sampling, generate
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.bpe import BPETokenizer
-from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import GRID_HZ, SampleTokenizer
 from heartlm.tokenizers.waveform import BeatWindow
 
@@ -37,19 +36,16 @@ def continue_recording(writer: RunModel, prompt: ScoredLead, num_tokens: int, sa
     """Continue `prompt` by `num_tokens` tokens; return an entry of `generation.json`.
 
     Millivolts are `prompt_mv` and `generated_mv` at `rate_hz`, `beats` have `time_s` from the first of those samples.
-    The rhythm tokenizer gives `prompt_rr_s` and `generated_rr_s` instead.
     """
     tokenizer, context = writer.tokenizer(), writer.info.window - 1  # as many as it has learnt to look back at
     codes = generate(writer.model, prompt.tokens.codes, num_tokens, context=context, sampling=sampling)
     entry = {
         "record": prompt.name,
-        "lead": prompt.lead if tokenizer.needs_signal else "",
+        "lead": prompt.lead,
         "num_prompt_tokens": prompt.tokens.num_tokens,
         "num_tokens": num_tokens,
         "sampling": vars(sampling),
     }
-    if isinstance(tokenizer, RhythmTokenizer):
-        return entry | _decoded_rhythm(tokenizer, prompt, codes)
     if isinstance(tokenizer, BeatTokenizer):
         return entry | _decoded_beats(tokenizer, prompt, codes)
     if isinstance(tokenizer, BPETokenizer):
@@ -58,14 +54,6 @@ def continue_recording(writer: RunModel, prompt: ScoredLead, num_tokens: int, sa
         return entry | _decoded_samples(SampleTokenizer(), replace(prompt, tokens=levels), decoded)
     assert isinstance(tokenizer, SampleTokenizer)
     return entry | _decoded_samples(tokenizer, prompt, codes)
-
-
-def _decoded_rhythm(tokenizer: RhythmTokenizer, prompt: ScoredLead, codes: NDArray[np.uint16]) -> dict[str, Any]:
-    before_s = tokenizer.decode(prompt.tokens.codes)
-    return {
-        "prompt_rr_s": _listed(before_s),
-        "generated_rr_s": _listed(known_intervals(tokenizer.decode(codes), before_s)),
-    }
 
 
 def _decoded_samples(tokenizer: SampleTokenizer, prompt: ScoredLead, codes: NDArray[np.uint16]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from heartlm.evaluation.scored import ScoredLead, encoded, lead_of_row
 from heartlm.models.store import load_model
 from heartlm.runs.run_folder import RunFolder
 from heartlm.tokenizers.base import Tokens
+from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.training.finetune import check_tokenizer
 
 
@@ -23,7 +24,7 @@ def load_writer(run: Path) -> RunModel:
     """Load the causal model of a run; of a fine-tuned one the model that it was made from.
 
     Raises:
-        HeartlmError: no run, or the model is not causal.
+        HeartlmError: no run, or the model is not causal, or of tokens without a waveform.
     """
     folder = RunFolder(run)
     parent = folder.about.get("parent")
@@ -35,7 +36,10 @@ def load_writer(run: Path) -> RunModel:
         )
     if not model.facet_heads:
         raise HeartlmError(f"{run}: a shipped model has no heads that predict codes: pretrain one yourself")
-    return RunModel(foundation, foundation.about, model, info)
+    writer = RunModel(foundation, foundation.about, model, info)
+    if isinstance(writer.tokenizer(), RhythmTokenizer):
+        raise HeartlmError(f"{run}: rhythm tokens hold no waveform that could be drawn: pretrain on beat tokens")
+    return writer
 
 
 def prompt_of_record(

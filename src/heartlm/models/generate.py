@@ -25,13 +25,11 @@ class Sampling:
 
     Attributes:
         temperature: logits are divided by it; 0 always takes the most probable code.
-        top_k: draw from that many most probable codes only.
         top_p: draw from the fewest most probable codes that together have this probability.
         seed: of the draws.
     """
 
     temperature: float = 1.0
-    top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
 
@@ -42,7 +40,6 @@ class Sampling:
             HeartlmError: the text names the field.
         """
         require(self, lambda value: 0 <= value < math.inf, "0 or more", "temperature")
-        require(self, lambda value: value >= 1, "at least 1", "top_k")
         require(self, lambda value: 0 < value <= 1, "above 0 and up to 1", "top_p")
         require(self, lambda value: 0 <= value < 2**63, "0 to 2^63 - 1", "seed")
 
@@ -95,10 +92,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.temperature == 0:
         return F.one_hot(logits.argmax(), len(logits)).float()
     ordered, order = (logits / sampling.temperature).softmax(dim=-1).sort(descending=True)
-    keep = torch.ones_like(ordered, dtype=torch.bool)
-    if sampling.top_k is not None:
-        keep[sampling.top_k :] = False
     if sampling.top_p is not None:
-        keep &= ordered.cumsum(0) - ordered < sampling.top_p
-    kept = torch.zeros_like(ordered).scatter(0, order, ordered * keep)
+        ordered = ordered * (ordered.cumsum(0) - ordered < sampling.top_p)
+    kept = torch.zeros_like(ordered).scatter(0, order, ordered)
     return kept / kept.sum()

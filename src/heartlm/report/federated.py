@@ -1,4 +1,4 @@
-"""The report of a sweep over federated studies: one page, and its figures as PNG, next to the table.
+"""The report of a sweep over federated studies: one page, and its figures as SVG, next to the table.
 
 Values of a repeat are means over ranks and rounds, the first round left out where there are more, because it warms up;
 points are geometric means over repeats with their 95 % intervals.
@@ -14,14 +14,21 @@ from pathlib import Path
 
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file, read_json
-from heartlm.report.figures import save_charts
+from heartlm.report.figures import save_drawings
+from heartlm.report.line_chart import Series, line_chart
 from heartlm.report.numbers import percent, significant
 from heartlm.report.page import render
-from heartlm.report.scaling_charts import curves_chart
-from heartlm.report.scaling_model import Chart, Curve, Point
 from heartlm.scaling.equations import Interval, geometric_interval
 
 Lines = list[dict[str, str]]
+
+FIGURES = {
+    "throughput": "Throughput, samples/s",
+    "local": "Local steps in a round, ms",
+    "communication": "Communication in a round, ms",
+    "communication-share": "Share of communication, %",
+}
+"""Titles of the figures by the names of their files."""
 
 
 @dataclass(frozen=True)
@@ -102,36 +109,23 @@ def write_sweep_report(folder: Path) -> list[Path]:
         HeartlmError: there is no table, an optional package is missing, or the folder cannot be written.
     """
     groups = groups_of(read_table(folder / "table.csv"))
-    of_groups = {
-        value: [(group.name, group.over(value)) for group in groups]
-        for value in (throughput, local_ms, exposed_ms, share)
-    }
-    times = [
-        (f"{what}, {name}", values)
-        for what, value in (("local", local_ms), ("communication", exposed_ms))
-        for name, values in of_groups[value]
-    ]
     ranks = sorted({ranks for group in groups for ranks in group.of})
+    columns = [[group.over(value) for group in groups] for value in (throughput, local_ms, exposed_ms, share)]
     charts = {}
-    for name, title, unit, curves in (
-        ("throughput", "Throughput", "samples/s", of_groups[throughput]),
-        ("local-and-communication", "Time of a rank in a round", "ms", times),
-        ("communication-share", "Share of communication", "%", of_groups[share]),
-    ):
-        drawn = []
-        for tone, (words, values) in enumerate(curves):
-            told = {number: f"{words}, {number} ranks: {significant(of.value)} {unit}" for number, of in values.items()}
-            points = [Point(ranks.index(number), values[number], told[number]) for number in sorted(values)]
-            drawn.append(Curve(words, tone, tone, tuple(points)))
-        charts[name] = Chart(title, unit, "batch × local steps", "ranks", tuple(map(str, ranks)), tuple(drawn))
+    for (name, title), of_groups in zip(FIGURES.items(), columns, strict=True):
+        curves = [
+            Series.measured(group.name, sorted(values.items()), tone)
+            for tone, (group, values) in enumerate(zip(groups, of_groups, strict=True))
+        ]
+        if chart := line_chart(curves, title=title, from_zero=True, along="ranks", ticks=ranks):
+            charts[name] = chart
     rows = []
-    for place, group in enumerate(groups):
-        columns = [of_groups[value][place][1] for value in of_groups]
+    for group, *values in zip(groups, *columns, strict=True):
         for number, repeats in group.of.items():
-            rows.append([group.name, str(number), str(len(repeats)), *(_written(column[number]) for column in columns)])
+            rows.append([group.name, str(number), str(len(repeats)), *(_written(column[number]) for column in values)])
         if len(group.of) > 1:  # how much of the ranks the throughput of the most of them is worth
             first, last = min(group.of), max(group.of)
-            gain = columns[0][last].value / columns[0][first].value
+            gain = values[0][last].value / values[0][first].value
             words = f"× {gain:.2f}, efficiency {percent(gain * first / last)}"
             rows.append([group.name, f"{first} → {last}", "", words, "", "", ""])
     page, skipped = folder / "report.html", folder / "skipped.json"
@@ -140,14 +134,14 @@ def write_sweep_report(folder: Path) -> list[Path]:
         "path": str(folder),
         "title": f"Federated rounds on 1 to {ranks[-1]} ranks" if ranks[-1] > 1 else "Federated rounds on one rank",
         "num_studies": sum(len(repeats) for group in groups for repeats in group.of.values()),
-        "drawings": [curves_chart(chart) for chart in charts.values()],
+        "drawings": list(charts.values()),
         "rows": rows,
         "skipped": read_json(skipped, list[tuple[str, str]]) if skipped.exists() else [],
     }
     text = render("federated.html", shown)
     with atomic_file(page) as stream:
         stream.write(text)
-    return [page, *save_charts({name: [(chart.title, chart)] for name, chart in charts.items()}, folder)]
+    return [page, *(save_drawings([("", chart)], folder / f"{name}.svg") for name, chart in charts.items())]
 
 
 def _written(value: Interval) -> str:

@@ -70,7 +70,6 @@ def context(findings: Findings) -> dict[str, Any]:
         **dict.fromkeys(("trend", "histogram", "poincare", "af", "extremes", "strips")),
         "hrv": _variability(findings),
         "hours": hours,
-        "hourly": charts.by_hour(hours) if hours else None,
         "has_signal": recording.has_signal,
         "quality": charts.quality(findings),
         "notes": findings.notes,

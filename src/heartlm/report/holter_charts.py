@@ -1,12 +1,9 @@
-"""Charts of a Holter page: rates and events over time, histogram and Poincaré plot of RR intervals, ectopy by hour.
+"""Charts of a Holter page: rates, events and signal quality over time, histogram and Poincaré plot of RR intervals.
 
 Every chart is binned, so that its size does not depend on how many beats there are.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +21,6 @@ from heartlm.report.svg import (
     rectangle,
     tag,
     text,
-    tick_label,
     x_axis,
     y_axis,
 )
@@ -182,35 +178,6 @@ def poincare(first_s: NDArray[np.float64], second_s: NDArray[np.float64], normal
                 parts.append(tag("path", d=d, class_=f"fill-{colour}", opacity=0.25 * shade))
     label = f"Poincaré plot of {len(first_s)} pairs of successive RR intervals"
     return drawing(NARROW, y.first + 38, label, *parts)
-
-
-def by_hour(hours: Sequence[Mapping[str, Any]]) -> Markup:
-    """Draw ectopic beats and minutes of atrial fibrillation hour by hour, each in a panel of its own."""
-    panels = [("V beats an hour", [row["V"] for row in hours], "class-V")]
-    panels.append(("S beats an hour", [row["S"] for row in hours], "class-S"))
-    panels.append(("minutes of AF", [row["af_s"] / 60 for row in hours], "accent"))
-    height, parts = 92, []
-    x = Scale(0, len(hours) * 3600.0, LEFT, WIDE - RIGHT)
-    for place, (title, values, colour) in enumerate(panels):
-        top = TOP + place * height
-        y = Scale(0, max(60.0 if colour == "accent" else 4.0, *values), top + height - 34, top)
-        parts.append(y_axis(x, y, title, 2))
-        width = max(x(3600) - x(0) - 1.5, 0.8)
-        parts += [
-            rectangle(
-                x(row["start_s"]) + 0.7,
-                y(value),
-                width,
-                y(0) - y(value),
-                tag("title", f"hour {number}: {tick_label(round(value, 1))} {title}"),
-                class_=f"fill-{colour}",
-            )
-            for number, (row, value) in enumerate(zip(hours, values, strict=True), 1)
-            if value
-        ]
-    end = TOP + len(panels) * height - 34
-    label = "ventricular and supraventricular ectopic beats and minutes of atrial fibrillation in each hour"
-    return drawing(WIDE, end + BOTTOM, label, *parts, time_axis(x, end), class_="chart wide")
 
 
 def quality(findings: Findings) -> Markup | None:

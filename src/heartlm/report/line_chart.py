@@ -1,4 +1,4 @@
-"""Curves over training steps: loss, learning rate, throughput, F1 on the way.
+"""Curves over training steps, ranks or patients: loss, learning rate, F1 on the way, speedup.
 
 Each curve is named at its end, not in a legend, so that the eye need not travel.
 """
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heartlm.report.svg import Markup, Scale, drawing, group, path_of, tag, text, tick_label, x_axis, y_axis
+from heartlm.report.svg import Markup, Scale, drawing, group, line, path_of, tag, text, tick_label, x_axis, y_axis
+from heartlm.scaling.equations import Interval
 
 WIDTH, HEIGHT = 400, 232
 LEFT, TOP, BOTTOM = 44, 22, 36
@@ -22,13 +23,32 @@ MAX_POINTS = 400
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: `steps` and `values` are `[num_points]`, `class_name` gives its colour in the style sheet."""
+    """One curve.
+
+    Attributes:
+        name: written at its end.
+        steps: places along the x axis, `[num_points]`.
+        values: `[num_points]`.
+        class_name: gives its colour in the style sheet.
+        dots: whether points are marked and tell their values when pointed at.
+        joined: whether a line joins the points.
+        intervals: of the points, drawn as whiskers, `[num_points]` or none.
+    """
 
     name: str
     steps: Sequence[float]
     values: Sequence[float]
     class_name: str = "accent"
     dots: bool = False
+    joined: bool = True
+    intervals: Sequence[Interval] = ()
+
+    @classmethod
+    def measured(cls, name: str, points: Sequence[tuple[float, Interval]], tone: int) -> Series:
+        """The curve of measurements with their intervals, in one of the eight tones, which repeat."""
+        steps, intervals = [step for step, _ in points], [value for _, value in points]
+        values = [each.value for each in intervals]
+        return cls(name, steps, values, f"tone-{tone % 8}", dots=True, intervals=intervals)
 
 
 def thinned(steps: Sequence[float], values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
@@ -69,7 +89,8 @@ def line_chart(
     x = _scale(steps, LEFT, right, log=bool(ticks), from_zero=not ticks)
     values = [value for each in curves for value in each.values]
     y = _scale(values, HEIGHT - BOTTOM, TOP, log=log and min(values) > 0, from_zero=from_zero)
-    ends = [y(thinned(each.steps, each.values)[1][-1]) + 3.5 for each in curves]
+    names = spread([y(thinned(each.steps, each.values)[1][-1]) + 3.5 for each in curves], LABEL_HEIGHT)
+    lower = max(0.0, LABEL_HEIGHT - min(names))  # as far as the topmost name is above the drawing
     x_ticks = [tick for tick in ticks if tick in steps] or x.ticks(4)
     return drawing(
         WIDTH,
@@ -79,8 +100,8 @@ def line_chart(
         x_axis(x, y.first, [(tick, tick_label(tick)) for tick in x_ticks], along),
         *(_curve(each, x, y, along) for each in curves),
         *(
-            text(x.last + 7, place, each.name, class_=f"end-label fill-{each.class_name}")
-            for each, place in zip(curves, spread(ends, LABEL_HEIGHT), strict=True)
+            text(x.last + 7, place + lower, each.name, class_=f"end-label fill-{each.class_name}")
+            for each, place in zip(curves, names, strict=True)
         ),
     )
 
@@ -100,7 +121,13 @@ def _scale(values: Sequence[float], first: float, last: float, *, log: bool = Fa
 def _curve(series: Series, x: Scale, y: Scale, along: str) -> Markup:
     steps, values = thinned(series.steps, series.values)
     xs, ys = [x(step) for step in steps], [y(value) for value in values]
-    parts = [tag("path", d=path_of(xs, ys), class_=f"curve stroke-{series.class_name}")]
+    parts = []
+    if series.joined:
+        parts.append(tag("path", d=path_of(xs, ys), class_=f"curve stroke-{series.class_name}"))
+    for place, each in zip(xs, series.intervals, strict=False):
+        if each.low is not None and each.high is not None:
+            low, high = (min(max(y(end), y.last), y.first) for end in (each.low, each.high))
+            parts.append(line(place, low, place, high, class_=f"interval stroke-{series.class_name}"))
     if (series.dots and len(steps) <= 60) or len(steps) == 1:
         parts += [
             tag(

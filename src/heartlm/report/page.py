@@ -20,13 +20,22 @@ from heartlm.files import atomic_file
 from heartlm.report import data_tables, score_charts, story, svg_strip, training_charts
 from heartlm.report.continuation import continuation_drawings
 from heartlm.report.numbers import Score, clock, count, decimal, duration, percent, rates
-from heartlm.report.scores import BY_WINDOW, MODEL, block_of, method_scores, missing_baselines, score_rows
+from heartlm.report.scores import (
+    BY_WINDOW,
+    MODEL,
+    block_of,
+    confusion_rows,
+    method_scores,
+    missing_baselines,
+    patient_rows,
+    score_rows,
+)
 from heartlm.report.strip import Beats, Strip
 from heartlm.runs.run_folder import RunFolder, WrittenScores
 from heartlm.typed import is_number
 
 REPORT_NAME = "report.html"
-WRITTEN = (clock, decimal, duration, percent, rates)
+WRITTEN = (clock, count, decimal, duration, percent, rates)
 """How templates write numbers, as filters."""
 
 
@@ -85,7 +94,7 @@ def context(folder: RunFolder) -> dict[str, Any]:
         "title": story.title(folder),
         "lead": list(story.sentences(folder)),
         "banner": strip and svg_strip.banner(strip.get("signal_mv") or [], strip.get("rate_hz") or 0),
-        "cards": story.score_cards(newest) if newest else story.training_cards(folder),
+        "cards": story.score_cards(newest) if newest else [],
         "next_step": story.next_step(folder),
         "corpora": data_tables.corpora_of(folder),
         "splits": data_tables.SPLITS,
@@ -132,9 +141,8 @@ def _score_set(score_set: WrittenScores) -> dict[str, Any]:
             (name, [row.get(method, Score()) for method in methods]) for name, row in score_rows(scores).items()
         ],
         "forest": score_charts.forest_chart(score_rows(scores), label="scores with 95 % intervals"),
-        "confusion": score_charts.confusion_chart(block),
-        "patients": score_charts.patients_chart(block),
-        "num_patients_hidden": max(len(block.get("per_patient") or []) - score_charts.MAX_PATIENTS, 0),
+        "confusion": confusion_rows(block),
+        "patients": patient_rows(block),
         "durations": _flat(scores.get("durations")),
         "strips": [strip_of(each) for each in score_set.strips],
     }

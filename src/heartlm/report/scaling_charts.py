@@ -1,123 +1,89 @@
-"""Charts of a study as SVG: curves over ranks or CPUs with whiskers, the ideal, others' marks, and where time goes.
+"""Charts of a study: times, speedup, efficiency and overhead over ranks or CPUs, one curve a window width.
 
-Points carry their words in `data-tip`, curves their window in `data-window`: the page's script shows and picks by them,
-and without a script the words are titles.
+The figures are those of the published study (its numbers 3 to 6), so that the two can be laid side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from heartlm.report.line_chart import LABEL_HEIGHT, spread
-from heartlm.report.numbers import percent, plural, significant
-from heartlm.report.scaling_model import Chart, Curve
-from heartlm.report.svg import (
-    Markup,
-    Scale,
-    drawing,
-    group,
-    line,
-    path_of,
-    rectangle,
-    tag,
-    text,
-    x_axis,
-    x_grid,
-    y_axis,
-)
-from heartlm.scaling.cell import PARTS
-from heartlm.scaling.table import CellRow
+from heartlm.report.line_chart import Series, line_chart
+from heartlm.report.numbers import plural
+from heartlm.report.svg import Markup
+from heartlm.scaling.cell import StudyCell
+from heartlm.scaling.equations import Interval, efficiency
+from heartlm.scaling.reference_marks import EFFICIENCY, SPEEDUP
+from heartlm.scaling.table import CellRow, groups
 
-WIDTH, HEIGHT = 420, 260
-LEFT, TOP, BOTTOM, RIGHT = 46, 24, 38, 74
-NUM_TONES = 8
-PART_WORDS = {
-    "data": "waiting for data",
-    "compute": "forward and backward",
-    "exposed_communication": "exposed communication",
-    "straggler": "waiting for a slower rank",
-    "optimizer": "the optimiser",
-    "other": "all else",
+CAPTIONS = {
+    "figure-3-time-cpus": "Training time against CPUs per rank, one chart a number of ranks (figure 3 of the published "
+    "study).",
+    "figure-4-time-speedup": "Training time, and speedup next to the ideal (figure 4 of the published study). Grey "
+    "discs: what independent trainings reach side by side on these cores, the most this machine allows.",
+    "figure-5-efficiency": "Efficiency, the speedup over the number of ranks (figure 5 of the published study).",
+    "figure-6-overhead": "Overhead, the time beyond the ideal (figure 6 of the published study).",
 }
+"""Of each figure by the name of its file."""
 
 
-def curves_chart(chart: Chart) -> Markup:
-    """Draw a chart."""
-    last = max(1, len(chart.x_labels) - 1)
-    x = Scale(-0.12 * last, last * 1.06, LEFT, WIDTH - RIGHT)
-    marks = [*chart.published, *chart.ceilings]
-    values = [0.0, *chart.ideal, *(mark.value for mark in marks)]
-    values += [point.value.value for curve in chart.curves for point in curve.points]
-    high, low = max(values), min(values)
-    margin = 0.08 * ((high - low) or 1.0)
-    y = Scale(low - (margin if low < 0 else 0), high + margin, HEIGHT - BOTTOM, TOP)
-    title = f"{chart.title}, {chart.unit}" if chart.unit else chart.title
-    ends = spread([y(curve.points[-1].value.value) + 3.5 for curve in chart.curves], LABEL_HEIGHT - 1)
-    parts = [y_axis(x, y, f"{title} – {chart.about}"), x_axis(x, y.first, enumerate(chart.x_labels), chart.x_title)]
-    if chart.ideal:
-        places, heights = [x(place) for place in range(len(chart.ideal))], [y(value) for value in chart.ideal]
-        near = [each[0] + (each[min(1, len(each) - 1)] - each[0]) / 4 for each in (places, heights)]
-        words = text(near[0], near[1] - 6, "ideal", class_="tick", text_anchor="end")
-        parts.append(group(tag("path", d=path_of(places, heights), class_="ideal"), words))
-    for mark in chart.ceilings:
-        place, height = x(mark.place), y(mark.value)
-        dash = line(place - 9, height, place + 9, height, class_="ceiling")
-        parts.append(group(dash, _target(place, height, mark.words)))
-    for mark in chart.ceilings[:1]:
-        parts.append(text(x(mark.place) + 11, y(mark.value) + 4, "machine allows", class_="tick"))
-    parts += [_curve(curve, x, y) for curve in chart.curves]
-    for mark in chart.published:
-        place, height = x(mark.place), y(mark.value)
-        diamond = tag("path", d=f"M{place:.1f} {height - 5:.1f}l5 5l-5 5l-5 -5z", class_="published")
-        # the lowest at a place is named, or their names would cover each other
-        is_lowest = mark.value == min(other.value for other in chart.published if other.place == mark.place)
-        name = text(place - 9, height + 4.5, "published (A100)" if is_lowest else "", class_="tick", text_anchor="end")
-        parts.append(group(diamond, name, _target(place, height, mark.words)))
-    for curve, end in zip(chart.curves, ends, strict=True):
-        parts.append(_of_curve(curve, text(x.last + 7, end, curve.name, class_="end-label")))
-    return drawing(WIDTH, HEIGHT, f"{chart.title} against {chart.x_title}, {chart.about}", *parts)
+def charts_of(rows: Sequence[CellRow]) -> dict[str, list[Markup]]:
+    """Return the charts of each figure of one stage, database, precision and kind of scaling; no figure is empty."""
+    charts: dict[str, list[Markup]] = {name: [] for name in CAPTIONS}
+
+    def add(figure: str, title: str, along: str, curves: Sequence[Series], places: Sequence[int]) -> None:
+        if chart := line_chart(curves, title=title, from_zero=True, along=along, ticks=places):
+            charts[figure].append(chart)
+
+    every = sorted({row.cell.cpus_per_task for row in rows})
+    for ranks, some in groups(rows, lambda cell: cell.ranks).items():
+        curves = _curves(some, lambda cell: cell.cpus_per_task, lambda row: row.time_s)
+        add("figure-3-time-cpus", f"Training time, s – {plural(ranks, 'rank')}", "CPUs per rank", curves, every)
+    for cpus, some in groups(rows, lambda cell: cell.cpus_per_task).items():
+        counts = sorted({row.cell.ranks for row in some})
+        if counts == [1]:
+            continue
+        limits = [(row.cell.ranks, row.ceiling.value) for row in some if row.ceiling is not None]
+        speedups = [
+            Series("ideal", counts, counts, "ideal"),
+            Series("machine allows", *_columns(limits), "grey-2", dots=True, joined=False),
+            _published("published", SPEEDUP, counts),
+        ]
+        efficiencies = [
+            Series("ideal", counts, [1.0] * len(counts), "ideal"),
+            _published("published", {number: efficiency(SPEEDUP[number], number) for number in SPEEDUP}, counts),
+            _published("published, best", EFFICIENCY, counts),
+        ]
+        values: list[tuple[str, str, Callable[[CellRow], Interval | None], list[Series]]] = [
+            ("figure-4-time-speedup", "Training time, s", lambda row: row.time_s, []),
+            ("figure-4-time-speedup", "Speedup, x", lambda row: row.speedup, speedups),
+            ("figure-5-efficiency", "Efficiency", lambda row: row.efficiency, efficiencies),
+            ("figure-6-overhead", "Overhead, s", lambda row: row.overhead_s, []),
+        ]
+        for figure, title, value, references in values:
+            curves = [*references, *_curves(some, lambda cell: cell.ranks, value)]
+            add(figure, f"{title} – {plural(cpus, 'CPU')} per rank", "ranks", curves, counts)
+    return {name: drawn for name, drawn in charts.items() if drawn}
 
 
-def _of_curve(curve: Curve, *parts: Markup) -> Markup:
-    """A group with the colour of a curve, which the page hides with its window."""
-    return group(*parts, class_=f"series tone-{curve.tone % NUM_TONES}", data_window=curve.window)
+def _curves(
+    rows: Sequence[CellRow], x: Callable[[StudyCell], int], value: Callable[[CellRow], Interval | None]
+) -> list[Series]:
+    """One curve a window; one a bucket size, too, where there are several. One rank has none and begins all of them."""
+    curves = []
+    for tone, (window, of_window) in enumerate(sorted(groups(rows, lambda cell: cell.window).items())):
+        caps = sorted({row.cell.bucket_cap_mb for row in of_window if row.cell.ranks > 1}) or [StudyCell.bucket_cap_mb]
+        for cap in caps:
+            chosen = [row for row in of_window if row.cell.ranks == 1 or row.cell.bucket_cap_mb == cap]
+            points = [(x(row.cell), found) for row in chosen if (found := value(row)) is not None]
+            name = f"{window}" if len(caps) == 1 else f"{window}, {cap:g} MiB"
+            curves.append(Series.measured(name, sorted(points, key=lambda point: point[0]), tone))
+    return curves
 
 
-def _target(x: float, y: float, words: str) -> Markup:
-    """Something to point at, larger than what is seen."""
-    return tag("circle", tag("title", words), cx=x, cy=y, r=8, class_="target", data_tip=words)
+def _published(name: str, values: Mapping[int, float], counts: Sequence[int]) -> Series:
+    points = [(number, value) for number, value in values.items() if number in counts and number > 1]
+    return Series(f"{name} (A100)", *_columns(points), "published", dots=True, joined=False)
 
 
-def _curve(curve: Curve, x: Scale, y: Scale) -> Markup:
-    xs = [x(point.place) for point in curve.points]
-    ys = [y(point.value.value) for point in curve.points]
-    parts = [tag("path", d=path_of(xs, ys), class_="curve")]
-    for point, place, height in zip(curve.points, xs, ys, strict=True):
-        if point.value.low is not None and point.value.high is not None:
-            low, high = (min(max(y(each), y.last), y.first) for each in (point.value.low, point.value.high))
-            parts.append(line(place, low, place, high, class_="whisker"))
-        parts.append(tag("circle", cx=place, cy=height, r=3.2, class_="dot"))
-        parts.append(_target(place, height, point.words))
-    return _of_curve(curve, *parts)
-
-
-def parts_chart(rows: Sequence[CellRow]) -> Markup:
-    """Draw where the time of a step goes, one bar a row; the parts of a bar add up to its step."""
-    bar, left = 22, 150
-    height = TOP + bar * len(rows) + BOTTOM
-    longest = max(sum(row.part_s.values()) for row in rows)
-    x = Scale(0.0, 1000 * longest * 1.04, left, WIDTH * 2 - 20)
-    parts = [text(left, 11, "Seconds of a mean step, in ms", class_="axis-title")]
-    parts.append(x_grid(x, TOP, height - BOTTOM, 6))
-    for number, row in enumerate(rows):
-        top, thick, begin_ms, step_s = TOP + number * bar, bar - 6, 0.0, sum(row.part_s.values())
-        who = f"{row.cell.window} · {plural(row.cell.ranks, 'rank')} × {row.cell.cpus_per_task}"
-        drawn = [text(left - 8, top + thick - 4, who, class_="tick", text_anchor="end")]
-        for name in PARTS:
-            part_s = max(0.0, row.part_s[name])
-            words = f"{who}: {PART_WORDS[name]} {significant(1000 * part_s)} ms, {percent(part_s / step_s)} of a step"
-            width, title = x(begin_ms + 1000 * part_s) - x(begin_ms), tag("title", words)
-            drawn.append(rectangle(x(begin_ms), top, width, thick, title, class_=f"part-{name}", data_tip=words))
-            begin_ms += 1000 * part_s
-        parts.append(group(*drawn, data_window=row.cell.window, class_="series"))
-    return drawing(WIDTH * 2, height, "Where the time of a step goes", *parts)
+def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[float], list[float]]:
+    return [place for place, _ in points], [value for _, value in points]

@@ -61,3 +61,33 @@ def score_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, Score]]:
     for name in block_of(scores).get("classes") or []:
         rows[f"{name} F1"] = {method: class_score(block, name, "f1") for method, block in methods.items()}
     return rows
+
+
+def confusion_rows(block: Block) -> list[tuple[str, int, list[tuple[str, int, float]]]]:
+    """Return a row a class of the reference: its name, beats, and for each answer its name, beats and share of the row.
+
+    There is none without a confusion matrix as large as its labels.
+    """
+    matrix = block.get("confusion") or []
+    labels = block.get("confusion_labels") or block.get("classes") or []
+    if [len(row) for row in matrix] != [len(labels)] * len(labels):
+        return []
+    rows = []
+    for name, row in zip(labels, matrix, strict=True):
+        total = sum(row)
+        cells = [(answer, number, number / max(total, 1)) for answer, number in zip(labels, row, strict=True)]
+        rows.append((name, total, cells))
+    return rows
+
+
+def patient_rows(block: Block) -> list[tuple[str, int, list[float | None]]]:
+    """Return a row a patient, most wrong beats first: name, wrong beats, F1 of each class, None where it has none."""
+    labels = block.get("confusion_labels") or block.get("classes") or []
+    rows = []
+    for patient in block.get("per_patient") or []:
+        matrix, f1 = patient.get("confusion") or [], patient.get("f1") or {}
+        wrong = sum(number for i, row in enumerate(matrix) for j, number in enumerate(row) if i != j)
+        support = dict(zip(labels, map(sum, matrix), strict=False))
+        name = str(patient.get("patient", "")).rpartition("/")[2]  # the database is the same for most
+        rows.append((name, wrong, [f1.get(label) if support.get(label) else None for label in labels]))
+    return sorted(rows, key=lambda row: row[1], reverse=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heartlm.report.numbers import Score, count, decimal, duration, short
+from heartlm.report.numbers import Score, count, decimal, short
 from heartlm.report.scores import BY_WINDOW, MEASURES, MODEL, block_of, class_score, score_rows
 from heartlm.runs.run_folder import RunFolder, WrittenScores
 from heartlm.typed import is_number
@@ -22,12 +22,12 @@ OBJECTIVES = {"masked": "by filling in masked tokens", "causal": "by predicting 
 
 @dataclass(frozen=True)
 class Card:
-    """One key number at the top of the page."""
+    """One key score at the top of the page."""
 
     label: str
     value: str
-    note: str = ""
-    score: Score | None = None
+    note: str
+    score: Score
 
 
 def title(folder: RunFolder) -> str:
@@ -112,27 +112,6 @@ def _score_card(name: str, row: Mapping[str, Score]) -> Card:
     best = max(others, key=lambda method: others[method], default=None)
     note = f"{best} {decimal(others[best], 3)}" if best is not None else ""
     return Card(name, own.text, note, own)
-
-
-def training_cards(folder: RunFolder) -> list[Card]:
-    """Return key numbers of a run without scores: what the metrics say."""
-    steps, losses = folder.curve("validation", "loss")
-    _, macro_f1 = folder.curve("validation", "macro_f1")
-    _, speeds = folder.curve("train", "tokens_per_s")
-    _, elapsed = folder.curve("train", "elapsed_s")
-    cards = []
-    if losses:
-        lowest = losses.index(min(losses))
-        cards.append(Card("lowest validation loss", decimal(losses[lowest], 3), f"at step {count(steps[lowest])}"))
-    if macro_f1:
-        cards.append(Card("best validation macro F1", decimal(max(macro_f1), 3), "not a score of the test split"))
-    if is_number(folder.run_json.get("num_parameters")):
-        cards.append(Card("parameters", short(folder.run_json["num_parameters"])))
-    if speeds:
-        cards.append(Card("tokens a second", count(sorted(speeds)[len(speeds) // 2]), "median of the run"))
-    if elapsed:
-        cards.append(Card("time", duration(elapsed[-1]), f"{count(folder.run_json.get('steps'))} steps"))
-    return cards
 
 
 def next_step(folder: RunFolder) -> str | None:

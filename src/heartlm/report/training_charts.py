@@ -36,10 +36,14 @@ def training_figures(folder: RunFolder) -> list[dict[str, Any]]:
         series = [Series("training", *run.curve("train", "loss"), "grey-3")]
         series.append(Series("validation", steps, losses, "accent", dots=True))
         add(f"{kind}: loss", caption, series, title="loss", unit="nats per token", log=True)
-        caption = "A class that stays at the bottom was not learnt; one that jumps about has few beats."
+        macro = run.curve("validation", "macro_f1")
+        caption = (
+            f"Highest macro F1: {decimal(max(macro[1], default=None), 3)}, which is no score of the test split. "
+            "A class that stays at the bottom was not learnt; one that jumps about has few beats."
+        )
         curves = {name: run.curve("validation", f"f1_{name}") for name in BEAT_CLASSES}
         series = [Series(name, *curve, f"class-{name}", dots=True) for name, curve in curves.items()]
-        series.append(Series("macro", *run.curve("validation", "macro_f1"), "accent"))
+        series.append(Series("macro", *macro, "accent"))
         add(f"{kind}: F1 on the validation patients", caption, series, title="F1", from_zero=True)
     steps, rates = folder.curve("train", "learning_rate")
     caption = f"Warm-up to {significant(max(rates, default=None), 2)}, then decay."
