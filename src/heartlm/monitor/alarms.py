@@ -28,7 +28,7 @@ SEVERITIES = {
 }
 """Kinds of alarms, the most urgent first. A lethal alarm stays open until it is acknowledged."""
 
-KEPT_BEATS = 32
+MAX_RULE_BEATS = 32
 """Number of last beats that rules can use."""
 
 
@@ -80,7 +80,7 @@ class AlarmRules:
             HeartlmError: a value is out of range.
         """
         beats = "bradycardia_beats", "tachycardia_beats", "vt_beats", "run_beats"
-        require(self, lambda value: 2 <= value <= KEPT_BEATS, f"2 to {KEPT_BEATS}", *beats)
+        require(self, lambda value: 2 <= value <= MAX_RULE_BEATS, f"2 to {MAX_RULE_BEATS}", *beats)
         probabilities = "v_probability", "vf_probability", "vt_probability", "af_probability", "noise_probability"
         require(self, lambda value: 0 < value <= 1, "above 0 and at most 1", *probabilities)
         positive = "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm", "pause_s"

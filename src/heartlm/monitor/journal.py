@@ -26,8 +26,6 @@ _HEADER = struct.Struct("<II")
 _MAX_RECORD_BYTES = MAX_BYTES + 4 * MAX_NAME_LENGTH + 1
 _NUM_KEPT = 2
 """Snapshots that are kept: the last one, and the one before in case the last is damaged."""
-Received = tuple[bytes, str | None]
-"""A message, and the name of its stream if the channel gives it."""
 
 
 class MessageJournal:
@@ -56,8 +54,10 @@ class MessageJournal:
     def _path(self, kind: str, number: int) -> Path:
         return self.folder / f"{kind}-{number:06d}.{'state' if kind == 'snapshot' else 'log'}"
 
-    def recover(self) -> tuple[Any, Iterator[Received]]:
+    def recover(self) -> tuple[Any, Iterator[tuple[bytes, str | None]]]:
         """Return the last undamaged snapshot, None if there is none, and the messages after it.
+
+        A message comes with the name of its stream if the channel gave it.
 
         Raises:
             HeartlmError: another version of heartlm wrote it.
@@ -71,7 +71,7 @@ class MessageJournal:
                 continue
         return None, self._messages(0)
 
-    def _messages(self, first: int) -> Iterator[Received]:
+    def _messages(self, first: int) -> Iterator[tuple[bytes, str | None]]:
         for number in self._numbers("messages"):
             if number < first:
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from heartlm.monitor.alarms import KEPT_BEATS, AlarmRules
+from heartlm.monitor.alarms import MAX_RULE_BEATS, AlarmRules
 from heartlm.monitor.state import Stateful
 from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT
 
@@ -129,8 +129,8 @@ class LeadRules(Stateful):
         for beat in second.beats:
             if not beat.faint and beat.sample >= self.begin:
                 if self.beats:
-                    self.rr_s = [*self.rr_s[2 - KEPT_BEATS :], (beat.sample - self.beats[-1].sample) / self.rate_hz]
-                self.beats = [*self.beats[1 - KEPT_BEATS :], beat]
+                    self.rr_s = [*self.rr_s[2 - MAX_RULE_BEATS :], (beat.sample - self.beats[-1].sample) / self.rate_hz]
+                self.beats = [*self.beats[1 - MAX_RULE_BEATS :], beat]
         self.heights = [*self.heights[1 - _KEPT_S :], second.height]
         self.waves = [*self.waves[1 - _KEPT_S :], second.wave]
         self.valid = [*self.valid[1 - _KEPT_S :], second.valid]

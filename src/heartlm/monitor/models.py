@@ -1,8 +1,8 @@
 """The models of a monitor. Each judges many streams in one call.
 
 The result of a stream must not depend on the other streams, to the last bit (tested). Beats and windows are judged in
-C (`heartlm.kernels.live`), where the sums of a stream are separate. Batches for torch have a fixed size and are padded
-with zeros, because its matrix products may round differently for another number of rows.
+C (`heartlm.kernels.live`), where the sums of a stream are separate. Rhythms are judged by torch in batches of a fixed
+size, padded with zeros, because its matrix products may round differently for another number of rows.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from heartlm.training.waveform import WINDOW
 Codes = NDArray[np.uint16]
 Floats = NDArray[np.float32]
 
-WINDOWS_AT_ONCE, RHYTHMS_AT_ONCE = 16, 8
-"""Batch sizes of the models that torch evaluates."""
+RHYTHM_BATCH = 8
+"""Batch size of the model of AF."""
 KEPT_BEATS = 32
 """Beats whose keys and values are kept for attention. The model was trained on 128: with 32, F1 of V is 0.942 instead
 of 0.943 and F1 of S 0.894 instead of 0.897. With 64 they are 0.944 and 0.895, for twice the memory (LOG.md)."""
@@ -164,7 +164,7 @@ class LiveModels:
         beat_tokenizer: tokenizer of `beats`.
         rhythm_tokenizer: tokenizer of `af`.
         beats_kernel: `trunk` in C.
-        windows_kernel: `waveform` in C; None if its network is not a `WaveformNetwork`.
+        windows_kernel: `waveform` in C.
         live_tokenizer: `beat_tokenizer` for one beat of each stream at a time.
     """
 
@@ -175,7 +175,7 @@ class LiveModels:
     beat_tokenizer: BeatTokenizer
     rhythm_tokenizer: RhythmTokenizer
     beats_kernel: BeatsKernel
-    windows_kernel: WindowsKernel | None
+    windows_kernel: WindowsKernel
     live_tokenizer: LiveTokenizer
 
     @classmethod
@@ -197,6 +197,7 @@ class LiveModels:
         if not isinstance(rhythm_tokenizer, RhythmTokenizer) or rhythm_tokenizer.waveforms:
             raise HeartlmError(f"{af_run.folder.path}: rhythm tokens without waveforms expected")
         trunk, network = LiveTrunk(beats_run.model).eval(), waveform_run.model
+        assert isinstance(network, WaveformNetwork), "the network of the task waveform"
         return cls(
             beats_run,
             af_run,
@@ -205,7 +206,7 @@ class LiveModels:
             tokenizer,
             rhythm_tokenizer,
             trunk.kernel(),
-            windows_kernel(network) if isinstance(network, WaveformNetwork) else None,
+            windows_kernel(network),
             LiveTokenizer(tokenizer),
         )
 
@@ -222,31 +223,20 @@ class LiveModels:
         """
         return self.beats_kernel.judge(codes + self.trunk.offset.numpy(), positions, caches)
 
-    @torch.inference_mode()
     def judge_windows(self, windows: Codes) -> Floats:
         """Return the waveform class probabilities of windows `[num_windows, WINDOW]`, float32 `[num_windows, 5]`."""
-        if self.windows_kernel is not None:
-            return self.windows_kernel.judge(windows)
-        return _in_batches(self.waveform.model, list(windows[:, :, None]), WINDOWS_AT_ONCE)
+        return self.windows_kernel.judge(windows)
 
     @torch.inference_mode()
     def judge_rhythms(self, codes: list[Codes]) -> Floats:
         """Return the probability of AF of each stream from its rhythm tokens `[one of AF_BEATS, num_facets]`."""
-        answer = np.zeros(len(codes), np.float32)
+        probabilities = np.zeros(len(codes), np.float32)
         for length in AF_BEATS:
             of_length = [index for index, tokens in enumerate(codes) if len(tokens) == length]
-            if of_length:
-                batch = [codes[index] for index in of_length]
-                answer[of_length] = _in_batches(self.af.model, batch, RHYTHMS_AT_ONCE)[:, 1]
-        return answer
-
-
-def _in_batches(model: HeartModel, windows: list[Codes], batch_size: int) -> Floats:
-    """Return the class probabilities of windows of one length, from batches of a fixed size."""
-    probabilities = []
-    for begin in range(0, len(windows), batch_size):
-        batch = np.stack(windows[begin : begin + batch_size]).astype(np.int64)
-        padded = np.pad(batch, ((0, batch_size - len(batch)), (0, 0), (0, 0)))
-        logits = model.class_logits(torch.from_numpy(padded)).float()
-        probabilities.append(logits[: len(batch)].softmax(dim=-1).numpy())
-    return np.concatenate(probabilities)
+            for begin in range(0, len(of_length), RHYTHM_BATCH):
+                rows = of_length[begin : begin + RHYTHM_BATCH]
+                batch = np.stack([codes[index] for index in rows]).astype(np.int64)
+                padded = np.pad(batch, ((0, RHYTHM_BATCH - len(rows)), (0, 0), (0, 0)))
+                logits = self.af.model.class_logits(torch.from_numpy(padded)).float()
+                probabilities[rows] = logits[: len(rows)].softmax(dim=-1)[:, 1].numpy()
+        return probabilities

@@ -130,9 +130,6 @@ class Worker:
             for partition in self.partitions.values():
                 partition.heard_at = -math.inf
 
-        async def failed(error: Exception) -> None:
-            self._log_error(error)
-
         self._broker_errors = TimeoutError, OSError, nats.errors.Error
         try:
             connecting = nats.connect(
@@ -141,7 +138,7 @@ class Worker:
                 reconnect_time_wait=0.5,
                 ping_interval=5,
                 reconnected_cb=reconnected,
-                error_cb=failed,
+                error_cb=self._log_error,
             )
             self._client = await asyncio.wait_for(connecting, _CONNECT_S)  # it has no limit of its own
         except (ValueError, *self._broker_errors) as error:
@@ -182,10 +179,10 @@ class Worker:
                 await work()
                 self._error_logged = False
             except self._broker_errors as error:
-                self._log_error(error)
+                await self._log_error(error)
                 await asyncio.sleep(0.5)
 
-    def _log_error(self, error: Exception) -> None:
+    async def _log_error(self, error: Exception) -> None:
         if not self._error_logged:
             self._error_logged = True
             self.monitor.log(f"nats: {type(error).__name__} {error}: trying again")
