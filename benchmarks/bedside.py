@@ -274,9 +274,9 @@ def by_annotations(sample: np.ndarray, symbols: np.ndarray, rate_hz: float) -> b
 class Recorder(Rules):
     """Rules that keep what they were given."""
 
-    def second(self, now: int, leads: list[LeadSecond], af: float | None) -> list:
+    def update(self, now: int, leads: list[LeadSecond], af: float | None) -> list:
         self.__dict__.setdefault("given", []).append((now, leads, af))
-        return super().second(now, leads, af)
+        return super().update(now, leads, af)
 
 
 def given(models: LiveModels, all_cases: list[Case], work: Path) -> dict[str, list]:
@@ -304,7 +304,7 @@ def called(case: Case, seconds: list, num_leads: int) -> set[str]:
     own, since = Rules(case.name, AlarmRules(), case.rate_hz, 0.0, num_leads), seconds[-1][0] - LAST_S * case.rate_hz
     out = set[str]()
     for now, leads, af in seconds:
-        changes = own.second(now, leads[:num_leads], af)
+        changes = own.update(now, leads[:num_leads], af)
         if now > since:
             out |= {alarm.kind for alarm in changes if alarm.stop is None} | set(own.active)
     return out

@@ -43,7 +43,7 @@ from heartlm.files import read_json, write_json
 from heartlm.models.pretrained import find_run
 from heartlm.models.transformer import rotary_angles
 from heartlm.monitor.alarms import LETHAL, SEVERITIES, Alarm, AlarmRules
-from heartlm.monitor.engine import Monitor, collect_rarely
+from heartlm.monitor.engine import Monitor, tune_garbage_collector
 from heartlm.monitor.export import export_model
 from heartlm.monitor.lead_rules import JudgedBeat, LeadSecond
 from heartlm.monitor.models import KEPT_BEATS, LiveModels
@@ -194,7 +194,7 @@ def by_annotations(recording: Recording) -> list[Alarm]:
             JudgedBeat(int(beats.sample[place]), str(symbols[place]), 1.0, float(symbols[place] == "V"))
             for place in range(at, upto)
         ]
-        found |= {alarm.key: alarm for alarm in rules.second(now, [LeadSecond(own, None, 1.0, 1.0)], None)}
+        found |= {alarm.key: alarm for alarm in rules.update(now, [LeadSecond(own, None, 1.0, 1.0)], None)}
         at = upto
     return list(found.values())
 
@@ -238,7 +238,7 @@ def watch(core: int, number: int, seconds: int, ready: Barrier, results: Queue[t
     """Judge streams in real time on one core; their messages are made before, for senders make them elsewhere."""
     os.sched_setaffinity(0, [core])
     torch.set_num_threads(1)
-    collect_rarely()
+    tune_garbage_collector()
     made = beds(min(number, MOST_BEDS), min(seconds, MADE_S))
     monitor = Monitor(Ward(LiveModels.load()), log=lambda _: None)
     begins = [place * min(BEGIN_S, seconds) // number for place in range(number)]

@@ -41,7 +41,7 @@ from heartlm.monitor.engine import Monitor
 from heartlm.monitor.leases import NUM_PARTITIONS
 from heartlm.monitor.models import LiveModels
 from heartlm.monitor.nats import partition_of, subject_of, token_of
-from heartlm.monitor.sources import Replay
+from heartlm.monitor.sources import replay_streams
 from heartlm.monitor.stream import Ward
 
 DATA = Path(os.environ.get("HEARTLM_TEST_DATA", "../shared/data"))
@@ -55,9 +55,9 @@ OWN = ("time", "acknowledged", "strip", "stream")
 
 def frames(num_beds: int) -> Any:
     """The next second of each bed without a name, again and again."""
-    source = Replay(DATA / "mitdb", num_beds, 1)
+    streams = replay_streams(DATA / "mitdb", num_beds, 1)
     while True:
-        yield [b"{" + own[own.index(b",") + 1 :] for own in source.messages()]
+        yield [b"{" + own[own.index(b",") + 1 :] for own in map(next, streams)]
 
 
 def send(address: str, num_streams: int, stop: Flag, out: Path) -> None:

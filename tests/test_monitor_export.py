@@ -111,7 +111,7 @@ def test_executorch_judges_windows_alike(tmp_path: Path, models: LiveModels) -> 
 def test_executorch_has_no_int8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["export", "waveform", "--out", str(tmp_path / "a.pte"), "--to", "executorch", "--int8"]
     assert main(words) == 2
-    assert "int8: only --to onnx has it" in capsys.readouterr().err
+    assert "int8: supported by --to onnx only" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -17,8 +17,8 @@ from heartlm.kernels.library import using, variants
 from heartlm.models.waveform import WaveformNetwork
 from heartlm.monitor.link import read_frame
 from heartlm.monitor.models import KEPT_BEATS, LiveModels, windows_kernel
-from heartlm.monitor.signal import seconds_kernel, take_seconds
-from heartlm.monitor.stream import WatchedLead
+from heartlm.monitor.signal import seconds_kernel
+from heartlm.monitor.stream import Ward, WatchedLead
 from tests.plain_lead import PlainLead, take_plain_seconds
 
 
@@ -69,12 +69,14 @@ def test_what_is_kept_of_beats_is_the_nearest_half_float(models: LiveModels, var
 def test_windows_are_judged_as_by_torch_and_alike_in_any_company(models: LiveModels, variant: str) -> None:
     network, rng = models.waveform.model, np.random.default_rng(1)
     assert isinstance(network, WaveformNetwork)
-    in_c, plain = replace(models, windows_kernel=windows_kernel(network, variant)), replace(models, windows_kernel=None)
+    in_c = replace(models, windows_kernel=windows_kernel(network, variant))
     steps = rng.integers(-20, 21, (41, 400, 1)) * rng.integers(0, 4, (41, 1, 1))
     windows = np.clip(np.cumsum(steps[:, :, 0], axis=1) + 512, 1, 1023).astype(np.uint16)
     windows[3], windows[4, 200:] = 0, 1023
     found = in_c.judge_windows(windows)
-    assert np.abs(np.log(found) - np.log(plain.judge_windows(windows))).max() < 1e-4
+    with torch.inference_mode():
+        expected = network.class_logits(torch.from_numpy(windows[:, :, None].astype(np.int64))).softmax(dim=-1).numpy()
+    assert np.abs(np.log(found) - np.log(expected)).max() < 1e-4
     for place in (0, 4, 40):
         assert np.array_equal(in_c.judge_windows(windows[place : place + 1])[0], found[place])
 
@@ -127,19 +129,23 @@ def _signal_with_faults(rng: np.random.Generator, length: int, rate_hz: float) -
     return signal.astype(np.float32)
 
 
-def test_leads_of_several_rates_are_taken_in_together(models: LiveModels) -> None:
-    rates, rng, tokenizer = [250.0, 360.0, 250.0, 100.0], np.random.default_rng(5), models.beat_tokenizer
-    signals = [_signal_with_faults(rng, round(20 * rate), rate) for rate in rates]
-    together, plain = [WatchedLead(models, rate) for rate in rates], [PlainLead(tokenizer, rate) for rate in rates]
-    kernels, addresses = [lead.kernel for lead in together], np.array([lead.signal_at for lead in together])
-    for second in range(20):
-        pairs = zip(signals, rates, strict=True)
-        samples = [own[round(second * rate) : round((second + 1) * rate)] for own, rate in pairs]
-        found, expected = take_seconds(kernels, addresses, samples), take_plain_seconds(plain, samples)
-        for name in ("has_window", "valid", "range_mv", "of_lead", "beats"):
-            assert np.array_equal(getattr(found, name), getattr(expected, name), equal_nan=name == "range_mv"), name
-        assert np.array_equal(found.windows[found.has_window], expected.windows[expected.has_window])
-        assert np.array_equal(found.waves, expected.waves.reshape(found.waves.shape))
+def test_streams_of_several_rates_are_judged_together_as_alone(models: LiveModels) -> None:
+    rates, rng = {"a": 250.0, "b": 360.0, "c": 250.0, "d": 100.0}, np.random.default_rng(5)
+    signals = {name: _signal_with_faults(rng, round(20 * rate), rate) for name, rate in rates.items()}
+
+    def judged(*names: str) -> dict[str, WatchedLead]:
+        ward = Ward(models)
+        for name in names:
+            ward.add(name, rates[name])
+            ward.push(name, signals[name])
+        ward.run()
+        return {name: stream.leads[0] for name, stream in ward.streams.items()}
+
+    together = judged(*rates)
+    for name in rates:
+        lead, alone = together[name], judged(name)[name]
+        assert np.array_equal(lead.memory, alone.memory)
+        assert repr((lead.second, lead.positions)) == repr((alone.second, alone.positions))
 
 
 NUMBERS = st.one_of(

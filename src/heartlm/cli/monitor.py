@@ -1,4 +1,4 @@
-"""`heartlm monitor`: streams in; a page, alarms and their strips out."""
+"""`heartlm monitor`: watch live ECG streams, and raise alarms on a page, in files and over the network."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from heartlm.cli.options import existing, parse
 from heartlm.errors import HeartlmError, needs, require
 from heartlm.progress import say
 
-_POLL_S, _LAST_S = 0.1, 10.0
-"""How often is looked for something to judge, and how long alarms may take to be posted at the end."""
+_POLL_S, _LAST_POSTS_S = 0.1, 10.0
+"""Time between calls that judge what has arrived, and time that posting the last alarms may take at the end."""
 
 
 @dataclass(frozen=True)
@@ -27,34 +27,33 @@ class MonitorOptions:
     """Where streams come from, and where alarms go.
 
     Attributes:
-        replay: a folder of recordings to replay as streams.
-        streams: how many; the recordings take turns. By default one for each recording.
-        leads: of each recording of a replay, at most; an alarm needs those that can be read to agree.
-        speed: seconds of each stream sent a second.
+        replay: folder of recordings to replay as streams.
+        streams: number of streams of a replay, by default one for each recording; with more, recordings are used again.
+        leads: largest number of leads of each recording of a replay; a readable lead may veto alarms of another.
+        speed: seconds of each stream to replay per second.
         lines: read one message a line from standard input, and end with it.
-        mqtt: a broker, as host or host:port; streams publish to heartlm/ecg/NAME, alarms go to heartlm/alarms/NAME.
+        mqtt: MQTT broker, as host or host:port; streams publish to heartlm/ecg/NAME, alarms go to heartlm/alarms/NAME.
         lsl: watch the streams of type ECG in the Lab Streaming Layer.
-        nats: a NATS broker with JetStream, whose streams several monitors share: each is a worker, and takes over the
-            streams of one that is lost.
-        worker: name of this one, by default of the machine and process.
-        out: folder for the journal, the log of alarms and a strip of each; started again with it, the monitor continues
-            where it stopped.
-        rules: a YAML file of alarm rules.
-        webhook: an address to which each alarm is posted as JSON.
+        nats: NATS broker with JetStream; monitors with the same broker share its streams, and take over those of a
+            monitor that fails.
+        worker: name of this monitor at the NATS broker, by default made from the host name and process id.
+        out: folder for the journal, the log of alarms and a strip of each; started again with the same folder, the
+            monitor continues where it stopped.
+        rules: YAML file of alarm rules.
+        webhook: address to which each alarm is posted as JSON.
         fhir: post alarms as FHIR Observations.
         page: serve the page.
-        open: open it in a browser.
+        open: open the page in a browser.
         host: address of the page; any but the loopback needs a certificate and a token.
-        port: of the page; 0 takes a free one.
-        tls_certificate: of the page, PEM.
-        tls_key: its key, PEM.
-        token: file with the token that visitors of the page must know.
-        pseudonyms: show hashes in place of the names of streams.
-        duration: end after this number of seconds; 0 never.
-        beats: the causal model of beats: a shipped one or a run folder.
-        af: the model of atrial fibrillation.
-        waveform: the model of ventricular fibrillation.
-        print_alarms: print each alarm: as text, as JSON lines, or not.
+        port: port of the page; 0 selects a free one.
+        tls_certificate: certificate of the page, PEM.
+        tls_key: key of the certificate, PEM.
+        token: file with the token that requests to the page must contain.
+        pseudonyms: show hashes instead of the names of streams.
+        beats: causal model of beats: a shipped model or a run folder.
+        af: model of atrial fibrillation.
+        waveform: model of ventricular fibrillation.
+        print_alarms: print each alarm as text or as a JSON line, or not.
     """
 
     replay: Path | None = None
@@ -78,7 +77,6 @@ class MonitorOptions:
     tls_key: Path | None = None
     token: Path | None = None
     pseudonyms: bool = False
-    duration: float = 0.0
     beats: Path = Path("beats-causal")
     af: Path = Path("af")
     waveform: Path = Path("waveform")
@@ -95,49 +93,49 @@ def run(arguments: Sequence[str]) -> int:
         sensor | heartlm monitor --lines --webhook https://alarms.example/ecg
     """
     options = parse(MonitorOptions, arguments, "monitor", run)
-    token = _check(options)
+    token = _read_token(options)
     import torch
 
     from heartlm.files import sole_holder
     from heartlm.monitor.alarms import read_rules
-    from heartlm.monitor.engine import Monitor, collect_rarely
+    from heartlm.monitor.engine import Monitor, tune_garbage_collector
     from heartlm.monitor.models import LiveModels
     from heartlm.monitor.stream import Ward
 
     torch.set_num_threads(1)
-    collect_rarely()
+    tune_garbage_collector()
     common, of_patients = read_rules(options.rules)
     models = LiveModels.load(options.beats, options.af, options.waveform)
     with contextlib.ExitStack() as stack:
         if options.out is not None:
-            taken = f"out: {options.out}: another monitor writes there: choose another --out"
-            stack.enter_context(sole_holder(options.out / "lock", taken))
+            in_use = f"out: {options.out}: another monitor writes there: choose another --out"
+            stack.enter_context(sole_holder(options.out / "lock", in_use))
         monitor = stack.enter_context(contextlib.closing(Monitor(Ward(models, common, of_patients), options.out, say)))
         if options.print_alarms != "none":
             monitor.listeners.append(_print_text if options.print_alarms == "text" else _print_json)
         return asyncio.run(_watch(options, monitor, token))
 
 
-def _check(options: MonitorOptions) -> str | None:
-    """The token of the page.
+def _read_token(options: MonitorOptions) -> str | None:
+    """Check the options, and return the token of the page.
 
     Raises:
-        HeartlmError: options that contradict each other, or a page that would be open to others.
+        HeartlmError: options contradict each other, or the page would be open to other machines.
     """
-    from heartlm.monitor.link import MOST_LEADS
+    from heartlm.monitor.link import MAX_LEADS
 
-    others = options.replay or options.lines or options.mqtt or options.lsl
-    if not (others or options.nats):
+    local_source = options.replay or options.lines or options.mqtt or options.lsl
+    if not (local_source or options.nats):
         raise HeartlmError("nothing to watch: give --replay FOLDER, --lines, --mqtt HOST, --lsl or --nats HOST")
-    if options.nats and (others or options.out):
-        raise HeartlmError("nats: streams and state are the broker's: give neither another source nor --out")
+    if options.nats and (local_source or options.out):
+        raise HeartlmError("nats: the broker stores streams and state: give neither another source nor --out")
     if options.worker and not options.nats:
-        raise HeartlmError("worker: of several at a NATS broker, but there is no --nats")
+        raise HeartlmError("worker: needs --nats")
     require(options, lambda number: number >= 1, "at least 1", "streams")
-    require(options, lambda number: 1 <= number <= MOST_LEADS, f"1 to {MOST_LEADS}", "leads")
+    require(options, lambda number: 1 <= number <= MAX_LEADS, f"1 to {MAX_LEADS}", "leads")
     require(options, lambda speed: 0 < speed <= 1000, "above 0 and at most 1000", "speed")
     if options.fhir and not options.webhook:
-        raise HeartlmError("fhir: says how alarms are posted, but there is no --webhook")
+        raise HeartlmError("fhir: needs --webhook")
     if options.webhook and not options.webhook.startswith(("http://", "https://")):
         raise HeartlmError(f"webhook: {options.webhook!r} found, an http or https address expected")
     if options.replay is not None:
@@ -167,7 +165,7 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    tasks, server, broker = list[asyncio.Task[None]](), None, None
+    tasks, server, broker, webhook, lines = list[asyncio.Task[None]](), None, None, None, None
     if options.nats:
         from heartlm.monitor.nats import Worker
 
@@ -178,24 +176,23 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
     if options.page:
         server = await _serve(options, monitor, token)
         tasks.append(asyncio.create_task(server.main_loop()))
-    hook = None
     if options.webhook:
-        hook = Webhook(options.webhook, monitor, observation if options.fhir else dict)
-        tasks.append(asyncio.create_task(hook.run()))
+        webhook = Webhook(options.webhook, monitor, observation if options.fhir else dict)
+        tasks.append(asyncio.create_task(webhook.run()))
     if options.mqtt:
         broker = sources.Mqtt(options.mqtt, monitor, loop)
     if options.replay is not None:
-        source = sources.Replay(options.replay, options.streams, options.leads)
-        tasks.append(asyncio.create_task(sources.replay(monitor, source, options.speed)))
+        streams = sources.replay_streams(options.replay, options.streams, options.leads)
+        tasks.append(asyncio.create_task(sources.replay(monitor, streams, options.speed)))
     if options.lsl:
         tasks.append(asyncio.create_task(sources.read_lsl(monitor)))
-    ends = asyncio.create_task(sources.read_lines(monitor)) if options.lines else None
-    end_at = loop.time() + (options.duration or float("inf"))
-    while not stop.is_set() and loop.time() < end_at and not (ends and ends.done()):
+    if options.lines:
+        lines = asyncio.create_task(sources.read_lines(monitor))
+    while not stop.is_set() and not (lines and lines.done()):
         for task in tasks:
             if task.done():
                 task.result()
-        if not options.nats:  # a worker steps itself, and hears the time from the broker
+        if not options.nats:  # a worker judges by itself, with the time of the broker
             monitor.run()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(stop.wait(), _POLL_S)
@@ -203,8 +200,8 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
         monitor.run()
     if broker is not None:
         broker.close()
-    last = loop.time() + _LAST_S
-    while hook is not None and hook.waiting and loop.time() < last:
+    end = loop.time() + _LAST_POSTS_S
+    while webhook is not None and webhook.waiting and loop.time() < end:
         await asyncio.sleep(_POLL_S)
     for task in tasks:
         task.cancel()
@@ -215,7 +212,7 @@ async def _watch(options: MonitorOptions, monitor: Any, token: str | None) -> in
 
 
 async def _serve(options: MonitorOptions, monitor: Any, token: str | None) -> Any:
-    """Begin to serve the page.
+    """Start the server of the page.
 
     Raises:
         HeartlmError: the address cannot be used, or a package is missing.
@@ -254,9 +251,8 @@ async def _serve(options: MonitorOptions, monitor: Any, token: str | None) -> An
 
 def _print_text(entry: dict[str, Any]) -> None:
     if entry["strip"] is None and entry["acknowledged"] is None:
-        what = "raised" if entry["stop_s"] is None else "ended"
-        at = entry["raised_s"] if entry["stop_s"] is None else entry["stop_s"]
-        print(f"{entry['stream']}  {at:,.0f} s  {entry['severity']}  {entry['kind']} {what}", flush=True)
+        time_s, event = (entry["raised_s"], "raised") if entry["stop_s"] is None else (entry["stop_s"], "ended")
+        print(f"{entry['stream']}  {time_s:,.0f} s  {entry['severity']}  {entry['kind']} {event}", flush=True)
 
 
 def _print_json(entry: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""Alarms: what kinds there are, when they are raised, and one alarm.
+"""Alarms: their kinds, the thresholds of the rules that raise them, and one alarm.
 
-The definitions of lethal alarms are those of the PhysioNet/CinC Challenge 2015 (Clifford et al.).
+Lethal alarms are defined as in the PhysioNet/CinC Challenge 2015 (Clifford et al.).
 """
 
 from __future__ import annotations
@@ -26,34 +26,35 @@ SEVERITIES = {
     "AF": WARNING,
     "signal lost": TECHNICAL,
 }
-"""Kinds of alarms, the most urgent first. A lethal alarm stays until it is acknowledged."""
+"""Kinds of alarms, the most urgent first. A lethal alarm stays open until it is acknowledged."""
 
-KEPT_BEATS = 32
-"""A rule looks at no more than the last beats."""
+MAX_RULE_BEATS = 32
+"""Number of last beats that rules can use."""
 
 
 @dataclass(frozen=True)
 class AlarmRules:
-    """When alarms are raised. The defaults are the definitions of the Challenge 2015, as far as it has them.
+    """Thresholds of the rules. Lethal alarms have the defaults of the Challenge 2015 where it defines them.
 
     Attributes:
         asystole_s: seconds without a heartbeat.
-        bradycardia_bpm: extreme bradycardia is a mean rate below this
-        bradycardia_beats: over this number of beats.
-        tachycardia_bpm: extreme tachycardia is a mean rate above this
-        tachycardia_beats: over this number of beats.
-        vt_bpm: ventricular tachycardia is at least this fast
-        vt_beats: over this number of ventricular beats in a row.
-        v_share: probability of ventricular beats, mean over the leads, from which on beats that are ventricular in one
-            lead are a run or VT.
-        vf_share: mean probability of VF in the last three seconds from which on VF is called.
-        vt_share: mean probability of VT in the last three windows from which on VT is called at a rate of VT, if the
-            beats are perhaps ventricular.
-        run_beats: a run has at least this number of ventricular beats in a row.
+        bradycardia_bpm: extreme bradycardia is a mean rate below this value ...
+        bradycardia_beats: ... over this number of beats.
+        tachycardia_bpm: extreme tachycardia is a mean rate above this value ...
+        tachycardia_beats: ... over this number of beats.
+        vt_bpm: ventricular tachycardia has at least this rate ...
+        vt_beats: ... over this number of consecutive ventricular beats.
+        v_probability: beats that are ventricular in one lead are a run or VT if their probability of being
+            ventricular, averaged over the leads, reaches this value.
+        vf_probability: VF needs this mean probability of VF in the last three windows.
+        vt_probability: VT found in the waveform needs this mean probability of VT in the last three windows, at the
+            rate of VT.
+        run_beats: a run has at least this number of consecutive ventricular beats.
         pause_s: seconds between two beats.
-        af_share: probability of AF from which on AF is called; it ends below half of it.
-        noise_share: mean probability of noise of the last four seconds from which on no alarm of rhythm begins.
-        off: kinds that are not raised.
+        af_probability: AF begins at this probability of AF, and ends below half of it.
+        noise_probability: no alarm of a rhythm begins if the mean probability of noise in the last four windows
+            reaches this value.
+        off: kinds of alarms that are not raised.
     """
 
     asystole_s: float = 4.0
@@ -63,25 +64,25 @@ class AlarmRules:
     tachycardia_beats: int = 17
     vt_bpm: float = 100.0
     vt_beats: int = 5
-    v_share: float = 0.5
-    vf_share: float = 0.8
-    vt_share: float = 0.8
+    v_probability: float = 0.5
+    vf_probability: float = 0.8
+    vt_probability: float = 0.8
     run_beats: int = 3
     pause_s: float = 2.0
-    af_share: float = 0.83
-    noise_share: float = 0.5
+    af_probability: float = 0.83
+    noise_probability: float = 0.5
     off: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values, which may come from a file.
 
         Raises:
-            HeartlmError: a value that no rule can use.
+            HeartlmError: a value is out of range.
         """
         beats = "bradycardia_beats", "tachycardia_beats", "vt_beats", "run_beats"
-        require(self, lambda value: 2 <= value <= KEPT_BEATS, f"2 to {KEPT_BEATS}", *beats)
-        shares = "v_share", "vf_share", "vt_share", "af_share", "noise_share"
-        require(self, lambda value: 0 < value <= 1, "above 0 and at most 1", *shares)
+        require(self, lambda value: 2 <= value <= MAX_RULE_BEATS, f"2 to {MAX_RULE_BEATS}", *beats)
+        probabilities = "v_probability", "vf_probability", "vt_probability", "af_probability", "noise_probability"
+        require(self, lambda value: 0 < value <= 1, "above 0 and at most 1", *probabilities)
         positive = "asystole_s", "bradycardia_bpm", "tachycardia_bpm", "vt_bpm", "pause_s"
         require(self, lambda value: 0 < value < math.inf, "a positive number", *positive)
         if unknown := sorted(set(self.off) - set(SEVERITIES)):
@@ -89,10 +90,12 @@ class AlarmRules:
 
 
 def read_rules(path: Path | None) -> tuple[AlarmRules, dict[str, AlarmRules]]:
-    """Rules of all patients and of single ones, from YAML: fields of `AlarmRules`, and `patients` with the same.
+    """Read the rules for all patients and those for single patients from a YAML file.
+
+    The file has fields of `AlarmRules`, and under `patients` the same fields for each named stream.
 
     Raises:
-        HeartlmError: an unreadable file, an unknown field or an impossible value; the text names the field.
+        HeartlmError: the file is unreadable, or a field is unknown or out of range; the text names the field.
     """
     if path is None:
         return AlarmRules(), {}
@@ -106,17 +109,17 @@ def read_rules(path: Path | None) -> tuple[AlarmRules, dict[str, AlarmRules]]:
 
 @dataclass(frozen=True)
 class Alarm:
-    """One alarm of one stream; times are counted in samples of the stream.
+    """One alarm of one stream. Times are sample numbers of the stream.
 
     Attributes:
-        stream: whose.
+        stream: name of the stream.
         kind: one of `SEVERITIES`.
-        start: where what it warns of began.
-        raised: how many samples had come when it was raised.
+        start: where the rhythm or fault began.
+        raised: number of samples that had been judged when it was raised.
         stop: where it ended, None while it lasts.
-        confidence: probability that models give to it, 0 to 1; 1 for what is counted alone.
-        rate_hz: samples a second.
-        begin_s: where in the stream sample 0 lies: above 0 once its rate has changed.
+        confidence: probability from the models, 0 to 1; 1 for rules that only count beats.
+        rate_hz: samples per second.
+        begin_s: time of sample 0 in the stream; above 0 after its sampling rate or number of leads changed.
     """
 
     stream: str
@@ -130,20 +133,20 @@ class Alarm:
 
     @property
     def severity(self) -> str:
-        """How urgent it is."""
+        """One of lethal, warning and technical."""
         return SEVERITIES[self.kind]
 
     @property
     def key(self) -> str:
-        """The same for the same alarm, however often it is computed: stream, kind and second in which it was raised."""
+        """Identifies the alarm by its stream, kind and time; the same if the alarm is computed again."""
         return f"{self.stream}/{self.kind}/{self.seconds(self.raised):.3f}"
 
     def seconds(self, sample: int) -> float:
-        """Where a sample lies in the stream, in seconds."""
+        """Time of a sample in the stream, in seconds."""
         return self.begin_s + sample / self.rate_hz
 
     def to_json(self) -> dict[str, Any]:
-        """Fields as JSON has them; times in seconds of the stream."""
+        """Return the fields as JSON values, with times in seconds of the stream."""
         return {
             "key": self.key,
             "stream": self.stream,

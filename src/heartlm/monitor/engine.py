@@ -1,9 +1,9 @@
-"""`Monitor`: messages in, alarms out, and nothing forgotten when it is killed.
+"""`Monitor`: messages in, alarms out, with a journal from which a killed monitor recovers.
 
-    message ─► journal ─► FrameLink (order, gaps) ─► Ward (seconds, models, rules) ─► alarms ─► log, files, listeners
+    message ─► journal ─► FrameLink (order, gaps) ─► Ward (seconds, models, rules) ─► alarms ─► log, strips, listeners
 
-Time here is the streams' own. A clock, on the wall or of a broker, decides one thing alone: that a stream from which
-nothing comes is silent.
+Alarms depend on the time of the streams only. A clock, of this machine or of a broker, is used for one purpose: to find
+streams that have become silent.
 """
 
 from __future__ import annotations
@@ -30,67 +30,67 @@ from heartlm.monitor.trend import Trend
 
 Floats = NDArray[np.float32]
 Listener = Callable[[dict[str, Any]], None]
-"""Gets each alarm when it is raised and when it ends, as JSON has it."""
+"""Is called with each alarm, as JSON values, when it is raised, ends, gets its strip or is acknowledged."""
 
 SILENT_S = 5.0
-"""A stream from which nothing has come for so long is silent."""
+"""A stream is silent after this time without a message."""
 STRIP_S = 10
-"""Seconds before and after an alarm that are kept."""
+"""Seconds before and after the time of an alarm that its strip shows."""
 _HISTORY_S = 2 * STRIP_S + 12
 _STRIP_GAIN, _INVALID = 2000.0, -32768
-"""Numbers for a millivolt in strips, of 16 bits, and the number that stands for no sample."""
+"""Strips are 16-bit integers: steps per millivolt, and the value of an invalid sample."""
 _SNAPSHOT_S, _SYNC_S = 300.0, 1.0
-"""How often all is written, and how often messages are made safe from a loss of power; a kill loses none."""
-_MOST_ALARMS = 10_000
-"""Alarms in memory; the oldest that are over go, and stay in the log."""
-_FAULTS_LOGGED = 5
-"""Faulty messages of one source that are logged one by one."""
+"""Time between snapshots, and between calls of fsync on the messages; a kill of the process loses no message."""
+_MAX_ALARMS = 10_000
+"""Alarms in memory. Above this, the oldest closed ones are removed; the log keeps them."""
+_NUM_FAULTS_LOGGED = 5
+"""Rejected messages of one source that are logged; the others are only counted."""
 
 
 @dataclass
 class WatchedPatient:
-    """One stream as the monitor knows it.
+    """One stream with what the monitor shows and stores of it.
 
     Attributes:
         link: puts its frames in order.
         stream: judges it.
-        pieces: its last samples as they came, each `[num_leads, num_samples]`, at least the last `_HISTORY_S`.
-        num_kept: samples in these.
-        num_samples: that came.
-        strips: alarms whose ten seconds after are not complete.
-        heard: when its last message came, in seconds of the monitor's clock.
-        silent: whether nothing comes.
-        beats: the last nine, with their times in s from the beginning of the stream.
-        trend: of the last hours.
+        recent: last samples as they arrived, in pieces `[num_leads, num_samples]`, at least `_HISTORY_S`.
+        num_recent: number of these samples.
+        num_samples: samples so far.
+        without_strip: alarms of which the seconds after have not arrived yet.
+        received_at: when the last message arrived, in seconds of the monitor's clock.
+        silent: no message arrived for `SILENT_S`.
+        beats: last nine beats: seconds from the start of the stream, and class.
+        trend: trend of the last hours.
     """
 
     link: FrameLink
     stream: LiveStream
-    pieces: deque[Floats]
-    num_kept: int = 0
+    recent: deque[Floats]
+    num_recent: int = 0
     num_samples: int = 0
-    strips: list[Alarm] = field(default_factory=list)
-    heard: float = 0.0
+    without_strip: list[Alarm] = field(default_factory=list)
+    received_at: float = 0.0
     silent: bool = False
     beats: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=9))
     trend: Trend = field(default_factory=Trend)
 
     @property
     def history(self) -> Floats:
-        """Its last samples `[num_leads, num_samples]`, for strips; the last is the last that came."""
-        self.pieces = deque([np.concatenate(self.pieces, axis=1)[:, -round(_HISTORY_S * self.link.rate_hz) :]])
-        self.num_kept = self.pieces[0].shape[1]
-        return self.pieces[0]
+        """The last samples `[num_leads, num_samples]`, at most `_HISTORY_S`, which strips and the page show."""
+        self.recent = deque([np.concatenate(self.recent, axis=1)[:, -round(_HISTORY_S * self.link.rate_hz) :]])
+        self.num_recent = self.recent[0].shape[1]
+        return self.recent[0]
 
-    def take(self, samples: Floats) -> None:
-        """Note samples that came; joining them every time would copy half a minute of each stream every second."""
-        most = round(_HISTORY_S * self.link.rate_hz)
-        self.pieces.append(samples[:, -most:])
+    def append(self, samples: Floats) -> None:
+        """Add samples to the history. They are joined only when it is read, to avoid a copy every second."""
+        num_kept = round(_HISTORY_S * self.link.rate_hz)
+        self.recent.append(samples[:, -num_kept:])
         self.num_samples += samples.shape[1]
-        self.num_kept += self.pieces[-1].shape[1]
-        while self.num_kept - (first := self.pieces[0].shape[1]) >= most:
-            self.pieces.popleft()
-            self.num_kept -= first
+        self.num_recent += self.recent[-1].shape[1]
+        while self.num_recent - (first := self.recent[0].shape[1]) >= num_kept:
+            self.recent.popleft()
+            self.num_recent -= first
 
     @property
     def rate_bpm(self) -> float | None:
@@ -100,8 +100,8 @@ class WatchedPatient:
         return 60 * 8 / (self.beats[-1][0] - self.beats[0][0])
 
 
-def collect_rarely() -> None:
-    """Look for cyclic garbage rarely: with thousands of streams each look goes through a million objects."""
+def tune_garbage_collector() -> None:
+    """Search for cyclic garbage rarely: with thousands of streams, each search visits a million objects."""
     gc.set_threshold(200_000, 50, 20)
 
 
@@ -109,9 +109,16 @@ class Monitor:
     """Watches streams.
 
     Args:
-        ward: the models and rules.
-        folder: for the journal, the log of alarms and their strips; None keeps nothing.
-        log: gets one line for each fault of a link.
+        ward: models and rules.
+        folder: folder of the journal, the log of alarms and their strips; with None, nothing is stored.
+        log: is called with one line for each fault.
+
+    Attributes:
+        patients: streams by name.
+        alarms: all alarms by key, as JSON values, with `acknowledged`: by whom and when, or None.
+        faults: number of rejected messages by source.
+        listeners: are called with each change of an alarm.
+        clock: returns the time at which a message arrives, in seconds.
 
     Raises:
         HeartlmError: the folder cannot be written.
@@ -121,105 +128,101 @@ class Monitor:
         self.ward, self.folder, self.log = ward, folder, log
         self.patients = dict[str, WatchedPatient]()
         self.alarms = dict[str, dict[str, Any]]()
-        """All alarms by key, as JSON has them, with `acknowledged`: by whom, or None."""
         self.faults = Counter[str]()
         self.listeners = list[Listener]()
         self.clock: Callable[[], float] = time.monotonic
-        """When a message came, in seconds."""
-        self._alarm_log: IO[str] | None = None
         self.journal: MessageJournal | None = None
-        self._snapshot_at = time.monotonic() + _SNAPSHOT_S
-        self._sync_at = 0.0
+        self._alarm_log: IO[str] | None = None
+        self._snapshot_at, self._sync_at = time.monotonic() + _SNAPSHOT_S, 0.0
         if folder is not None:
             self.journal = MessageJournal(folder / "journal")
             (folder / "strips").mkdir(exist_ok=True)
-            known = folder / "alarms.jsonl"
-            if known.exists():
-                for entry in read_json_lines(known)[0]:
+            path = folder / "alarms.jsonl"
+            if path.exists():
+                for entry in read_json_lines(path)[0]:
                     self.alarms[entry["key"]] = self.alarms.get(entry["key"], {}) | entry
-            self._alarm_log = known.open("a", encoding="utf-8")
-            self._recover()
+            self._alarm_log = path.open("a", encoding="utf-8")
+            self._recover(self.journal)
 
     def receive(self, message: bytes, source: str = "", stream: str | None = None) -> None:
-        """Take in a message; what is wrong with it is counted and logged, and never raised."""
+        """Process a message. An invalid message is counted and logged; no error is raised."""
         try:
             frame = read_frame(message, stream)
         except HeartlmError as error:
-            self.refuse(source, str(error))
+            self.reject(source, str(error))
             return
         if self.journal is not None:
             self.journal.append(message, stream)
-        self._take(frame)
+        self._add_frame(frame)
 
-    def refuse(self, source: str, why: str) -> None:
-        """Count a message with an error, and log the first ones of a source."""
+    def reject(self, source: str, reason: str) -> None:
+        """Count an invalid message, and log the first ones of each source."""
         self.faults[source] += 1
-        if self.faults[source] <= _FAULTS_LOGGED:
-            self.log(f"{source or 'message'}: refused: {why}")
+        if self.faults[source] <= _NUM_FAULTS_LOGGED:
+            self.log(f"{source or 'message'}: rejected: {reason}")
 
-    def _take(self, frame: Frame) -> None:
+    def _add_frame(self, frame: Frame) -> None:
         patient = self.patients.get(frame.stream)
         if patient is not None and patient.silent:
             patient.silent = False
-            self._silence(frame.stream, patient, "end")
-        try:
-            if patient is None:
-                patient = self._admit(frame, 0.0)
-            elif (frame.rate_hz, len(frame.mv)) != (patient.link.rate_hz, patient.link.num_leads):
-                link, now = patient.link, f"{len(frame.mv)} at {frame.rate_hz:g} Hz"
-                self.log(f"{frame.stream}: leads: {link.num_leads} at {link.rate_hz:g} Hz changed to {now}")
-                while self.step():  # what came at the old rate is judged at it
-                    pass
-                for alarm in patient.stream.rules.active.values():
-                    self._announce(replace(alarm, stop=patient.num_samples))
-                self._save_strips(patient, ends=True)
-                begin_s = patient.stream.rules.begin_s + patient.num_samples / patient.link.rate_hz
-                patient = self._admit(frame, begin_s)
-        except HeartlmError as error:
-            self.faults[frame.stream] += 1
-            self.log(f"refused: {error}")
-            return
-        patient.heard = self.clock()
-        before = set(patient.link.counts)
-        for samples in patient.link.take(frame):
+            self._update_silence_alarm(frame.stream, patient)
+        if patient is None:
+            patient = self._add_patient(frame, 0.0)
+        elif (frame.rate_hz, len(frame.mv)) != (patient.link.rate_hz, patient.link.num_leads):
+            patient = self._change_format(patient, frame)
+        patient.received_at = self.clock()
+        known_faults = set(patient.link.counts)
+        for samples in patient.link.push(frame):
             self.ward.push(frame.stream, samples)
-            patient.take(samples)
+            patient.append(samples)
         for fault in patient.link.counts:
-            if fault not in before and fault != "lost samples":
-                self.log(f"{frame.stream}: {fault}: counted from now on")
+            if fault not in known_faults and fault != "lost samples":
+                self.log(f"{frame.stream}: {fault}: logged once, further ones are counted")
 
-    def _admit(self, frame: Frame, begin_s: float) -> WatchedPatient:
-        """Begin a stream, or the next part of one, with its first frame."""
+    def _add_patient(self, frame: Frame, begin_s: float) -> WatchedPatient:
+        """Add the stream of a first frame, or start a new part of a stream at `begin_s`."""
         num_leads = len(frame.mv)
         stream = self.ward.add(frame.stream, frame.rate_hz, begin_s, num_leads)
         history = np.empty((num_leads, 0), np.float32)
         patient = WatchedPatient(FrameLink(frame.rate_hz, num_leads), stream, deque([history]))
-        if (before := self.patients.get(frame.stream)) is not None:
-            patient.trend = before.trend
         self.patients[frame.stream] = patient
         return patient
 
+    def _change_format(self, patient: WatchedPatient, frame: Frame) -> WatchedPatient:
+        """Start a new part of a stream whose sampling rate or number of leads changed."""
+        link, rules = patient.link, patient.stream.rules
+        before, after = f"{link.num_leads} at {link.rate_hz:g} Hz", f"{len(frame.mv)} at {frame.rate_hz:g} Hz"
+        self.log(f"{frame.stream}: leads: changed from {before} to {after}")
+        while self.step():  # judge what arrived before the change
+            pass
+        for alarm in rules.active.values():
+            self._update_alarm(replace(alarm, stop=patient.num_samples))
+        self._save_strips(patient, incomplete=True)
+        changed = self._add_patient(frame, rules.begin_s + patient.num_samples / link.rate_hz)
+        changed.trend = patient.trend
+        return changed
+
     def step(self) -> bool:
-        """Judge one second of each stream that has one; whether there was any."""
+        """Judge one second of each stream that has one, and return whether there was any."""
         streams, changes = self.ward.step()
-        moved = [self.patients[stream.name] for stream in streams]
-        for patient in moved:
+        patients = [self.patients[stream.name] for stream in streams]
+        for patient in patients:
             rules = patient.stream.rules
-            for beat in patient.stream.leads[rules.lead_in_use].beats:
+            for beat in patient.stream.leads[rules.lead_in_use].second.beats:
                 patient.beats.append((rules.begin_s + beat.sample / patient.link.rate_hz, beat.symbol))
                 patient.trend.add(*patient.beats[-1])
         for alarm in changes:
-            self._announce(alarm)
-        for patient in moved:
+            self._update_alarm(alarm)
+        for patient in patients:
             self._save_strips(patient)
-        return bool(moved)
+        return bool(patients)
 
     def run(self) -> None:
-        """Judge all whole seconds that came; then see who is silent, and whether it is time for a snapshot."""
-        now = time.monotonic()  # before the work: what comes during it is heard of only afterwards
+        """Judge all whole seconds that arrived, find silent streams, and write the journal when it is time."""
+        now = time.monotonic()  # before judging: messages that arrive meanwhile have not been received yet
         while self.step():
             pass
-        self.see_silence(now, self.patients)
+        self.check_silence(now, self.patients)
         if self.journal is not None:
             self.journal.flush(to_disk=now > self._sync_at)
             if now > self._sync_at:
@@ -227,38 +230,40 @@ class Monitor:
             if now > self._snapshot_at:
                 self.save()
 
-    def see_silence(self, now: float, names: Iterable[str]) -> None:
-        """Note which of these streams are silent at a time of the clock."""
+    def check_silence(self, now: float, names: Iterable[str]) -> None:
+        """Raise an alarm for each of these streams that has become silent by `now`, in seconds of the clock."""
         for name in names:
             patient = self.patients[name]
-            if not patient.silent and now - patient.heard > SILENT_S:
+            if not patient.silent and now - patient.received_at > SILENT_S:
                 patient.silent = True
-                self._silence(name, patient, "begin")
+                self._update_silence_alarm(name, patient)
 
-    def _silence(self, name: str, patient: WatchedPatient, what: str) -> None:
-        """An alarm of the clock: nothing comes."""
-        rate_hz, begin_s = patient.link.rate_hz, patient.stream.rules.begin_s
+    def _update_silence_alarm(self, name: str, patient: WatchedPatient) -> None:
+        """Raise or end the alarm of silence, which depends on the clock and has a key of its own."""
         last = patient.num_samples
-        alarm = Alarm(name, "signal lost", last, last, None if what == "begin" else last, 1.0, rate_hz, begin_s)
-        self._announce(alarm, {"key": f"{alarm.key}/silent"})
+        rate_hz, begin_s = patient.link.rate_hz, patient.stream.rules.begin_s
+        alarm = Alarm(name, "signal lost", last, last, None if patient.silent else last, 1.0, rate_hz, begin_s)
+        self._publish_once(alarm.to_json() | {"key": f"{alarm.key}/silent"})
 
-    def _announce(self, alarm: Alarm, more: dict[str, Any] | None = None) -> None:
-        entry = alarm.to_json() | (more or {})
+    def _update_alarm(self, alarm: Alarm) -> None:
+        """Publish an alarm that the rules raised or ended."""
+        if alarm.stop is None:
+            self.patients[alarm.stream].without_strip.append(alarm)
+        self._publish_once(alarm.to_json())
+
+    def _publish_once(self, entry: dict[str, Any]) -> None:
+        """Publish an alarm unless it is known: a monitor that was killed processes its last messages a second time."""
         known = self.alarms.get(entry["key"])
-        if alarm.stop is None and more is None:
-            self.patients[alarm.stream].strips.append(alarm)
-        if known is not None and (known["stop_s"] is not None or entry["stop_s"] is None):
-            return  # said before: a monitor that was killed goes through its last messages a second time
-        entry = {"acknowledged": None, "strip": None} | (known or {}) | entry
         if known is None:
-            entry["time"] = _now()
-        self._note(entry)
+            self._publish({"acknowledged": None, "strip": None} | entry | {"time": _utc_now()})
+        elif known["stop_s"] is None and entry["stop_s"] is not None:
+            self._publish(known | entry)
 
-    def _note(self, entry: dict[str, Any]) -> None:
+    def _publish(self, entry: dict[str, Any]) -> None:
         self.alarms[entry["key"]] = entry
-        if len(self.alarms) > _MOST_ALARMS:
-            over = (key for key, each in self.alarms.items() if not _is_open(each))
-            if (oldest := next(over, None)) is not None:
+        if len(self.alarms) > _MAX_ALARMS:
+            closed = (key for key, each in self.alarms.items() if not _is_open(each))
+            if (oldest := next(closed, None)) is not None:
                 del self.alarms[oldest]
         if self._alarm_log is not None:
             self._alarm_log.write(json.dumps(entry) + "\n")
@@ -267,31 +272,28 @@ class Monitor:
             listener(entry)
 
     def acknowledge(self, key: str, by: str) -> bool:
-        """Note that a person has seen an alarm; whether there is such an alarm."""
+        """Record that a person has seen an alarm, and return whether there is such an alarm."""
         entry = self.alarms.get(key)
-        if entry is None:
-            return False
-        if entry["acknowledged"] is None:
-            seen = {"by": by[:64], "time": _now()}
-            self._note(entry | {"acknowledged": seen})
-        return True
+        if entry is not None and entry["acknowledged"] is None:
+            self._publish(entry | {"acknowledged": {"by": by[:64], "time": _utc_now()}})
+        return entry is not None
 
     def open_alarms(self) -> list[dict[str, Any]]:
-        """Alarms that last, and lethal ones that are not acknowledged."""
+        """Return the alarms that have not ended, and the lethal ones that are not acknowledged."""
         return [entry for entry in self.alarms.values() if _is_open(entry)]
 
-    def _save_strips(self, patient: WatchedPatient, ends: bool = False) -> None:
-        """Write the strips of alarms of which the ten seconds after have come, or of all where nothing more comes."""
-        left = list[Alarm]()
-        for alarm in patient.strips:
-            if not ends and alarm.raised + STRIP_S * alarm.rate_hz > patient.num_samples:
-                left.append(alarm)
+    def _save_strips(self, patient: WatchedPatient, incomplete: bool = False) -> None:
+        """Write the strips of alarms of which all samples have arrived; with `incomplete`, those of all alarms."""
+        waiting = list[Alarm]()
+        for alarm in patient.without_strip:
+            if not incomplete and alarm.raised + STRIP_S * alarm.rate_hz > patient.num_samples:
+                waiting.append(alarm)
             elif self.folder is not None:
                 self._save_strip(patient, alarm, self.folder / "strips")
-        patient.strips = left
+        patient.without_strip = waiting
 
     def _save_strip(self, patient: WatchedPatient, alarm: Alarm, folder: Path) -> None:
-        """A WFDB record of one alarm, which a note marks."""
+        """Write the samples around an alarm as a WFDB record, with a note at the time of the alarm."""
         import wfdb
 
         entry, history = self.alarms.get(alarm.key), patient.history
@@ -305,7 +307,7 @@ class Monitor:
             name,
             fs=alarm.rate_hz,
             units=["mV"] * len(strip),
-            sig_name=[f"ECG{place + 1}" for place in range(len(strip))],
+            sig_name=[f"ECG{number}" for number in range(1, len(strip) + 1)],
             p_signal=strip.T.astype(np.float64),
             fmt=["16"] * len(strip),
             adc_gain=[_STRIP_GAIN] * len(strip),
@@ -313,70 +315,68 @@ class Monitor:
             comments=[f"{alarm.key}: {alarm.severity}, raised {entry['time']}"],
             write_dir=str(folder),
         )
-        place = np.array([alarm.raised - first])
-        wfdb.wrann(name, "alarm", place, symbol=['"'], aux_note=[alarm.kind], fs=alarm.rate_hz, write_dir=str(folder))
-        self._note(entry | {"strip": name})
+        sample = np.array([alarm.raised - first])
+        wfdb.wrann(name, "alarm", sample, symbol=['"'], aux_note=[alarm.kind], fs=alarm.rate_hz, write_dir=str(folder))
+        self._publish(entry | {"strip": name})
 
-    def state(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """All that it remembers of these streams, by default of all, but the alarms, which have a log of their own."""
-        chosen = self.patients if names is None else {name: self.patients[name] for name in names}
+    def state(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the state of these streams for `packed`. Alarms are not part of it: they have their own log."""
+        patients = {name: self.patients[name] for name in names}
         return {
             name: {
-                "link": patient.link.state(),
-                "stream": patient.stream.state(),
-                "history": _digits(patient.history),
+                "link": patient.link,
+                "stream": patient.stream,
+                "history": _to_int16(patient.history),
                 "num_samples": patient.num_samples,
-                "trend": patient.trend.state(),
+                "trend": patient.trend,
             }
-            for name, patient in chosen.items()
+            for name, patient in patients.items()
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue with the streams of which `state` was asked."""
-        for name, own in state.items():
-            link = FrameLink(own["stream"]["rate_hz"], len(own["history"]))
-            link.restore(own["link"])
-            live = self.ward.add(name, link.rate_hz, own["stream"]["begin_s"], link.num_leads)
-            live.restore(own["stream"])
+        """Add the streams of a state that `unpacked` returned."""
+        for name, saved in state.items():
+            history = np.where(saved["history"] == _INVALID, np.nan, saved["history"] / _STRIP_GAIN).astype(np.float32)
+            link = FrameLink(saved["stream"]["rate_hz"], len(history))
+            link.restore(saved["link"])
+            stream = self.ward.add(name, link.rate_hz, num_leads=link.num_leads)
+            stream.restore(saved["stream"])
             self.ward.push(name, np.empty((link.num_leads, 0), np.float32))  # a whole second may wait
-            strips = list(live.rules.active.values())
-            history = np.where(own["history"] == _INVALID, np.nan, own["history"] / _STRIP_GAIN).astype(np.float32)
-            patient = WatchedPatient(link, live, deque([history]), history.shape[1])
-            patient.num_samples, patient.strips = own["num_samples"], strips
-            patient.trend.restore(own["trend"])
+            patient = WatchedPatient(link, stream, deque([history]), history.shape[1], saved["num_samples"])
+            patient.without_strip = list(stream.rules.active.values())
+            patient.trend.restore(saved["trend"])
             self.patients[name] = patient
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Leave these streams, and their alarms, to another monitor."""
-        gone = set(names)
-        for name in gone:
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove these streams and their alarms."""
+        removed = set(names)
+        for name in removed:
             del self.patients[name]
             self.ward.remove(name)
-        self.alarms = {key: entry for key, entry in self.alarms.items() if entry["stream"] not in gone}
+        self.alarms = {key: entry for key, entry in self.alarms.items() if entry["stream"] not in removed}
 
     def save(self) -> None:
         """Write a snapshot."""
         if self.journal is not None:
-            self.journal.snapshot(self.state())
+            self.journal.snapshot(self.state(self.patients))
             self._snapshot_at = time.monotonic() + _SNAPSHOT_S
 
-    def _recover(self) -> None:
-        assert self.journal is not None, "only a journal can be recovered from"
-        state, messages = self.journal.recover()
+    def _recover(self, journal: MessageJournal) -> None:
+        state, messages = journal.recover()
         self.restore(state or {})
         for number, (message, stream) in enumerate(messages, 1):
-            self._take(read_frame(message, stream))
-            if number % len(self.patients) == 0:  # about a frame of each
+            self._add_frame(read_frame(message, stream))
+            if number % len(self.patients) == 0:  # after about one frame of each
                 self.step()
         while self.step():
             pass
         for patient in self.patients.values():
-            patient.heard = time.monotonic()
+            patient.received_at = time.monotonic()
         if self.patients:
             self.save()
 
     def close(self) -> None:
-        """Write what is left to disk."""
+        """Write a last snapshot and close the files."""
         if self.journal is not None:
             self.save()
             self.journal.close()
@@ -384,13 +384,13 @@ class Monitor:
             self._alarm_log.close()
 
 
-def _digits(mv: Floats) -> NDArray[np.int16]:
-    """Samples as strips have them, in half the memory."""
-    whole = np.clip(np.rint(mv * _STRIP_GAIN), 1 + _INVALID, -1 - _INVALID)
-    return np.where(np.isnan(whole), _INVALID, whole).astype(np.int16)
+def _to_int16(mv: Floats) -> NDArray[np.int16]:
+    """Return samples as strips store them, in half the memory."""
+    steps = np.clip(np.rint(mv * _STRIP_GAIN), 1 + _INVALID, -1 - _INVALID)
+    return np.where(np.isnan(steps), _INVALID, steps).astype(np.int16)
 
 
-def _now() -> str:
+def _utc_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 

@@ -1,11 +1,11 @@
-"""Models of live streams as files of ONNX or ExecuTorch, with what they remember as an input and an output.
+"""Models of live streams as files for ONNX or ExecuTorch. Their state is an input and an output.
 
     beats       codes int64 [B, F], cache float32 [B, depth, 2, heads, KEPT_BEATS, head_width], position int64 [B]
                     ─► probabilities float32 [B, classes], cache_after
     waveform    codes int64 [B, 400, 1] ─► probabilities float32 [B, 5]
 
-A stream begins with a cache of zeros and position 0; each beat adds 1 to its position. Which codes stand for a beat or
-a voltage is the tokenizer's; a device needs its folder too.
+A stream starts with a cache of zeros and position 0; each beat adds 1 to the position. The tokenizer, which maps beats
+and voltages to codes, is not part of the file.
 """
 
 from __future__ import annotations
@@ -30,43 +30,43 @@ from heartlm.training.waveform import WINDOW
 
 
 class _Waveform(nn.Module):
-    """The network of the task waveform, with probabilities in place of logits."""
+    """The network of the task waveform, with probabilities instead of logits."""
 
     def __init__(self, network: WaveformNetwork) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Probabilities of the classes in windows."""
+        """Return the class probabilities of windows."""
         return self.network.class_logits(codes).softmax(dim=-1)
 
 
 class _Beats(nn.Module):
-    """The model of beats, with the whole cache in and out."""
+    """The model of beats with the whole cache as input and output."""
 
     def __init__(self, trunk: LiveTrunk) -> None:
         super().__init__()
         self.trunk = trunk
 
     def forward(self, codes: Tensor, cache: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities of the classes, and what the cache becomes."""
+        """Return the class probabilities and the updated cache."""
         answer, new = self.trunk(codes, cache, position)
-        place = position[:, None] % KEPT_BEATS == self.trunk.ring
-        return answer, torch.where(place[:, None, None, None, :, None], new[..., None, :], cache)
+        written = position[:, None] % KEPT_BEATS == self.trunk.ring
+        return answer, torch.where(written[:, None, None, None, :, None], new[..., None, :], cache)
 
 
 def export_model(run: FineTuned, path: Path, to: Literal["onnx", "executorch"], batch_size: int, int8: bool) -> None:
     """Write a model of live streams as a file.
 
     Args:
-        run: a causal model of beats, or one of the task waveform.
-        path: of the file.
-        to: its format.
-        batch_size: streams that are judged together, a fixed number.
-        int8: matrices as 8-bit integers, quantised row by row; activations when the model runs. ONNX only.
+        run: a causal model of beats, or a model of the task waveform.
+        path: path of the file.
+        to: format of the file.
+        batch_size: number of streams per call, which is fixed.
+        int8: store matrices as 8-bit integers, quantised by row; activations are quantised at run time. ONNX only.
 
     Raises:
-        HeartlmError: a model of another kind, int8 for ExecuTorch, or a package is missing.
+        HeartlmError: the model has another task, int8 was asked for ExecuTorch, or a package is missing.
     """
     model, wrapped = run.model, nn.Module()
     if isinstance(model, WaveformNetwork):
@@ -89,7 +89,7 @@ def export_model(run: FineTuned, path: Path, to: Literal["onnx", "executorch"], 
     if to == "onnx":
         content = _onnx(wrapped.eval(), inputs, outputs, int8)
     elif int8:
-        raise HeartlmError("int8: only --to onnx has it")
+        raise HeartlmError("int8: supported by --to onnx only")
     else:
         content = _executorch(wrapped.eval(), inputs)
     with atomic_file(path, "wb") as file:
@@ -97,7 +97,7 @@ def export_model(run: FineTuned, path: Path, to: Literal["onnx", "executorch"], 
 
 
 def _power_without_complex() -> Callable[[Tensor], Tensor]:
-    """`WaveformNetwork.power` by the rows of the Fourier transform that are used; ExecuTorch has no complex numbers."""
+    """Return `WaveformNetwork.power` without complex numbers, which ExecuTorch lacks."""
     turns = torch.outer(torch.arange(1, NUM_BANDS + 1), torch.arange(WINDOW)) % WINDOW
     angle = turns * (2 * math.pi / WINDOW)
     cos, sin = angle.cos(), angle.sin()
@@ -105,7 +105,7 @@ def _power_without_complex() -> Callable[[Tensor], Tensor]:
 
 
 def _executorch(wrapped: nn.Module, inputs: dict[str, Tensor]) -> bytes:
-    """A program for ExecuTorch; what XNNPACK has is computed by it."""
+    """Return a program for ExecuTorch that uses XNNPACK where it can."""
     with needs("executorch"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -117,10 +117,10 @@ def _executorch(wrapped: nn.Module, inputs: dict[str, Tensor]) -> bytes:
 
 
 def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str], int8: bool) -> bytes:
-    """An ONNX model."""
+    """Return an ONNX model."""
     with needs("onnx"):
         import onnx
-        import onnxscript  # noqa: F401  torch.onnx needs it
+        import onnxscript  # noqa: F401  needed by torch.onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     logging.getLogger().addFilter(lambda record: "pre-processing before quantization" not in record.getMessage())
@@ -134,7 +134,7 @@ def _onnx(wrapped: nn.Module, inputs: dict[str, Tensor], outputs: list[str], int
             dynamo=True,
             verbose=False,
         )
-    assert program is not None, "the exporter that builds on torch.export gives a program"
+    assert program is not None, "the exporter based on torch.export returns a program"
     proto = program.model_proto
     proto.producer_name, proto.doc_string = "heartlm", "Research software, not a medical device."
     content: bytes = proto.SerializeToString()

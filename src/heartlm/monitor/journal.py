@@ -1,16 +1,14 @@
-"""What a monitor writes so that it can be killed: every message, and now and then all that it remembers.
+"""The journal of a monitor: all messages, and a snapshot of the state every few minutes.
 
     folder/messages-000007.log    messages since snapshot 7: length, checksum, name of the stream, bytes
-    folder/snapshot-000007.state  all streams as they were before the first of them
+    folder/snapshot-000007.state  state of all streams before the first of these messages
 
-A monitor that starts again reads the last snapshot and the messages after it, and so stands where it stood, to the
-last bit. A message that was being written when the power went is cut off.
+A monitor that starts again restores the last snapshot and processes the messages after it, so its state is the same to
+the last bit. A message that is incomplete, because the power failed while it was written, is cut off.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 import struct
@@ -19,163 +17,107 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file
-from heartlm.monitor.link import MOST_BYTES, MOST_NAME
+from heartlm.monitor.link import MAX_BYTES, MAX_NAME_LENGTH
+from heartlm.monitor.state import packed, unpacked
 
 _HEADER = struct.Struct("<II")
-_LONGEST = MOST_BYTES + 4 * MOST_NAME + 1
-Received = tuple[bytes, str | None]
-"""A message, and the name of its stream where the channel told it."""
-_SCHEMA = 6
-"""Of snapshots; another number says that streams remember something else."""
-_KEPT = 2
-"""Snapshots that are kept: one, should the last be damaged, more."""
+_MAX_RECORD_BYTES = MAX_BYTES + 4 * MAX_NAME_LENGTH + 1
+_NUM_KEPT = 2
+"""Snapshots that are kept: the last one, and the one before in case the last is damaged."""
 
 
 class MessageJournal:
-    """The messages and snapshots of one monitor.
+    """Messages and snapshots of one monitor.
 
     Args:
-        folder: made if it is not there, readable by its owner alone.
+        folder: created if it does not exist, readable by its owner only.
 
     Raises:
-        HeartlmError: the folder cannot be written.
+        HeartlmError: the folder cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise HeartlmError(f"{folder}: cannot be made a folder ({error.strerror})") from None
+            raise HeartlmError(f"{folder}: cannot be created ({error.strerror})") from None
         self.folder = folder
         self._number = max(self._numbers("snapshot"), default=0)
         self._log: IO[bytes] | None = None
 
     def _numbers(self, kind: str) -> list[int]:
-        found = (re.fullmatch(rf"{kind}-(\d{{6}})\.\w+", path.name) for path in self.folder.iterdir())
+        found = (re.fullmatch(rf"{kind}-(\d{{6}})\.(state|log)", path.name) for path in self.folder.iterdir())
         return sorted(int(match.group(1)) for match in found if match)
 
     def _path(self, kind: str, number: int) -> Path:
         return self.folder / f"{kind}-{number:06d}.{'state' if kind == 'snapshot' else 'log'}"
 
-    def recover(self) -> tuple[dict[str, Any] | None, Iterator[Received]]:
-        """The last snapshot that can be read, None without any, and the messages since.
+    def recover(self) -> tuple[Any, Iterator[tuple[bytes, str | None]]]:
+        """Return the last undamaged snapshot, None if there is none, and the messages after it.
+
+        A message comes with the name of its stream if the channel gave it.
 
         Raises:
             HeartlmError: another version of heartlm wrote it.
         """
-        other = HeartlmError(f"{self.folder}: written by another version of heartlm: choose another --out")
-        for number in [*reversed(self._numbers("snapshot")), 0]:
+        for number in reversed(self._numbers("snapshot")):
             try:
-                state = unpacked(self._path("snapshot", number).read_bytes()) if number else None
-            except FileNotFoundError:  # its name ends otherwise
-                raise other from None
+                return unpacked(self._path("snapshot", number).read_bytes()), self._messages(number)
+            except HeartlmError as error:
+                raise HeartlmError(f"{self.folder}: {error}: choose another --out") from None
             except (OSError, ValueError):
                 continue
-            if state is None:
-                return None, self._messages(number)
-            if state.get("schema") != _SCHEMA:
-                raise other
-            return state["streams"], self._messages(number)
-        return None, iter(())
+        return None, self._messages(0)
 
-    def _messages(self, first: int) -> Iterator[Received]:
+    def _messages(self, first: int) -> Iterator[tuple[bytes, str | None]]:
         for number in self._numbers("messages"):
             if number < first:
                 continue
-            path = self._path("messages", number)
-            with path.open("r+b") as log:
-                whole = 0
+            with self._path("messages", number).open("r+b") as log:
+                intact = 0
                 while len(header := log.read(_HEADER.size)) == _HEADER.size:
                     length, checksum = _HEADER.unpack(header)
-                    if length > _LONGEST:
+                    if length > _MAX_RECORD_BYTES:
                         break
                     record = log.read(length)
                     if len(record) < length or zlib.crc32(record) != checksum:
                         break
-                    whole = log.tell()
+                    intact = log.tell()
                     name, _, message = record.partition(b"\n")
                     yield message, name.decode() or None
-                log.truncate(whole)
+                log.truncate(intact)
 
     def append(self, message: bytes, stream: str | None = None) -> None:
-        """Write a message, and the name of its stream where the channel tells it; `flush` makes sure of the disk."""
+        """Write a message, with the name of its stream if the channel gives it. `flush` passes it to the system."""
         if self._log is None:
             self._log = self._path("messages", self._number).open("ab")
         record = (stream or "").encode() + b"\n" + message
         self._log.write(_HEADER.pack(len(record), zlib.crc32(record)) + record)
 
     def flush(self, to_disk: bool = True) -> None:
-        """Give what was written to the system and, with `to_disk`, wait until it is on disk."""
+        """Pass written messages to the operating system; with `to_disk`, wait until they are on disk."""
         if self._log is not None:
             self._log.flush()
             if to_disk:
                 os.fsync(self._log.fileno())
 
-    def snapshot(self, state: dict[str, Any]) -> None:
-        """Write all that the monitor remembers after the messages so far; older messages go."""
+    def snapshot(self, state: Any) -> None:
+        """Write the state after all messages so far, and delete files that are no longer needed."""
         self.close()
         number = self._number + 1
         with atomic_file(self._path("snapshot", number), "wb") as file:
-            file.write(packed({"schema": _SCHEMA, "streams": state}))
+            file.write(packed(state))
         self._number = number
         for kind in ("snapshot", "messages"):
             for old in self._numbers(kind):
-                if old <= number - _KEPT:
+                if old <= number - _NUM_KEPT:
                     self._path(kind, old).unlink()
 
     def close(self) -> None:
-        """End the file of messages."""
+        """Close the file of messages."""
         if self._log is not None:
             self.flush()
             self._log.close()
             self._log = None
-
-
-def packed(state: dict[str, Any]) -> bytes:
-    """Numbers, texts, arrays, None and dictionaries of them as bytes: sizes and checksum, JSON, then all arrays."""
-    arrays = list[NDArray[Any]]()
-
-    def described(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: described(inner) for name, inner in value.items()}
-        if isinstance(value, np.ndarray | np.generic):  # a NumPy number keeps its type, on which rounding depends
-            arrays.append(np.asarray(value))
-            return [arrays[-1].dtype.str, *value.shape]
-        return value
-
-    text = json.dumps(described(state)).encode()
-    content = b"".join([text, *(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data for each in arrays)])
-    return _HEADER.pack(len(text), zlib.crc32(content)) + content
-
-
-def unpacked(content: bytes) -> dict[str, Any]:
-    """What `packed` packed.
-
-    Raises:
-        ValueError: damaged.
-    """
-    if len(content) < _HEADER.size:
-        raise ValueError("too short")
-    length, checksum = _HEADER.unpack_from(content)
-    at = _HEADER.size + length
-    if zlib.crc32(memoryview(content)[_HEADER.size :]) != checksum:
-        raise ValueError("wrong checksum")
-
-    def restored(value: Any) -> Any:
-        nonlocal at
-        if isinstance(value, dict):
-            return {name: restored(inner) for name, inner in value.items()}
-        if isinstance(value, list):
-            dtype, *shape = value
-            array = np.frombuffer(content, dtype, math.prod(shape), at).reshape(shape).copy()
-            at += array.nbytes
-            return array if shape else array[()]
-        return value
-
-    state: dict[str, Any] = restored(json.loads(content[_HEADER.size : at]))
-    return state

@@ -1,4 +1,4 @@
-"""The rules of one lead: from judged beats and seconds to the kinds of alarms that hold in it."""
+"""Rules of one lead: from judged beats and seconds to the kinds of alarms that hold in this lead."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from heartlm.monitor.alarms import KEPT_BEATS, AlarmRules
-from heartlm.training.waveform import ASYSTOLE, CLASSES, NOISE, VF, VT
+from heartlm.monitor.alarms import MAX_RULE_BEATS, AlarmRules
+from heartlm.monitor.state import Stateful
+from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT
 
 LOST_S, _FOUND_S = 5, 2
-"""Seconds without valid samples after which a signal is lost, and seconds with them after which it is found."""
+"""A signal is lost after this number of seconds without valid samples, and found again after this number with them."""
 _KEPT_S = 8
-"""Seconds that a rule looks back on windows, heights and valid samples."""
-_QUIET = 0.35
-"""Share of a beat's usual range below which a second holds no beat, whatever else it holds."""
+"""Number of last seconds of which windows, heights and valid samples are kept."""
+_QUIET_HEIGHT = 0.35
+"""A second whose range is below this fraction of a usual beat's range contains no beat."""
 _SAME_BEAT_S = 0.15
-"""Leads show a beat at most so far apart (the window of ANSI/AAMI EC57)."""
-_LATE_S = 0.7
-"""A beat is known so long after its peak: 0.51 s for the decision, and the end of the second."""
-_VF_KNOWN_S, _VF_ENDS_S, _AFTER_VF_S = 7, 4, 8
-"""Three windows of four seconds reach 6 s back, and the first one has to show VF for about half of its time. The other
-two are the seconds from the last one that showed VF until VF ends, and until beats count again."""
-_ENDED_S = 2
-"""A silence that a beat ended is alarmed of for so long: its beats are not known in all leads in one second."""
+"""Largest difference between the positions of one beat in two leads (the window of ANSI/AAMI EC57)."""
+_BEAT_DELAY_S = 0.7
+"""Time from the peak of a beat until it is known: 0.51 s for the detector, and the rest of the second."""
+_VF_ONSET_S, _VF_END_S, _AFTER_VF_S = 7, 4, 8
+"""VF began this long before it is called: three windows of four seconds reach 6 s back, and the first of them must show
+VF for about half of its time. VF ends, and beats count again, this long after the last window that showed it."""
+_ASYSTOLE_ENDED_S = 2
+"""An asystole that a beat has ended can still be raised for this time, as leads report that beat in different
+seconds."""
 _CLEAR = 0.25
-"""Mean probability of noise and VF of the last four seconds, summed, from which on a lead denies nothing."""
+"""A lead may veto alarms of other leads if its mean probability of noise and VF in the last four windows is below."""
 _BEFORE_NOISE_S = 2
-"""A slow rhythm that began longer before noise than this may lack the beats that the noise hides."""
-_VALID, _WHOLE = 0.5, 0.9
-"""Share of valid samples from which on a second can be judged, and from which on no beat can hide in its gaps."""
-_SOME_V = 0.35
-"""VT by the waveform needs this mean probability of ventricular beats: other tachycardias show less."""
+"""A slow rhythm that began more than this time before noise may lack beats that the noise hides."""
+_VALID, _COMPLETE = 0.5, 0.9
+"""Fraction of valid samples above which a second can be judged, and above which its gaps cannot hide a beat."""
+_MIN_VENTRICULAR = 0.35
+"""VT found in the waveform needs this mean probability of ventricular beats. Other tachycardias show less."""
+_NEVER = -(10**9)
 
 
 class JudgedBeat(NamedTuple):
-    """A beat that was judged.
+    """A beat with its class.
 
     Attributes:
-        sample: its position.
-        symbol: its AAMI class.
-        probability: of that class.
+        sample: position of the beat.
+        symbol: AAMI class.
+        probability: probability of that class.
         ventricular: probability of the class V.
-        faint: whether it is much lower than the beats before and unlike them: the detector finds such in silence.
+        faint: much lower than the previous beats and of another shape, as detections in a silent signal are.
     """
 
     sample: int
@@ -56,13 +57,13 @@ class JudgedBeat(NamedTuple):
 
 
 class LeadSecond(NamedTuple):
-    """What one second of one lead shows.
+    """Results of one second of one lead.
 
     Attributes:
-        beats: that can be judged since the second before, in order.
-        wave: probabilities of the waveform classes in the last four seconds, five; None where unknown.
-        valid: share of valid samples in the second.
-        height: range of the second over the usual range of a beat; NaN where unknown.
+        beats: beats that became known in this second, in order.
+        wave: probabilities of the five waveform classes in the last four seconds; None if unknown.
+        valid: fraction of valid samples in the second.
+        height: range of the second divided by the usual range of a beat; NaN if unknown.
     """
 
     beats: Sequence[JudgedBeat]
@@ -72,12 +73,12 @@ class LeadSecond(NamedTuple):
 
 
 class LeadJudgement(NamedTuple):
-    """What the rules find in one lead.
+    """Findings of the rules in one lead.
 
     Attributes:
-        found: kinds that hold: where each began, and its confidence.
-        clear: whether it is good enough to deny what another lead finds.
-        has_beats: whether what the detector finds in it are heartbeats, and neither noise nor VF.
+        found: kinds of alarms that hold, with the sample at which each began and its confidence.
+        clear: the signal is good enough to veto alarms of another lead.
+        has_beats: detections in this lead are heartbeats, neither noise nor VF.
     """
 
     found: dict[str, tuple[int, float]]
@@ -85,42 +86,55 @@ class LeadJudgement(NamedTuple):
     has_beats: bool
 
 
-class LeadRules:
-    """What the rules find in one lead, and what they remember of it.
+class LeadRules(Stateful):
+    """Rules of one lead with their state.
 
-    It remembers lists of a few numbers: each second of thousands of streams they are read, and arrays as short as these
-    would take several times as long.
+    The state is lists of a few numbers. They are read every second for thousands of streams; arrays of this size would
+    take several times as long.
 
     Args:
-        rules: when alarms are raised.
-        rate_hz: samples a second.
+        rules: thresholds.
+        rate_hz: samples per second.
+
+    Attributes:
+        beats: last beats since `begin`.
+        rr_s: intervals between them.
+        waves: `LeadSecond.wave` of the last seconds; likewise `valid` and `heights`.
+        lost: the signal is lost.
+        begin: end of the last gap, or start of the stream.
+        last_vf: when VF was last found.
+        last_noise: when a window was last noise, in which beats are missed.
     """
+
+    STATE = ("beats", "rr_s", "waves", "valid", "heights", "lost", "begin", "last_vf", "last_noise")
 
     def __init__(self, rules: AlarmRules, rate_hz: float) -> None:
         self.rules, self.rate_hz = rules, rate_hz
         self.beats = list[JudgedBeat]()
-        """The last beats since `begin`."""
         self.rr_s = list[float]()
-        """The intervals between them."""
         self.waves = list[list[float] | None]()
-        """Of each of the last seconds what `LeadSecond.wave` says, and `valid` and `height` likewise."""
         self.valid = list[float]()
         self.heights = list[float]()
         self.lost = False
         self.begin = 0
-        """Where the last gap ended, or the stream began."""
-        self.vf = self.noise = -(10**9)
-        """When VF was last found, and when a window last was noise, in which beats are missed."""
+        self.last_vf = self.last_noise = _NEVER
 
-    def take(self, now: int, second: LeadSecond) -> None:
-        """Take in one more second, the last of `now` samples."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """Set the saved attributes."""
+        super().restore(state)
+        self.beats = [JudgedBeat(*beat) for beat in state["beats"]]
+
+    def add(self, now: int, second: LeadSecond) -> None:
+        """Add the results of the next second, which ends at sample `now`."""
         for beat in second.beats:
             if not beat.faint and beat.sample >= self.begin:
-                self._add(beat)
+                if self.beats:
+                    self.rr_s = [*self.rr_s[2 - MAX_RULE_BEATS :], (beat.sample - self.beats[-1].sample) / self.rate_hz]
+                self.beats = [*self.beats[1 - MAX_RULE_BEATS :], beat]
         self.heights = [*self.heights[1 - _KEPT_S :], second.height]
         self.waves = [*self.waves[1 - _KEPT_S :], second.wave]
         self.valid = [*self.valid[1 - _KEPT_S :], second.valid]
-        if second.valid < _WHOLE:  # a beat may be missing here: what comes after has no interval to what was before
+        if second.valid < _COMPLETE:  # a beat may be missing here, so no interval reaches across
             self.begin = now
             self.beats, self.rr_s = [], []
         if not self.lost:
@@ -130,117 +144,91 @@ class LeadRules:
             self.beats, self.rr_s, self.waves = [], [], []
             self.begin = max(self.begin, now - _FOUND_S * round(self.rate_hz))
 
-    def _add(self, beat: JudgedBeat) -> None:
-        if self.beats:
-            self.rr_s = [*self.rr_s[2 - KEPT_BEATS :], (beat.sample - self.beats[-1].sample) / self.rate_hz]
-        self.beats = [*self.beats[1 - KEPT_BEATS :], beat]
-
-    def _quiet(self) -> bool:
-        """Whether the last seconds hold no beat, whatever else they hold."""
-        return all(height < _QUIET for height in self.heights[-4:])
+    def _is_quiet(self) -> bool:
+        """Whether the signal of the last four seconds is too low for a beat."""
+        return all(height < _QUIET_HEIGHT for height in self.heights[-4:])
 
     def rate_since(self, start: int) -> float:
-        """Beats a minute since then, 0 with less than two."""
-        own = [beat.sample for beat in self.beats if beat.sample >= start]
-        return 60 * self.rate_hz * (len(own) - 1) / (own[-1] - own[0]) if len(own) > 1 else 0.0
+        """Return the mean rate since a sample in beats per minute, 0 with fewer than two beats."""
+        samples = [beat.sample for beat in self.beats if beat.sample >= start]
+        return 60 * self.rate_hz * (len(samples) - 1) / (samples[-1] - samples[0]) if len(samples) > 1 else 0.0
 
     def ventricular_since(self, start: int) -> float:
-        """Mean probability that the beats since then are ventricular."""
-        own = [beat.ventricular for beat in self.beats if beat.sample >= start - _SAME_BEAT_S * self.rate_hz]
-        return fmean(own) if own else 0.0
+        """Return the mean probability that beats since a sample are ventricular."""
+        since = start - _SAME_BEAT_S * self.rate_hz
+        probabilities = [beat.ventricular for beat in self.beats if beat.sample >= since]
+        return fmean(probabilities) if probabilities else 0.0
 
-    def wave_of_vt(self) -> float:
-        """The most of VT and VF that a window of the last seconds shows, NaN where none is known."""
+    def max_vt_or_vf(self) -> float:
+        """Return the largest probability of VT or VF in a window of the last four seconds, NaN if none is known."""
         return max((wave[VT] + wave[VF] for wave in self.waves[-4:] if wave is not None), default=math.nan)
 
     def judge(self, now: int) -> LeadJudgement:
-        """What holds now."""
+        """Return the kinds of alarms that hold at sample `now`."""
         rules, rate_hz, found = self.rules, self.rate_hz, dict[str, tuple[int, float]]()
         readable = min(self.valid[-4:]) >= _VALID
-        of_vf = of_vt = of_asystole = of_noise = 0.0
-        for wave in self.waves[-3:]:  # one window alone is not enough
+        mean_vf = mean_vt = mean_asystole = mean_noise = 0.0
+        for wave in self.waves[-3:]:  # a single window is not enough
             if wave is not None:
-                of_vf += wave[VF] / 3
-                of_vt += wave[VT] / 3
-                of_asystole += wave[ASYSTOLE] / 3
-                of_noise += wave[NOISE] / 3
+                mean_vf += wave[VF] / 3
+                mean_vt += wave[VT] / 3
+                mean_asystole += wave[ASYSTOLE] / 3
+                mean_noise += wave[NOISE] / 3
         known = [wave for wave in self.waves if wave is not None][-4:]
         noises = [wave[NOISE] for wave in known]
         noise = sum(noises) / len(known) if known else 0.0
         fibrillation = sum([wave[VF] for wave in known]) / len(known) if known else 0.0
-        noisy = len(known) > 0 and noise >= rules.noise_share
-        if of_vf >= rules.vf_share:
-            self.vf = now
-        if self.vf > now - _VF_ENDS_S * rate_hz:
-            found["VF"] = now - round(_VF_KNOWN_S * rate_hz), of_vf
+        noisy = len(known) > 0 and noise >= rules.noise_probability
+        if mean_vf >= rules.vf_probability:
+            self.last_vf = now
+        if self.last_vf > now - _VF_END_S * rate_hz:
+            found["VF"] = now - round(_VF_ONSET_S * rate_hz), mean_vf
         beats, rr_s = self.beats, self.rr_s
-        quiet_s = (now - (beats[-1].sample if beats else self.begin)) / rate_hz
-        if known and sum(noises[-2:]) >= rules.noise_share * len(noises[-2:]) and not self._quiet():
-            self.noise = now  # what the network takes for noise in a quiet lead hides no beat
-        if readable and (not noisy or self._quiet()) and "VF" not in found:
-            confidence = max(of_asystole, 1 - of_noise)
-            if quiet_s >= rules.asystole_s + _LATE_S:
-                found["asystole"] = now - round(quiet_s * rate_hz), confidence
-            elif (  # a beat ended it, which is no small one that was missed before, too
+        since_beat_s = (now - (beats[-1].sample if beats else self.begin)) / rate_hz
+        if known and sum(noises[-2:]) >= rules.noise_probability * len(noises[-2:]) and not self._is_quiet():
+            self.last_noise = now  # in a quiet lead, noise hides no beat
+        if readable and (not noisy or self._is_quiet()) and "VF" not in found:
+            confidence = max(mean_asystole, 1 - mean_noise)
+            if since_beat_s >= rules.asystole_s + _BEAT_DELAY_S:
+                found["asystole"] = now - round(since_beat_s * rate_hz), confidence
+            elif (  # a beat has just ended it, and it is high: lower ones may have been missed before
                 rr_s
                 and rr_s[-1] >= rules.asystole_s
-                and quiet_s < _ENDED_S
-                and beats[-2].sample >= self.noise
-                and any(height >= _QUIET for height in self.heights[-3:])
+                and since_beat_s < _ASYSTOLE_ENDED_S
+                and beats[-2].sample >= self.last_noise
+                and any(height >= _QUIET_HEIGHT for height in self.heights[-3:])
             ):
                 found["asystole"] = beats[-2].sample, confidence
         clear = readable and noise + fibrillation < _CLEAR
-        if noisy or self.vf > now - _AFTER_VF_S * rate_hz:  # what the detector finds here are no heartbeats
+        if noisy or self.last_vf > now - _AFTER_VF_S * rate_hz:  # detections are no heartbeats
             return LeadJudgement(found, clear, False)
-        if quiet_s < rules.asystole_s:
-            own = rr_s[1 - rules.tachycardia_beats :]
-            if len(own) == rules.tachycardia_beats - 1 and sum(own) / len(own) < 60 / rules.tachycardia_bpm:
-                found["extreme tachycardia"] = beats[-len(own) - 1].sample, 1.0
-            num = rules.bradycardia_beats - 1
-            unended = [*rr_s[len(rr_s) - num + 1 :], quiet_s - _LATE_S] if beats and len(rr_s) >= num - 1 else []
-            for own, last in ((rr_s[-num:], 0), (unended, 1)):
-                if len(own) == num and sum(own) / len(own) > 60 / rules.bradycardia_bpm:
-                    start = beats[last - len(own) - 1].sample
-                    if start >= self.noise - _BEFORE_NOISE_S * rate_hz:
+        if since_beat_s < rules.asystole_s:
+            last_rr_s = rr_s[1 - rules.tachycardia_beats :]
+            needed = rules.tachycardia_beats - 1
+            if len(last_rr_s) == needed and sum(last_rr_s) / len(last_rr_s) < 60 / rules.tachycardia_bpm:
+                found["extreme tachycardia"] = beats[-len(last_rr_s) - 1].sample, 1.0
+            needed = rules.bradycardia_beats - 1
+            unended = list[float]()  # the last interval has not ended yet
+            if beats and len(rr_s) >= needed - 1:
+                unended = [*rr_s[len(rr_s) - needed + 1 :], since_beat_s - _BEAT_DELAY_S]
+            for last_rr_s, offset in ((rr_s[-needed:], 0), (unended, 1)):
+                if len(last_rr_s) == needed and sum(last_rr_s) / len(last_rr_s) > 60 / rules.bradycardia_bpm:
+                    start = beats[offset - len(last_rr_s) - 1].sample
+                    if start >= self.last_noise - _BEFORE_NOISE_S * rate_hz:
                         found["extreme bradycardia"] = start, 1.0
             num_v = 0
             while num_v < len(beats) and beats[-1 - num_v].symbol == "V":
                 num_v += 1
             if num_v >= rules.run_beats:
-                own, of_run = rr_s[len(rr_s) - num_v + 1 :], beats[-num_v:]
-                mean = fmean(beat.probability for beat in of_run)
-                found["run"] = of_run[0].sample, mean
-                if num_v >= rules.vt_beats and fmean(own) <= 60 / rules.vt_bpm:
-                    found["VT"] = of_run[0].sample, mean
-            own = rr_s[1 - rules.vt_beats :]
-            if "VT" not in found and of_vt >= rules.vt_share and len(own) == rules.vt_beats - 1:
-                of_v = fmean(beat.ventricular for beat in beats[-rules.vt_beats :])
-                if fmean(own) <= 60 / rules.vt_bpm and of_v >= _SOME_V:
-                    found["VT"] = beats[-rules.vt_beats].sample, of_vt
-        if rr_s and rr_s[-1] >= rules.pause_s and quiet_s < rules.pause_s:
+                confidence = fmean(beat.probability for beat in beats[-num_v:])
+                found["run"] = beats[-num_v].sample, confidence
+                if num_v >= rules.vt_beats and fmean(rr_s[len(rr_s) - num_v + 1 :]) <= 60 / rules.vt_bpm:
+                    found["VT"] = beats[-num_v].sample, confidence
+            last_rr_s, needed = rr_s[1 - rules.vt_beats :], rules.vt_beats - 1
+            if "VT" not in found and mean_vt >= rules.vt_probability and len(last_rr_s) == needed:
+                ventricular = fmean(beat.ventricular for beat in beats[-rules.vt_beats :])
+                if fmean(last_rr_s) <= 60 / rules.vt_bpm and ventricular >= _MIN_VENTRICULAR:
+                    found["VT"] = beats[-rules.vt_beats].sample, mean_vt
+        if rr_s and rr_s[-1] >= rules.pause_s and since_beat_s < rules.pause_s:
             found["pause"] = beats[-2].sample, 1.0
         return LeadJudgement(found, clear, True)
-
-    def state(self) -> dict[str, Any]:
-        """What it remembers: numbers and arrays."""
-        return {
-            "sample": np.array([beat.sample for beat in self.beats], np.int64),
-            "symbol": np.array([beat.symbol for beat in self.beats], "<U1"),
-            **{name: np.array([getattr(beat, name) for beat in self.beats]) for name in ("probability", "ventricular")},
-            "waves": np.array([wave or [math.nan] * len(CLASSES) for wave in self.waves]).reshape(-1, len(CLASSES)),
-            **{name: np.array(getattr(self, name), np.float64) for name in ("valid", "heights")},
-            **{name: getattr(self, name) for name in _REMEMBERED},
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` gave, for the same rate."""
-        columns = (state[name].tolist() for name in ("sample", "symbol", "probability", "ventricular"))
-        for values in zip(*columns, strict=True):
-            self._add(JudgedBeat(*values))
-        self.waves = [None if math.isnan(wave[0]) else wave for wave in state["waves"].tolist()]
-        self.valid, self.heights = state["valid"].tolist(), state["heights"].tolist()
-        for name in _REMEMBERED:
-            setattr(self, name, state[name])
-
-
-_REMEMBERED = ("lost", "begin", "vf", "noise")

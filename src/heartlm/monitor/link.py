@@ -1,12 +1,12 @@
-"""What comes over a link, and how it becomes a stream without holes: frames in any order, some twice, some never.
+"""Messages to frames, and frames to a continuous stream: they may arrive out of order, twice, or not at all.
 
 A frame is a JSON object:
 
     {"stream": "bed-7", "rate_hz": 250, "start": 15000, "mv": [0.01, 0.02, null, ...]}
 
-Of several leads `mv` is a list of such lists, one for each lead.
-`start` is the number of the first sample, counted by the sender. A sender that cannot count gives `t` instead, seconds
-on its own clock; a clock that is off by 1 % does no harm, because only the time since the frame before is looked at.
+With several leads, `mv` is a list of such lists, one for each lead.
+`start` is the number of the first sample, counted by the sender. A sender that does not count samples gives `t`
+instead: seconds on its own clock. Only the time since the previous frame is used, so the clock may be off by 1 %.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from heartlm.ecg.detect import LOWEST_RATE_HZ
 from heartlm.errors import HeartlmError
 from heartlm.files import parse_json
 from heartlm.kernels.frames import frame_samples
+from heartlm.monitor.state import Stateful
 from heartlm.typed import is_number
 
 Floats = NDArray[np.float32]
 
-MOST_BYTES, MOST_FRAME_S = 1 << 20, 60.0
-"""Larger messages, and longer frames, are refused."""
-AHEAD_S = 2.0
-"""What comes early waits until what lies before it comes, or until so much has come after the gap."""
-MOST_GAP_S = 86_400.0
-"""A frame that is further ahead is refused: its number is wrong rather than its signal a day late."""
-MOST_MV = 500.0
-"""No ECG has such a voltage: what is beyond is no valid sample."""
-MOST_NAME, MOST_LEADS = 64, 3
+MAX_BYTES, MAX_FRAME_S = 1 << 20, 60.0
+"""Larger messages and longer frames are rejected."""
+REORDER_S = 2.0
+"""A frame that arrives early waits for the frames before it, until this much signal has arrived after the gap."""
+MAX_GAP_S = 86_400.0
+"""A frame further ahead is dropped: a wrong sample number is more likely than a gap of a day."""
+MAX_MV = 500.0
+"""Samples beyond this voltage are invalid: no ECG reaches it."""
+MAX_NAME_LENGTH, MAX_LEADS = 64, 3
 HIGHEST_RATE_HZ = 4000.0
 
 
@@ -46,9 +47,9 @@ class Frame:
 
     Attributes:
         stream: its name.
-        rate_hz: samples a second.
-        start: number of the first sample, None where the sender does not count.
-        t: seconds on the sender's clock, None where `start` is given.
+        rate_hz: samples per second.
+        start: number of the first sample; None if the sender gives `t`.
+        t: seconds on the sender's clock; None if the sender gives `start`.
         mv: float32 `[num_leads, num_samples]`, NaN where invalid.
     """
 
@@ -60,24 +61,24 @@ class Frame:
 
 
 def read_frame(message: bytes | str, stream: str | None = None) -> Frame:
-    """Read a message.
+    """Parse a message.
 
     Args:
         message: the JSON object.
-        stream: its name where the channel tells it, whatever the message says.
+        stream: name of the stream if the channel gives it; replaces the one in the message.
 
     Raises:
-        HeartlmError: not such an object; the text names the field.
+        HeartlmError: the message is invalid; the text names the field.
     """
-    if len(message) > MOST_BYTES:
-        raise HeartlmError(f"message of {len(message):,} bytes found, at most {MOST_BYTES:,} expected")
-    content, mv = _with_samples(message)
+    if len(message) > MAX_BYTES:
+        raise HeartlmError(f"message of {len(message):,} bytes found, at most {MAX_BYTES:,} expected")
+    content, mv = _parse(message)
     if not isinstance(content, dict):
-        raise HeartlmError(f"message: {type(content).__name__} found, an object expected")
+        raise HeartlmError(f"message: {type(content).__name__} found, a JSON object expected")
     name = content.get("stream") if stream is None else stream
-    if not isinstance(name, str) or not 0 < len(name) <= MOST_NAME or not name.isprintable():
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
         found = str(name)[:80]
-        raise HeartlmError(f"stream: {found!r} found, a name of 1 to {MOST_NAME} printable characters expected")
+        raise HeartlmError(f"stream: {found!r} found, a name of 1 to {MAX_NAME_LENGTH} printable characters expected")
     rate_hz = _number(content, "rate_hz")
     if rate_hz is None or not LOWEST_RATE_HZ <= rate_hz <= HIGHEST_RATE_HZ:
         raise HeartlmError(
@@ -90,31 +91,31 @@ def read_frame(message: bytes | str, stream: str | None = None) -> Frame:
         try:
             mv = np.array(values if values and isinstance(values[0], list) else [values], np.float32)
         except (TypeError, ValueError, OverflowError):
-            raise HeartlmError(f"{name}: mv: numbers and null expected, or such lists of one length") from None
+            raise HeartlmError(f"{name}: mv: numbers or null expected, or lists of these of equal length") from None
         with np.errstate(invalid="ignore"):
-            mv[~(np.abs(mv) <= MOST_MV)] = np.nan
-    if mv.ndim != 2 or len(mv) > MOST_LEADS or not 0 < mv.shape[1] <= MOST_FRAME_S * rate_hz:
-        expected = f"samples of at most {MOST_FRAME_S:g} s, of at most {MOST_LEADS} leads"
+            mv[~(np.abs(mv) <= MAX_MV)] = np.nan
+    if mv.ndim != 2 or len(mv) > MAX_LEADS or not 0 < mv.shape[1] <= MAX_FRAME_S * rate_hz:
+        expected = f"1 to {MAX_LEADS} leads with samples of at most {MAX_FRAME_S:g} s"
         raise HeartlmError(f"{name}: mv: {expected} expected")
     start, t = _number(content, "start"), _number(content, "t")
     if start is None and t is None:
-        raise HeartlmError(f"{name}: start: nothing found, the number of the first sample (or t, its time) expected")
+        raise HeartlmError(f"{name}: start: missing; the number of the first sample (or t, its time) expected")
     if start is not None and (start != int(start) or not 0 <= start < 2**53):
-        raise HeartlmError(f"{name}: start: {content['start']!r} found, a number of a sample expected")
+        raise HeartlmError(f"{name}: start: {content['start']!r} found, a sample number expected")
     return Frame(name, rate_hz, None if start is None else int(start), None if start is not None else t, mv)
 
 
 _SAMPLES = re.compile(rb'"mv"[ \t\r\n]*:[ \t\r\n]*')
 
 
-def _with_samples(message: bytes | str) -> tuple[Any, Floats | None]:
-    """What a message says, and its samples where they were read apart, in a tenth of the time.
+def _parse(message: bytes | str) -> tuple[Any, Floats | None]:
+    """Return the JSON value, and the samples if the compiled parser read them, which takes a tenth of the time.
 
-    They are where `"mv"` stands once and nothing is escaped: then it is no part of a text.
+    It is used if `"mv"` occurs once and nothing is escaped, so that it cannot be part of a text.
     """
-    if isinstance(message, bytes) and (place := _SAMPLES.search(message)):
-        begin = place.end()
-        if found := frame_samples(message[begin:], MOST_LEADS, MOST_MV):
+    if isinstance(message, bytes) and (match := _SAMPLES.search(message)):
+        begin = match.end()
+        if found := frame_samples(message[begin:], MAX_LEADS, MAX_MV):
             samples, length = found
             others = message[:begin] + b"[]" + message[begin + length :]
             if others.count(b'"mv"') == 1 and b"\\" not in others:
@@ -134,16 +135,19 @@ def _number(content: dict[str, Any], name: str) -> float | None:
 
 
 @dataclass
-class FrameLink:
+class FrameLink(Stateful):
     """Puts the frames of one stream in order.
 
     Attributes:
-        rate_hz: samples a second.
-        num_leads: of the stream.
-        next: number of the sample that is expected, None before the first frame.
-        early: frames that wait, by their first sample.
-        counts: what was wrong: `late or double`, `lost samples`, `gaps`, `too far ahead`.
+        rate_hz: samples per second.
+        num_leads: leads of the stream.
+        next: number of the next expected sample; None before the first frame.
+        early: frames that wait for earlier ones, by their first sample.
+        counts: faults by kind: `late or double`, `lost samples`, `gaps`, `too far ahead`.
+        anchor: `t` and first sample of the last frame, for senders that give times.
     """
+
+    STATE = ("next", "early", "counts", "anchor")
 
     rate_hz: float
     num_leads: int = 1
@@ -151,18 +155,17 @@ class FrameLink:
     early: dict[int, Floats] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     anchor: tuple[float, int] | None = None
-    """Time and number of the first sample of the last frame that came in order, of a sender that gives times."""
 
-    def take(self, frame: Frame) -> list[Floats]:
-        """Take in a frame.
+    def push(self, frame: Frame) -> list[Floats]:
+        """Add a frame.
 
         Returns:
-            Samples `[num_leads, num_samples]` in order, without a hole: NaN stands for those that never came.
+            The samples `[num_leads, num_samples]` that follow those returned before. Lost samples are NaN.
         """
-        start = self._start(frame)
+        start = self._first_sample(frame)
         if self.next is None:
             self.next = start
-        if start - self.next > MOST_GAP_S * self.rate_hz:
+        if start - self.next > MAX_GAP_S * self.rate_hz:
             self.counts["too far ahead"] += 1
             return []
         if start + frame.mv.shape[1] <= self.next or start in self.early:
@@ -171,9 +174,24 @@ class FrameLink:
         self.early[start] = frame.mv
         if frame.t is not None and (self.anchor is None or frame.t > self.anchor[0]):
             self.anchor = frame.t, start
-        return self._ordered()
+        pieces = list[Floats]()
+        while self.early:
+            start = min(self.early)
+            if start > self.next:
+                latest = max(first + samples.shape[1] for first, samples in self.early.items())
+                if latest - start < REORDER_S * self.rate_hz:
+                    break
+                self.counts["gaps"] += 1
+                self.counts["lost samples"] += start - self.next
+                pieces.append(np.full((self.num_leads, start - self.next), np.nan, np.float32))
+                self.next = start
+            samples = self.early.pop(start)[:, self.next - start :]
+            if samples.shape[1]:
+                pieces.append(samples)
+                self.next += samples.shape[1]
+        return pieces
 
-    def _start(self, frame: Frame) -> int:
+    def _first_sample(self, frame: Frame) -> int:
         if frame.start is not None:
             return frame.start
         assert frame.t is not None, "a frame has a number or a time"
@@ -183,37 +201,11 @@ class FrameLink:
         last = self.early.get(self.anchor[1])
         length = last.shape[1] if last is not None else (self.next or 0) - self.anchor[1]
         if abs(since - length) <= frame.mv.shape[1] / 2:
-            return self.anchor[1] + length  # right after the last one, as far as a clock can tell
+            return self.anchor[1] + length  # within the precision of the clock it follows the last frame
         return max(0, self.anchor[1] + round(min(max(since, -(2.0**52)), 2.0**52)))
 
-    def _ordered(self) -> list[Floats]:
-        assert self.next is not None, "set by the first frame"
-        out = list[Floats]()
-        while self.early:
-            start = min(self.early)
-            if start > self.next:
-                latest = max(first + samples.shape[1] for first, samples in self.early.items())
-                if latest - start < AHEAD_S * self.rate_hz:
-                    break
-                self.counts["gaps"] += 1
-                self.counts["lost samples"] += start - self.next
-                out.append(np.full((self.num_leads, start - self.next), np.nan, np.float32))
-                self.next = start
-            samples = self.early.pop(start)[:, self.next - start :]
-            if samples.shape[1]:
-                out.append(samples)
-                self.next += samples.shape[1]
-        return out
-
-    def state(self) -> dict[str, Any]:
-        """What it remembers: numbers, arrays and dictionaries of them."""
-        early = {str(start): samples for start, samples in self.early.items()}
-        anchor = None if self.anchor is None else np.array(self.anchor)
-        return {"next": self.next, "early": early, "counts": dict(self.counts), "anchor": anchor}
-
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` gave."""
-        self.next, self.counts = state["next"], Counter(state["counts"])
+        """Set the saved attributes."""
+        super().restore(state)
+        self.counts = Counter(state["counts"])
         self.early = {int(start): samples for start, samples in state["early"].items()}
-        anchor = state["anchor"]
-        self.anchor = None if anchor is None else (float(anchor[0]), int(anchor[1]))

@@ -1,8 +1,8 @@
-"""The models of a monitor, each judging many streams at once.
+"""The models of a monitor. Each judges many streams in one call.
 
-Beats and windows are judged in C (`heartlm.kernels.live`), where a stream's sums do not depend on other streams. What
-torch judges comes in batches of one size, filled up with zeros, because its matrix products may round differently for
-another number of rows. So a stream gets the same answers to the last bit in any company (tested).
+The result of a stream must not depend on the other streams, to the last bit (tested). Beats and windows are judged in
+C (`heartlm.kernels.live`), where the sums of a stream are separate. Rhythms are judged by torch in batches of a fixed
+size, padded with zeros, because its matrix products may round differently for another number of rows.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from heartlm.training.waveform import WINDOW
 Codes = NDArray[np.uint16]
 Floats = NDArray[np.float32]
 
-WINDOWS_AT_ONCE, RHYTHMS_AT_ONCE = 16, 8
-"""Rows of a batch of each model that torch judges."""
+RHYTHM_BATCH = 8
+"""Batch size of the model of AF."""
 KEPT_BEATS = 32
-"""Beats whose keys and values are kept for attention. Trained on 128, the model loses little by it: V F1 0.942 against
-0.943, S F1 0.894 against 0.897; 64 would give 0.944 and 0.895 for twice the memory (LOG.md)."""
+"""Beats whose keys and values are kept for attention. The model was trained on 128: with 32, F1 of V is 0.942 instead
+of 0.943 and F1 of S 0.894 instead of 0.897. With 64 they are 0.944 and 0.895, for twice the memory (LOG.md)."""
 AF_BEATS = (32, 64, 128)
-"""Beats that AF is judged from: the most that there are."""
+"""Numbers of beats from which AF can be judged; the largest available one is used."""
 
 
 class LiveTrunk(nn.Module):
-    """A causal transformer that reads one token of each stream and keeps what it must of those before.
+    """A causal transformer that reads one token of each stream per call, with a cache of keys and values.
 
-    Keys and values stay in a ring of `KEPT_BEATS` places, turned by their position in the stream; only differences of
-    positions matter to attention.
+    The cache is a ring buffer of `KEPT_BEATS` entries. Keys have rotary embeddings of their positions in the stream;
+    attention depends on differences of positions only.
 
     Args:
-        model: causal, with a head for tokens.
+        model: a causal model with a head for tokens.
     """
 
     def __init__(self, model: HeartModel) -> None:
@@ -69,12 +69,12 @@ class LiveTrunk(nn.Module):
     ring: Tensor
 
     @property
-    def kept_bytes(self) -> int:
-        """Memory of one stream's cache in half floats."""
+    def cache_bytes(self) -> int:
+        """Size of the cache of one stream in half floats."""
         return 2 * self.depth * 2 * self.heads * KEPT_BEATS * self.head_width
 
     def empty(self, num_streams: int) -> Tensor:
-        """Cache of streams without a token, float32 `[num_streams, depth, 2, heads, KEPT_BEATS, head_width]`."""
+        """Return an empty cache, float32 `[num_streams, depth, 2, heads, KEPT_BEATS, head_width]`."""
         return torch.zeros(num_streams, self.depth, 2, self.heads, KEPT_BEATS, self.head_width)
 
     def forward(self, codes: Tensor, cache: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,17 +83,17 @@ class LiveTrunk(nn.Module):
         Args:
             codes: int64 `[B, num_facets]`.
             cache: see `empty`.
-            position: how many tokens came before each, int64 `[B]`.
+            position: number of tokens before each, int64 `[B]`.
 
         Returns:
-            probabilities of the classes `[B, num_classes]`, and what belongs into place `position % KEPT_BEATS` of
-            the cache, `[B, depth, 2, heads, head_width]`.
+            Probabilities of the classes `[B, num_classes]`, and the entry `position % KEPT_BEATS` of the cache,
+            `[B, depth, 2, heads, head_width]`.
         """
         angle = position[:, None].double() * self.frequency
-        # within one turn float32 is exact enough, and ONNX has no sine and cosine of float64
+        # float32 is exact enough within one turn, and ONNX has no sine and cosine of float64
         angle = (angle - 2 * math.pi * torch.floor(angle / (2 * math.pi))).float()
         turn = torch.stack([angle.cos(), angle.sin()])[:, :, None]
-        # The place of the new beat holds the one that leaves.
+        # The entry of the new beat still holds the oldest one.
         seen = (self.ring < position[:, None]) & (position[:, None] % KEPT_BEATS != self.ring)
         x = F.embedding(codes + self.offset, self.table).sum(dim=1)
         new = []
@@ -104,14 +104,14 @@ class LiveTrunk(nn.Module):
             new.append(torch.stack([key, value], dim=1))
             query = query * self.head_width**-0.5
             score = (cache[:, layer, 0] @ query[..., None])[..., 0].masked_fill(~seen[:, None], -torch.inf)
-            share = torch.cat([score, (key * query).sum(dim=-1, keepdim=True)], dim=-1).softmax(dim=-1)
-            found = (share[..., None, :-1] @ cache[:, layer, 1])[..., 0, :] + share[..., -1:] * value
-            x = x + block.attention_out(found.flatten(1))
+            weight = torch.cat([score, (key * query).sum(dim=-1, keepdim=True)], dim=-1).softmax(dim=-1)
+            mixed = (weight[..., None, :-1] @ cache[:, layer, 1])[..., 0, :] + weight[..., -1:] * value
+            x = x + block.attention_out(mixed.flatten(1))
             x = x + block.feed_out(swiglu(block.gate_up(block.norm_feed(x))))
         return self.head(self.trunk.norm(x)).softmax(dim=-1), torch.stack(new, dim=1)
 
     def kernel(self, variant: str | None = None) -> BeatsKernel:
-        """The same in C, up to rounding, for caches in half floats, into which beats are written, too."""
+        """Return `forward` in C, equal up to rounding. It also writes beats into the caches, which are half floats."""
         blocks = list[Tensor]()
         for block in self.trunk.blocks:
             assert isinstance(block, Block), "a trunk is made of blocks"
@@ -128,7 +128,7 @@ class LiveTrunk(nn.Module):
 
 
 def windows_kernel(network: WaveformNetwork, variant: str | None = None) -> WindowsKernel:
-    """`WaveformNetwork.class_logits` and softmax in C, up to rounding."""
+    """Return `WaveformNetwork.class_logits` followed by a softmax in C, equal up to rounding."""
     layers = []
     for convolution, normalisation, _ in (*network.trunk.blocks, *network.spectrum):
         scale = normalisation.weight / torch.sqrt(normalisation.running_var + normalisation.eps)
@@ -154,15 +154,18 @@ def windows_kernel(network: WaveformNetwork, variant: str | None = None) -> Wind
 
 @dataclass(frozen=True)
 class LiveModels:
-    """Beats, AF and waveform for live streams.
+    """The models of beats, AF and waveform for live streams.
 
     Attributes:
-        beats: the causal model of beats.
-        af: the model of atrial fibrillation.
-        waveform: the network of the task waveform.
+        beats: causal model of beats.
+        af: model of atrial fibrillation.
+        waveform: model of the task waveform.
+        trunk: `beats` for one beat of each stream at a time.
+        beat_tokenizer: tokenizer of `beats`.
+        rhythm_tokenizer: tokenizer of `af`.
         beats_kernel: `trunk` in C.
-        windows_kernel: `waveform` in C, None of another network than that of the task.
-        live_tokenizer: `beat_tokenizer` for single beats.
+        windows_kernel: `waveform` in C.
+        live_tokenizer: `beat_tokenizer` for one beat of each stream at a time.
     """
 
     beats: FineTuned
@@ -172,77 +175,68 @@ class LiveModels:
     beat_tokenizer: BeatTokenizer
     rhythm_tokenizer: RhythmTokenizer
     beats_kernel: BeatsKernel
-    windows_kernel: WindowsKernel | None
+    windows_kernel: WindowsKernel
     live_tokenizer: LiveTokenizer
 
     @classmethod
     def load(
         cls, beats: Path = Path("beats-causal"), af: Path = Path("af"), waveform: Path = Path("waveform")
     ) -> LiveModels:
-        """Load three models, each shipped, by its name, or of a run folder.
+        """Load three models, each given by the name of a shipped model or by a run folder.
 
         Raises:
-            HeartlmError: one cannot be read, is of another task, or needs later beats.
+            HeartlmError: a model cannot be read, has another task, or needs later beats.
         """
-        models = load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform})
-        tokenizer, rhythm = models[0].tokenizer(), models[1].tokenizer()
-        if not isinstance(tokenizer, BeatTokenizer) or not tokenizer.causal or not models[0].info.config.causal:
+        beats_run, af_run, waveform_run = load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform})
+        tokenizer, rhythm_tokenizer = beats_run.tokenizer(), af_run.tokenizer()
+        if not isinstance(tokenizer, BeatTokenizer) or not tokenizer.causal or not beats_run.info.config.causal:
             raise HeartlmError(
-                f"{models[0].folder.path}: needs later beats, so it cannot read a live stream: train a causal model"
+                f"{beats_run.folder.path}: the model needs later beats, which a live stream does not have: "
+                "train a causal model"
             )
-        if not isinstance(rhythm, RhythmTokenizer) or rhythm.waveforms:
-            raise HeartlmError(f"{models[1].folder.path}: rhythm tokens of intervals alone expected")
-        trunk, network = LiveTrunk(models[0].model).eval(), models[2].model
-        of_windows = windows_kernel(network) if isinstance(network, WaveformNetwork) else None
+        if not isinstance(rhythm_tokenizer, RhythmTokenizer) or rhythm_tokenizer.waveforms:
+            raise HeartlmError(f"{af_run.folder.path}: rhythm tokens without waveforms expected")
+        trunk, network = LiveTrunk(beats_run.model).eval(), waveform_run.model
+        assert isinstance(network, WaveformNetwork), "the network of the task waveform"
         return cls(
-            models[0],
-            models[1],
-            models[2],
+            beats_run,
+            af_run,
+            waveform_run,
             trunk,
             tokenizer,
-            rhythm,
+            rhythm_tokenizer,
             trunk.kernel(),
-            of_windows,
+            windows_kernel(network),
             LiveTokenizer(tokenizer),
         )
 
     def judge_beats(self, codes: Codes, positions: NDArray[np.int64], caches: NDArray[np.int64]) -> Floats:
-        """Class probabilities of one beat of each stream.
+        """Return the class probabilities of one beat of each stream.
 
         Args:
-            codes: of each, uint16 `[num_streams, num_facets]`.
-            positions: how many beats came before each.
-            caches: address of each one's keys and values, see `LiveTrunk.empty`, in half floats; the beat is
-                written into them.
+            codes: tokens, uint16 `[num_streams, num_facets]`.
+            positions: number of beats before each.
+            caches: address of the cache of each stream in half floats, see `LiveTrunk.empty`; the beat is added to it.
 
         Returns:
             float32 `[num_streams, num_classes]`.
         """
         return self.beats_kernel.judge(codes + self.trunk.offset.numpy(), positions, caches)
 
-    @torch.inference_mode()
     def judge_windows(self, windows: Codes) -> Floats:
-        """Probabilities of each waveform class of windows `[num_windows, WINDOW]`; float32 `[num_windows, 5]`."""
-        if self.windows_kernel is not None:
-            return self.windows_kernel.judge(windows)
-        return _in_batches(self.waveform.model, list(windows[:, :, None]), WINDOWS_AT_ONCE, WINDOW)
+        """Return the waveform class probabilities of windows `[num_windows, WINDOW]`, float32 `[num_windows, 5]`."""
+        return self.windows_kernel.judge(windows)
 
     @torch.inference_mode()
     def judge_rhythms(self, codes: list[Codes]) -> Floats:
-        """Probability of AF in each window of rhythm tokens `[num_beats, num_facets]`; `[num_windows]`."""
-        answer = np.zeros(len(codes), np.float32)
-        for length in {len(each) for each in codes}:
-            own = [place for place, each in enumerate(codes) if len(each) == length]
-            answer[own] = _in_batches(self.af.model, [codes[place] for place in own], RHYTHMS_AT_ONCE, length)[:, 1]
-        return answer
-
-
-def _in_batches(model: HeartModel, windows: list[Codes], at_once: int, length: int) -> Floats:
-    answers = []
-    for begin in range(0, len(windows), at_once):
-        own = np.stack(windows[begin : begin + at_once]).astype(np.int64)
-        assert own.shape[1] == length, "windows of one length"
-        filled = np.pad(own, ((0, at_once - len(own)), (0, 0), (0, 0)))
-        logits = model.class_logits(torch.from_numpy(filled)).float()
-        answers.append(logits[: len(own)].softmax(dim=-1).numpy())
-    return np.concatenate(answers)
+        """Return the probability of AF of each window of rhythm tokens, uint16 `[num_beats, num_facets]`."""
+        probabilities = np.zeros(len(codes), np.float32)
+        for length in {len(tokens) for tokens in codes}:
+            of_length = [index for index, tokens in enumerate(codes) if len(tokens) == length]
+            for begin in range(0, len(of_length), RHYTHM_BATCH):
+                rows = of_length[begin : begin + RHYTHM_BATCH]
+                batch = np.stack([codes[index] for index in rows]).astype(np.int64)
+                padded = np.pad(batch, ((0, RHYTHM_BATCH - len(rows)), (0, 0), (0, 0)))
+                logits = self.af.model.class_logits(torch.from_numpy(padded)).float()
+                probabilities[rows] = logits[: len(rows)].softmax(dim=-1)[:, 1].numpy()
+        return probabilities

@@ -1,12 +1,13 @@
-"""The page of a monitor: a wall of streams, one stream in full, alarms and their acknowledgement.
+"""The web page of a monitor: all streams, one stream in full, alarms and their acknowledgement.
 
-The page is one file and draws on plain canvases. It is told by a WebSocket: four times a second how all streams are,
-and the new samples of those that it shows.
+The page is one file that draws on canvases. Four times a second it gets the status of all streams and the new samples
+of the streams it shows over a WebSocket.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
@@ -26,9 +27,9 @@ from heartlm.files import parse_json
 from heartlm.monitor.alarms import SEVERITIES
 from heartlm.monitor.engine import Monitor, WatchedPatient
 
-TICK_S = 0.25
-MOST_SHOWN = 64
-_MOST_ALARMS = 200
+UPDATE_S = 0.25
+MAX_SHOWN = 64
+_MAX_ALARMS = 200
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -40,26 +41,26 @@ _HEADERS = {
 
 @dataclass
 class _View:
-    """What one browser shows.
+    """The streams that one browser shows.
 
     Attributes:
-        shown: streams by name, with the number of samples that were sent.
+        shown: streams by name, with the number of samples up to which they were sent.
         full: the stream that is shown in full, with all leads, trend and alarms.
-        told: of which minute of the trend, and of how many alarms, it was told last.
+        full_sent: last minute of its trend and number of its events when these were sent.
     """
 
     shown: dict[str, int] = field(default_factory=dict)
     full: str | None = None
-    told: tuple[int, int] | None = None
+    full_sent: tuple[int, int] | None = None
 
 
 class Page:
     """Serves the page of one monitor.
 
     Args:
-        monitor: what to show.
-        token: that a visitor must know, None on the loopback address.
-        pseudonyms: show a hash in place of each name.
+        monitor: monitor to show.
+        token: token that a request must contain; None on the loopback address.
+        pseudonyms: show a hash instead of each name.
     """
 
     def __init__(self, monitor: Monitor, token: str | None = None, pseudonyms: bool = False) -> None:
@@ -67,14 +68,14 @@ class Page:
         self._html = (files("heartlm.monitor") / "page.html").read_text(encoding="utf-8")
         self.app = Starlette(routes=[Route("/", self._page), WebSocketRoute("/live", self._live)])
 
-    def shown(self, name: str) -> str:
-        """What the page calls a stream."""
+    def display_name(self, name: str) -> str:
+        """Return the name of a stream on the page."""
         return f"P-{hashlib.sha256(name.encode()).hexdigest()[:8]}" if self.pseudonyms else name
 
     def _allowed(self, connection: HTTPConnection) -> bool:
         if self.token is not None:
             return hmac.compare_digest(connection.query_params.get("token", "").encode(), self.token.encode())
-        # A page without a token is for this machine: another name for its address may be a trap of another site.
+        # Without a token only this machine is served. Other host names are refused, against DNS rebinding.
         host = connection.headers.get("host", "").rpartition(":")[0]
         return host in ("127.0.0.1", "localhost", "[::1]")
 
@@ -92,64 +93,62 @@ class Page:
         view = _View()
         listener = asyncio.create_task(self._listen(socket, view))
         try:
-            while not listener.done():
-                await socket.send_text(json.dumps(self._tick(view)))
-                await asyncio.sleep(TICK_S)
-        except WebSocketDisconnect:
-            pass
+            with contextlib.suppress(WebSocketDisconnect):
+                while not listener.done():
+                    await socket.send_text(json.dumps(self._update(view)))
+                    await asyncio.sleep(UPDATE_S)
         finally:
             listener.cancel()
 
     async def _listen(self, socket: WebSocket, view: _View) -> None:
-        """Do what the page asks: show streams, from their last sample on, one in full; acknowledge an alarm."""
-        try:
+        """Handle requests of the page: show streams, show one in full, acknowledge an alarm."""
+        with contextlib.suppress(WebSocketDisconnect):
             while True:
                 try:
-                    wish = parse_json(await socket.receive_text())
+                    request = parse_json(await socket.receive_text())
                 except ValueError:
                     continue
-                if not isinstance(wish, dict):
+                if not isinstance(request, dict):
                     continue
-                names = {self.shown(name): name for name in self.monitor.patients}
-                if isinstance(show := wish.get("show"), list):
-                    wanted = [names[each] for each in show[:MOST_SHOWN] if isinstance(each, str) and each in names]
-                    view.shown = {name: view.shown.get(name, self._begin(name)) for name in wanted}
-                if "full" in wish:
-                    full = wish["full"]
-                    view.full, view.told = names.get(full) if isinstance(full, str) else None, None
-                if isinstance(key := wish.get("acknowledge"), str):
-                    self.monitor.acknowledge(self._key(key), str(wish.get("by") or "unknown"))
-        except WebSocketDisconnect:
-            pass
+                names = {self.display_name(name): name for name in self.monitor.patients}
+                if isinstance(show := request.get("show"), list):
+                    known = [names[each] for each in show[:MAX_SHOWN] if isinstance(each, str) and each in names]
+                    view.shown = {name: view.shown.get(name, self._first_sample(name)) for name in known}
+                if "full" in request:
+                    full = request["full"]
+                    view.full, view.full_sent = names.get(full) if isinstance(full, str) else None, None
+                if isinstance(key := request.get("acknowledge"), str):
+                    self.monitor.acknowledge(self._key(key), str(request.get("by") or "unknown"))
 
-    def _begin(self, name: str) -> int:
-        """Two seconds back: a sweep that begins with something to draw."""
+    def _first_sample(self, name: str) -> int:
+        """Return the sample two seconds ago, from which a stream is drawn when it is first shown."""
         patient = self.monitor.patients[name]
         return max(0, patient.num_samples - round(2 * patient.link.rate_hz))
 
-    def _key(self, shown: str) -> str:
-        if not self.pseudonyms:
-            return shown
-        return next((key for key, alarm in self.monitor.alarms.items() if self._alarm(alarm)["key"] == shown), "")
+    def _key(self, displayed: str) -> str:
+        """Return the key of an alarm from the key on the page, which may contain a pseudonym."""
+        return next((key for key, alarm in self.monitor.alarms.items() if self._alarm(alarm)["key"] == displayed), "")
 
     def _alarm(self, alarm: dict[str, Any]) -> dict[str, Any]:
-        name = self.shown(alarm["stream"])
+        """Return an alarm with the name of its stream on the page."""
+        name = self.display_name(alarm["stream"])
         return alarm | {"stream": name, "key": name + alarm["key"].removeprefix(alarm["stream"])}
 
-    def _tick(self, view: _View) -> dict[str, Any]:
+    def _update(self, view: _View) -> dict[str, Any]:
+        """Return one update of the page."""
         monitor, rank = self.monitor, {kind: place for place, kind in enumerate(SEVERITIES)}
         alarms = sorted(monitor.open_alarms(), key=lambda each: (rank[each["kind"]], -each["raised_s"]))
         worst = dict[str, dict[str, Any]]()
         for alarm in reversed(alarms):
             worst[alarm["stream"]] = alarm
         streams = [self._status(name, patient, worst.get(name)) for name, patient in monitor.patients.items()]
-        past = list(monitor.alarms.values())[-_MOST_ALARMS:]
-        known = [name for name in view.shown if name in monitor.patients]  # another worker may have taken one over
-        signals = {self.shown(name): signal for name in known if (signal := self._signal(name, view))}
+        past = list(monitor.alarms.values())[-_MAX_ALARMS:]
+        known = [name for name in view.shown if name in monitor.patients]  # another worker may own it now
+        signals = {self.display_name(name): signal for name in known if (signal := self._signal(name, view))}
         return {
             "full": self._full(view),
             "streams": streams,
-            "open": [self._alarm(each) for each in alarms[:_MOST_ALARMS]],
+            "open": [self._alarm(each) for each in alarms[:_MAX_ALARMS]],
             "past": [self._alarm(each) for each in reversed(past)],
             "signals": signals,
             "faults": sum(monitor.faults.values()),
@@ -158,7 +157,7 @@ class Page:
     def _status(self, name: str, patient: WatchedPatient, worst: dict[str, Any] | None) -> dict[str, Any]:
         rate = patient.rate_bpm
         return {
-            "name": self.shown(name),
+            "name": self.display_name(name),
             "bpm": None if rate is None or patient.silent else round(rate),
             "silent": patient.silent or patient.stream.rules.lost,
             "alarm": worst and worst["kind"],
@@ -168,20 +167,20 @@ class Page:
         }
 
     def _full(self, view: _View) -> dict[str, Any] | None:
-        """Trend and alarms of the stream in full, where something of them is new."""
+        """Return trend and alarms of the stream shown in full; None if they have not changed."""
         patient = self.monitor.patients.get(view.full or "")
         if view.full is None or patient is None:
             return None
         own = [each for each in self.monitor.alarms.values() if each["stream"] == view.full]
-        told = patient.trend.last, sum(1 + (each["stop_s"] is not None) for each in own)
-        if told == view.told:
+        version = patient.trend.last, sum(1 + (each["stop_s"] is not None) for each in own)
+        if version == view.full_sent:
             return None
-        view.told = told
-        events = [self._alarm(each) for each in own[-_MOST_ALARMS:]]
-        return {"name": self.shown(view.full), "trend": patient.trend.to_json(), "events": events}
+        view.full_sent = version
+        events = [self._alarm(each) for each in own[-_MAX_ALARMS:]]
+        return {"name": self.display_name(view.full), "trend": patient.trend.to_json(), "events": events}
 
     def _signal(self, name: str, view: _View) -> dict[str, Any] | None:
-        """New samples of the lead in use; of all leads of the stream in full."""
+        """Return the new samples of the lead in use, or of all leads for the stream shown in full."""
         patient = self.monitor.patients[name]
         history = patient.history
         new = min(patient.num_samples - view.shown[name], history.shape[1])
@@ -189,7 +188,7 @@ class Page:
             return None
         step = max(1, round(patient.link.rate_hz / 125))
         first = patient.num_samples - new
-        offset = -first % step  # always the same samples, however they are cut
+        offset = -first % step  # the same samples are drawn for any division into updates
         in_use = patient.stream.rules.lead_in_use
         leads = range(len(history)) if name == view.full else (in_use,)
         own = history[list(leads), history.shape[1] - new + offset :: step]

@@ -1,23 +1,22 @@
-"""One lead of a live stream, second by second: its beats, and the window that the waveform network reads.
+"""One lead of a live stream, second by second: its beats, and the window for the waveform network.
 
-    samples of one second ─► detector ─► beats ─► waveform of each, for its token
-                       └───► 100 Hz, without the slow average ─► the last four seconds as voltage codes
+    samples of one second ─► detector ─► beats ─► waveform of each beat, for its token
+                       └───► 100 Hz, baseline removed ─► last four seconds as voltage codes
 
-Everything is a function of the seconds before, and a second is cut off by counting samples, so nothing depends on the
-chunks in which a stream comes.
+Everything is a function of the seconds so far, and seconds are formed by counting samples, so nothing depends on the
+chunks in which a stream arrives.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.detect import LONGEST_FILLED_GAP_S, SETTINGS, SHORTEST_STRETCH_S, StreamingDetector
-from heartlm.kernels.live_seconds import SecondsKernel, SecondsOfLeads
+from heartlm.kernels.live_seconds import SecondsKernel
 from heartlm.tokenizers.millivolts import NUM_LEVELS, quantize
 from heartlm.tokenizers.sample import BASELINE_S, GRID_HZ
 from heartlm.tokenizers.waveform import hann_weights
@@ -25,15 +24,15 @@ from heartlm.tokenizers.waveform import hann_weights
 Floats = NDArray[np.float32]
 
 KEPT_S = 8
-"""Seconds of samples that are kept: a beat is known at most about 4 s late, and its waveform begins before it."""
+"""Seconds of samples that are kept: a beat is found at most about 4 s late, and its waveform begins before it."""
 FLAT_S = 1.5
-"""A lead that does not change for so long is off, or saturated: an electrode and an amplifier always have noise."""
+"""A lead that is constant for this time is disconnected or saturated: electrodes and amplifiers always have noise."""
 _FURTHEST_MV, _BASELINE_S = 10.0, 4
-"""What is further from the median of the last seconds is the step or the spike of an electrode; the detector would
-take it for a high beat, and miss the next ones. A step that stays is the new baseline after half of these seconds."""
+"""A sample further than this from the median of the last seconds is a step or spike of an electrode. The detector would
+take it for a high beat and miss the next ones. After a lasting step the median follows in half of this time."""
 _STEP_MV, _STEEPEST_MV_PER_S, _STEP_S = 3.0, 750.0, 0.2
-"""A step from a sample to the next that is greater and steeper than both is of an electrode, too: the signal counts
-again after this time."""
+"""A change between two samples that exceeds both is a step of an electrode too. The signal is valid again after this
+time."""
 _GRID = int(GRID_HZ)
 
 
@@ -41,7 +40,7 @@ _GRID = int(GRID_HZ)
 def seconds_kernel(
     rate_hz: float, grid_hz: float, times_s: tuple[float, ...], variant: str | None = None
 ) -> SecondsKernel:
-    """Takes in seconds of leads of one rate; beats are read off at `times_s`, low-passed for `grid_hz`.
+    """Return the kernel for leads of one rate. It samples beats at `times_s`, low-passed for `grid_hz`.
 
     Raises:
         ValueError: the rate is too low for the detector.
@@ -62,7 +61,7 @@ def seconds_kernel(
         "weights": weights,
         "grid_weights": hann_weights(rate_hz, GRID_HZ),
         "power": keep ** np.arange(1, _GRID + 1),
-        "levels": _least_of_levels(),
+        "levels": _lowest_voltages(),
     }
     numbers = {
         "shortest": SHORTEST_STRETCH_S * rate_hz,
@@ -74,13 +73,13 @@ def seconds_kernel(
 
 
 @cache
-def _least_of_levels() -> Floats:
-    """The least voltage of each code from 2 on, float32 `[NUM_LEVELS - 2]`: bisected, so that C has no logarithm."""
+def _lowest_voltages() -> Floats:
+    """Return the lowest voltage of each code from 2 on, float32 `[NUM_LEVELS - 2]`, so that C needs no logarithm."""
 
-    def voltage(place: NDArray[np.int64]) -> Floats:
-        """Floats in their order, by counting them from zero."""
-        size = np.abs(place).astype(np.int32).view(np.float32)
-        return np.where(place < 0, -size, size)
+    def voltage(rank: NDArray[np.int64]) -> Floats:
+        """Return the float32 values of a rank in ascending order; rank 0 is zero."""
+        size = np.abs(rank).astype(np.int32).view(np.float32)
+        return np.where(rank < 0, -size, size)
 
     code = np.arange(2, NUM_LEVELS)
     high = np.full(len(code), int(np.float32(1000.0).view(np.int32)), np.int64)
@@ -90,28 +89,3 @@ def _least_of_levels() -> Floats:
         reached = quantize(voltage(middle)) >= code
         high, low = np.where(reached, middle, high), np.where(reached, low, middle)
     return voltage(high)
-
-
-def take_seconds(
-    kernels: Sequence[SecondsKernel], addresses: NDArray[np.int64], samples: Sequence[Floats]
-) -> SecondsOfLeads:
-    """Take in the next second of each lead.
-
-    Args:
-        kernels: for the rate of each of at least one lead.
-        addresses: of the memory of each.
-        samples: all of the second, float32, NaN where invalid.
-    """
-    groups, parts = dict[SecondsKernel, list[int]](), list[tuple[NDArray[np.int64], SecondsOfLeads]]()
-    for place, kernel in enumerate(kernels):
-        groups.setdefault(kernel, []).append(place)
-    for kernel, places in groups.items():
-        parts.append((np.array(places), kernel.take(addresses[places], [samples[place] for place in places])))
-    if len(parts) == 1:
-        return parts[0][1]
-    of_leads = ((places, own.windows, own.has_window, own.valid, own.range_mv) for places, own in parts)
-    of_beats = ((places[own.of_lead], own.beats, own.waves) for places, own in parts)
-    order, *columns = (np.concatenate(each) for each in zip(*of_leads, strict=True))
-    of_lead, *beats = (np.concatenate(each) for each in zip(*of_beats, strict=True))
-    by_place, by_lead = np.argsort(order), np.argsort(of_lead, kind="stable")
-    return SecondsOfLeads(*(own[by_place] for own in columns), *(own[by_lead] for own in (of_lead, *beats)))

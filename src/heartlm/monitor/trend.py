@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from heartlm.monitor.state import Stateful
+
 NUM_MINUTES = 8 * 60
-"""Minutes that are kept: a shift."""
-_LONGEST_RR_S = 3.0
+"""Minutes that are kept: one shift."""
+_MAX_RR_S = 3.0
+"""A longer time between two beats does not count as an interval."""
 _INTERVALS, _SECONDS, _S, _V = range(4)
 
 
-class Trend:
-    """Counts the beats of a stream.
+class Trend(Stateful):
+    """Counts the beats of a stream in each minute.
 
     Attributes:
-        first: minute of the first beat, from the beginning of the stream; −1 before it.
+        first: minute of the first beat, counted from the start of the stream; −1 before it.
         last: minute of the last beat.
     """
 
+    STATE = ("first", "last", "_previous_s", "_minutes")
+
     def __init__(self) -> None:
         self.first = self.last = -1
-        self._before_s = -np.inf
+        self._previous_s = -math.inf
         self._minutes = np.zeros((NUM_MINUTES, 4), np.float32)  # minute m in row m % NUM_MINUTES
 
     def add(self, time_s: float, symbol: str) -> None:
         """Count a beat.
 
         Args:
-            time_s: from the beginning of the stream.
+            time_s: from the start of the stream.
             symbol: its class as in annotations.
         """
         minute = int(time_s // 60)
@@ -39,31 +45,22 @@ class Trend:
             self.first, self.last = minute if self.first < 0 else self.first, minute
         elif minute <= self.last - NUM_MINUTES:
             return
-        own = self._minutes[minute % NUM_MINUTES]
-        if 0 < time_s - self._before_s <= _LONGEST_RR_S:
-            own[_INTERVALS] += 1
-            own[_SECONDS] += time_s - self._before_s
-        self._before_s = time_s
+        row = self._minutes[minute % NUM_MINUTES]
+        if 0 < time_s - self._previous_s <= _MAX_RR_S:
+            row[_INTERVALS] += 1
+            row[_SECONDS] += time_s - self._previous_s
+        self._previous_s = time_s
         if symbol in "SV":
-            own[_S if symbol == "S" else _V] += 1
+            row[_S if symbol == "S" else _V] += 1
 
     def to_json(self) -> dict[str, Any]:
-        """The minutes that are kept.
+        """Return the minutes that are kept.
 
         Returns:
             `first`, the number of the first minute; and for each minute `bpm`, the mean heart rate or None without
-            intervals, `s` and `v`, how many beats of these classes.
+            intervals, and `s` and `v`, the number of beats of these classes.
         """
         first = max(self.first, self.last - NUM_MINUTES + 1, 0)
         rows = self._minutes[np.arange(first, self.last + 1) % NUM_MINUTES].tolist()
         bpm = [round(60 * row[_INTERVALS] / row[_SECONDS], 1) if row[_INTERVALS] else None for row in rows]
         return {"first": first, "bpm": bpm, "s": [int(row[_S]) for row in rows], "v": [int(row[_V]) for row in rows]}
-
-    def state(self) -> dict[str, Any]:
-        """Everything that `restore` needs."""
-        return {"first": self.first, "last": self.last, "before_s": self._before_s, "minutes": self._minutes.copy()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` gave."""
-        self.first, self.last = state["first"], state["last"]
-        self._before_s, self._minutes = state["before_s"], state["minutes"]

@@ -1,4 +1,4 @@
-"""Alarms to a web address, tried again until it answers; and as FHIR Observations."""
+"""Alarms posted to a web address, with retries, as JSON or as FHIR Observations."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from typing import Any
 from heartlm.monitor.engine import Monitor
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 60.0
-_MOST_WAITING = 10_000
+_MAX_WAITING = 10_000
 
 
 class Webhook:
-    """Posts each alarm as JSON, in order, until the address answers with success.
+    """Posts alarms as JSON in order. Each is repeated until the address answers with success.
 
     Args:
-        url: where to.
-        monitor: whose alarms.
-        form: what is sent of an alarm.
+        url: address.
+        monitor: monitor whose alarms are posted.
+        convert: returns the JSON values to post for an alarm.
     """
 
-    def __init__(self, url: str, monitor: Monitor, form: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> None:
-        self.url, self._form, self._log = url, form, monitor.log
-        self.waiting = deque[dict[str, Any]](maxlen=_MOST_WAITING)
-        self._more = asyncio.Event()
-        monitor.listeners.append(self._add)
+    def __init__(self, url: str, monitor: Monitor, convert: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> None:
+        self.url, self._convert, self._log = url, convert, monitor.log
+        self.waiting = deque[dict[str, Any]](maxlen=_MAX_WAITING)
+        self._added = asyncio.Event()
+        monitor.listeners.append(self._queue)
 
-    def _add(self, entry: dict[str, Any]) -> None:
-        if len(self.waiting) == _MOST_WAITING:
-            self._log(f"{self.url}: {_MOST_WAITING:,} alarms wait, the oldest is dropped")
+    def _queue(self, entry: dict[str, Any]) -> None:
+        if len(self.waiting) == _MAX_WAITING:
+            self._log(f"{self.url}: {_MAX_WAITING:,} alarms are waiting: the oldest is dropped")
         self.waiting.append(entry)
-        self._more.set()
+        self._added.set()
 
     async def run(self) -> None:
-        """Send for ever."""
+        """Post alarms until cancelled."""
         import requests
 
         wait_s, session = _FIRST_WAIT_S, requests.Session()
         while True:
             if not self.waiting:
-                self._more.clear()
-                await self._more.wait()
-            body = json.dumps(self._form(self.waiting[0]))
+                self._added.clear()
+                await self._added.wait()
+            body = json.dumps(self._convert(self.waiting[0]))
             try:
                 answer = await asyncio.to_thread(
                     session.post, self.url, data=body, headers={"Content-Type": "application/json"}, timeout=10
                 )
                 answer.raise_for_status()
             except requests.RequestException as error:
-                self._log(f"{self.url}: {type(error).__name__}, tried again in {wait_s:g} s")
+                self._log(f"{self.url}: {type(error).__name__}, trying again in {wait_s:g} s")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
                 continue
@@ -60,9 +60,9 @@ class Webhook:
 
 
 def observation(entry: dict[str, Any]) -> dict[str, Any]:
-    """An alarm as a FHIR R4 Observation (https://hl7.org/fhir/R4/observation.html).
+    """Return an alarm as a FHIR R4 Observation (https://hl7.org/fhir/R4/observation.html).
 
-    The kind of alarm is text: it is what heartlm calls it, and no code of a terminology says quite the same.
+    The kind of alarm is a text, as no code of a terminology has exactly its definition.
     """
     return {
         "resourceType": "Observation",
