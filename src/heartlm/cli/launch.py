@@ -129,10 +129,12 @@ def _jupyter(options: LaunchOptions, topology: Topology, profile: SiteProfile) -
 
     if topology.nodes > 1:
         raise HeartlmError(f"nodes: {topology.nodes} found, 1 expected by --jupyter")
+    if profile.scheduler == "none":
+        raise HeartlmError("jupyter: found without SLURM: call jupyter lab on this machine")
     name = options.name or "jupyter"
     script = notebook_script(topology, profile, name, options.logs, options.port, profile.python)
     status = _go(options, topology, script, name)
-    print(tunnel(options.port, profile, here=options.local), file=sys.stderr)
+    print(tunnel(options.port, profile), file=sys.stderr)
     return status
 
 
