@@ -81,13 +81,10 @@ def test_what_reads_the_result_of_another_needs_it():
     assert set(campaign["beats"].needs) == {"w", "corpus"}
 
 
-def test_experiments_begin_by_planned_start_but_never_before_what_they_need():
-    runs = [("late", 50.0, ()), ("early", 10.0, ("needed",)), ("needed", 20.0, ())]
-    experiments = [
-        Experiment(name, "s", RunFile("pretrain", {"out": name}), Topology(), needs, start)
-        for name, start, needs in runs
-    ]
-    assert [each.name for each in in_order(experiments)] == ["needed", "early", "late"]
+def test_experiments_begin_as_listed_but_never_before_what_they_need():
+    runs = [("first", ()), ("follower", ("needed",)), ("needed", ()), ("last", ())]
+    experiments = [Experiment(name, "s", RunFile("pretrain", {"out": name}), Topology(), needs) for name, needs in runs]
+    assert [each.name for each in in_order(experiments)] == ["first", "needed", "follower", "last"]
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(), min_size=1, max_size=4, unique=True)))
@@ -110,7 +107,6 @@ def test_the_order_holds_every_need(data: st.DataObject):
             RunFile("pretrain", {"out": name}),
             Topology(),
             tuple(data.draw(st.lists(st.sampled_from(names[:number]), unique=True)) if number else ()),
-            data.draw(st.floats(0, 9)),
         )
         for number, name in enumerate(names)
     ]
@@ -139,7 +135,7 @@ ONE = "experiments: [{name: a, run: {corpus: c, out: a}}]\n"
         ("experiments: [{name: a, run: {command: swim, out: c}}]", "command: 'swim' found"),
         ("experiments: [{name: a, run: {out: a}, needs: [b]}]", "a: needs 'b', which is no experiment"),
         ("experiments: [{name: a, run: {out: a}, needs: 3}]", "experiments[0].needs: 3 found, a list of text"),
-        ("experiments: [{name: a, run: {out: a}, start_s: soon}]", "experiments[0].start_s: 'soon' found"),
+        ("experiments: [{name: a, run: {out: a}, needs: soon}]", "experiments[0].needs: 'soon' found"),
         ("experiments: [{name: a, run: {out: a}}, {name: a, run: {out: b}}]", "a: 2 experiments of this name"),
         ("experiments: [{name: a, run: {out: r}}, {name: b, run: {out: ./r}}]", "a and b both write r"),
         ("experiments: [{name: a, run: {out: a, corpus: b}}, {name: b, run: {out: b, corpus: a}}]", "circle"),

@@ -189,11 +189,11 @@ def run_status(argv: Sequence[str]) -> int:
     if options.json:
         print(json.dumps([vars(row) for row in rows], indent=2))
         return 0
-    from rich.console import Console
+    from heartlm.cli.score_table import aligned
+    from heartlm.cluster.campaign.table import tables
 
-    from heartlm.cluster.campaign.table import view
-
-    Console().print(view(rows))
+    for table in tables(rows):
+        print("\n".join(aligned(table, str.ljust)))
     return 0
 
 

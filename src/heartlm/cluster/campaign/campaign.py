@@ -28,7 +28,6 @@ by one, or makes them from a grid:
         run: {command: pretrain, corpus: corpora/all, depth: 12, out: runs/deep}
         needs: []                           # names of other experiments
         topology: {nodes: 2, gpus_per_node: 4, time: "06:00:00"}              # the rest as above
-        start_s: 0                          # planned: those of lower start_s begin first
 
 A stage is done once for every combination of the axes that its text mentions; `{pretrain.out}` is a field of the
 experiment of an earlier stage that agrees on all axes, and mentions that stage's axes too. A text that is nothing but
@@ -40,7 +39,6 @@ every one whose result it reads. An evaluation without a `name` gets that of the
 folder of the campaign's file, where all commands run. A topology has the fields of `cluster.topology.Topology`, `time`
 for `time_s` as SLURM writes it, and by default a rank for each GPU; fields not given are those of the campaign's own,
 of which an evaluation takes one node, GPU and rank. With  runs_per_gpu: 4  four runs of one GPU each share one.
-`start_s` is an order, never a time to wait for.
 """
 
 from __future__ import annotations
@@ -73,7 +71,6 @@ class Experiment:
         run: the command and its fields.
         topology: where it runs.
         needs: names of the experiments that have to be done before.
-        start_s: planned start in seconds after the campaign's; those of lower ones begin first.
     """
 
     name: str
@@ -81,7 +78,6 @@ class Experiment:
     run: RunFile
     topology: Topology
     needs: tuple[str, ...] = ()
-    start_s: float = 0.0
 
     @property
     def result(self) -> Path:
@@ -210,10 +206,8 @@ def _experiment(draft: ExperimentDraft, general: dict[str, Any]) -> Experiment:
     if topology.max_nodes or (not run.is_training and topology.world_size > 1):
         expected = "a fixed number of nodes" if topology.max_nodes else f"one process, as heartlm {run.command} is,"
         raise HeartlmError(f"{name}: topology: {topology.words} found, {expected} expected")
-    if draft.start_s < 0:
-        raise HeartlmError(f"{name}: start_s: {draft.start_s:g} found, at least 0 expected")
     stage = named(draft.stage or run.command, f"{name}: stage")
-    return Experiment(name, stage, run, topology, tuple(draft.needs), draft.start_s)
+    return Experiment(name, stage, run, topology, tuple(draft.needs))
 
 
 def _with_needs_of_paths(experiment: Experiment, writer: dict[str, str]) -> Experiment:
@@ -225,12 +219,12 @@ def _with_needs_of_paths(experiment: Experiment, writer: dict[str, str]) -> Expe
 
 
 def in_order(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
-    """The experiments by their planned start, none before one that it needs; otherwise as they were listed.
+    """The experiments as they were listed, but none before one that it needs.
 
     Raises:
         HeartlmError: some need one another in a circle.
     """
-    waiting = sorted(experiments, key=lambda experiment: experiment.start_s)
+    waiting = list(experiments)
     done: dict[str, Experiment] = {}
     while waiting:
         ready = next((each for each in waiting if all(need in done for need in each.needs)), None)

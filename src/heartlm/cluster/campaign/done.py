@@ -7,7 +7,7 @@ are there, a corpus when its manifest is. What was made with other settings is n
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from heartlm.safe_yaml import parse_yaml
 from heartlm.training.config import LAYOUT, FinetuneConfig, PretrainConfig
 
 _PATHS = ("corpus", "run")
-_HOW = ("threads", "device", "processes")
+_HOW = ("--threads=", "--device=", "--processes=")
 """Options of the other commands that say how to compute, not what."""
 
 Progress = Literal["absent", "started", "done"]
@@ -85,31 +85,18 @@ def steps_of(experiment: Experiment, folder: Path) -> tuple[int, int] | None:
 
 
 def _check_command(experiment: Experiment, folder: Path, note: Path) -> None:
-    """Raise a HeartlmError unless what lies there was made by the command of `experiment`, however it was written."""
+    """Raise a HeartlmError unless what lies there was made by the command of `experiment`, however it computed."""
+    made_by, ours = str(read_json(note, dict[str, Any]).get("command") or ""), ["heartlm", *experiment.run.argv()]
     try:
-        made_by = shlex.split(str(read_json(note, dict[str, Any]).get("command") or ""))
-    except ValueError as error:
-        raise HeartlmError(f"{note}: command: {error}: remove it, or give the experiment another name") from error
-    wanted = ["heartlm", *experiment.run.argv()]
-    if _meaning(made_by, folder) != _meaning(wanted, folder):
+        is_same = _what(shlex.split(made_by)) == _what(ours)
+    except ValueError:  # an open quote
+        is_same = False
+    if not is_same:
         raise HeartlmError(
-            f"{experiment.name}: {note.parent} was made by  {shlex.join(made_by) or 'an unknown command'}  and not by  "
-            f"{shlex.join(wanted)}: remove it, or give the experiment another name"
+            f"{experiment.name}: {note.parent} was made by  {made_by or 'an unknown command'}  and not by  "
+            f"{shlex.join(ours)}: remove it, or give the experiment another name"
         )
 
 
-def _meaning(words: Sequence[str], folder: Path) -> Mapping[str, Any]:
-    """A command line as options and their values, whatever their order; words that may be paths made absolute."""
-    options: dict[str, list[str]] = {"": []}
-    name = ""
-    for word in words[1:]:
-        if word.startswith("--"):
-            option, _, value = word[2:].partition("=")
-            name = option.replace("-", "_")
-            options[name] = [value] if value else []
-        elif name and options[name]:
-            options[""].append(word)
-        else:
-            options[name].append(word)
-    meant = {name: values for name, values in options.items() if name not in _HOW}
-    return {name: [str((folder / value).resolve()) for value in values] for name, values in meant.items()}
+def _what(words: Sequence[str]) -> set[str]:
+    return {word for word in words if not word.startswith(_HOW)}

@@ -42,7 +42,6 @@ class ExperimentDraft:
     stage: str | None = None
     needs: list[str] = field(default_factory=list)
     topology: dict[str, Any] = field(default_factory=dict)
-    start_s: float = 0.0
 
 
 Drafts = Sequence[tuple[Values, ExperimentDraft]]

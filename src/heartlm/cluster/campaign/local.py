@@ -33,8 +33,6 @@ from heartlm.parent import end_with_parent
 
 TRIES = 2
 POLL_S = 0.05
-ORPHANS_END_S = 60.0
-"""How long a campaign that was killed and started again waits for what it had started to end."""
 
 
 class CampaignStopped(Exception):  # noqa: N818
@@ -153,14 +151,11 @@ class LocalRunner:
 
     def _wait_for_orphans(self, name: str) -> None:
         """Wait until nothing that an earlier, killed campaign began for an experiment is alive."""
-        since_s, told = time.monotonic(), False
-        while any(attempt.is_locked() for attempt in attempts_of(self.campaign, name)):
-            if not told:
+        for attempt in attempts_of(self.campaign, name):
+            if attempt.is_locked():
                 self.say(f"{name}: waiting for a process of an earlier campaign to end")
-                told = True
-            if time.monotonic() - since_s > ORPHANS_END_S:
-                raise HeartlmError(f"{name}: a process of an earlier campaign does not end: end it, then begin again")
-            time.sleep(POLL_S)
+            while attempt.is_locked() and not self.stop_asked:
+                time.sleep(POLL_S)
 
 
 def _start(

@@ -193,7 +193,7 @@ def _rates(experiment: Experiment, settings: Mapping[str, Any], folder: Path) ->
 
 
 def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: Cluster) -> None:
-    """Write the campaign with the topologies and starts of a plan.
+    """Write the campaign with the topologies of a plan, its experiments in the order in which they begin.
 
     Args:
         path: in the folder of the campaign, which its paths are relative to.
@@ -208,10 +208,10 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: 
         raise HeartlmError(
             f"--out {path}: the paths of a campaign are relative to its folder: write to {campaign.folder}"
         )
-    placed = {each.name: each for each in schedule.placed}
     entries = list[dict[str, Any]]()
-    for experiment in campaign.experiments:
-        own, run = placed[experiment.name], experiment.run
+    for own in sorted(schedule.placed, key=lambda each: each.start):
+        experiment = campaign[own.name]
+        run = experiment.run
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in run.fields.items()}
         entry = {"name": experiment.name, "stage": experiment.stage, "run": {"command": run.command, **plain}}
         entry |= {"needs": list(experiment.needs)} if experiment.needs else {}
@@ -226,10 +226,8 @@ def write_campaign(path: Path, campaign: Campaign, schedule: Schedule, cluster: 
             "time": time_limit(topology.time_s),
             **({"runs_per_gpu": cluster.runs_per_gpu} if cluster.runs_per_gpu > 1 else {}),
         }
-        entries.append({**entry, "start_s": round(own.start * 3600, 3)})
-    content = {"name": campaign.name, "experiments": sorted(entries, key=lambda entry: float(entry["start_s"]))}
+        entries.append(entry)
+    content = {"name": campaign.name, "experiments": entries}
     with atomic_file(path) as stream:
-        stream.write(
-            "# Made by heartlm plan: GPUs and order of every experiment; start_s is an order, not a time to wait.\n"
-        )
+        stream.write("# Made by heartlm plan: GPUs and order of every experiment.\n")
         yaml.safe_dump(content, stream, sort_keys=False, allow_unicode=True, width=120)
