@@ -10,7 +10,6 @@ and do.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity
 
-from heartlm.files import atomic_file, write_json
+from heartlm.files import write_json
 from heartlm.instrumentation.meters import Meters
-from heartlm.instrumentation.spans import Spans
 
 WAIT_STEPS = 3
 """Steps before the look: caches are warm, blocks compiled."""
@@ -38,7 +36,7 @@ WHAT_HELPS = {
     "data": "steps wait for batches: try --prefetch 2, a faster disk, or --order blocks for a corpus beyond memory",
     "forward": "the arithmetic of the model: try --compile, more cores or ranks, bf16 on a GPU",
     "backward": "the arithmetic of the model: try --compile, more cores or ranks, bf16 on a GPU",
-    "communication": "ranks wait for one another: try --bucket-cap-mb auto, a larger --batch-size, or fewer ranks",
+    "communication": "ranks wait for one another: try another --bucket-cap-mb, a larger --batch-size, or fewer ranks",
     "optimizer": "moving the weights: a larger --batch-size moves them less often for each token",
     "other": "what the loop does between the parts: a larger --batch-size does it less often for each token",
 }
@@ -130,8 +128,7 @@ class Profiling:
         self._num_steps, self._is_looking = 0, False
         self._steps: list[dict[str, float]] = []
         self._told: list[str] = []
-        self._before = meters.spans, meters.synchronize
-        self._seen = _SeenSpans(meters.spans)
+        self._synchronize = meters.synchronize
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
         self._profiler: Any = torch.profiler.profile(activities=activities)
 
@@ -167,7 +164,6 @@ class Profiling:
 
     def _begin(self) -> None:
         """Begin; on a GPU each part of a step waits for its own kernels meanwhile."""
-        self._meters.spans = self._seen
         if self._device.type == "cuda":
             self._meters.synchronize = lambda: torch.cuda.synchronize(self._device)
         self._is_looking = True
@@ -181,12 +177,12 @@ class Profiling:
         self._is_looking = False
         with _silent():
             self._profiler.stop()
-        self._meters.spans, self._meters.synchronize = self._before
+        self._meters.synchronize = self._synchronize
         if not self._steps:
             self._told.append("profile: the run ended before a step was seen")
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._write_trace()
+        self._profiler.export_chrome_trace(str(self._folder / "trace.json"))
         on_gpu = self._device.type == "cuda"
         averages = [each for each in self._profiler.key_averages() if not each.is_user_annotation]
         own_us = "self_device_time_total" if on_gpu else "self_cpu_time_total"
@@ -201,18 +197,6 @@ class Profiling:
         )
         write_json(self._folder / "profile.json", found)
         self._told += [*table(found), f"{self._folder}: profile.json, and trace.json for https://ui.perfetto.dev"]
-
-    def _write_trace(self) -> None:
-        """Write torch's trace with the parts of the steps as a track of its own."""
-        raw = self._folder / ".raw.json"
-        try:
-            self._profiler.export_chrome_trace(str(raw))
-            trace = json.loads(raw.read_text(encoding="utf-8"))
-        finally:
-            raw.unlink(missing_ok=True)
-        trace["traceEvents"] += self._seen.events(base_us=trace.get("baseTimeNanoseconds", 0) / 1e3)
-        with atomic_file(self._folder / "trace.json") as stream:
-            json.dump(trace, stream)
 
 
 @contextmanager
@@ -239,28 +223,3 @@ def _backward_share(events: Any) -> float | None:
     others_us = sum(each.device_time_total for each in on_cpu if each.name.startswith(_NOT_THE_MODEL))
     all_us = sum(each.self_device_time_total for each in on_cpu) - others_us
     return backward_us / all_us if all_us > 0 else None
-
-
-class _SeenSpans(Spans):
-    """Keeps the spans of a look, and hands them on to whoever had them before."""
-
-    PID = 10**9
-    """Of no process, and no GPU, that torch names in its trace."""
-
-    BUFFERED = 1 << 62
-
-    def __init__(self, before: Spans | None) -> None:
-        super().__init__(Path(os.devnull), rank=self.PID)
-        self._before = before
-
-    def add(self, name: str, begin_s: float, end_s: float, step: int) -> None:
-        """Note a span."""
-        super().add(name, begin_s, end_s, step)
-        if self._before is not None:
-            self._before.add(name, begin_s, end_s, step)
-
-    def events(self, base_us: float) -> list[dict[str, Any]]:
-        """What was kept, in the Trace Event Format, `base_us` after 1970 being 0."""
-        spans = [json.loads(line) for line in self._lines]
-        track = {"name": "process_name", "ph": "M", "pid": self.PID, "tid": 0, "args": {"name": "parts of a step"}}
-        return [track, *(span | {"cat": "heartlm", "ts": span["ts"] - base_us} for span in spans)]
