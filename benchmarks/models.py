@@ -309,7 +309,7 @@ class HeldOut:
         else:
             windows = WaveformWindows.of(leads)
             found = (
-                windows.labels("pure"),
+                windows.labels,
                 patient[windows.lead],
                 class_probabilities(tuned.model, windows.codes, windows.lead),
             )

@@ -24,20 +24,25 @@ from typing import Any
 import numpy as np
 from bench.measure import Table
 from bench.output import write_results
+from bench.waveform_features import waveform_features
 from numpy.typing import NDArray
+from sklearn.ensemble import RandomForestClassifier
 from steps import Steps
 
 from heartlm.corpus.corpus import open_corpus
 from heartlm.ecg.splits import DS1
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.finetuned import load_finetuned
+from heartlm.evaluation.finetuned import FineTuned, load_finetuned
 from heartlm.evaluation.rhythm import Verdicts
 from heartlm.evaluation.scored import leads_of_corpus
-from heartlm.evaluation.waveform_task import WaveformWindows, class_probabilities, forest_verdicts, score_vf
+from heartlm.evaluation.waveform_task import WaveformWindows, class_probabilities, score_vf, smoothed
+from heartlm.tokenizers.millivolts import dequantize
 from heartlm.training.waveform import ASYSTOLE, NOISE, NOT_VF, OTHER, VF, VT
 
 Windows = dict[str, NDArray[Any]]
 NETWORK, FOREST, MAJORITY = "network", "forest on 12 features", "majority class"
+NUM_TREES, MOST_OF_CLASS = 200, 8000
+"""Of the forest: trees, and windows of each class that it learns from at most."""
 OF_CINC2017 = {"~": 1000, "A": 150, "N": 200, "O": 200}
 """Recordings of each class at most: all noisy ones."""
 WANTED_SE, WANTED_SP = 0.93, 0.95
@@ -120,11 +125,26 @@ def judged(run: Path, corpus: Path, method: str, seed: int) -> Windows:
     tuned = load_finetuned(run, "last")
     leads = leads_of_corpus(open_corpus(corpus), EvaluationConfig(run, corpus)).leads
     windows = WaveformWindows.of(leads)
-    shown = {"patient": np.array([lead.patient_id for lead in leads])[windows.lead], "label": windows.labels("pure")}
+    shown = {"patient": np.array([lead.patient_id for lead in leads])[windows.lead], "label": windows.labels}
     if method == NETWORK:
         probabilities = class_probabilities(tuned.model, windows.codes, windows.lead)
         return shown | {"score": probabilities[:, VF], "tachycardia": probabilities[:, VT]}
-    return shown | {"score": forest_verdicts(windows, tuned, seed).score}
+    return shown | {"score": of_forest(windows, tuned, seed)}
+
+
+def of_forest(windows: WaveformWindows, tuned: FineTuned, seed: int) -> NDArray[np.float64]:
+    """Probability of VF by a forest that learned from the same recordings and labels, its answers smoothed alike."""
+    training = WaveformWindows.of(tuned.training_leads())
+    labels, random = training.labels, np.random.default_rng(seed)
+    chosen = np.concatenate(
+        [random.permutation(np.flatnonzero(labels == each))[:MOST_OF_CLASS] for each in range(NOT_VF + 1)]
+    )
+    forest = RandomForestClassifier(
+        NUM_TREES, min_samples_leaf=5, class_weight="balanced_subsample", random_state=seed, n_jobs=1
+    )
+    forest.fit(waveform_features(dequantize(training.codes[chosen, :, 0])), labels[chosen] == VF)
+    probabilities = forest.predict_proba(waveform_features(dequantize(windows.codes[:, :, 0])))
+    return smoothed(probabilities, windows.lead)[:, 1]
 
 
 def thresholds_of(windows: Windows) -> NDArray[np.float64]:

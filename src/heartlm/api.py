@@ -281,36 +281,33 @@ def finetune(
 
 @dataclass(frozen=True)
 class Scores:
-    """What `evaluate` found: one entry a score set (the task rhythm has two).
+    """What `evaluate` found.
 
     Attributes
     ----------
-    sets
-        Content of each `scores.json`: scores with 95 % intervals by patient, baselines, how they were made.
-    folders
-        Where each was written, with the predictions as `predictions.parquet`.
+    content
+        Of `scores.json`: scores with 95 % intervals by patient, baselines, how they were made.
+    folder
+        Where it was written, with the predictions as `predictions.parquet`.
     """
 
-    sets: tuple[dict[str, Any], ...]
-    folders: tuple[Path, ...]
+    content: dict[str, Any]
+    folder: Path
 
     def to_frame(self) -> Any:
-        """A pandas frame of all scores that have an interval: set, method, score, value, low, high."""
+        """A pandas frame of all scores that have an interval: method, score, value, low, high."""
         import pandas
 
-        rows = list[tuple[Any, ...]]()
-        for each in self.sets:
-            for method, block in {"model": each["scores"], **each["baselines"]}.items():
-                rows += [(each["name"], method, *row) for row in _flat(block or {}, "")]
-        return pandas.DataFrame(rows, columns=["set", "method", "score", "value", "low", "high"])
+        methods = {"model": self.content["scores"], **self.content["baselines"]}
+        rows = [(method, *row) for method, block in methods.items() for row in _flat(block or {}, "")]
+        return pandas.DataFrame(rows, columns=["method", "score", "value", "low", "high"])
 
     @property
     def per_patient(self) -> Any:
-        """A pandas frame with a row a patient, of the sets that have them (the task beats)."""
+        """A pandas frame with a row a patient (task beats)."""
         import pandas
 
-        rows = [{"set": each["name"], **row} for each in self.sets for row in each["scores"].get("per_patient", [])]
-        return pandas.json_normalize(rows)
+        return pandas.json_normalize(self.content["scores"].get("per_patient", []))
 
 
 def _flat(block: dict[str, Any], prefix: str) -> Iterator[tuple[str, float, float | None, float | None]]:
@@ -346,8 +343,8 @@ def evaluate(run: RunFolder | AnyPath, on: Corpus | AnyPath, *, command: str = "
     from heartlm.evaluation.evaluate import evaluate as score
 
     given = {"run": find_run(_path_of(run)), "on": _folder_of(on)}
-    found = score(_config(EvaluationConfig, settings | given), command)
-    return Scores(tuple(scores for _, scores in found), tuple(folder for folder, _ in found))
+    folder, content = score(_config(EvaluationConfig, settings | given), command)
+    return Scores(content, folder)
 
 
 @_quiet

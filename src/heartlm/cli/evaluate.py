@@ -31,9 +31,8 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.cli.score_table import score_table
 
     found = api.evaluate(**vars(config), command=shlex.join(["heartlm", "evaluate", *arguments]))
-    for folder, scores in zip(found.folders, found.sets, strict=True):
-        print("\n".join(score_table(scores)))
-        print(f"  wrote {folder} ({', '.join(written(folder, scores))})\n")
+    print("\n".join(score_table(found.content)))
+    print(f"  wrote {found.folder} ({', '.join(written(found.folder, found.content))})\n")
     return 0
 
 

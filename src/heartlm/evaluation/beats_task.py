@@ -35,9 +35,6 @@ from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rr import rr_intervals_s
 from heartlm.training.batches import BEAT_TASK_CLASSES, beat_labels
 
-WITHOUT = ("202", "232")
-"""mitdb records without which DS2 is scored again: the patient of 202 is 201 of DS1 too, and 232 holds most S beats."""
-
 FIBRILLATION = (RHYTHM_INDEX["VFIB"], RHYTHM_INDEX["VFL"])
 """Rhythms without beats, in which a detection is neither right nor wrong."""
 
@@ -97,8 +94,8 @@ class PairedLead:
 
 
 def score_beats_task(
-    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig, name: str
-) -> list[ScoreSet]:
+    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
+) -> ScoreSet:
     """Score the model and its baselines on the beats of `leads`.
 
     Args:
@@ -106,7 +103,6 @@ def score_beats_task(
         tuned: the model.
         rival: the same model from random weights, if there is one.
         config: which baselines, how many resamples.
-        name: of the score set.
 
     Raises:
         HeartlmError: no beat there has a label of the task.
@@ -129,24 +125,15 @@ def score_beats_task(
     answers = model_answers(paired, tuned)
     strips, notes = example_strips(answers)
     baselines = attempt(methods, notes)
-    without = {}
-    for record in WITHOUT:
-        rest = [each for each in answers if each.lead.name != f"mitdb/{record}"]
-        if 0 < len(rest) < len(answers):
-            without[record] = _score(rest, config)
-    return [
-        ScoreSet(
-            name,
-            about={"beats": config.beats},
-            scores=_score(answers, config),
-            without=without,
-            baselines={method: each and _score(each, config) for method, each in baselines.items()},
-            notes=notes,
-            columns=columns_of(answers),
-            classes=BEAT_TASK_CLASSES,
-            strips=strips,
-        )
-    ]
+    return ScoreSet(
+        about={"beats": config.beats},
+        scores=_score(answers, config),
+        baselines={method: each and _score(each, config) for method, each in baselines.items()},
+        notes=notes,
+        columns=columns_of(answers),
+        classes=BEAT_TASK_CLASSES,
+        strips=strips,
+    )
 
 
 def model_answers(paired: Sequence[PairedLead], tuned: FineTuned) -> list[LeadAnswers]:
