@@ -450,16 +450,7 @@ def _live_models(beats: Path, af: Path, waveform: Path) -> LiveModels:
 
 
 @_quiet
-def annotate(
-    run: RunFolder | AnyPath,
-    recording: AnyPath,
-    *,
-    beats: Literal["auto", "annotated", "detected"] = "auto",
-    lead: str | None = None,
-    checkpoint: Literal["best", "last"] = "best",
-    damaged: Literal["refuse", "warn"] = "warn",
-    window: int | None = None,
-) -> Annotated:
+def annotate(run: RunFolder | AnyPath, recording: AnyPath, **how: Any) -> Annotated:
     """Annotate a recording with one fine-tuned model, as `heartlm predict` does.
 
     Parameters
@@ -468,16 +459,8 @@ def annotate(
         A run, its folder, or the name of a shipped model.
     recording
         DATABASE/RECORD as WFDB programs name it.
-    beats
-        `"auto"` takes annotated beat positions and detects them where there are none.
-    lead
-        By default MLII, II or the first ECG lead.
-    checkpoint
-        The model with the lowest validation loss, or the last one.
-    damaged
-        `"refuse"` stops at a recording that shows damage.
-    window
-        Beats judged together by a model of several widths; by default 128.
+    **how
+        `beats`, `lead` and `checkpoint` of `heartlm.evaluation.annotate.annotate`.
 
     Returns
     -------
@@ -496,17 +479,7 @@ def annotate(
     """
     from heartlm.evaluation.annotate import annotate as find
 
-    database, record_id = locate(Path(recording))
-    return find(
-        find_run(_path_of(run)),
-        database,
-        record_id,
-        beats=beats,
-        lead=lead,
-        checkpoint=checkpoint,
-        damaged=damaged,
-        window=window,
-    )
+    return find(find_run(_path_of(run)), *locate(Path(recording)), **how)
 
 
 @_quiet

@@ -36,9 +36,9 @@ from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.annotate import nearest, second_probabilities
+from heartlm.evaluation.annotate import second_probabilities
 from heartlm.evaluation.finetuned import FineTuned, load_of_tasks
-from heartlm.evaluation.matching import MATCH_WINDOW_S
+from heartlm.evaluation.matching import MATCH_WINDOW_S, nearest
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.waveform_task import called
 from heartlm.tokenizers.base import Lead, Tokenizer
@@ -231,7 +231,7 @@ class Analyst:
                 measures = measures_of_beats(self._tokenizers[0], read, tokens)
             if tokens.num_tokens:
                 answer = token_probabilities(model, tokens.codes, info.window, overlap=lead == 0)
-                total += answer[nearest(tokens.sample, beats.sample)] * (quality[lead, piece][:, None] + 1e-3)
+                total += answer[nearest(beats.sample, tokens.sample)] * (quality[lead, piece][:, None] + 1e-3)
         total[total.sum(axis=1) == 0, 0] = 1
         return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
 
