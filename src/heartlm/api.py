@@ -15,11 +15,12 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from heartlm.analysis.embeddings import Embeddings
 from heartlm.analysis.findings import Findings
 from heartlm.corpus.build import build_corpus
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.ecg.locate import locate
@@ -116,23 +117,7 @@ def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) 
 
 
 @_quiet
-def tokenize(
-    databases: AnyPath | Sequence[AnyPath],
-    out: AnyPath,
-    *,
-    tokenizer: Literal["beat", "rhythm", "sample", "bpe", "millivolts"] | None = None,
-    tokenizer_from: AnyPath | None = None,
-    causal: bool = False,
-    waveforms: bool = False,
-    num_codes: int | None = None,
-    training_leads: Literal["first", "all"] = "first",
-    beats: Literal["auto", "annotated", "detected"] = "auto",
-    skip_unreadable: bool = False,
-    damaged: Literal["refuse", "warn"] = "refuse",
-    processes: int | None = None,
-    seed: int = 0,
-    command: str = "",
-) -> Corpus:
+def tokenize(databases: AnyPath | Sequence[AnyPath], out: AnyPath, *, command: str = "", **settings: Any) -> Corpus:
     """Turn recordings into a corpus of tokens; the tokenizer is fitted on the training split alone.
 
     Parameters
@@ -142,81 +127,46 @@ def tokenize(
     out
         Folder of the corpus; an earlier one is replaced when the new one is complete. A killed call is continued by
         the same call.
-    tokenizer
-        `"beat"` (waveforms and RR intervals, the default), `"rhythm"` (RR intervals), `"sample"`, `"bpe"` (runs of
-        samples) or `"millivolts"` (for the task waveform).
-    tokenizer_from
-        Encode with the tokenizer of this run, corpus or shipped model instead of fitting one.
-    causal
-        Leave out what needs the next beats, so that a live stream gives the same tokens.
-    waveforms
-        Compare the waveforms of beats too, where there is a signal (rhythm).
-    num_codes
-        How many different runs there are at most, by default 1024 (bpe).
-    training_leads
-        `"all"` encodes every lead of training recordings.
-    beats
-        `"auto"` takes annotated beats and detects them where there are none.
-    skip_unreadable
-        List unreadable recordings in the manifest instead of stopping at the first.
-    damaged
-        `"warn"` uses a recording that shows damage and lists it in the manifest.
-    processes
-        By default one a core; the corpus does not depend on it.
-    seed
-        Of the choice of beats that codebooks are fitted on.
     command
         Noted in the manifest.
+    **settings
+        Fields of `heartlm.corpus.config.TokenizeConfig`: `tokenizer`, `tokenizer_from`, `causal`, `processes`, …
 
     Raises
     ------
     HeartlmError
         An impossible setting, no recording to fit on, an unreadable recording, or a folder that cannot be written.
     """
-    if processes is not None and processes < 1:
-        raise HeartlmError(f"processes: {processes} found, at least 1 expected")
-    if seed < 0:
-        raise HeartlmError(f"seed: {seed} found, at least 0 expected")
     folders = [databases] if isinstance(databases, str | Path) else databases
+    given = {"databases": [Path(folder) for folder in folders], "out": out}
+    config = _config(TokenizeConfig, settings | given)
+    config.check()
     build_corpus(
-        [Path(folder) for folder in folders],
-        _tokenizer(tokenizer, tokenizer_from, causal, waveforms, num_codes),
-        Path(out),
-        training_leads=training_leads,
-        beats=beats,
-        fit=tokenizer_from is None,
-        skip_unreadable=skip_unreadable,
-        damaged=damaged,
-        processes=processes,
-        seed=seed,
+        config.databases,
+        _tokenizer(config),
+        config.out,
+        training_leads=config.training_leads,
+        beats=config.beats,
+        fit=config.tokenizer_from is None,
+        skip_unreadable=config.skip_unreadable,
+        damaged=config.damaged,
+        processes=config.processes,
+        seed=config.seed,
         command=command,
     )
-    return open_corpus(Path(out))
+    return open_corpus(config.out)
 
 
-def _tokenizer(
-    tokenizer: str | None, tokenizer_from: AnyPath | None, causal: bool, waveforms: bool, num_codes: int | None
-) -> Tokenizer:
-    if tokenizer_from is not None:
-        given = {"causal": causal, "waveforms": waveforms, "tokenizer": tokenizer, "num_codes": num_codes is not None}
-        for name in (name for name, value in given.items() if value):
-            raise HeartlmError(
-                f"{name}: the tokenizer of {tokenizer_from} has its settings: leave --{name.replace('_', '-')} out"
-            )
-        return load_tokenizer(find_run(Path(tokenizer_from)) / "tokenizer")
-    kind, settings = tokenizer or "beat", dict[str, Any]()
-    if waveforms and kind != "rhythm":
-        raise HeartlmError(f"waveforms: only the rhythm tokenizer takes it, not {kind}: leave --waveforms out")
-    if causal and kind != "beat" and not waveforms:
-        raise HeartlmError(f"causal: the {kind} tokenizer is always causal: leave --causal out")
-    if num_codes is not None and kind != "bpe":
-        raise HeartlmError(f"num_codes: only the bpe tokenizer takes it, not {kind}: leave --num-codes out")
+def _tokenizer(config: TokenizeConfig) -> Tokenizer:
+    if config.tokenizer_from is not None:
+        return load_tokenizer(find_run(config.tokenizer_from) / "tokenizer")
+    kind, settings = config.tokenizer or "beat", dict[str, Any]()
     if kind in ("beat", "rhythm"):
-        settings["causal_only"] = causal
+        settings["causal_only"] = config.causal
     if kind == "rhythm":
-        settings["waveforms"] = waveforms
-    if num_codes is not None:
-        settings["num_codes"] = num_codes
+        settings["waveforms"] = config.waveforms
+    if config.num_codes is not None:
+        settings["num_codes"] = config.num_codes
     return tokenizer_class(kind)(**settings)
 
 
@@ -658,7 +608,8 @@ def _folder_of(corpus: Corpus | AnyPath | None) -> Path | None:
 
 def _config(kind: Callable[..., Result], settings: dict[str, Any]) -> Result:
     """Settings as their dataclass; paths may be text."""
-    paths = {name: Path(settings[name]) for name in ("out", "resume", "random_init") if settings.get(name) is not None}
+    names = ("out", "resume", "random_init", "tokenizer_from")
+    paths = {name: Path(settings[name]) for name in names if settings.get(name) is not None}
     try:
         return kind(**settings | paths)
     except TypeError as error:
