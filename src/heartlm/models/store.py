@@ -155,7 +155,7 @@ def geometry_of(tensors: dict[str, Tensor], config: ModelConfig) -> list[Tensor]
 def _model_for(
     tensors: dict[str, Tensor], config: ModelConfig, num_classes: int, pooled: bool, seconds: Tensor | None
 ) -> HeartModel:
-    """A model to fill with `tensors`, with heads that predict codes only if these have some; shipped models do without."""
+    """A model to fill with `tensors`; it predicts codes only if these have heads for it, as shipped models do not."""
     model = build_model(config, geometry_of(tensors, config), num_classes, pooled, seconds)
     if not any(name.startswith("facet_heads.") for name in tensors):
         model.facet_heads = nn.ModuleList()
