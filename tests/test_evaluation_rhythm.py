@@ -11,7 +11,7 @@ from heartlm.ecg.beats import UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.ecg.spans import runs
 from heartlm.evaluation.bootstrap import Resampling
-from heartlm.evaluation.episodes import compare_spans, merged, score_episodes
+from heartlm.evaluation.episodes import compare_spans, score_episodes
 from heartlm.evaluation.rhythm import Verdicts, window_labels
 
 LETTERS = {"n": RHYTHM_INDEX["N"], "a": RHYTHM_INDEX["AFIB"], "f": RHYTHM_INDEX["AFL"], "-": UNLABELLED}
@@ -106,12 +106,9 @@ def test_episodes_agree_with_counting_seconds(truth: np.ndarray, called: np.ndar
     assert list(measured.delay_s) == delay
 
 
-def test_overlapping_spans_are_merged_first_or_refused() -> None:
-    spans = [[40, 50], [0, 10], [2, 5], [8, 20], [20, 30]]
-    assert merged(spans).tolist() == [[0, 30], [40, 50]]
-    assert merged([]).shape == (0, 2)
+def test_overlapping_spans_are_refused() -> None:
     with pytest.raises(ValueError, match="not overlap"):
-        compare_spans(spans, [], 100)
+        compare_spans([[40, 50], [0, 10], [2, 5], [8, 20], [20, 30]], [], 100)
 
 
 def test_onset_delays_of_all_recordings_together() -> None:

@@ -12,7 +12,7 @@ A mistake that the user can mend raises `HeartlmError`. Nothing is printed, exce
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from heartlm.analysis.embed import Level
     from heartlm.analysis.recordings import Analyses
     from heartlm.evaluation.annotate import Annotated
+    from heartlm.evaluation.scored import ScoredLead
     from heartlm.models.heart import HeartModel
     from heartlm.models.store import ModelInfo
     from heartlm.monitor.alarms import Alarm, AlarmRules
@@ -576,8 +577,10 @@ class Model:
         HeartlmError
             Nothing there to embed, a corpus of another tokenizer, or a model without vectors of beats.
         """
-        from heartlm.analysis.embed import embed_corpus, embed_recordings
+        from heartlm.analysis.embed import embed, leads_of_recordings
+        from heartlm.evaluation.scored import lead_of_row
 
+        left_out = list[str]()
         if isinstance(source, str | Path):
             source = Path(source)
             if (source / "manifest.json").is_file():
@@ -588,14 +591,18 @@ class Model:
                     f"{source.folder}: tokens of another tokenizer ({source.tokenizer_hash[:12]}) than the model's "
                     f"({self.info.tokenizer_hash[:12]}): tokenize with  --tokenizer-from"
                 )
-            return embed_corpus(self.network, self.info.window, source, split, level, layer)
-        recordings: Any = (source,) if isinstance(source, Recording) else None
-        if isinstance(source, Path) and source.is_dir():
-            database = open_database(source)
-            recordings = (database.recording(name) for name in database.record_ids)
-        elif isinstance(source, Path):
-            recordings = (open_recording(source),)
-        return embed_recordings(self.network, self.tokenizer, self.info.window, recordings, level, layer)
+            rows = range(len(source.records)) if split is None else source.records.select(split).tolist()
+            leads: Iterable[ScoredLead] = (lead_of_row(source, row) for row in rows)
+        else:
+            if isinstance(source, Recording):
+                recordings: Iterable[Recording] = [source]
+            elif source.is_dir():
+                database = open_database(source)
+                recordings = (database.recording(name) for name in database.record_ids)
+            else:
+                recordings = [open_recording(source)]
+            leads = leads_of_recordings(recordings, self.tokenizer, left_out)
+        return embed(self.network, self.info.window, leads, level, layer, left_out)
 
 
 def _path_of(run: RunFolder | AnyPath) -> Path:

@@ -125,13 +125,6 @@ def baseline_methods(
         _needs_intervals(tuned)
         return Verdicts(entropy_of(windows), zhou.THRESHOLD)
 
-    def fitted_zhou() -> Verdicts:
-        training, labels = _training_windows(tuned, windows.codes.shape[1])
-        if not {0, 1} <= set(labels.tolist()):
-            raise HeartlmError("a threshold needs windows with and without the rhythm in the training split")
-        entropy, scored = entropy_of(training), labels >= 0
-        return Verdicts(entropy_of(windows), zhou.fit_threshold(entropy[scored], labels[scored] == 1))
-
     def boosted() -> Verdicts:
         training, labels = _training_windows(tuned, windows.codes.shape[1])
         boosting = GradientBoosting(config.seed).fit(features_of(training), labels)
@@ -141,7 +134,7 @@ def baseline_methods(
     if config.baselines:
         methods["majority class"] = lambda: Verdicts(np.full(len(windows), float(_mostly_positive(tuned))))
         if tuned.info.positive[0] == "AFIB":
-            methods |= {"Zhou 2015": published_zhou, "Zhou 2015, fitted": fitted_zhou}
+            methods["Zhou 2015"] = published_zhou
         methods["gradient boosting"] = boosted
     if rival is not None:
         methods["random initialisation"] = lambda: model_verdicts(windows, rival)
