@@ -35,13 +35,12 @@ from steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.evaluation import zhou
-from heartlm.evaluation.baselines import GradientBoosting
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.features import boosting
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import window_probabilities
-from heartlm.evaluation.rhythm import window_labels
+from heartlm.evaluation.rhythm import RhythmWindows, window_labels
 from heartlm.evaluation.rhythm_task import entropy_of, features_of
-from heartlm.evaluation.rhythm_windows import RhythmWindows
 from heartlm.evaluation.scored import ScoredLead, lead_of_row
 
 WIDTHS = (16, 32, 64, 128, 256, 512)
@@ -158,7 +157,7 @@ def scored(folder: Path, on: Path, width: int, settings: argparse.Namespace) -> 
             MAJORITY: np.full(len(windows), bool(positive.mean() > 0.5)),
         }
         for seed in range(settings.seeds):
-            found[f"{TREES}/{seed}"] = GradientBoosting(seed).fit(features, positive.astype(np.int8)).score(ours)
+            found[f"{TREES}/{seed}"] = boosting(features, positive.astype(np.int8), seed).predict_proba(ours)[:, 1]
         return found
 
     def models() -> Scores:

@@ -20,10 +20,9 @@ from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.answers import LeadAnswers, columns_of
-from heartlm.evaluation.baselines import GradientBoosting
 from heartlm.evaluation.beats import Classes, pair_classes, score_beats
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.features import beat_features
+from heartlm.evaluation.features import beat_features, boosting
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.matching import BeatMatch, match_beats
 from heartlm.evaluation.predictions import token_probabilities
@@ -159,7 +158,7 @@ def boosted_answers(paired: Sequence[PairedLead], tuned: FineTuned, seed: int) -
     training = [lead_of_row(corpus, int(row)) for row in corpus.records.select("train")]
     labels = np.concatenate([beat_labels(lead.tokens.beat_class) for lead in training]).astype(np.int8)
     features = np.concatenate([features_of(lead, tokenizer) for lead in training])
-    boosted = GradientBoosting(seed).fit(features, labels)
+    boosted = boosting(features, labels, seed)
     return [each.answers(boosted.predict(features_of(each.lead, tokenizer))) for each in paired]
 
 

@@ -18,15 +18,13 @@ from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
 from heartlm.evaluation import zhou
-from heartlm.evaluation.baselines import GradientBoosting
 from heartlm.evaluation.config import SMALLEST_WINDOW, EvaluationConfig
 from heartlm.evaluation.episodes import Episodes, compare_spans, score_episodes
-from heartlm.evaluation.features import rr_window_features
+from heartlm.evaluation.features import boosting, rr_window_features
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.predictions import token_probabilities, window_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
-from heartlm.evaluation.rhythm import Verdicts, window_labels
-from heartlm.evaluation.rhythm_windows import RhythmWindows, rr_of
+from heartlm.evaluation.rhythm import RhythmWindows, Verdicts, rr_of, window_labels
 from heartlm.evaluation.scored import ScoredLead
 from heartlm.progress import track
 from heartlm.training.batches import IGNORE, rhythm_labels
@@ -127,8 +125,8 @@ def baseline_methods(
 
     def boosted() -> Verdicts:
         training, labels = _training_windows(tuned, windows.codes.shape[1])
-        boosting = GradientBoosting(config.seed).fit(features_of(training), labels)
-        return Verdicts(boosting.score(features_of(windows)))
+        fitted = boosting(features_of(training), labels, config.seed)
+        return Verdicts(fitted.predict_proba(features_of(windows))[:, 1])
 
     methods: dict[str, Callable[[], Verdicts]] = {}
     if config.baselines:
