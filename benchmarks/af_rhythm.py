@@ -35,13 +35,12 @@ from steps import Steps
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.evaluation import zhou
-from heartlm.evaluation.baselines import GradientBoosting
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.features import boosting
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import window_probabilities
-from heartlm.evaluation.rhythm import window_labels
+from heartlm.evaluation.rhythm import RhythmWindows, window_labels
 from heartlm.evaluation.rhythm_task import entropy_of, features_of
-from heartlm.evaluation.rhythm_windows import RhythmWindows
 from heartlm.evaluation.scored import ScoredLead, lead_of_row
 
 WIDTHS = (16, 32, 64, 128, 256, 512)
@@ -154,11 +153,11 @@ def scored(folder: Path, on: Path, width: int, settings: argparse.Namespace) -> 
         ours, entropy = features_of(windows), entropy_of(windows)
         found: Scores = about | {
             ZHOU: entropy >= zhou.THRESHOLD,
-            FITTED: entropy >= zhou.fit_threshold(entropy_of(training)[keep], positive),
+            FITTED: entropy >= fit_threshold(entropy_of(training)[keep], positive),
             MAJORITY: np.full(len(windows), bool(positive.mean() > 0.5)),
         }
         for seed in range(settings.seeds):
-            found[f"{TREES}/{seed}"] = GradientBoosting(seed).fit(features, positive.astype(np.int8)).score(ours)
+            found[f"{TREES}/{seed}"] = boosting(features, positive.astype(np.int8), seed).predict_proba(ours)[:, 1]
         return found
 
     def models() -> Scores:
@@ -176,6 +175,27 @@ def scored(folder: Path, on: Path, width: int, settings: argparse.Namespace) -> 
     return kept(folder / f"rivals-{on.name}-{width}.npz", rivals) | kept(
         folder / f"models-{on.name}-{width}.npz", models
     )
+
+
+def fit_threshold(scores: Floats, fibrillates: NDArray[np.bool_]) -> float:
+    """Find the threshold with the largest Se + Sp on labelled windows.
+
+    Args:
+        scores: scaled entropy, `[num_windows]`.
+        fibrillates: the label of each window, with at least one of either kind.
+
+    Raises:
+        ValueError: only one kind of window is present.
+    """
+    num_positive = np.count_nonzero(fibrillates)
+    if num_positive in (0, len(fibrillates)):
+        raise ValueError("a threshold needs windows with and windows without fibrillation")
+    order = np.argsort(scores)
+    candidates, first = np.unique(scores[order], return_index=True)
+    positives_below = np.concatenate([[0], np.cumsum(fibrillates[order])])[first]
+    negatives_below = first - positives_below
+    gain = negatives_below / (len(fibrillates) - num_positive) - positives_below / num_positive
+    return float(candidates[np.argmax(gain)])
 
 
 def kept(path: Path, measure: Callable[[], Scores]) -> Scores:

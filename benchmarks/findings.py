@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from bench.measure import Table
 from bench.output import write_results
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from steps import Steps
 
 from heartlm.analysis.events import beat_events
@@ -40,7 +40,7 @@ from heartlm.ecg.readers.annotation_file import read_annotation_file
 from heartlm.ecg.recording import Annotations
 from heartlm.ecg.splits import DS2
 from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
-from heartlm.evaluation.episodes import compare_spans, merged
+from heartlm.evaluation.episodes import compare_spans
 from heartlm.evaluation.matching import match_beats
 
 NUM_DRAWN = 200
@@ -140,6 +140,17 @@ def neurokit_beats(signal: NDArray[np.float32], rate_hz: float) -> NDArray[np.in
 
     clean = neurokit2.ecg_clean(np.nan_to_num(signal), sampling_rate=rate_hz)
     return np.unique(np.array(neurokit2.ecg_peaks(clean, sampling_rate=rate_hz)[1]["ECG_R_Peaks"], np.int64))
+
+
+def merged(spans: Spans | ArrayLike) -> NDArray[np.float64]:
+    """Spans in any order, sorted, and those that overlap or touch as one; float64 `[num_spans, 2]`."""
+    joined = list[list[float]]()
+    for start, stop in sorted(np.asarray(spans, np.float64).reshape(-1, 2).tolist()):
+        if joined and start <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], stop)
+        else:
+            joined.append([start, stop])
+    return np.array(joined, np.float64).reshape(-1, 2)
 
 
 def by_event(steps: Steps, name: str, folder: Path, kinds: tuple[str, ...]) -> list[list[str]]:

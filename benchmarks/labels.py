@@ -43,9 +43,9 @@ from steps import Steps
 
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.corpus.windows import covering_windows
-from heartlm.evaluation.baselines import GradientBoosting
 from heartlm.evaluation.beats_task import features_of
 from heartlm.evaluation.bootstrap import Counts, Floats, Resampling, estimate
+from heartlm.evaluation.features import boosting
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.scored import lead_of_row
@@ -189,7 +189,7 @@ class Fold:
         if with_drawn:
             more, of_more = self._features_of_drawn(seed)
             features, label = np.concatenate([features, more]), np.concatenate([label, of_more])
-        trees = GradientBoosting(seed).fit(features, label)
+        trees = boosting(features, label, seed)
         return lambda row: trees.predict(self.features(row)).astype(np.int64)
 
     def hidden(self, row: int) -> NDArray[np.float32]:

@@ -43,8 +43,7 @@ from heartlm.evaluation.bootstrap import Resampling, estimate, ratio, sum_by
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.finetuned import load_finetuned
 from heartlm.evaluation.predictions import token_probabilities, window_probabilities
-from heartlm.evaluation.rhythm import window_labels
-from heartlm.evaluation.rhythm_windows import RhythmWindows
+from heartlm.evaluation.rhythm import RhythmWindows, window_labels
 from heartlm.evaluation.scored import leads_of_corpus
 from heartlm.evaluation.waveform_task import WaveformWindows, called, class_probabilities
 from heartlm.files import atomic_folder, write_json
@@ -309,7 +308,7 @@ class HeldOut:
         else:
             windows = WaveformWindows.of(leads)
             found = (
-                windows.labels("pure"),
+                windows.labels,
                 patient[windows.lead],
                 class_probabilities(tuned.model, windows.codes, windows.lead),
             )

@@ -120,7 +120,7 @@ def judged(run: Path, corpus: Path, method: str, seed: int) -> Windows:
     tuned = load_finetuned(run, "last")
     leads = leads_of_corpus(open_corpus(corpus), EvaluationConfig(run, corpus)).leads
     windows = WaveformWindows.of(leads)
-    shown = {"patient": np.array([lead.patient_id for lead in leads])[windows.lead], "label": windows.labels("pure")}
+    shown = {"patient": np.array([lead.patient_id for lead in leads])[windows.lead], "label": windows.labels}
     if method == NETWORK:
         probabilities = class_probabilities(tuned.model, windows.codes, windows.lead)
         return shown | {"score": probabilities[:, VF], "tachycardia": probabilities[:, VT]}

@@ -162,7 +162,6 @@ def beat_scores() -> dict[str, Any]:
         "command": "heartlm evaluate runs/beats --on corpora/invented",
         "created": "2025-01-02T04:00:00",
         "scores": block(),
-        "without": {"202": block(0.01)},
         "baselines": {"majority class": block(0.4), "gradient boosting": block(0.1), "random initialisation": None},
     }
 

@@ -58,7 +58,7 @@ def test_the_whole_line_prints_nothing(
     frame = scores.to_frame()
     assert {"macro_f1", "per_class V f1"} <= set(frame.score) and set(frame.method) >= {"model"}
     assert len(scores.per_patient) == 4
-    assert all((each / "scores.json").is_file() for each in scores.folders)
+    assert (scores.folder / "scores.json").is_file()
     with heartlm.show_progress():
         heartlm.finetune(run, again, task="beats", out=tmp_path / "other", **STEPS)
     assert "loss" in capfd.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -128,8 +127,7 @@ def pair(tiny_database: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 def test_folders(pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reference, test = pair
-    for name in ("o.json", "o.csv"):
-        assert main(["compare", str(reference), str(test), "--learning", "0", "--out", str(tmp_path / name)]) == 0
+    assert main(["compare", str(reference), str(test), "--learning", "0", "--out", str(tmp_path / "o.json")]) == 0
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "o.json").read_text())
     assert len(found["records"]) == 3
@@ -140,11 +138,6 @@ def test_folders(pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.Capture
     assert found["gross"]["matrix"] == np.sum([row["matrix"] for row in found["records"]], axis=0).tolist()
     assert found["gross"]["qrs_ppv"] == {"value": 1.0, "ci": [1.0, 1.0]}
     assert found["average"]["qrs_se"] == pytest.approx(np.mean([row["qrs_se"] for row in found["records"]]))
-    with (tmp_path / "o.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
-    assert [row["record"] for row in rows] == [row["record"] for row in found["records"]]
-    assert [int(row["No"]) for row in rows] == [row["matrix"][0][5] for row in found["records"]]
-    assert int(rows[0]["VF_num_reference"]) == found["records"][0]["VF"]["num_reference"]
 
 
 def test_every_way_to_name_a_pair(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +172,7 @@ def test_wrong_input_is_one_line(pair: tuple[Path, Path], tmp_path: Path, capsys
         "a folder expected": [str(reference), f"{test / record}.hlm"],
         "test: no file": [f"{reference / record}.atr"],
         "no record compared": [str(reference), str(tmp_path)],
-        "ends in .json or .csv": [str(reference), str(test), "--out", "o.txt"],
+        "ends in .json expected": [str(reference), str(test), "--out", "o.txt"],
         "window: -1": [str(reference), str(test), "--window", "-1"],
     }
     for expected, words in cases.items():

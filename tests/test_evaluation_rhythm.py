@@ -11,8 +11,8 @@ from heartlm.ecg.beats import UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.ecg.spans import runs
 from heartlm.evaluation.bootstrap import Resampling
-from heartlm.evaluation.episodes import compare_spans, merged, score_episodes
-from heartlm.evaluation.rhythm import Flutter, WindowRule, score_windows, window_labels
+from heartlm.evaluation.episodes import compare_spans, score_episodes
+from heartlm.evaluation.rhythm import Verdicts, window_labels
 
 LETTERS = {"n": RHYTHM_INDEX["N"], "a": RHYTHM_INDEX["AFIB"], "f": RHYTHM_INDEX["AFL"], "-": UNLABELLED}
 
@@ -22,34 +22,28 @@ def window(letters: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("letters", "rule", "flutter", "expected"),
+    ("letters", "flutter", "expected"),
     [
-        ("aaan", "majority", "negative", True),
-        ("aann", "majority", "negative", None),
-        ("annn", "majority", "negative", False),
-        ("aa--", "majority", "negative", None),
-        ("nn--", "majority", "negative", None),
-        ("aaa-", "majority", "negative", True),
-        ("aaan", "pure", "negative", None),
-        ("aaaa", "pure", "negative", True),
-        ("nnff", "pure", "negative", False),
-        ("nnn-", "pure", "negative", None),
-        ("afff", "majority", "negative", False),
-        ("afff", "majority", "positive", True),
-        ("afff", "pure", "positive", True),
-        ("afff", "majority", "left out", None),
-        ("aaaf", "majority", "left out", True),
-        ("nnnf", "pure", "left out", None),
+        ("aaan", "negative", True),
+        ("aann", "negative", None),
+        ("annn", "negative", False),
+        ("aa--", "negative", None),
+        ("nn--", "negative", None),
+        ("aaa-", "negative", True),
+        ("afff", "negative", False),
+        ("afff", "positive", True),
+        ("afff", "left out", None),
+        ("aaaf", "left out", True),
     ],
 )
-def test_window_labels(letters: str, rule: WindowRule, flutter: Flutter, expected: bool | None) -> None:
-    labels = window_labels(window(letters), rule=rule, flutter=flutter)
+def test_window_labels(letters: str, flutter: str, expected: bool | None) -> None:
+    labels = window_labels(window(letters), flutter=flutter)
     assert labels.tolist() == [-1 if expected is None else int(expected)]
 
 
-def test_which_rhythms_are_positive_is_the_callers_choice() -> None:
-    assert window_labels(window("ffff"), positive=("AFL",), flutter="positive")[0] == 1
-    assert window_labels(window("nnnn"), positive=("N",))[0] == 1
+def test_which_rhythm_is_positive_is_the_callers_choice() -> None:
+    assert window_labels(window("ffff"), "AFL")[0] == 1
+    assert window_labels(window("nnnn"), "N")[0] == 1
 
 
 windows = st.lists(st.tuples(st.booleans(), st.integers(0, 4).map(float), st.integers(0, 3)), min_size=4, max_size=60)
@@ -61,7 +55,7 @@ def test_window_scores_are_those_of_scikit_learn(rows: list[tuple[bool, float, i
     metrics = pytest.importorskip("sklearn.metrics")
     reference, score, patient = (np.array(column) for column in zip(*rows, strict=True))
     called = score >= 2
-    scores = score_windows(reference, patient.astype(np.str_), called, score=score, resampling=Resampling(30))
+    scores = Verdicts(score, 2).scores(reference.astype(np.int8), patient.astype(np.str_), Resampling(30))
     if 0 < reference.sum() < len(reference):
         assert scores["auroc"]["value"] == pytest.approx(metrics.roc_auc_score(reference, score))
         assert scores["se"]["value"] == pytest.approx(metrics.recall_score(reference, called))
@@ -78,17 +72,16 @@ def test_resampled_auroc_repeats_the_drawn_patients() -> None:
     reference = np.array([True, False, True, False])
     score = np.array([0.9, 0.1, 0.2, 0.8])
     patient = np.array(["good", "good", "bad", "bad"])
-    auroc = score_windows(reference, patient, score >= 0.5, score=score)["auroc"]
+    auroc = Verdicts(score).scores(reference.astype(np.int8), patient)["auroc"]
     assert auroc == {"value": 0.75, "ci": [0.0, 1.0]}
 
 
 def test_perfect_decisions_and_json() -> None:
-    reference = np.array([True, False, False, True])
-    scores = score_windows(reference, np.array(["a", "a", "b", "b"]), reference)
+    labels = np.array([1, 0, 0, 1, -1], np.int8)
+    scores = Verdicts(labels.astype(np.float64)).scores(labels, np.array(["a", "a", "b", "b", "c"]))
     written = json.loads(json.dumps(scores, allow_nan=False))
     assert written["f1"] == {"value": 1.0, "ci": [1.0, 1.0]}
     assert (written["num_windows"], written["num_patients"], written["tp"], written["tn"]) == (4, 2, 2, 2)
-    assert "auroc" not in written
 
 
 flags = st.lists(st.booleans(), min_size=40, max_size=40).map(np.array)
@@ -113,12 +106,9 @@ def test_episodes_agree_with_counting_seconds(truth: np.ndarray, called: np.ndar
     assert list(measured.delay_s) == delay
 
 
-def test_overlapping_spans_are_merged_first_or_refused() -> None:
-    spans = [[40, 50], [0, 10], [2, 5], [8, 20], [20, 30]]
-    assert merged(spans).tolist() == [[0, 30], [40, 50]]
-    assert merged([]).shape == (0, 2)
+def test_overlapping_spans_are_refused() -> None:
     with pytest.raises(ValueError, match="not overlap"):
-        compare_spans(spans, [], 100)
+        compare_spans([[40, 50], [0, 10], [2, 5], [8, 20], [20, 30]], [], 100)
 
 
 def test_onset_delays_of_all_recordings_together() -> None:

@@ -14,7 +14,7 @@ from heartlm.errors import HeartlmError
 from heartlm.evaluation.answers import columns_of
 from heartlm.evaluation.beats import NO_BEAT
 from heartlm.evaluation.beats_task import PairedLead
-from heartlm.evaluation.rhythm_windows import RhythmWindows
+from heartlm.evaluation.rhythm import RhythmWindows
 from heartlm.evaluation.scored import ScoredLead
 from heartlm.evaluation.strips import example_strips
 from heartlm.tokenizers.base import Tokens

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from af_rhythm import fit_threshold
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,14 +85,14 @@ def test_fitted_threshold_has_the_best_se_plus_sp(cases: list[tuple[int, bool]])
     scores, labels = np.array([score / 10 for score, _ in cases]), np.array([label for _, label in cases])
     if labels.all() or not labels.any():
         with pytest.raises(ValueError, match="with and windows without"):
-            zhou.fit_threshold(scores, labels)
+            fit_threshold(scores, labels)
         return
 
     def quality(threshold: float) -> float:
         return float(np.mean(scores[labels] >= threshold) + np.mean(scores[~labels] < threshold))
 
     best = max(quality(threshold) for threshold in scores)
-    assert quality(zhou.fit_threshold(scores, labels)) == pytest.approx(best)
+    assert quality(fit_threshold(scores, labels)) == pytest.approx(best)
 
 
 # Measured here, beat by beat, fibrillation against all else. Published (Zhou 2015): AFDB 97.37, 98.44, 97.89;

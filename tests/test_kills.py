@@ -87,11 +87,7 @@ def scores_of(run_folder: Path) -> dict[str, bytes]:
     """Scores and predictions without what tells of time and place."""
     found = {name: text for name, text in content(run_folder / "scores").items() if name.endswith(".parquet")}
     for path in (run_folder / "scores").rglob("scores.json"):
-        kept = {
-            key: value
-            for key, value in json.loads(path.read_text()).items()
-            if key in ("scores", "without", "baselines")
-        }
+        kept = {key: value for key, value in json.loads(path.read_text()).items() if key in ("scores", "baselines")}
         assert kept["scores"]
         found[path.parent.name] = json.dumps(kept).encode()
     assert len(found) > 1

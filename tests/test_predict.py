@@ -19,7 +19,8 @@ from heartlm.ecg.simulator.config import SimulationConfig
 from heartlm.ecg.simulator.write import simulate_database
 from heartlm.ecg.write_annotations import write_annotations
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.annotate import annotate, nearest, rhythm_spans
+from heartlm.evaluation.annotate import annotate, rhythm_spans
+from heartlm.evaluation.matching import nearest
 from heartlm.tokenizers.rhythm import RhythmTokenizer
 from heartlm.tokenizers.sample import SampleTokenizer
 from tests.conftest import shared_data
@@ -172,7 +173,7 @@ def test_any_beats_and_rhythms_read_back(tmp_path_factory, steps, data):
 @given(st.lists(st.integers(0, 1000), min_size=1, unique=True), st.lists(st.integers(-50, 1100)))
 def test_nearest_is_nearest(places, wanted):
     places, wanted = np.sort(np.array(places, np.int64)), np.sort(np.array(wanted, np.int64))
-    distance = np.abs(places[nearest(places, wanted)] - wanted)
+    distance = np.abs(places[nearest(wanted, places)] - wanted)
     np.testing.assert_array_equal(distance, np.abs(places[None] - wanted[:, None]).min(axis=1, initial=10**9))
 
 

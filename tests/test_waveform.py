@@ -306,7 +306,7 @@ def test_finetune_evaluate_predict(corpus: Corpus, vfdb: Path, tmp_path: Path, c
     assert scores["scores"]["se"]["value"] > 0.9 and scores["scores"]["sp"]["value"] > 0.9
     assert scores["scores"]["vt_called_vf"]["num_windows"] > 0 and scores["notes"] == []
     assert set(scores["baselines"]) == {"majority class", "forest on 12 features"}
-    assert (run / "scores/vfdb-test-waveform-majority/predictions.parquet").is_file()
+    assert (run / "scores/vfdb-test-waveform/predictions.parquet").is_file()
     printed = capsys.readouterr().out
     assert "noise called VF" in printed and "episodes of VF and VT: " in printed
     for record in ("404", "405"):

@@ -12,14 +12,15 @@ A mistake that the user can mend raises `HeartlmError`. Nothing is printed, exce
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from heartlm.analysis.embeddings import Embeddings
 from heartlm.analysis.findings import Findings
 from heartlm.corpus.build import build_corpus
+from heartlm.corpus.config import TokenizeConfig
 from heartlm.corpus.corpus import Corpus, open_corpus
 from heartlm.ecg.database import open_database
 from heartlm.ecg.locate import locate
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from heartlm.analysis.embed import Level
     from heartlm.analysis.recordings import Analyses
     from heartlm.evaluation.annotate import Annotated
+    from heartlm.evaluation.scored import ScoredLead
     from heartlm.models.heart import HeartModel
     from heartlm.models.store import ModelInfo
     from heartlm.monitor.alarms import Alarm, AlarmRules
@@ -116,23 +118,7 @@ def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) 
 
 
 @_quiet
-def tokenize(
-    databases: AnyPath | Sequence[AnyPath],
-    out: AnyPath,
-    *,
-    tokenizer: Literal["beat", "rhythm", "sample", "bpe", "millivolts"] | None = None,
-    tokenizer_from: AnyPath | None = None,
-    causal: bool = False,
-    waveforms: bool = False,
-    num_codes: int | None = None,
-    training_leads: Literal["first", "all"] = "first",
-    beats: Literal["auto", "annotated", "detected"] = "auto",
-    skip_unreadable: bool = False,
-    damaged: Literal["refuse", "warn"] = "refuse",
-    processes: int | None = None,
-    seed: int = 0,
-    command: str = "",
-) -> Corpus:
+def tokenize(databases: AnyPath | Sequence[AnyPath], out: AnyPath, *, command: str = "", **settings: Any) -> Corpus:
     """Turn recordings into a corpus of tokens; the tokenizer is fitted on the training split alone.
 
     Parameters
@@ -142,81 +128,46 @@ def tokenize(
     out
         Folder of the corpus; an earlier one is replaced when the new one is complete. A killed call is continued by
         the same call.
-    tokenizer
-        `"beat"` (waveforms and RR intervals, the default), `"rhythm"` (RR intervals), `"sample"`, `"bpe"` (runs of
-        samples) or `"millivolts"` (for the task waveform).
-    tokenizer_from
-        Encode with the tokenizer of this run, corpus or shipped model instead of fitting one.
-    causal
-        Leave out what needs the next beats, so that a live stream gives the same tokens.
-    waveforms
-        Compare the waveforms of beats too, where there is a signal (rhythm).
-    num_codes
-        How many different runs there are at most, by default 1024 (bpe).
-    training_leads
-        `"all"` encodes every lead of training recordings.
-    beats
-        `"auto"` takes annotated beats and detects them where there are none.
-    skip_unreadable
-        List unreadable recordings in the manifest instead of stopping at the first.
-    damaged
-        `"warn"` uses a recording that shows damage and lists it in the manifest.
-    processes
-        By default one a core; the corpus does not depend on it.
-    seed
-        Of the choice of beats that codebooks are fitted on.
     command
         Noted in the manifest.
+    **settings
+        Fields of `heartlm.corpus.config.TokenizeConfig`: `tokenizer`, `tokenizer_from`, `causal`, `processes`, …
 
     Raises
     ------
     HeartlmError
         An impossible setting, no recording to fit on, an unreadable recording, or a folder that cannot be written.
     """
-    if processes is not None and processes < 1:
-        raise HeartlmError(f"processes: {processes} found, at least 1 expected")
-    if seed < 0:
-        raise HeartlmError(f"seed: {seed} found, at least 0 expected")
     folders = [databases] if isinstance(databases, str | Path) else databases
+    given = {"databases": [Path(folder) for folder in folders], "out": out}
+    config = _config(TokenizeConfig, settings | given)
+    config.check()
     build_corpus(
-        [Path(folder) for folder in folders],
-        _tokenizer(tokenizer, tokenizer_from, causal, waveforms, num_codes),
-        Path(out),
-        training_leads=training_leads,
-        beats=beats,
-        fit=tokenizer_from is None,
-        skip_unreadable=skip_unreadable,
-        damaged=damaged,
-        processes=processes,
-        seed=seed,
+        config.databases,
+        _tokenizer(config),
+        config.out,
+        training_leads=config.training_leads,
+        beats=config.beats,
+        fit=config.tokenizer_from is None,
+        skip_unreadable=config.skip_unreadable,
+        damaged=config.damaged,
+        processes=config.processes,
+        seed=config.seed,
         command=command,
     )
-    return open_corpus(Path(out))
+    return open_corpus(config.out)
 
 
-def _tokenizer(
-    tokenizer: str | None, tokenizer_from: AnyPath | None, causal: bool, waveforms: bool, num_codes: int | None
-) -> Tokenizer:
-    if tokenizer_from is not None:
-        given = {"causal": causal, "waveforms": waveforms, "tokenizer": tokenizer, "num_codes": num_codes is not None}
-        for name in (name for name, value in given.items() if value):
-            raise HeartlmError(
-                f"{name}: the tokenizer of {tokenizer_from} has its settings: leave --{name.replace('_', '-')} out"
-            )
-        return load_tokenizer(find_run(Path(tokenizer_from)) / "tokenizer")
-    kind, settings = tokenizer or "beat", dict[str, Any]()
-    if waveforms and kind != "rhythm":
-        raise HeartlmError(f"waveforms: only the rhythm tokenizer takes it, not {kind}: leave --waveforms out")
-    if causal and kind != "beat" and not waveforms:
-        raise HeartlmError(f"causal: the {kind} tokenizer is always causal: leave --causal out")
-    if num_codes is not None and kind != "bpe":
-        raise HeartlmError(f"num_codes: only the bpe tokenizer takes it, not {kind}: leave --num-codes out")
+def _tokenizer(config: TokenizeConfig) -> Tokenizer:
+    if config.tokenizer_from is not None:
+        return load_tokenizer(find_run(config.tokenizer_from) / "tokenizer")
+    kind, settings = config.tokenizer or "beat", dict[str, Any]()
     if kind in ("beat", "rhythm"):
-        settings["causal_only"] = causal
+        settings["causal_only"] = config.causal
     if kind == "rhythm":
-        settings["waveforms"] = waveforms
-    if num_codes is not None:
-        settings["num_codes"] = num_codes
+        settings["waveforms"] = config.waveforms
+    if config.num_codes is not None:
+        settings["num_codes"] = config.num_codes
     return tokenizer_class(kind)(**settings)
 
 
@@ -281,36 +232,33 @@ def finetune(
 
 @dataclass(frozen=True)
 class Scores:
-    """What `evaluate` found: one entry a score set (the task rhythm has two).
+    """What `evaluate` found.
 
     Attributes
     ----------
-    sets
-        Content of each `scores.json`: scores with 95 % intervals by patient, baselines, how they were made.
-    folders
-        Where each was written, with the predictions as `predictions.parquet`.
+    content
+        Of `scores.json`: scores with 95 % intervals by patient, baselines, how they were made.
+    folder
+        Where it was written, with the predictions as `predictions.parquet`.
     """
 
-    sets: tuple[dict[str, Any], ...]
-    folders: tuple[Path, ...]
+    content: dict[str, Any]
+    folder: Path
 
     def to_frame(self) -> Any:
-        """A pandas frame of all scores that have an interval: set, method, score, value, low, high."""
+        """A pandas frame of all scores that have an interval: method, score, value, low, high."""
         import pandas
 
-        rows = list[tuple[Any, ...]]()
-        for each in self.sets:
-            for method, block in {"model": each["scores"], **each["baselines"]}.items():
-                rows += [(each["name"], method, *row) for row in _flat(block or {}, "")]
-        return pandas.DataFrame(rows, columns=["set", "method", "score", "value", "low", "high"])
+        methods = {"model": self.content["scores"], **self.content["baselines"]}
+        rows = [(method, *row) for method, block in methods.items() for row in _flat(block or {}, "")]
+        return pandas.DataFrame(rows, columns=["method", "score", "value", "low", "high"])
 
     @property
     def per_patient(self) -> Any:
-        """A pandas frame with a row a patient, of the sets that have them (the task beats)."""
+        """A pandas frame with a row a patient (task beats)."""
         import pandas
 
-        rows = [{"set": each["name"], **row} for each in self.sets for row in each["scores"].get("per_patient", [])]
-        return pandas.json_normalize(rows)
+        return pandas.json_normalize(self.content["scores"].get("per_patient", []))
 
 
 def _flat(block: dict[str, Any], prefix: str) -> Iterator[tuple[str, float, float | None, float | None]]:
@@ -346,8 +294,8 @@ def evaluate(run: RunFolder | AnyPath, on: Corpus | AnyPath, *, command: str = "
     from heartlm.evaluation.evaluate import evaluate as score
 
     given = {"run": find_run(_path_of(run)), "on": _folder_of(on)}
-    found = score(_config(EvaluationConfig, settings | given), command)
-    return Scores(tuple(scores for _, scores in found), tuple(folder for folder, _ in found))
+    folder, content = score(_config(EvaluationConfig, settings | given), command)
+    return Scores(content, folder)
 
 
 @_quiet
@@ -453,16 +401,7 @@ def _live_models(beats: Path, af: Path, waveform: Path) -> LiveModels:
 
 
 @_quiet
-def annotate(
-    run: RunFolder | AnyPath,
-    recording: AnyPath,
-    *,
-    beats: Literal["auto", "annotated", "detected"] = "auto",
-    lead: str | None = None,
-    checkpoint: Literal["best", "last"] = "best",
-    damaged: Literal["refuse", "warn"] = "warn",
-    window: int | None = None,
-) -> Annotated:
+def annotate(run: RunFolder | AnyPath, recording: AnyPath, **how: Any) -> Annotated:
     """Annotate a recording with one fine-tuned model, as `heartlm predict` does.
 
     Parameters
@@ -471,16 +410,8 @@ def annotate(
         A run, its folder, or the name of a shipped model.
     recording
         DATABASE/RECORD as WFDB programs name it.
-    beats
-        `"auto"` takes annotated beat positions and detects them where there are none.
-    lead
-        By default MLII, II or the first ECG lead.
-    checkpoint
-        The model with the lowest validation loss, or the last one.
-    damaged
-        `"refuse"` stops at a recording that shows damage.
-    window
-        Beats judged together by a model of several widths; by default 128.
+    **how
+        `beats`, `lead` and `checkpoint` of `heartlm.evaluation.annotate.annotate`.
 
     Returns
     -------
@@ -499,17 +430,7 @@ def annotate(
     """
     from heartlm.evaluation.annotate import annotate as find
 
-    database, record_id = locate(Path(recording))
-    return find(
-        find_run(_path_of(run)),
-        database,
-        record_id,
-        beats=beats,
-        lead=lead,
-        checkpoint=checkpoint,
-        damaged=damaged,
-        window=window,
-    )
+    return find(find_run(_path_of(run)), *locate(Path(recording)), **how)
 
 
 @_quiet
@@ -656,8 +577,10 @@ class Model:
         HeartlmError
             Nothing there to embed, a corpus of another tokenizer, or a model without vectors of beats.
         """
-        from heartlm.analysis.embed import embed_corpus, embed_recordings
+        from heartlm.analysis.embed import embed, leads_of_recordings
+        from heartlm.evaluation.scored import lead_of_row
 
+        left_out = list[str]()
         if isinstance(source, str | Path):
             source = Path(source)
             if (source / "manifest.json").is_file():
@@ -668,14 +591,18 @@ class Model:
                     f"{source.folder}: tokens of another tokenizer ({source.tokenizer_hash[:12]}) than the model's "
                     f"({self.info.tokenizer_hash[:12]}): tokenize with  --tokenizer-from"
                 )
-            return embed_corpus(self.network, self.info.window, source, split, level, layer)
-        recordings: Any = (source,) if isinstance(source, Recording) else None
-        if isinstance(source, Path) and source.is_dir():
-            database = open_database(source)
-            recordings = (database.recording(name) for name in database.record_ids)
-        elif isinstance(source, Path):
-            recordings = (open_recording(source),)
-        return embed_recordings(self.network, self.tokenizer, self.info.window, recordings, level, layer)
+            rows = range(len(source.records)) if split is None else source.records.select(split).tolist()
+            leads: Iterable[ScoredLead] = (lead_of_row(source, row) for row in rows)
+        else:
+            if isinstance(source, Recording):
+                recordings: Iterable[Recording] = [source]
+            elif source.is_dir():
+                database = open_database(source)
+                recordings = (database.recording(name) for name in database.record_ids)
+            else:
+                recordings = [open_recording(source)]
+            leads = leads_of_recordings(recordings, self.tokenizer, left_out)
+        return embed(self.network, self.info.window, leads, level, layer, left_out)
 
 
 def _path_of(run: RunFolder | AnyPath) -> Path:
@@ -688,7 +615,8 @@ def _folder_of(corpus: Corpus | AnyPath | None) -> Path | None:
 
 def _config(kind: Callable[..., Result], settings: dict[str, Any]) -> Result:
     """Settings as their dataclass; paths may be text."""
-    paths = {name: Path(settings[name]) for name in ("out", "resume", "random_init") if settings.get(name) is not None}
+    names = ("out", "resume", "random_init", "tokenizer_from")
+    paths = {name: Path(settings[name]) for name in names if settings.get(name) is not None}
     try:
         return kind(**settings | paths)
     except TypeError as error:

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +35,9 @@ from heartlm.corpus.encode import NO_ECG_LEAD, ecg_leads
 from heartlm.ecg.recording import Annotations, Recording
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
-from heartlm.evaluation.annotate import nearest, second_probabilities
+from heartlm.evaluation.annotate import second_probabilities
 from heartlm.evaluation.finetuned import FineTuned, load_of_tasks
-from heartlm.evaluation.matching import MATCH_WINDOW_S
+from heartlm.evaluation.matching import MATCH_WINDOW_S, nearest
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.waveform_task import called
 from heartlm.tokenizers.base import Lead, Tokenizer
@@ -59,6 +58,34 @@ Places = NDArray[np.int64]
 Stretch = tuple[int, int]
 Watch = Callable[[Sequence[Stretch]], Iterable[Stretch]]
 """Gives the blocks of a recording on, one at a time, and so can show how far the analysis is."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What was found in one block of a recording.
+
+    Attributes:
+        sample: of each beat, int64 `[num_beats]`.
+        probability: of each class of each beat, float32 `[num_beats, 4]`.
+        seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
+        flutter: probability of flutter in each second, float64 `[num_seconds]`.
+        quality: of each piece of each lead, float32 `[num_pieces, num_leads]`.
+        measures: of some beats, see `measures_of_beats`.
+    """
+
+    sample: Places
+    probability: NDArray[np.float32]
+    seconds: NDArray[np.float64]
+    flutter: NDArray[np.float64]
+    quality: NDArray[np.float32]
+    measures: NDArray[np.float64]
+
+    @classmethod
+    def joined(cls, blocks: Sequence[Block]) -> Block:
+        """Several blocks in a row as one."""
+        return cls(
+            **{each.name: np.concatenate([getattr(block, each.name) for block in blocks]) for each in fields(cls)}
+        )
 
 
 @dataclass(frozen=True)
@@ -114,11 +141,12 @@ class Analyst:
             raise HeartlmError(f"{recording.path}: {NO_ECG_LEAD}, so there is nothing to analyse")
         try:
             leads = best_leads(recording, candidates)
-            blocks = [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
+            found = Block.joined(
+                [self._block(recording, start, stop, leads) for start, stop in watch(_blocks(recording))]
+            )
         except ValueError as error:
             raise HeartlmError(f"{recording.path}: {error}") from error
-        sample, probability, seconds, flutters, quality, measures = map(np.concatenate, zip(*blocks, strict=True))
-        quality = quality.T
+        sample, probability, seconds, quality = found.sample, found.probability, found.seconds, found.quality.T
         rate_hz, notes = recording.rate_hz, list[str]()
         answer = called(seconds, self.waveform.info.threshold)
         events = second_events("VF", seconds[:, VF], answer == VF, SHORTEST_S, rate_hz)
@@ -135,7 +163,7 @@ class Analyst:
             sample, probability = sample[~blank], probability[~blank]
         classes = np.array(self.beats.info.classes)
         clear = ~crossed(events, sample)
-        of_atria = second_events("flutter", flutters, (flutters > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
+        of_atria = second_events("flutter", found.flutter, (found.flutter > 0) & ~poor & ~in_vf, FLUTTER_S, rate_hz)
         af = self._af_events(sample, clear, rate_hz)
         af = of_atria + [each for each in af if covered(of_atria, sample[covered([each], sample)]).mean() < 0.5]
         in_af = covered(in_order(af), sample)
@@ -169,17 +197,11 @@ class Analyst:
             quality,
             tuple(notes),
             self.made_by,
-            unlike(measures),
+            unlike(found.measures),
         )
 
-    def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> tuple[NDArray[Any], ...]:
-        """Judge the samples `start` to `stop`.
-
-        Returns:
-            Of its beats the sample, int64 `[num_beats]`, and the probability of each class, float32 `[num_beats, 4]`;
-            of each second the probability of each waveform class, float64 `[num_seconds, 5]`, and of flutter; the
-            quality of each piece, float32 `[num_pieces, num_leads]`; measures of some beats.
-        """
+    def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> Block:
+        """Judge the samples `start` to `stop`."""
         rate_hz = recording.rate_hz
         margin = round(MARGIN_S / QUALITY_S) * round(QUALITY_S * rate_hz)
         first, last = max(0, start - margin), min(recording.num_samples, stop + margin)
@@ -197,7 +219,7 @@ class Analyst:
         own, pieces = (sample >= start - first) & (sample < stop - first), slice((start - first) // piece, None)
         num_pieces, num_seconds = -(-(stop - start) // piece), -int(-(stop - start) // rate_hz)
         begin_s = round((start - first) / rate_hz)
-        return (
+        return Block(
             sample[own] + first,
             probability[own],
             seconds[begin_s : begin_s + num_seconds],
@@ -231,7 +253,7 @@ class Analyst:
                 measures = measures_of_beats(self._tokenizers[0], read, tokens)
             if tokens.num_tokens:
                 answer = token_probabilities(model, tokens.codes, info.window, overlap=lead == 0)
-                total += answer[nearest(tokens.sample, beats.sample)] * (quality[lead, piece][:, None] + 1e-3)
+                total += answer[nearest(beats.sample, tokens.sample)] * (quality[lead, piece][:, None] + 1e-3)
         total[total.sum(axis=1) == 0, 0] = 1
         return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
 

@@ -15,57 +15,27 @@ import torch
 from numpy.typing import NDArray
 
 from heartlm.analysis.embeddings import Embeddings, Vectors
-from heartlm.corpus.corpus import Corpus
 from heartlm.corpus.encode import Source, Unusable, source_of, usable_leads
 from heartlm.ecg.beats import BEAT_CLASSES
 from heartlm.ecg.recording import Recording
 from heartlm.ecg.rhythms import RHYTHMS
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.predictions import batches_of_windows
-from heartlm.evaluation.scored import ScoredLead, encoded, lead_of_row
+from heartlm.evaluation.scored import ScoredLead, encoded
 from heartlm.models.heart import HeartModel
 from heartlm.tokenizers.base import Tokenizer
 
 Level = Literal["beat", "window"]
 
 
-def embed_recordings(
-    model: HeartModel,
-    tokenizer: Tokenizer,
-    window: int,
-    recordings: Iterable[Recording],
-    level: Level = "beat",
-    layer: int = -1,
-) -> Embeddings:
-    """Embed one lead of each recording: MLII or II where there is one, else the first that is measured in millivolts.
+def leads_of_recordings(
+    recordings: Iterable[Recording], tokenizer: Tokenizer, left_out: list[str]
+) -> Iterator[ScoredLead]:
+    """One lead of each recording: MLII or II where there is one, else the first that is measured in millivolts.
 
-    Annotated beats are used, and beats are detected where none are annotated.
-
-    Args:
-        model: a transformer.
-        tokenizer: whose codes it reads.
-        window: tokens that the model looks at together.
-        recordings: of any format and rate.
-        level: a vector of each token, or of each window of `window` tokens, the mean of its tokens.
-        layer: the block whose output is taken, 0 being the first; -1 is the model's output.
-
-    Raises:
-        HeartlmError: no recording gives a vector, or the model has no such layer.
+    Annotated beats are used, and beats are detected where none are annotated. What is left out, and why, is added to
+    `left_out`.
     """
-    left_out = list[str]()
-    leads = _encoded(recordings, tokenizer, left_out)
-    return _embedded(model, window, leads, level, layer, left_out)
-
-
-def embed_corpus(
-    model: HeartModel, window: int, corpus: Corpus, split: str | None, level: Level = "beat", layer: int = -1
-) -> Embeddings:
-    """Embed the leads of a corpus in one split, None being all; as `embed_recordings`."""
-    rows = range(len(corpus.records)) if split is None else corpus.records.select(split).tolist()
-    return _embedded(model, window, (lead_of_row(corpus, row) for row in rows), level, layer, [])
-
-
-def _encoded(recordings: Iterable[Recording], tokenizer: Tokenizer, left_out: list[str]) -> Iterator[ScoredLead]:
     for recording in recordings:
         name = f"{recording.database}/{recording.record_id}"
         try:
@@ -81,15 +51,28 @@ def _encoded(recordings: Iterable[Recording], tokenizer: Tokenizer, left_out: li
         recording.warn_if_damaged()
 
 
-def _embedded(
+def embed(
     model: HeartModel, window: int, leads: Iterable[ScoredLead], level: Level, layer: int, left_out: list[str]
 ) -> Embeddings:
+    """Embed leads.
+
+    Args:
+        model: a transformer.
+        window: tokens that the model looks at together.
+        leads: of any rate.
+        level: a vector of each token, or of each window of `window` tokens, the mean of its tokens.
+        layer: the block whose output is taken, 0 being the first; -1 is the model's output.
+        left_out: gets a line for each lead without a vector.
+
+    Raises:
+        HeartlmError: no lead gives a vector, or the model has no such layer.
+    """
     if model.config.network != "transformer":
         raise HeartlmError("the model of the task waveform has no vectors of beats: embed with another one")
     if not -1 <= layer < model.config.depth:
         raise HeartlmError(f"layer: {layer} found, -1 to {model.config.depth - 1} expected")
     classes, rhythms = np.array([*BEAT_CLASSES, ""]), np.array([*RHYTHMS, ""])  # -1, unlabelled, is the last
-    vectors, parts = list[Vectors](), list[tuple[Any, ...]]()
+    parts = list[dict[str, Any]]()
     for lead in leads:
         tokens = lead.tokens
         if not tokens.num_tokens:
@@ -106,17 +89,17 @@ def _embedded(
                 np.array([_most_frequent(each[at : at + window]) for at in places.tolist()])
                 for each in (beat_class, rhythm)
             )
-        vectors.append(states)
-        own = [np.full(len(places), each) for each in (lead.database, lead.record_id, lead.patient_id, lead.lead)]
+        whose = {"database": lead.database, "record": lead.record_id, "patient": lead.patient_id, "lead": lead.lead}
         sample = tokens.sample[places]
-        parts.append((*own, sample, sample / lead.rate_hz, classes[beat_class], rhythms[rhythm]))
-    if not vectors:
+        parts.append(
+            {"vectors": states, "sample": sample, "time_s": sample / lead.rate_hz}
+            | {"beat_class": classes[beat_class], "rhythm": rhythms[rhythm]}
+            | {name: np.full(len(places), value) for name, value in whose.items()}
+        )
+    if not parts:
         raise HeartlmError(f"no recording gives a vector: {'; '.join(left_out[:3]) or 'there are none'}")
-    names = ("database", "record", "patient", "lead", "sample", "time_s", "beat_class", "rhythm")
-    columns: dict[str, Any] = {
-        name: np.concatenate(column) for name, column in zip(names, zip(*parts, strict=True), strict=True)
-    }
-    return Embeddings(np.concatenate(vectors), **columns, left_out=tuple(left_out))
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return Embeddings(**whole, left_out=tuple(left_out))
 
 
 @torch.inference_mode()

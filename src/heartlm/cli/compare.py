@@ -31,7 +31,7 @@ class CompareOptions:
         learning: seconds at the start of each recording that are not scored.
         window: largest distance in seconds of a test beat from its reference beat.
         exclude_vf: leave out beats during ventricular fibrillation; otherwise its marks are ignored.
-        out: a file for all numbers, ending in .json or .csv.
+        out: a JSON file for all numbers.
     """
 
     reference: Path
@@ -55,14 +55,14 @@ def run(arguments: Sequence[str]) -> int:
         heartlm compare cudb annotated --annotators atr,vf --out cudb.json
     """
     options = parse(CompareOptions, arguments, "compare", run, positionals=["reference", "test"])
-    if options.out is not None and options.out.suffix not in (".json", ".csv"):
-        raise HeartlmError(f"out: {options.out} found, a name that ends in .json or .csv expected")
+    if options.out is not None and options.out.suffix != ".json":
+        raise HeartlmError(f"out: {options.out} found, a name that ends in .json expected")
     for name, value in (("learning", options.learning), ("window", options.window)):
         if not 0 <= value < 1e6:
             raise HeartlmError(f"{name}: {value:g} found, seconds expected, for example 0.15")
     from heartlm.ecg.readers.annotation_file import read_annotation_file
     from heartlm.evaluation.ec57 import LABELS, compare_record, summarize
-    from heartlm.files import write_csv, write_json
+    from heartlm.files import write_json
 
     records, left_out = [], list[dict[str, str]]()
     for database, record_id, reference, test in _pairs(options):
@@ -89,12 +89,9 @@ def run(arguments: Sequence[str]) -> int:
         print(f"left out: {len(left_out)} of {len(left_out) + len(rows)} records")
         print("\n".join(f"  {each['record']}: {each['reason']}" for each in left_out))
     if options.out is not None:
-        if options.out.suffix == ".json":
-            how = {"learning_s": options.learning, "window_s": options.window, "exclude_vf": options.exclude_vf}
-            found = {"labels": LABELS, "records": rows, "left_out": left_out}
-            write_json(options.out, how | found | summary)
-        else:
-            write_csv([_flat(row, LABELS) for row in rows], options.out)
+        how = {"learning_s": options.learning, "window_s": options.window, "exclude_vf": options.exclude_vf}
+        found = {"labels": LABELS, "records": rows, "left_out": left_out}
+        write_json(options.out, how | found | summary)
         print(options.out)
     return 0
 
@@ -195,16 +192,3 @@ def line_cells(matrix: list[list[int]]) -> list[str]:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}"
-
-
-def _flat(row: dict[str, Any], labels: str) -> dict[str, Any]:
-    """One record as cells: the matrix as Nn to Xx, episodes as AF_num_found and so on."""
-    cells: dict[str, Any] = {}
-    for name, value in row.items():
-        if name == "matrix":
-            cells |= {f"{labels[i]}{labels[j].lower()}": value[i][j] for i in range(7) for j in range(7)}
-        elif isinstance(value, dict):
-            cells |= {f"{name}_{key}": number for key, number in value.items() if key != "delay_s"}
-        else:
-            cells[name] = value
-    return cells

@@ -63,9 +63,9 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(DemoOptions, arguments, "demo", run)
     prepare(options)
     begin = time.monotonic()
-    for number, (title, words) in enumerate(steps(options), start=1):
-        print(f"\n{number}. {title}\n$ {shlex.join(['heartlm', *words])}", flush=True)
-        if status := _run(words):
+    for number, (title, command) in enumerate(steps(options), start=1):
+        print(f"\n{number}. {title}\n$ heartlm {command}", flush=True)
+        if status := _run(shlex.split(command)):
             return status
     print("", *key_scores(options.out / "beats"), sep="\n")
     print(f"\nAll of it took {time.monotonic() - begin:.0f} s.")
@@ -93,49 +93,45 @@ def prepare(options: DemoOptions) -> None:
     write_json(note, {name: value for name, value in asdict(options).items() if name not in ("out", "overwrite")})
 
 
-def steps(options: DemoOptions) -> Iterator[tuple[str, list[str]]]:
-    """What each command is for, and the words after `heartlm`; each is made when the one before has run."""
-    out = options.out
-    data, corpus, foundation, beats, scratch, day = (
-        str(out / name) for name in ("data", "corpus", "foundation", "beats", "scratch", "day")
-    )
-    seed = ["--seed", str(options.seed)]
-    threads = ["--threads", str(options.threads)]
-    training = ["--batch-size", "16", "--validate-every", "50", *seed, *threads]
-    tuning = ["--task", "beats", "--corpus", corpus, "--steps", str(options.finetune_steps)]
-    tuning += ["--learning-rate", "6e-4", "--class-balance", "0.25", *training]
-    last = ["--checkpoint", "last"]  # so few validation patients are too few to choose the best one by
-    size = ["--patients", str(options.patients), "--minutes", f"{options.minutes:g}"]
-    yield f"Simulate the hearts of {options.patients} patients", ["data", "simulate", data, *size, *seed]
-    yield "Check every file of the database", ["data", "verify", data]
-    kind = ["--tokenizer", "beat", "--training-leads", "all"]
-    yield "Turn heartbeats into tokens", ["tokenize", data, *kind, "--out", corpus, *seed]
-    shape = ["--objective", "causal", "--depth", str(options.depth), "--steps", str(options.steps)]
+def steps(options: DemoOptions) -> Iterator[tuple[str, str]]:
+    """What each command is for, and what follows `heartlm`; each is made when the one before has run."""
+    out, seed, threads = shlex.quote(str(options.out)), f"--seed {options.seed}", f"--threads {options.threads}"
+    training = f"--batch-size 16 --validate-every 50 {seed} {threads}"
+    tuning = f"--task beats --corpus {out}/corpus --steps {options.finetune_steps}"
+    tuning += f" --learning-rate 6e-4 --class-balance 0.25 {training}"
+    size = f"--patients {options.patients} --minutes {options.minutes:g}"
+    yield f"Simulate the hearts of {options.patients} patients", f"data simulate {out}/data {size} {seed}"
+    yield "Check every file of the database", f"data verify {out}/data"
+    corpus = f"--tokenizer beat --training-leads all --out {out}/corpus"
+    yield "Turn heartbeats into tokens", f"tokenize {out}/data {corpus} {seed}"
+    shape = f"--objective causal --depth {options.depth} --steps {options.steps}"
     yield (
         "Pretrain a foundation model: predict the next heartbeat",
-        ["pretrain", "--corpus", corpus, *shape, *training, "--out", foundation],
+        f"pretrain --corpus {out}/corpus {shape} {training} --out {out}/foundation",
     )
-    yield "Fine-tune it to name heartbeats", ["finetune", foundation, *tuning, "--out", beats]
+    yield "Fine-tune it to name heartbeats", f"finetune {out}/foundation {tuning} --out {out}/beats"
     yield (
         "Train the same model from random weights, to see what pretraining was worth",
-        ["finetune", foundation, "--from-scratch", *tuning, "--out", scratch],
+        f"finetune {out}/foundation --from-scratch {tuning} --out {out}/scratch",
     )
+    last = "--checkpoint last"  # so few validation patients are too few to choose the best one by
     yield (
         "Score both on patients they have never seen, next to simpler methods",
-        ["evaluate", beats, "--on", corpus, "--random-init", scratch, *last, "--name", "test", *threads],
+        f"evaluate {out}/beats --on {out}/corpus --random-init {out}/scratch {last} --name test {threads}",
     )
-    record = f"{data}/{_test_record(out / 'data')}"
-    yield "Annotate a recording of the test split", ["predict", beats, record, *last, "--out", str(out)]
+    record = _test_record(options.out / "data")
+    yield "Annotate a recording of the test split", f"predict {out}/beats {out}/data/{record} {last} --out {out}"
     yield (
         "Let the foundation model write on where recordings were cut",
-        ["generate", beats, "--num-tokens", "8", "--temperature", "0.7", "--top-p", "0.9", *seed],
+        f"generate {out}/beats --num-tokens 8 --temperature 0.7 --top-p 0.9 {seed}",
     )
-    yield "Write the report", ["report", beats, "--out", str(out / "report.html")]
-    one = ["--patients", "1", "--minutes", f"{60 * options.hours:g}", "--name", "day"]
-    yield f"Simulate {options.hours:g} hours of one patient", ["data", "simulate", day, *one, *seed]
+    yield "Write the report", f"report {out}/beats --out {out}/report.html"
+    day = f"--patients 1 --minutes {60 * options.hours:g} --name day"
+    yield f"Simulate {options.hours:g} hours of one patient", f"data simulate {out}/day {day} {seed}"
+    record = _test_record(options.out / "day")
     yield (
         "Analyse them with the models that come with heartlm",
-        ["analyze", f"{day}/{_test_record(out / 'day')}", "--out", str(out / "analysis")],
+        f"analyze {out}/day/{record} --out {out}/analysis",
     )
 
 

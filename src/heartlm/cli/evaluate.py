@@ -28,8 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.cli.score_table import score_table
 
     found = api.evaluate(**vars(config), command=shlex.join(["heartlm", "evaluate", *arguments]))
-    for folder, scores in zip(found.folders, found.sets, strict=True):
-        print("\n".join(score_table(scores)))
-        written = sorted(path.name for path in folder.iterdir())
-        print(f"  wrote {folder} ({', '.join(written)})\n")
+    print("\n".join(score_table(found.content)))
+    files = ", ".join(sorted(path.name for path in found.folder.iterdir()))
+    print(f"  wrote {found.folder} ({files})\n")
     return 0

@@ -32,9 +32,8 @@ class _Parser(ArgumentParser):
     """Writes options with hyphens, as they are usually typed; underscores, as in a YAML file, are understood too."""
 
     def format_help(self, *arguments: Any, **named: Any) -> str:
-        """The help text with hyphens, and without the option that jsonargparse adds of its own."""
-        text = _hyphenated(super().format_help(*arguments, **named))
-        return re.sub(r"\s--print-config[^\n]*\n( {8,}[^\n]*\n)*", "\n", text)
+        """The help text with hyphens."""
+        return _hyphenated(super().format_help(*arguments, **named))
 
 
 def _hyphenated(text: str) -> str:
@@ -107,6 +106,7 @@ def _parser(
         formatter_class=_Formatter,
         exit_on_error=False,
         default_env=False,
+        print_config=None,
     )
     hints = typing.get_type_hints(options)
     fields = {field.name: field for field in dataclasses.fields(options)}

@@ -26,8 +26,6 @@ class PredictOptions:
         beats: auto takes annotated beat positions and detects them where there are none.
         lead: the lead to look at; by default MLII, II or the first ECG lead.
         checkpoint: the model with the lowest validation loss, or the last one.
-        damaged: warn annotates a recording that shows damage all the same and says so; refuse stops.
-        window: beats judged together by a model of several widths (finetune --shortest-window); by default 128.
     """
 
     run: Path
@@ -37,8 +35,6 @@ class PredictOptions:
     beats: Literal["auto", "annotated", "detected"] = "auto"
     lead: str | None = None
     checkpoint: Literal["best", "last"] = "best"
-    damaged: Literal["refuse", "warn"] = "warn"
-    window: int | None = None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -57,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     from heartlm.files import write_csv
     from heartlm.training.waveform import CLASSES
 
-    how = {name: getattr(options, name) for name in ("beats", "lead", "checkpoint", "damaged", "window")}
+    how = {"beats": options.beats, "lead": options.lead, "checkpoint": options.checkpoint}
     result = api.annotate(options.run, options.record, **how)
     path = write_annotations(options.out, Path(result.record).name, result.found, options.annotator)
     lead = f", lead {result.lead_name}" if result.lead_name else ""

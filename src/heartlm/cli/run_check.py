@@ -16,7 +16,7 @@ def checked_options(run: RunFile) -> Any:
     Raises:
         HeartlmError: the command would refuse a field; the text names it.
     """
-    from heartlm.cli.tokenize import TokenizeOptions
+    from heartlm.corpus.config import TokenizeConfig
     from heartlm.evaluation.config import EvaluationConfig
 
     if run.fields.get("resume") is not None:
@@ -25,7 +25,7 @@ def checked_options(run: RunFile) -> Any:
         "pretrain": PretrainConfig,
         "finetune": FinetuneConfig,
         "evaluate": EvaluationConfig,
-        "tokenize": TokenizeOptions,
+        "tokenize": TokenizeConfig,
     }
     positionals = [POSITIONAL[run.command]] if run.command in POSITIONAL else []
     options = parse(kinds[run.command], run.argv()[1:], run.command, positionals=positionals)

@@ -27,10 +27,10 @@ def score_table(scores: Scores) -> list[str]:
 def _heading(scores: Scores) -> str:
     block = scores["scores"]
     if scores["task"] == "waveform":
-        what = f"{block['num_windows']:,} windows of {scores['window']:g} s, labelled by {_rule(scores)}"
+        what = f"{block['num_windows']:,} windows of {scores['window']:g} s, labelled by one rhythm throughout"
         unscored = f"{block['num_left_out']:,} windows without such a label"
     elif scores["task"] == "rhythm":
-        what = f"{block['num_windows']:,} windows of {scores['window']} beats, labelled by {_rule(scores)}"
+        what = f"{block['num_windows']:,} windows of {scores['window']} beats, labelled by majority"
         unscored = f"{block['num_left_out']:,} windows without such a label and {block['num_beats_left_over']:,} beats"
     else:
         what, unscored = f"{block['num_beats']:,} beats{_found(scores)}", f"{block['num_left_out']:,} beats"
@@ -52,10 +52,6 @@ def _found(scores: Scores) -> str:
     return f" ({missed:,} not detected, and {extra:,} detections that are no beat)"
 
 
-def _rule(scores: Scores) -> str:
-    return "majority" if scores["labels"] == "majority" else "one rhythm throughout"
-
-
 def _beat_rows(scores: Scores) -> list[list[str]]:
     methods = method_scores(scores)
     rows = [["class", "beats", "Se", "+P", "F1", *(f"F1, {name}" for name in methods if name != MODEL)]]
@@ -75,10 +71,9 @@ def _rhythm_rows(scores: Scores) -> list[list[str]]:
             rows[0] += CALLED_VF.values()
     for name, block in _by_time(scores).items():
         rows.append([name, *(_with_interval(Score.of(block.get(key))) for key in MEASURES)])
-    for flutter, methods in scores.get("flutter_counted", {}).items():
-        if flutter != scores["flutter"]:
-            measures = [_with_interval(Score.of(methods["model"].get(key))) for key in MEASURES]
-            rows.append([f"heartlm, flutter {flutter}", *measures])
+    for flutter, methods_of in scores.get("flutter_counted", {}).items():
+        measures = [_with_interval(Score.of(methods_of["model"].get(key))) for key in MEASURES]
+        rows.append([f"heartlm, flutter {flutter}", *measures])
     return rows
 
 

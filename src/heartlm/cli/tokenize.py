@@ -5,50 +5,11 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from heartlm.cli.options import parse
-
-
-@dataclass
-class TokenizeOptions:
-    """Options of `heartlm tokenize`.
-
-    Attributes:
-        databases: folders of recordings, one each database.
-        out: the corpus folder to write; an earlier one is replaced when the new one is complete. Killed, the same
-            command continues where it was.
-        tokenizer: beat, the default, reads waveforms and RR intervals; rhythm reads RR intervals alone; sample reads
-            amplitudes at 100 Hz; bpe reads runs of them; millivolts reads voltages at 100 Hz, for the task waveform.
-        tokenizer_from: encode with the tokenizer of this run or corpus instead of fitting one.
-        causal: leave out what needs the next beats, so that a live stream can be tokenised alike (beat; rhythm with
-            waveforms).
-        waveforms: compare the beats' waveforms too, where a recording has a signal (rhythm).
-        num_codes: how many different runs there are at most, by default 1024 (bpe).
-        training_leads: first encodes one lead of each recording; all adds the other leads of training recordings.
-        beats: auto takes annotated beats and detects them where there are none.
-        skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
-        damaged: refuse takes a recording whose checksums or annotation file show damage for unreadable; warn uses it
-            and lists it in the manifest.
-        processes: how many encode side by side; by default one a core. The corpus does not depend on it.
-        seed: of the choice of beats that the codebooks are fitted on.
-    """
-
-    databases: list[Path]
-    out: Path
-    tokenizer: Literal["beat", "rhythm", "sample", "bpe", "millivolts"] | None = None
-    tokenizer_from: Path | None = None
-    causal: bool = False
-    waveforms: bool = False
-    num_codes: int | None = None
-    training_leads: Literal["first", "all"] = "first"
-    beats: Literal["auto", "annotated", "detected"] = "auto"
-    skip_unreadable: bool = False
-    damaged: Literal["refuse", "warn"] = "refuse"
-    processes: int | None = None
-    seed: int = 0
+from heartlm.corpus.config import TokenizeConfig
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -61,12 +22,12 @@ def run(arguments: Sequence[str]) -> int:
         heartlm tokenize cudb mitdb nstdb cinc2017 --tokenizer millivolts --training-leads all --out corpora/vf
         heartlm tokenize svdb --tokenizer-from runs/foundation --out corpora/svdb
     """
-    options = parse(TokenizeOptions, arguments, "tokenize", run, positionals=["databases"])
+    config = parse(TokenizeConfig, arguments, "tokenize", run, positionals=["databases"])
     from heartlm import api
 
     command = shlex.join(["heartlm", "tokenize", *arguments])
-    corpus = api.tokenize(**vars(options), command=command)
-    print("\n".join(describe(corpus.manifest, options.out)))
+    corpus = api.tokenize(**vars(config), command=command)
+    print("\n".join(describe(corpus.manifest, config.out)))
     return 0
 
 

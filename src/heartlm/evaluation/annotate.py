@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from heartlm.corpus.encode import Source, Unusable, beats_for, ecg_lead, usable_leads
 from heartlm.corpus.plan import Beats
 from heartlm.ecg.database import Database
-from heartlm.ecg.recording import Annotations, Damaged, Recording, RhythmSpan
+from heartlm.ecg.recording import Annotations, Recording, RhythmSpan
 from heartlm.ecg.spans import joined_spans
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.finetuned import load_finetuned
+from heartlm.evaluation.matching import nearest
 from heartlm.evaluation.predictions import token_probabilities
 from heartlm.evaluation.waveform_task import called, class_probabilities, over_seconds, window_starts, windows_at
 from heartlm.models.heart import HeartModel
-from heartlm.models.store import ModelInfo
 from heartlm.tokenizers.base import Lead, Tokenizer
 from heartlm.tokenizers.sample import GRID_HZ
 from heartlm.training import waveform
@@ -34,7 +34,7 @@ RHYTHM_OF_CLASS = ("OTHER", "VT", "VFIB", "ASYS", "NOISE")
 _NO_BEATS = np.empty(0, np.int64), np.empty(0, "<U1")
 
 USUAL_WINDOW = 128
-"""Beats judged together by models that take windows of several widths."""
+"""Beats judged together by models that take windows of several widths, or the nearest width that they have learnt."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,6 @@ def annotate(
     beats: Beats = "auto",
     lead: str | None = None,
     checkpoint: str = "best",
-    damaged: Damaged = "warn",
-    window: int | None = None,
 ) -> Annotated:
     """Annotate a recording with the model of a fine-tuned run.
 
@@ -82,17 +80,14 @@ def annotate(
         beats: use annotated beat positions, detect them, or detect them where none are annotated.
         lead: the lead to look at; by default the one a corpus would take.
         checkpoint: the `"best"` model by validation loss, or the `"last"`.
-        damaged: refuse a recording that shows damage, or use it with a warning.
-        window: beats that are judged together, of a model that labels windows of several widths; by default 128, or the
-            nearest that it has learnt.
 
     Raises:
-        HeartlmError: the model has not learnt such windows, the run is not fine-tuned, or the recording cannot be used.
+        HeartlmError: the run is not fine-tuned, or the recording cannot be used.
     """
     fine_tuned = load_finetuned(run, checkpoint)
     model, info, tokenizer = fine_tuned.model, fine_tuned.info, fine_tuned.tokenizer()
     assert info.task is not None, "a fine-tuned model has a task"
-    recording, ready = ready_lead(tokenizer, database, record_id, beats, lead, damaged)
+    recording, ready = ready_lead(tokenizer, database, record_id, beats, lead)
     tokens = tokenizer.encode(ready)
     if not tokens.num_tokens:
         raise HeartlmError(f"{recording.path}: too short for a single token, so there is nothing to annotate")
@@ -106,33 +101,17 @@ def annotate(
     elif info.task == "beats":
         answer = token_probabilities(model, tokens.codes, info.window).argmax(axis=1)
         # an AAMI class is also the code of its plainest beat
-        names_of_beats = np.array(info.classes)[answer[nearest(tokens.sample, known.sample)]]
+        names_of_beats = np.array(info.classes)[answer[nearest(known.sample, tokens.sample)]]
         found = Annotations(known.rate_hz, known.sample, names_of_beats, source=SOURCE)
     else:
-        positive = token_probabilities(model, tokens.codes, _width(info, window))[:, 1] >= info.threshold
+        shortest = info.shortest if info.pooled and info.shortest else info.window
+        width = min(max(USUAL_WINDOW, shortest), info.window)
+        positive = token_probabilities(model, tokens.codes, width)[:, 1] >= info.threshold
         spans = rhythm_spans(positive, tokens.sample, end, info.positive[0])
         found = Annotations(known.rate_hz, *_NO_BEATS, spans, source=SOURCE)
     lead_name = recording.lead_names[ready.index] if _reads(tokenizer, recording) else ""
     faults = tuple(recording.faults)
     return Annotated(database.name, record_id, info.task, lead_name, known, found, faults, seconds)
-
-
-def _width(info: ModelInfo, window: int | None) -> int:
-    shortest = info.shortest if info.pooled and info.shortest else info.window
-    if window is None:
-        return min(max(USUAL_WINDOW, shortest), info.window)
-    if not shortest <= window <= info.window:
-        learnt = f"{shortest} to {info.window}" if shortest < info.window else str(shortest)
-        raise HeartlmError(f"window: {window} found, but the model judges {learnt} beats together")
-    return window
-
-
-def nearest(places: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index of the place nearest to each wanted position; both ascending, `[num_places]` and `[num_wanted]`."""
-    after = np.clip(np.searchsorted(places, wanted), 1, max(1, len(places) - 1))
-    before = after - 1
-    after = np.minimum(after, len(places) - 1)
-    return np.where(wanted - places[before] <= places[after] - wanted, before, after)
 
 
 def rhythm_spans(
@@ -163,7 +142,7 @@ def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArra
 
 
 def ready_lead(
-    tokenizer: Tokenizer, database: Database, record_id: str, beats: Beats, lead: str | None, damaged: Damaged = "warn"
+    tokenizer: Tokenizer, database: Database, record_id: str, beats: Beats, lead: str | None
 ) -> tuple[Recording, Lead]:
     """The recording, and its lead to tokenise with the beats that are to be labelled.
 
@@ -173,7 +152,7 @@ def ready_lead(
     recording = database.recording(record_id)
     index = ecg_lead(recording, lead) if _reads(tokenizer, recording) else 0
     source = Source(recording, database.split_of(record_id), (index,))
-    ready = next(iter(usable_leads(source, tokenizer, beats, damaged)))
+    ready = next(iter(usable_leads(source, tokenizer, beats, "warn")))
     recording.warn_if_damaged()
     if isinstance(ready, Unusable):
         raise HeartlmError(f"{recording.path}: {ready.reason}, so the model cannot read it")

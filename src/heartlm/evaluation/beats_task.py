@@ -20,10 +20,9 @@ from heartlm.ecg.beats import BEAT_CLASSES, UNLABELLED
 from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.errors import HeartlmError
 from heartlm.evaluation.answers import LeadAnswers, columns_of
-from heartlm.evaluation.baselines import GradientBoosting
 from heartlm.evaluation.beats import Classes, pair_classes, score_beats
 from heartlm.evaluation.config import EvaluationConfig
-from heartlm.evaluation.features import beat_features
+from heartlm.evaluation.features import beat_features, boosting
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.matching import BeatMatch, match_beats
 from heartlm.evaluation.predictions import token_probabilities
@@ -34,9 +33,6 @@ from heartlm.progress import track
 from heartlm.tokenizers.beat import BeatTokenizer
 from heartlm.tokenizers.rr import rr_intervals_s
 from heartlm.training.batches import BEAT_TASK_CLASSES, beat_labels
-
-WITHOUT = ("202", "232")
-"""mitdb records without which DS2 is scored again: the patient of 202 is 201 of DS1 too, and 232 holds most S beats."""
 
 FIBRILLATION = (RHYTHM_INDEX["VFIB"], RHYTHM_INDEX["VFL"])
 """Rhythms without beats, in which a detection is neither right nor wrong."""
@@ -97,8 +93,8 @@ class PairedLead:
 
 
 def score_beats_task(
-    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig, name: str
-) -> list[ScoreSet]:
+    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
+) -> ScoreSet:
     """Score the model and its baselines on the beats of `leads`.
 
     Args:
@@ -106,7 +102,6 @@ def score_beats_task(
         tuned: the model.
         rival: the same model from random weights, if there is one.
         config: which baselines, how many resamples.
-        name: of the score set.
 
     Raises:
         HeartlmError: no beat there has a label of the task.
@@ -129,24 +124,15 @@ def score_beats_task(
     answers = model_answers(paired, tuned)
     strips, notes = example_strips(answers)
     baselines = attempt(methods, notes)
-    without = {}
-    for record in WITHOUT:
-        rest = [each for each in answers if each.lead.name != f"mitdb/{record}"]
-        if 0 < len(rest) < len(answers):
-            without[record] = _score(rest, config)
-    return [
-        ScoreSet(
-            name,
-            about={"beats": config.beats},
-            scores=_score(answers, config),
-            without=without,
-            baselines={method: each and _score(each, config) for method, each in baselines.items()},
-            notes=notes,
-            columns=columns_of(answers),
-            classes=BEAT_TASK_CLASSES,
-            strips=strips,
-        )
-    ]
+    return ScoreSet(
+        about={"beats": config.beats},
+        scores=_score(answers, config),
+        baselines={method: each and _score(each, config) for method, each in baselines.items()},
+        notes=notes,
+        columns=columns_of(answers),
+        classes=BEAT_TASK_CLASSES,
+        strips=strips,
+    )
 
 
 def model_answers(paired: Sequence[PairedLead], tuned: FineTuned) -> list[LeadAnswers]:
@@ -172,7 +158,7 @@ def boosted_answers(paired: Sequence[PairedLead], tuned: FineTuned, seed: int) -
     training = [lead_of_row(corpus, int(row)) for row in corpus.records.select("train")]
     labels = np.concatenate([beat_labels(lead.tokens.beat_class) for lead in training]).astype(np.int8)
     features = np.concatenate([features_of(lead, tokenizer) for lead in training])
-    boosted = GradientBoosting(seed).fit(features, labels)
+    boosted = boosting(features, labels, seed)
     return [each.answers(boosted.predict(features_of(each.lead, tokenizer))) for each in paired]
 
 

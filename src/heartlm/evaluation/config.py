@@ -27,7 +27,6 @@ class EvaluationConfig:
         beats: annotated scores each beat where it was annotated; detected finds the beats first and matches them with
             the annotated ones within 150 ms, which takes a folder of recordings.
         checkpoint: the model with the lowest validation loss, or the last one.
-        damaged: warn scores recordings of a folder that show damage all the same and lists them; refuse stops.
         window: beats a window of the rhythm task; by default as many as the model was trained on.
         baselines: score the majority class, gradient boosting and, for rhythm, Zhou 2015 next to the model.
         random_init: a run of the same task made with --from-scratch, scored next to the model.
@@ -44,7 +43,6 @@ class EvaluationConfig:
     records: str | None = None
     beats: Literal["annotated", "detected"] = "annotated"
     checkpoint: Literal["best", "last"] = "best"
-    damaged: Literal["refuse", "warn"] = "warn"
     window: int | None = None
     baselines: bool = True
     random_init: Path | None = None

@@ -53,7 +53,7 @@ def compare_spans(
     """Compare spans of one recording between `start` and `stop`; what lies outside is cut off.
 
     Args:
-        reference: starts and ends, `[num_spans, 2]`, ascending, none overlapping another (see `merged`).
+        reference: starts and ends, `[num_spans, 2]`, ascending, none overlapping another.
         predicted: the same of the prediction.
         stop: where the comparison ends.
         start: where it begins.
@@ -78,15 +78,6 @@ def compare_spans(
         num_confirmed=int(np.count_nonzero(_shared(called, true))),
         delay_s=tuple((np.maximum(first - true[found, 0], 0) / ticks_hz).tolist()),
     )
-
-
-def merged(spans: ArrayLike) -> Floats:
-    """Spans in any order, sorted, and those that overlap or touch as one; float64 `[num_spans, 2]`."""
-    whole = np.asarray(spans, np.float64).reshape(-1, 2)
-    whole = whole[np.argsort(whole[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(whole[:, 1])
-    first = np.flatnonzero(np.append(True, whole[1:, 0] > reach[:-1])[: len(whole)])
-    return np.stack([whole[first, 0], np.maximum.reduceat(whole[:, 1], first) if len(whole) else whole[:, 1]], axis=1)
 
 
 def _cut(spans: ArrayLike, start: float, stop: float) -> Floats:

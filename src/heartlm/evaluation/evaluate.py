@@ -7,7 +7,6 @@ on ─► leads  ┘
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from heartlm.evaluation.beats_task import score_beats_task
 from heartlm.evaluation.bootstrap import CONFIDENCE
 from heartlm.evaluation.config import EvaluationConfig
 from heartlm.evaluation.finetuned import FineTuned, load_finetuned, load_random_init
-from heartlm.evaluation.results import write_score_set
+from heartlm.evaluation.results import SCHEMA_VERSION, write_scores
 from heartlm.evaluation.rhythm_task import score_rhythm_task, window_of
 from heartlm.evaluation.scored import ScoredLeads, leads_of_corpus, leads_of_folder
 from heartlm.evaluation.waveform_task import score_waveform_task
@@ -31,7 +30,7 @@ from heartlm.training.finetune import check_tokenizer
 TASKS = {"beats": score_beats_task, "rhythm": score_rhythm_task, "waveform": score_waveform_task}
 
 
-def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, dict[str, Any]]]:
+def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[str, Any]]:
     """Score as `config` says.
 
     Args:
@@ -39,7 +38,7 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
         command: noted in the results, so that others can do the same.
 
     Returns:
-        For each score set its folder and the content of its `scores.json`; the rhythm task makes two.
+        The folder of the scores and the content of its `scores.json`.
 
     Raises:
         HeartlmError: an impossible setting, a run that cannot be scored, nothing to score, or an unwritable folder.
@@ -61,12 +60,18 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
         hint = "" if config.split == "all" else ": try --split all"
         raise HeartlmError(f"{config.on}: nothing to score in the {config.split} split{reasons}{hint}")
     score = TASKS[str(tuned.info.task)]
-    score_sets = score(scored.leads, tuned, rival, config, config.name or default_name(config, tuned))
+    score_set = score(scored.leads, tuned, rival, config)
     notes = tuned.seen_notes([lead.patient_id for lead in scored.leads])
     if rival is not None and (steps := rival.folder.num_steps) != (expected := tuned.folder.num_steps):
         notes.append(f"random initialisation was trained for {steps} steps, the model for {expected}")
-    score_sets = [replace(each, notes=[*notes, *each.notes]) for each in score_sets]
-    shared = {
+    name = config.name or default_name(config, tuned)
+    scores = {
+        "schema": SCHEMA_VERSION,
+        "name": name,
+        **score_set.about,
+        "scores": score_set.scores,
+        "baselines": score_set.baselines,
+        "notes": [*notes, *score_set.notes],
         "task": tuned.info.task,
         "on": str(config.on),
         "split": config.split,
@@ -82,8 +87,9 @@ def evaluate(config: EvaluationConfig, command: str = "") -> list[tuple[Path, di
         "command": command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    folders = [tuned.folder.scores / each.name for each in score_sets]
-    return [(folder, write_score_set(folder, each, shared)) for folder, each in zip(folders, score_sets, strict=True)]
+    folder = tuned.folder.scores / name
+    write_scores(folder, scores, score_set)
+    return folder, scores
 
 
 def leads_to_score(config: EvaluationConfig, tuned: FineTuned) -> ScoredLeads:

@@ -1,4 +1,4 @@
-"""Hand-made features of beats and of RR windows, for the baselines that a language model has to beat.
+"""The baseline that learns: gradient boosting on hand-made features of beats and of RR windows.
 
 Beats: RR intervals, absolute and relative to the recent and the long past, and the shape of the beat next to the
 recording's median beat. Windows: the irregularity measures that the atrial fibrillation literature uses. Everything is
@@ -8,11 +8,14 @@ offline: a feature may look at the whole recording, labels excepted.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heartlm.ecg.beats import UNLABELLED
+from heartlm.errors import HeartlmError, needs
 from heartlm.evaluation import zhou
 from heartlm.kernels.running import mean_around, trailing_median
 from heartlm.models.statistics import SCALES, interval_statistics
@@ -36,6 +39,40 @@ WINDOWS_AT_ONCE = 64
 PNN50_S = 0.050
 SAMPLE_ENTROPY_TOLERANCE_S = 0.030
 """Largest difference of matching intervals, as in COSEn (Lake and Moorman 2011)."""
+
+
+def boosting(features: Floats, classes: NDArray[np.int8], seed: int = 0) -> Any:
+    """A fitted `sklearn.ensemble.HistGradientBoostingClassifier`, with fixed, ordinary settings.
+
+    Classes weigh by the inverse root of their frequency, so that rare ones count and common ones still count more. It
+    does not stop early: an inner split over shuffled beats would put one patient on both sides.
+
+    Args:
+        features: `[num_cases, num_features]`, NaN where unknown.
+        classes: class of each case, 0 or more, or `UNLABELLED`, which is skipped; int8 `[num_cases]`.
+        seed: of the choice of features at each split.
+
+    Raises:
+        HeartlmError: there are fewer than two classes to learn from, or scikit-learn is not installed.
+    """
+    with needs("score"):
+        from sklearn.ensemble import HistGradientBoostingClassifier
+    labelled = classes != UNLABELLED
+    known = classes[labelled]
+    if (num_classes := len(np.unique(known))) < 2:
+        raise HeartlmError(f"the baseline: {num_classes} classes to learn from, at least 2 expected: add recordings")
+    weights = 1 / np.sqrt(np.bincount(known))[known]
+    model = HistGradientBoostingClassifier(
+        max_iter=100,
+        learning_rate=0.1,
+        max_leaf_nodes=15,
+        min_samples_leaf=20,
+        l2_regularization=1.0,
+        max_features=0.3,
+        early_stopping=False,
+        random_state=seed,
+    )
+    return model.fit(features[labelled], known, sample_weight=weights / weights.mean())
 
 
 def beat_features(waveforms: NDArray[np.float32], rr_s: Floats) -> Floats:

@@ -66,8 +66,8 @@ def match_beats(
 
 def _mutually_nearest(reference: Positions, detected: Positions, reach: float) -> tuple[Positions, Positions]:
     """Pairs in which each is the other's nearest: the ones that nearest-first matching cannot refuse."""
-    to_detected = _nearest(reference, detected)
-    to_reference = _nearest(detected, reference)
+    to_detected = nearest(reference, detected)
+    to_reference = nearest(detected, reference)
     index = np.arange(len(reference))
     mutual = to_reference[to_detected] == index
     near = np.abs(detected[to_detected] - reference) <= reach
@@ -75,8 +75,8 @@ def _mutually_nearest(reference: Positions, detected: Positions, reach: float) -
     return chosen, to_detected[chosen]
 
 
-def _nearest(positions: Positions, others: Positions) -> Positions:
-    """Index of the nearest of `others` for each position, the first of equally near ones."""
+def nearest(positions: Positions, others: Positions) -> Positions:
+    """Index of the nearest of `others`, which ascend, for each position; the first of equally near ones."""
     after = np.searchsorted(others, positions)
     before = np.searchsorted(others, others[np.maximum(after - 1, 0)])
     after = np.minimum(after, len(others) - 1)

@@ -60,38 +60,29 @@ def prediction_columns(
 
 @dataclass(frozen=True)
 class ScoreSet:
-    """One set of scores with what belongs to it.
+    """What a task says of the leads.
 
     Attributes:
-        name: of its folder.
         about: what was scored and how, as fields of `scores.json`.
         scores: of the model.
         columns: the predictions table, column by column.
         classes: names of the columns of `probabilities`.
         baselines: scores of the others, by name; None where one could not be had.
-        notes: for the reader: patients trained on, why a baseline or a strip is missing.
-        without: scores again without one record, by record.
+        notes: for the reader: why a baseline or a strip is missing.
         strips: example strips; None for a task without.
     """
 
-    name: str
     about: Mapping[str, Any]
     scores: Mapping[str, Any]
     columns: Mapping[str, Any]
     classes: Sequence[str]
     baselines: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    without: Mapping[str, Any] = field(default_factory=dict)
     strips: Sequence[Mapping[str, Any]] | None = None
 
 
-def write_score_set(folder: Path, score_set: ScoreSet, shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Write `score_set` to `folder`, replacing earlier scores there; return the content of `scores.json`.
-
-    Args:
-        folder: of the set.
-        score_set: what to write.
-        shared: fields of `scores.json` that all sets of one evaluation share.
+def write_scores(folder: Path, scores: Mapping[str, Any], score_set: ScoreSet) -> None:
+    """Write `scores`, and the predictions and strips of `score_set`, to `folder`, replacing earlier scores there.
 
     Raises:
         HeartlmError: it cannot be written; earlier scores are untouched.
@@ -99,16 +90,6 @@ def write_score_set(folder: Path, score_set: ScoreSet, shared: Mapping[str, Any]
     import pyarrow
     import pyarrow.parquet
 
-    scores = {
-        "schema": SCHEMA_VERSION,
-        "name": score_set.name,
-        **score_set.about,
-        "scores": score_set.scores,
-        "without": score_set.without,
-        "baselines": score_set.baselines,
-        "notes": score_set.notes,
-        **shared,
-    }
     with atomic_folder(folder) as temporary:
         write_json(temporary / "scores.json", scores)
         probabilities = pyarrow.FixedSizeListArray.from_arrays(
@@ -119,4 +100,3 @@ def write_score_set(folder: Path, score_set: ScoreSet, shared: Mapping[str, Any]
         pyarrow.parquet.write_table(table, temporary / "predictions.parquet")
         if score_set.strips is not None:
             write_json(temporary / "strips.json", score_set.strips)
-    return scores

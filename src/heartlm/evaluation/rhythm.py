@@ -1,99 +1,129 @@
-"""Rhythm scores by window of beats.
+"""Windows of beats, their labels, and yes-or-no scores of windows.
 
-The rhythm labels of a window's beats become one label (majority of beats, or pure windows only), predictions become
-counts of right and wrong windows per patient, and the confidence intervals come from patients drawn with replacement.
+Windows do not overlap. A recording shorter than a window gives one short window of what it has, so that every recording
+is answered; the beats after the last whole window of a longer one are left out and counted. The rhythm labels of a
+window's beats become one label, that of most of them; predictions become counts of right and wrong windows per patient,
+and the confidence intervals come from patients drawn with replacement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heartlm.ecg.beats import UNLABELLED
-from heartlm.ecg.rhythms import RHYTHM_INDEX
+from heartlm.errors import HeartlmError
 from heartlm.evaluation.bootstrap import THOUSAND, Counts, Floats, Resampling, estimate, ratio, sum_by
+from heartlm.evaluation.scored import ScoredLead
+from heartlm.tokenizers.rr import rr_intervals_s
+from heartlm.training.batches import rhythm_labels
 
-Flutter = Literal["negative", "positive", "left out"]
-WindowRule = Literal["majority", "pure"]
 Flags = NDArray[np.bool_]
 
 
-def window_labels(
-    rhythm: NDArray[np.int8],
-    *,
-    rule: WindowRule = "majority",
-    flutter: Flutter = "negative",
-    positive: Sequence[str] = ("AFIB",),
-    length: NDArray[np.int64] | None = None,
-) -> NDArray[np.int8]:
-    """Fold the rhythm labels of each window's beats into one label: 1 in the rhythm sought, 0 in another, or −1.
+@dataclass(frozen=True)
+class RhythmWindows:
+    """Windows of one width over several recordings, and shorter ones of short recordings.
 
-    `"majority"`: more than half of the beats are positive, or more than half are not; a window with neither (many
-    unlabelled beats, or a tie) is not scored. `"pure"`: every beat is positive, or every beat is labelled and none is.
+    Attributes:
+        codes: uint16 `[num_windows, width, num_facets]`, 0 behind the end of a short window.
+        rr_s: interval before each beat, float64 `[num_windows, width]`, 0 behind the end; a recording's first beat,
+            which has none, repeats the next.
+        rhythm: rhythm index of each beat, `UNLABELLED` behind the end, int8 `[num_windows, width]`.
+        sample: position of the first beat, int64 `[num_windows]`.
+        lead: index of the recording, int64 `[num_windows]`.
+        length: beats of each window, int64 `[num_windows]`.
+        num_left_over: beats of no window.
+    """
+
+    codes: NDArray[np.uint16]
+    rr_s: Floats
+    rhythm: NDArray[np.int8]
+    sample: NDArray[np.int64]
+    lead: NDArray[np.int64]
+    length: NDArray[np.int64]
+    num_left_over: int
+
+    @classmethod
+    def of(cls, leads: Sequence[ScoredLead], width: int) -> RhythmWindows:
+        """Lay windows over `leads`.
+
+        Raises:
+            HeartlmError: no recording has a beat.
+        """
+        num_tokens = np.array([lead.tokens.num_tokens for lead in leads], np.int64)
+        num_windows = np.maximum(num_tokens // width, num_tokens > 0)
+        if not num_windows.any():
+            raise HeartlmError("no recording has a beat: there are no windows to score")
+
+        def windows(arrays: Sequence[NDArray[Any]], padding: int = 0) -> NDArray[Any]:
+            parts = []
+            for each, count in zip(arrays, num_windows.tolist(), strict=True):
+                short = max(0, count * width - len(each))
+                part = np.pad(each[: count * width], [(0, short)] + [(0, 0)] * (each.ndim - 1), constant_values=padding)
+                parts.append(part.reshape(-1, width, *part.shape[1:]))
+            return np.concatenate(parts)
+
+        return cls(
+            codes=windows([np.asarray(lead.tokens.codes) for lead in leads]),
+            rr_s=windows([rr_of(lead) for lead in leads]),
+            rhythm=windows([np.asarray(lead.tokens.rhythm) for lead in leads], UNLABELLED),
+            sample=windows([np.asarray(lead.tokens.sample) for lead in leads])[:, 0],
+            lead=np.repeat(np.arange(len(leads)), num_windows),
+            length=np.repeat(np.minimum(num_tokens, width), num_windows),
+            num_left_over=int(np.maximum(num_tokens - num_windows * width, 0).sum()),
+        )
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def chosen(self, rows: NDArray[np.int64]) -> RhythmWindows:
+        """The windows of those numbers."""
+        kept = {name: getattr(self, name)[rows] for name in ("codes", "rr_s", "rhythm", "sample", "lead", "length")}
+        return replace(self, **kept)
+
+    def judged(self, array: NDArray[Any], judge: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+        """What `judge` says of the rows of `array`, `[num_windows, width, ...]`, those of one length at a time."""
+        answers: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
+        for length in np.unique(self.length).tolist():
+            rows = np.flatnonzero(self.length == length)
+            answers.append((rows, judge(array[rows, :length])))
+        out = np.empty((len(self), *answers[0][1].shape[1:]), answers[0][1].dtype)
+        for rows, answer in answers:
+            out[rows] = answer
+        return out
+
+
+def rr_of(lead: ScoredLead) -> Floats:
+    """Interval before each beat in seconds, the first repeating the second; float64 `[num_tokens]`."""
+    rr_s = rr_intervals_s(np.asarray(lead.tokens.sample), lead.rate_hz)
+    if len(rr_s) > 1:
+        rr_s[0] = rr_s[1]
+    return np.nan_to_num(rr_s)
+
+
+def window_labels(
+    rhythm: NDArray[np.int8], wanted: str = "AFIB", flutter: str = "negative", length: NDArray[np.int64] | None = None
+) -> NDArray[np.int8]:
+    """Label of each window: 1 or 0, the `rhythm_labels` of more than half of its beats, or −1 where there is neither.
 
     Args:
         rhythm: index into `RHYTHMS` of each beat, or `UNLABELLED`; int8 `[num_windows, width]`.
-        rule: how beats become a window label.
-        flutter: whether atrial flutter (AFL) counts as negative, as positive, or as if it were unlabelled.
-        positive: the rhythms sought.
+        wanted: see `rhythm_labels`.
+        flutter: see `rhythm_labels`.
         length: beats of each window, `[num_windows]`; by default all have `width`.
 
     Returns:
         int8 `[num_windows]`; windows of −1 are not scored.
     """
-    is_flutter = rhythm == RHYTHM_INDEX["AFL"]
-    is_positive = np.isin(rhythm, [RHYTHM_INDEX[name] for name in positive])
-    is_labelled = rhythm != UNLABELLED
-    if flutter == "positive":
-        is_positive = is_positive | is_flutter
-    elif flutter == "left out":
-        is_positive, is_labelled = is_positive & ~is_flutter, is_labelled & ~is_flutter
-
+    labels = rhythm_labels(rhythm, wanted, flutter)
     width = rhythm.shape[1] if length is None else length
-    num_positive = is_positive.sum(axis=1)
-    num_negative = is_labelled.sum(axis=1) - num_positive
-    is_rhythm, is_other = num_positive == width, num_negative == width
-    if rule == "majority":
-        is_rhythm, is_other = 2 * num_positive > width, 2 * num_negative > width
-    return np.select([is_rhythm, is_other], [1, 0], -1).astype(np.int8)
-
-
-def score_windows(
-    reference: Flags,
-    patient: NDArray[np.str_],
-    predicted: Flags,
-    *,
-    score: Floats | None = None,
-    resampling: Resampling = THOUSAND,
-) -> dict[str, Any]:
-    """Score windows by decisions; a score also gives the area under the ROC curve.
-
-    Args:
-        reference: whether each window is positive, bool `[num_windows]`.
-        patient: whose window it is, `[num_windows]`.
-        predicted: whether it was called so, bool `[num_windows]`.
-        score: the higher, the more likely positive, float `[num_windows]`.
-        resampling: how the intervals are made.
-
-    Returns:
-        Plain values, None where a score is undefined: numbers of windows, and `se`, `sp`, `ppv`, `f1`, `accuracy`,
-        `auroc`.
-    """
-    cells = np.stack([reference & predicted, ~reference & predicted, reference & ~predicted, ~reference & ~predicted])
-    patients, counts = sum_by(patient.tolist(), cells.T.astype(np.int64))
-    point, drawn = _window_ratios(counts.sum(axis=0)), _window_ratios(resampling.resample(counts))
-    if score is not None:
-        place = np.searchsorted(patients, patient)
-        point["auroc"] = _auroc(reference, score, place, np.ones((1, len(patients)), np.int64))[0]
-        drawn["auroc"] = _auroc(reference, score, place, resampling.weights(len(patients)))
-    about = {"num_windows": len(reference), "num_patients": len(patients), "threshold": None}
-    numbers = dict(zip(("tp", "fp", "fn", "tn"), counts.sum(axis=0).tolist(), strict=True))
-    scores = {name: estimate(float(point[name]), drawn[name], len(patients)).to_json() for name in point}
-    return about | numbers | scores
+    most = [2 * (labels == each).sum(axis=1) > width for each in (1, 0)]
+    return np.select(most, [1, 0], -1).astype(np.int8)
 
 
 @dataclass(frozen=True)
@@ -103,13 +133,32 @@ class Verdicts:
     score: Floats
     threshold: float = 0.5
 
-    def scores(self, labels: NDArray[np.int8], patient: NDArray[np.str_], resampling: Resampling) -> dict[str, Any]:
-        """Score the windows with a label, see `window_labels`; `patient` is whose each is, `[num_windows]`."""
+    def scores(
+        self, labels: NDArray[np.int8], patient: NDArray[np.str_], resampling: Resampling = THOUSAND
+    ) -> dict[str, Any]:
+        """Score the windows that have a label.
+
+        Args:
+            labels: 1, 0, or −1 where there is none, `[num_windows]`.
+            patient: whose window it is, `[num_windows]`.
+            resampling: how the intervals are made.
+
+        Returns:
+            Plain values, None where a score is undefined: numbers of windows, and `se`, `sp`, `ppv`, `f1`, `accuracy`,
+            `auroc`.
+        """
         scored = labels >= 0
-        score = self.score[scored]
+        reference, score, patient = labels[scored] == 1, self.score[scored], patient[scored]
         called = score >= self.threshold
-        scores = score_windows(labels[scored] == 1, patient[scored], called, score=score, resampling=resampling)
-        return scores | {"threshold": self.threshold}
+        cells = np.stack([reference & called, ~reference & called, reference & ~called, ~reference & ~called])
+        patients, counts = sum_by(patient.tolist(), cells.T.astype(np.int64))
+        point, drawn = _window_ratios(counts.sum(axis=0)), _window_ratios(resampling.resample(counts))
+        place = np.searchsorted(patients, patient)
+        point["auroc"] = _auroc(reference, score, place, np.ones((1, len(patients)), np.int64))[0]
+        drawn["auroc"] = _auroc(reference, score, place, resampling.weights(len(patients)))
+        about = {"num_windows": len(reference), "num_patients": len(patients), "threshold": self.threshold}
+        numbers = dict(zip(("tp", "fp", "fn", "tn"), counts.sum(axis=0).tolist(), strict=True))
+        return about | numbers | {name: estimate(point[name], drawn[name], len(patients)).to_json() for name in point}
 
 
 def _window_ratios(counts: Counts) -> dict[str, Any]:

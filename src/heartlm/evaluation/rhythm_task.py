@@ -1,7 +1,6 @@
 """Scores of the rhythm task: windows of beats, and time, in and out of the rhythm looked for.
 
-    leads ─► RhythmWindows ─► score of every window, by each method ─► scores, twice: by the majority of the
-          │                                                            beats, and of windows with one label throughout
+    leads ─► RhythmWindows ─► score of every window, by each method ─► scores by the label of most of its beats
           └► probability of every beat ─► spans ─► scores of episodes
 
 Every method judges a window by its own beats alone (an interval relative to the past may look a little further back).
@@ -9,8 +8,8 @@ Every method judges a window by its own beats alone (an interval relative to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast, get_args
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +18,13 @@ from heartlm.ecg.rhythms import RHYTHM_INDEX
 from heartlm.ecg.spans import runs
 from heartlm.errors import HeartlmError
 from heartlm.evaluation import zhou
-from heartlm.evaluation.baselines import GradientBoosting
 from heartlm.evaluation.config import SMALLEST_WINDOW, EvaluationConfig
 from heartlm.evaluation.episodes import Episodes, compare_spans, score_episodes
-from heartlm.evaluation.features import rr_window_features
+from heartlm.evaluation.features import boosting, rr_window_features
 from heartlm.evaluation.finetuned import FineTuned
 from heartlm.evaluation.predictions import token_probabilities, window_probabilities
 from heartlm.evaluation.results import ScoreSet, attempt, prediction_columns
-from heartlm.evaluation.rhythm import Flutter, Verdicts, WindowRule, score_windows, window_labels
-from heartlm.evaluation.rhythm_windows import RhythmWindows, rr_of
+from heartlm.evaluation.rhythm import RhythmWindows, Verdicts, rr_of, window_labels
 from heartlm.evaluation.scored import ScoredLead
 from heartlm.progress import track
 from heartlm.training.batches import IGNORE, rhythm_labels
@@ -59,91 +56,65 @@ def window_of(tuned: FineTuned, config: EvaluationConfig) -> int:
 
 
 def score_rhythm_task(
-    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig, name: str
-) -> list[ScoreSet]:
-    """Score the model and its baselines on windows of `leads`, by majority label and, second, pure windows alone.
+    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
+) -> ScoreSet:
+    """Score the model and its baselines on windows of `leads`.
 
     Args:
         leads: what to score.
         tuned: the model.
         rival: the same model from random weights, if there is one.
         config: the width, which baselines, how many resamples.
-        name: of the first score set; the second gets `-pure` behind it.
 
     Raises:
         HeartlmError: no window, or none with a label.
     """
     windows = RhythmWindows.of(leads, window_of(tuned, config))
-    if (labels_of(windows, tuned, "majority") < 0).all():
+    labels = labels_of(windows, tuned)
+    if (labels < 0).all():
         raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
     own, notes = model_verdicts(windows, tuned), list[str]()
     baselines = attempt(baseline_methods(windows, tuned, rival, config), notes)
     patient = np.array([lead.patient_id for lead in leads])[windows.lead]
     wanted, flutter = tuned.info.positive
-    once = _episode_scores(leads, tuned, config)
-    if wanted == "AFIB":
-        once["flutter_counted"] = _by_flutter(windows, {"model": own} | baselines, patient, config)
+    about = {"beats": config.beats, "window": windows.codes.shape[1], "positive": wanted, "flutter": flutter}
+    unscored = {"num_left_out": int((labels < 0).sum()), "num_beats_left_over": windows.num_left_over}
     names = np.array([*tuned.info.classes, None], object)  # of labels 0, 1 and −1
-    sets = []
-    for rule, suffix in (("majority", ""), ("pure", "-pure")):
-        labels = labels_of(windows, tuned, cast(WindowRule, rule))
-        unscored = {"num_left_out": int((labels < 0).sum()), "num_beats_left_over": windows.num_left_over}
-        about = {"beats": config.beats, "window": windows.codes.shape[1], "positive": wanted, "flutter": flutter}
-        sets.append(
-            ScoreSet(
-                name + suffix,
-                about | {"labels": rule} | (once if rule == "majority" else {}),
-                scores=own.scores(labels, patient, config.resampling) | unscored,
-                baselines={
-                    method: verdicts and verdicts.scores(labels, patient, config.resampling)
-                    for method, verdicts in baselines.items()
-                },
-                notes=notes,
-                columns=prediction_columns(
-                    leads,
-                    windows.lead,
-                    windows.sample,
-                    reference=names[labels],
-                    predicted=names[(own.score >= own.threshold).astype(np.int64)],
-                    probabilities=np.stack([1 - own.score, own.score], axis=1).astype(np.float32),
-                ),
-                classes=tuned.info.classes,
-            )
-        )
-    return sets
+    about |= {"labels": "majority"} | _episode_scores(leads, tuned, config)
+    if wanted == "AFIB":  # the two other ways in which the field counts atrial flutter
+        about["flutter_counted"] = {}
+        for other in sorted({"negative", "positive", "left out"} - {flutter}):
+            relabelled = window_labels(windows.rhythm, wanted, other, windows.length)
+            if (relabelled >= 0).any():
+                about["flutter_counted"][other] = {
+                    method: verdicts.scores(relabelled, patient, config.resampling)
+                    for method, verdicts in ({"model": own} | baselines).items()
+                    if verdicts is not None
+                }
+    return ScoreSet(
+        about,
+        scores=own.scores(labels, patient, config.resampling) | unscored,
+        baselines={
+            method: verdicts and verdicts.scores(labels, patient, config.resampling)
+            for method, verdicts in baselines.items()
+        },
+        notes=notes,
+        columns=prediction_columns(
+            leads,
+            windows.lead,
+            windows.sample,
+            reference=names[labels],
+            predicted=names[(own.score >= own.threshold).astype(np.int64)],
+            probabilities=np.stack([1 - own.score, own.score], axis=1).astype(np.float32),
+        ),
+        classes=tuned.info.classes,
+    )
 
 
-def labels_of(windows: RhythmWindows, tuned: FineTuned, rule: WindowRule) -> NDArray[np.int8]:
-    """Reference labels of windows, see `window_labels`, flutter counted as in training."""
+def labels_of(windows: RhythmWindows, tuned: FineTuned) -> NDArray[np.int8]:
+    """Reference labels of windows, flutter counted as in training."""
     wanted, flutter = tuned.info.positive
-    counted = cast(Flutter, flutter if wanted == "AFIB" else "negative")
-    return window_labels(windows.rhythm, rule=rule, flutter=counted, positive=[wanted], length=windows.length)
-
-
-def _by_flutter(
-    windows: RhythmWindows,
-    methods: Mapping[str, Verdicts | None],
-    patient: NDArray[np.str_],
-    config: EvaluationConfig,
-) -> dict[str, dict[str, Any]]:
-    """Scores of every method, by majority of beats, with flutter as no fibrillation, as fibrillation, and left out."""
-    counted: dict[str, dict[str, Any]] = {}
-    for flutter in get_args(Flutter):
-        labels = window_labels(windows.rhythm, flutter=flutter, length=windows.length)
-        scored = labels >= 0
-        if not scored.any():
-            continue
-        counted[flutter] = {
-            name: score_windows(
-                labels[scored] == 1,
-                patient[scored],
-                (verdicts.score >= verdicts.threshold)[scored],
-                resampling=config.resampling,
-            )
-            for name, verdicts in methods.items()
-            if verdicts is not None
-        }
-    return counted
+    return window_labels(windows.rhythm, wanted, flutter, windows.length)
 
 
 def model_verdicts(windows: RhythmWindows, tuned: FineTuned) -> Verdicts:
@@ -163,23 +134,16 @@ def baseline_methods(
         _needs_intervals(tuned)
         return Verdicts(entropy_of(windows), zhou.THRESHOLD)
 
-    def fitted_zhou() -> Verdicts:
-        training, labels = _training_windows(tuned, windows.codes.shape[1])
-        if not {0, 1} <= set(labels.tolist()):
-            raise HeartlmError("a threshold needs windows with and without the rhythm in the training split")
-        entropy, scored = entropy_of(training), labels >= 0
-        return Verdicts(entropy_of(windows), zhou.fit_threshold(entropy[scored], labels[scored] == 1))
-
     def boosted() -> Verdicts:
         training, labels = _training_windows(tuned, windows.codes.shape[1])
-        boosting = GradientBoosting(config.seed).fit(features_of(training), labels)
-        return Verdicts(boosting.score(features_of(windows)))
+        fitted = boosting(features_of(training), labels, config.seed)
+        return Verdicts(fitted.predict_proba(features_of(windows))[:, 1])
 
     methods: dict[str, Callable[[], Verdicts]] = {}
     if config.baselines:
         methods["majority class"] = lambda: Verdicts(np.full(len(windows), float(_mostly_positive(tuned))))
         if tuned.info.positive[0] == "AFIB":
-            methods |= {"Zhou 2015": published_zhou, "Zhou 2015, fitted": fitted_zhou}
+            methods["Zhou 2015"] = published_zhou
         methods["gradient boosting"] = boosted
     if rival is not None:
         methods["random initialisation"] = lambda: model_verdicts(windows, rival)
@@ -220,7 +184,7 @@ def _training_windows(tuned: FineTuned, width: int) -> tuple[RhythmWindows, NDAr
     windows = RhythmWindows.of(tuned.training_leads(), width)
     if len(windows) > MOST_WINDOWS:
         windows = windows.chosen(np.linspace(0, len(windows) - 1, MOST_WINDOWS).astype(np.int64))
-    return windows, labels_of(windows, tuned, "majority")
+    return windows, labels_of(windows, tuned)
 
 
 def _needs_intervals(tuned: FineTuned) -> None:

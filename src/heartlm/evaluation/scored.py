@@ -161,7 +161,7 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
         if detected and task == "beats" and (annotations is None or not annotations.beats_labelled):
             left_out.append({"record": source.name, "reason": "beats not classified by anybody"})
             continue
-        for lead in usable_leads(source, tokenizer, config.beats, config.damaged):
+        for lead in usable_leads(source, tokenizer, config.beats, "warn"):
             if isinstance(lead, Unusable):
                 left_out.append({"record": source.name, "reason": lead.reason})
             else:

@@ -1,7 +1,7 @@
 """Scores of the task waveform: windows of four seconds, one a second, in and out of ventricular fibrillation.
 
-    leads ─► windows ─► probability of VF, by each method ─► scores, twice: of windows with one label throughout, and by
-                                                             the label of most of their time
+    leads ─► windows ─► probability of VF ─► scores of windows with one label throughout
+                     └► of every second   ─► scores of time and of episodes
 
 Specificity is over windows of other rhythms and asystole. Ventricular tachycardia, some of which is to be shocked too,
 and noise stand apart: how much of each is called VF. Recordings in which only fibrillation was annotated count as other
@@ -49,12 +49,10 @@ from heartlm.training.waveform import (
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-RULES = {"": "pure", "-majority": "majority"}
-"""Suffix of the name of each score set, and how a window got its label."""
 SMOOTHED = 3
 """Windows whose answers are averaged: chosen on patient-wise folds of cudb and DS1 (LOG.md)."""
 NUM_TREES, MOST_OF_CLASS = 200, 8000
-"""Of the forest: trees, and windows of each class that it learns from at most."""
+"""Trees of the forest, and the most windows of a class that it learns from."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +61,13 @@ class WaveformWindows:
 
     Attributes:
         codes: uint16 `[num_windows, WINDOW, 1]`.
-        num_tokens: how many tokens of each class and `NOT_VF` there are in each, int64 `[num_windows, 6]`.
+        labels: class of all tokens of each, or `NOT_VF`; −1 where there are several, int64 `[num_windows]`.
         sample: position of the first token, int64 `[num_windows]`.
         lead: index of the lead, int64 `[num_windows]`.
     """
 
     codes: NDArray[np.uint16]
-    num_tokens: Labels
+    labels: Labels
     sample: Labels
     lead: Labels
 
@@ -83,23 +81,17 @@ class WaveformWindows:
         parts = [window_starts(lead.tokens.num_tokens) for lead in leads]
         if not any(map(len, parts)):
             raise HeartlmError(f"no recording is as long as a window of {WINDOW_S:g} s: nothing to score")
-        counts = []
+        labels = []
         for lead, starts in zip(leads, parts, strict=True):
             classes = token_classes(lead.database, lead.tokens.beat_class, lead.tokens.rhythm)
-            of_class = classes[:, None] == np.arange(NOT_VF + 1)
-            before = np.concatenate([np.zeros((1, NOT_VF + 1), np.int64), np.cumsum(of_class, axis=0)])
-            counts.append(before[starts + WINDOW] - before[starts])
+            of_window = classes[starts[:, None] + np.arange(WINDOW)].astype(np.int64)
+            labels.append(np.where((of_window == of_window[:, :1]).all(axis=1), of_window[:, 0], IGNORE))
         return cls(
             np.concatenate([windows_at(lead.tokens.codes, at) for lead, at in zip(leads, parts, strict=True)]),
-            np.concatenate(counts),
+            np.concatenate(labels),
             np.concatenate([lead.tokens.sample[starts] for lead, starts in zip(leads, parts, strict=True)]),
             np.repeat(np.arange(len(leads)), list(map(len, parts))),
         )
-
-    def labels(self, rule: str) -> Labels:
-        """Class of each window, `NOT_VF` or −1: that of all its tokens (`pure`), or of more than half (`majority`)."""
-        enough = WINDOW if rule == "pure" else WINDOW // 2 + 1
-        return np.where(self.num_tokens.max(axis=1) >= enough, self.num_tokens.argmax(axis=1), IGNORE)
 
 
 def window_starts(num_tokens: int) -> Labels:
@@ -113,16 +105,15 @@ def windows_at(codes: NDArray[np.uint16], starts: Labels) -> NDArray[np.uint16]:
 
 
 def score_waveform_task(
-    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig, name: str
-) -> list[ScoreSet]:
-    """Score the network and its baselines on windows of `leads`: pure ones and, second, by majority.
+    leads: Sequence[ScoredLead], tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
+) -> ScoreSet:
+    """Score the network and its baselines on windows of `leads`.
 
     Args:
         leads: what to score.
         tuned: the network.
         rival: none; the network has no pretrained form.
         config: which baselines, how many resamples.
-        name: of the first score set; the second gets `-majority` behind it.
 
     Raises:
         HeartlmError: no window has a label, or a rival is given.
@@ -131,52 +122,44 @@ def score_waveform_task(
         raise HeartlmError(
             "random_init: a run found, none expected: the task waveform always learns from random weights"
         )
-    windows, notes = WaveformWindows.of(leads), list[str]()
-    if (windows.labels("majority") == IGNORE).all():
+    windows = WaveformWindows.of(leads)
+    labels, threshold = windows.labels, tuned.info.threshold
+    if (labels == IGNORE).all():
         raise HeartlmError(f"{config.on}: no window of the {config.split} split has a rhythm label: nothing to score")
     alone = window_answers(tuned.model, windows.codes)
     probabilities = smoothed(alone, windows.lead)
+    answers = called(probabilities, threshold)
+    patient = np.array([lead.patient_id for lead in leads])[windows.lead]
+    known = (labels != IGNORE) & (labels != NOT_VF)
+    confusion = np.zeros((len(CLASSES), len(CLASSES)), np.int64)
+    np.add.at(confusion, (labels[known], answers[known]), 1)
+    names = np.array([*CLASSES, "not VF", None], object)  # NOT_VF, and IGNORE = −1 for the last
     methods = {
-        "majority class": lambda: Verdicts(np.zeros(len(windows.codes))),
+        "majority class": lambda: Verdicts(np.zeros(len(labels))),
         "forest on 12 features": lambda: forest_verdicts(windows, tuned, config.seed),
     }
-    found = attempt(methods if config.baselines else {}, notes)
-    patient = np.array([lead.patient_id for lead in leads])[windows.lead]
-    once = _episode_scores(leads, alone, windows.lead, tuned.info.threshold, config)
-    answers = called(probabilities, tuned.info.threshold)
-    names = np.array([*CLASSES, "not VF", None], object)  # NOT_VF, and IGNORE = −1 for the last
-    sets = []
-    for suffix, rule in RULES.items():
-        labels = windows.labels(rule)
-        own = score_vf(Verdicts(probabilities[:, VF], tuned.info.threshold), labels, patient, config)
-        confusion = np.zeros((len(CLASSES), len(CLASSES)), np.int64)
-        known = (labels != IGNORE) & (labels != NOT_VF)
-        np.add.at(confusion, (labels[known], answers[known]), 1)
-        sets.append(
-            ScoreSet(
-                name + suffix,
-                {"window": WINDOW_S, "positive": "VF", "labels": rule, "beats": None}
-                | (once if rule == "pure" else {}),
-                scores=own
-                | {"num_left_out": int((labels == IGNORE).sum()), "num_beats_left_over": 0}
-                | {"confusion": confusion.tolist(), "confusion_labels": list(CLASSES)},
-                baselines={
-                    method: verdicts and score_vf(verdicts, labels, patient, config)
-                    for method, verdicts in found.items()
-                },
-                notes=notes,
-                columns=prediction_columns(
-                    leads,
-                    windows.lead,
-                    windows.sample,
-                    reference=names[labels],
-                    predicted=names[answers],
-                    probabilities=probabilities.astype(np.float32),
-                ),
-                classes=CLASSES,
-            )
-        )
-    return sets
+    notes = list[str]()
+    baselines = attempt(methods if config.baselines else {}, notes)
+    return ScoreSet(
+        {"window": WINDOW_S, "positive": "VF", "labels": "pure", "beats": None}
+        | _episode_scores(leads, alone, windows.lead, threshold, config),
+        scores=score_vf(Verdicts(probabilities[:, VF], threshold), labels, patient, config)
+        | {"num_left_out": int((labels == IGNORE).sum()), "num_beats_left_over": 0}
+        | {"confusion": confusion.tolist(), "confusion_labels": list(CLASSES)},
+        baselines={
+            method: verdicts and score_vf(verdicts, labels, patient, config) for method, verdicts in baselines.items()
+        },
+        notes=notes,
+        columns=prediction_columns(
+            leads,
+            windows.lead,
+            windows.sample,
+            reference=names[labels],
+            predicted=names[answers],
+            probabilities=probabilities.astype(np.float32),
+        ),
+        classes=CLASSES,
+    )
 
 
 def _episode_scores(
@@ -273,11 +256,15 @@ def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config
 
 
 def forest_verdicts(windows: WaveformWindows, tuned: FineTuned, seed: int) -> Verdicts:
-    """A forest on twelve published features, from the same recordings and labels, its answers smoothed alike."""
+    """Judge windows by a random forest on twelve published features, with the training data and smoothing of `tuned`.
+
+    Raises:
+        HeartlmError: scikit-learn is not installed, or the training corpus is gone.
+    """
     with needs("score"):
         from sklearn.ensemble import RandomForestClassifier
     training = WaveformWindows.of(tuned.training_leads())
-    labels, random = training.labels("pure"), np.random.default_rng(seed)
+    labels, random = training.labels, np.random.default_rng(seed)
     chosen = np.concatenate(
         [random.permutation(np.flatnonzero(labels == each))[:MOST_OF_CLASS] for each in range(NOT_VF + 1)]
     )

@@ -59,8 +59,8 @@ def window_entropy(rr_s: Floats) -> Floats:
 
     With N words, k of them different, and p the share of each: `-k / (N log2 N) * sum(p log2 p)`. N follows the
     width (N = width - 2), so a window whose words all differ gives 1 at every width. The share of new words falls
-    as windows grow, however, so the published threshold fits windows near `WINDOW` only: elsewhere report it next to
-    one found by `fit_threshold`.
+    as windows grow, however, so the published threshold fits windows near `WINDOW` only; `benchmarks/af_rhythm.py` fits
+    one for each width.
 
     Raises:
         ValueError: a window is shorter than 4 intervals, or an interval is unusable.
@@ -116,27 +116,6 @@ def detect(rr_s: Floats, threshold: float = THRESHOLD, window: int = WINDOW) -> 
     scores = entropy(rr_s, window)
     centred = np.clip(np.arange(num_intervals) - window // 2, 0, len(scores) - 1)
     return scores[centred] >= threshold
-
-
-def fit_threshold(scores: Floats, fibrillates: NDArray[np.bool_]) -> float:
-    """Find the threshold with the largest Se + Sp on labelled windows, for widths other than the published one.
-
-    Args:
-        scores: scaled entropy, `[num_windows]`.
-        fibrillates: the label of each window, with at least one of either kind.
-
-    Raises:
-        ValueError: only one kind of window is present.
-    """
-    num_positive = np.count_nonzero(fibrillates)
-    if num_positive in (0, len(fibrillates)):
-        raise ValueError("a threshold needs windows with and windows without fibrillation")
-    order = np.argsort(scores)
-    candidates, first = np.unique(scores[order], return_index=True)
-    positives_below = np.concatenate([[0], np.cumsum(fibrillates[order])])[first]
-    negatives_below = first - positives_below
-    gain = negatives_below / (len(fibrillates) - num_positive) - positives_below / num_positive
-    return float(candidates[np.argmax(gain)])
 
 
 def _entries_and_exits(spelled: Words, num_words: int) -> tuple[Words, Words, Words]:

@@ -1,6 +1,6 @@
 """What a `scores.json` says, arranged for tables and pictures: rows are scores, columns are methods.
 
-The first method is always the model; after it come the model without some record, and the baselines.
+The first method is always the model; after it come the baselines.
 """
 
 from __future__ import annotations
@@ -29,12 +29,9 @@ def block_of(scores: Mapping[str, Any]) -> Block:
 
 def method_scores(scores: Mapping[str, Any]) -> dict[str, Block]:
     """Return the blocks by method, the model first; baselines that were not computed are left out."""
-    methods = {MODEL: block_of(scores)}
-    for prefix, key in (("without ", "without"), ("", "baselines")):
-        blocks = scores.get(key)
-        if isinstance(blocks, Mapping):
-            methods |= {f"{prefix}{name}": block for name, block in blocks.items() if isinstance(block, Mapping)}
-    return methods
+    baselines = scores.get("baselines")
+    blocks = baselines if isinstance(baselines, Mapping) else {}
+    return {MODEL: block_of(scores)} | {name: block for name, block in blocks.items() if isinstance(block, Mapping)}
 
 
 def missing_baselines(scores: Mapping[str, Any]) -> list[str]:

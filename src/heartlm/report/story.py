@@ -104,11 +104,7 @@ def _support(block: Mapping[str, Any], name: str) -> float | None:
 
 def _score_card(name: str, row: Mapping[str, Score]) -> Card:
     own = row.get(MODEL, Score())
-    others = {
-        method: score.value
-        for method, score in row.items()
-        if method != MODEL and not method.startswith("without ") and score.value is not None
-    }
+    others = {method: score.value for method, score in row.items() if method != MODEL and score.value is not None}
     best = max(others, key=lambda method: others[method], default=None)
     note = f"{best} {decimal(others[best], 3)}" if best is not None else ""
     return Card(name, own.text, note, own)
