@@ -32,8 +32,8 @@ from heartlm.training.waveform import WINDOW
 Codes = NDArray[np.uint16]
 Floats = NDArray[np.float32]
 
-RHYTHM_BATCH = 8
-"""Batch size of the model of AF."""
+RHYTHM_BATCH_BEATS = 1024
+"""Beats of a batch of the model of AF: eight windows of 128, 64 of 16."""
 KEPT_BEATS = 32
 """Beats whose keys and values are kept for attention. The model was trained on 128: with 32, F1 of V is 0.942 instead
 of 0.943 and F1 of S 0.894 instead of 0.897. With 64 they are 0.944 and 0.895, for twice the memory (LOG.md)."""
@@ -233,10 +233,11 @@ class LiveModels:
         probabilities = np.zeros(len(codes), np.float32)
         for length in {len(tokens) for tokens in codes}:
             of_length = [index for index, tokens in enumerate(codes) if len(tokens) == length]
-            for begin in range(0, len(of_length), RHYTHM_BATCH):
-                rows = of_length[begin : begin + RHYTHM_BATCH]
+            batch_size = RHYTHM_BATCH_BEATS // length
+            for begin in range(0, len(of_length), batch_size):
+                rows = of_length[begin : begin + batch_size]
                 batch = np.stack([codes[index] for index in rows]).astype(np.int64)
-                padded = np.pad(batch, ((0, RHYTHM_BATCH - len(rows)), (0, 0), (0, 0)))
+                padded = np.pad(batch, ((0, batch_size - len(rows)), (0, 0), (0, 0)))
                 logits = self.af.model.class_logits(torch.from_numpy(padded)).float()
                 probabilities[rows] = logits[: len(rows)].softmax(dim=-1)[:, 1].numpy()
         return probabilities

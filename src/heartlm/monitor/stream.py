@@ -34,7 +34,7 @@ Floats = NDArray[np.float32]
 
 _BLOCK_S = 60
 """Seconds of a recording that are read at once."""
-AF_EVERY, AF_STILL_EVERY = 16, 48
+AF_EVERY, AF_STILL_EVERY = 32, 48
 """Number of beats after which the model of AF is evaluated again; the second number applies during AF."""
 REGULAR = 0.3
 """With a smaller fraction of irregular intervals there is no AF, and the model is not evaluated: of 10,223 such
