@@ -136,7 +136,7 @@ def _label_places(classes_of_beats: Classes, classes: Sequence[str]) -> NDArray[
 
 
 def _ratios(confusion: Counts, num_classes: int) -> dict[str, Floats]:
-    """Return scores of confusion matrices `[..., num_labels, num_labels]`: per class `[..., num_classes]`, else `[...]`."""
+    """Return scores of confusion matrices `[..., num_labels, num_labels]`: `[..., num_classes]`, overall `[...]`."""
     tp = np.diagonal(confusion, axis1=-2, axis2=-1)[..., :num_classes]
     support = confusion.sum(axis=-1)[..., :num_classes]
     called = confusion.sum(axis=-2)[..., :num_classes]
