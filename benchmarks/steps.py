@@ -1,4 +1,4 @@
-"""What the studies share: steps that are `heartlm` commands, done once and timed, and ranks."""
+"""Helpers of the studies: `heartlm` commands that run once and are timed, and ranks."""
 
 from __future__ import annotations
 
