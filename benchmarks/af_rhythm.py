@@ -1,4 +1,4 @@
-"""Atrial fibrillation from RR intervals, on patients never seen, at every width from 16 to 512 beats.
+"""Atrial fibrillation from RR intervals, in unseen patients, at every width from 16 to 512 beats.
 
     python benchmarks/af_rhythm.py --data ../shared/data --ltafdb DIR --vitaldb DIR --work FOLDER
 

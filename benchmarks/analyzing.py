@@ -1,12 +1,12 @@
-"""How long `heartlm analyze` takes, from files to pages, and how much memory.
+"""Run time and memory of `heartlm analyze`, from files to pages.
 
     python benchmarks/analyzing.py --work FOLDER
 
-Simulated recordings: an hour, a day and a week (the day seven times) of three leads at 250 Hz, each on one core; and a
-folder of 1,000
-recordings of 15 s, the shortest that are simulated, and twelve leads at 500 Hz on all cores. The peer does a part of
-it: NeuroKit2 finds and classifies nothing, but cleans a lead of the hour and finds its beats, intervals, quality and P
-and T waves (`ecg_process`), on the same core, turns interleaved.
+The recordings are simulated: an hour, a day and a week (the day seven times) of three leads at 250 Hz, each on one
+core; and a folder of 1,000 recordings of 15 s, the shortest that the simulator makes, with twelve leads at 500 Hz, on
+all cores. The comparison is NeuroKit2's `ecg_process`, which does a part of the work: it cleans one lead of the hour
+and finds its beats, intervals, quality and P and T waves, but finds no events and classifies nothing. It runs on the
+same core, in interleaved turns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def simulated(work: Path, name: str, patients: int, minutes: float, leads: str, 
 
 
 def week_of(work: Path) -> Path:
-    """The simulated day seven times in a row: the simulator ends at a day."""
+    """Write the simulated day seven times in a row: a day is the simulator's maximum."""
     folder, day = work / "week", next((work / "day").glob("s*.hea"))
     if not folder.exists():
         folder.mkdir()
@@ -55,7 +55,7 @@ def week_of(work: Path) -> Path:
 
 
 def analyzed(path: Path, out: Path, processes: int) -> tuple[float, float]:
-    """Seconds, and the largest resident memory of a process in MB."""
+    """Return the run time in seconds and the largest resident memory of a process in MB."""
     shutil.rmtree(out, ignore_errors=True)
     words = [sys.executable, "-m", "heartlm", "analyze", str(path), "--out", str(out), "--processes", str(processes)]
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Alarms of a bedside, true and false: what `heartlm monitor` says to each, by the score of the Challenge 2015.
+"""True and false bedside alarms: decisions of `heartlm monitor`, with the score of the Challenge 2015.
 
     python benchmarks/bedside.py --work FOLDER --noise FOLDER [--test]
 

@@ -1,4 +1,4 @@
-"""Byte-pair encoding of amplitude levels: our trainer and encoder against Hugging Face tokenizers and tiktoken.
+"""Byte-pair encoding of amplitude levels: heartlm's trainer and encoder, Hugging Face tokenizers and tiktoken.
 
     python benchmarks/bpe.py FOLDER_OF_MITDB
 
@@ -97,7 +97,7 @@ def runs_of(model: tokenizers.Tokenizer) -> list[bytes]:
 
 
 def check(parts: list[Levels], runs: Runs, model: tokenizers.Tokenizer, tik: tiktoken.Encoding) -> None:
-    """Everybody gives back what was given."""
+    """Check that every method decodes to the original levels."""
     for part in parts:
         assert np.array_equal(runs.decode(runs.encode(part, SECOND)), part)
         learnt, codes = runs_of(model), [encoded.ids for encoded in model.encode_batch_fast(strings([part]))]

@@ -1,4 +1,4 @@
-"""Our convolution against torch's ways and against the CrossScale study's kernel.
+"""heartlm's convolution compared with those of torch and with the CrossScale study's kernel.
 
     python benchmarks/conv1d.py               # one thread and two, about six minutes
     python benchmarks/conv1d.py --quick

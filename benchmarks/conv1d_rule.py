@@ -1,4 +1,4 @@
-"""Which shapes torch convolves faster: measures the passes one by one and derives `conv1d/rule.py`.
+"""Find the shapes that torch convolves faster: measure every pass and derive `conv1d/rule.py`.
 
     python benchmarks/conv1d_rule.py --threads 1
 

@@ -1,13 +1,13 @@
-"""Finding heartbeats: how well and how fast, against wfdb's XQRS, sleepecg and, where it is at hand, the C gqrs.
+"""Accuracy and speed of beat detection, compared with wfdb's XQRS, sleepecg and, if available, the C gqrs.
 
     python benchmarks/detect.py DATA [--ludb FOLDER]
 
-`DATA` holds mitdb, scored on lead 0 of every record in full, within 150 ms (ANSI/AAMI EC57), gross. What is found in
-ventricular flutter or fibrillation does not count, as in the WFDB tools. Next to the scores stands the share of RR
-intervals, between beats found one after the other, that are off by more than 10 ms. `--ludb` adds ludb: where a beat
-has its mark was chosen on its odd recordings, nothing on the even ones. Where the WFDB package's programs are on the
-PATH, `bxb` counts as well, from annotation files that heartlm writes, and `gqrs` is one more detector. They are built
-from https://github.com/bemoody/wfdb and are no part of heartlm. One core; about eight minutes, nearly all of them XQRS.
+`DATA` contains mitdb. Lead 0 of every whole record is scored within 150 ms (ANSI/AAMI EC57), with gross statistics.
+Detections in ventricular flutter or fibrillation do not count, as in the WFDB tools. The tables also give the fraction
+of RR intervals between consecutively found beats with an error of more than 10 ms. `--ludb` adds ludb: the position of
+the beat mark was chosen on its odd recordings, nothing on the even ones. If the WFDB programs are on the PATH, `bxb`
+also counts, from annotation files that heartlm writes, and `gqrs` is a further detector. They are built from
+https://github.com/bemoody/wfdb and are not part of heartlm. One core; about eight minutes, nearly all of them XQRS.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Scores:
     """Counts of one or more recordings.
 
     Attributes:
-        found: beats with a detection.
-        missed: beats without one.
-        extra: detections without a beat.
-        off: RR intervals off by more than 10 ms.
-        num_rr: RR intervals between beats found one after the other.
-        away_s: how far each detection is from its beat, `[found]`.
+        found: number of beats with a detection.
+        missed: number of beats without a detection.
+        extra: number of detections without a beat.
+        off: number of RR intervals with an error of more than 10 ms.
+        num_rr: number of RR intervals between consecutively found beats.
+        away_s: distance of each detection from its beat in seconds, `[found]`.
     """
 
     found: int
@@ -71,7 +71,7 @@ class Scores:
     away_s: NDArray[np.float64]
 
     def cells(self) -> tuple[str, ...]:
-        """Se, +P, F1, share of RR intervals off in %, median distance in ms."""
+        """Return Se, +P, F1, the percentage of RR intervals that are off, and the median distance in ms."""
         se, ppv = self.found / (self.found + self.missed), self.found / (self.found + self.extra)
         f1 = 2 * self.found / (2 * self.found + self.missed + self.extra)
         ratios = tuple(f"{100 * ratio:.2f}" for ratio in (se, ppv, f1, self.off / max(1, self.num_rr)))

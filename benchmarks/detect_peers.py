@@ -1,4 +1,4 @@
-"""What finds beats next to heartlm, and who else counts them, for `detect.py`."""
+"""Other beat detectors and comparators for `detect.py`."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python benchmarks/federated.py --data FOLDER/mitdb --work FOLDER
 
-What it learns: TinyECG trained on all of DS1 in one place, and over clients that are patients of it or
-groups of patients, scored on DS2; the models of all numbers of ranks must be the same to the last bit. What
-adding up costs is measured by federated_rounds.py.
+TinyECG is trained on all of DS1 centrally, and federated over clients that are patients of DS1 or groups of patients,
+and is scored on DS2. The models of all numbers of ranks must be bit-identical. The cost of the reduction is measured by
+federated_rounds.py.
 """
 
 from __future__ import annotations

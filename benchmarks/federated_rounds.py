@@ -1,4 +1,4 @@
-"""What adding up costs a rank in a round, in four ways, in turns: the seconds in which it computes nothing.
+"""Cost of the reduction per round for a rank, with four methods in turns: the seconds without computation.
 
     python benchmarks/federated_rounds.py --data DATABASE --work FOLDER         about 6 minutes
 
@@ -9,10 +9,10 @@
 | exact | 0 | differences in double precision, weighted, in 64-bit fixed point, added up, waited for at once |
 | exact, one round late | 1 | the same, added up by another thread while the next local steps are taken |
 
-Each way starts from the weights of a rank after its local steps and ends with the next weights in its model. Ranks meet
-at a barrier behind their local steps, so what is measured is adding up alone; "as it comes" leaves the barrier out and
-contains the waiting for slower ranks. With one round of staleness the sum is waited for a round later, when it is there
-already: what remains is bringing numbers into fixed point and back.
+Each method starts from the weights of a rank after its local steps and ends with the next weights in its model. Ranks
+synchronise at a barrier after their local steps, so only the reduction is measured; "as it comes" omits the barrier and
+includes the wait for slower ranks. With one round of staleness the wait for the sum is one round later, when the sum is
+already complete. The remaining cost is the conversion to fixed point and back.
 """
 
 from __future__ import annotations

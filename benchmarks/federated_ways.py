@@ -1,10 +1,10 @@
-"""What compression, masks and privacy cost: the same federated study with and without, on the MIT-BIH Database.
+"""Cost of compression, masking and privacy: the same federated study with and without each, on the MIT-BIH Database.
 
     python benchmarks/federated_ways.py --data FOLDER/mitdb --work FOLDER
 
-TinyECG over clients that are one patient each, trained on DS1, scored on DS2. Bytes are those of the message that one
-client sends in a round. Masked sums must give the model of the exact ones to the last bit. The noise of a private study
-comes from the system's entropy, so its scores are other ones every time.
+TinyECG is trained on DS1 with one client per patient, and scored on DS2. Bytes are those of the message of one client
+in a round. Masked sums must give the same model as exact sums, bit for bit. The noise of a private study comes from the
+system's entropy, so its scores differ from run to run.
 """
 
 from __future__ import annotations

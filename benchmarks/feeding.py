@@ -1,12 +1,12 @@
-"""Feeding rates: our gather and our feed against the loaders in use, and what a training step waits for its data.
+"""Data loading rates of heartlm's gather and feed, compared with common loaders, and the data wait of a training step.
 
     python benchmarks/feeding.py --work FOLDER
 
-A memory map of made-up tokens, in the page cache. Every rival hands over batches of 65,536 tokens as int64 tensors on
-the host, windows at random; one core, but those with two worker processes may use all. Our feed (next-token batches:
-inputs and targets; masked ones: inputs, targets and what is hidden) and nanoGPT's get_batch draw from the whole corpus;
-those that store windows as items from its first 4 M tokens. DataLoader fetches whole batches in one call. Rivals that
-are not installed (benchmarks/requirements.txt) are named in the table.
+The data are a memory map of random tokens in the page cache. Every loader gives batches of 65,536 tokens in random
+windows, as int64 tensors on the host. Loaders use one core; those with two worker processes may use all. heartlm's feed
+(next-token batches: inputs and targets; masked batches: inputs, targets and mask) and nanoGPT's get_batch draw from the
+whole corpus; loaders that store windows as items draw from its first 4 M tokens. DataLoader fetches whole batches in
+one call. The table lists loaders that are not installed (benchmarks/requirements.txt).
 """
 
 from __future__ import annotations

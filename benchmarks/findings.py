@@ -1,4 +1,4 @@
-"""Every finding of `heartlm analyze` compared with what annotators say.
+"""Comparison of every finding of `heartlm analyze` with the reference annotations.
 
     python benchmarks/findings.py --data ../shared/data --cinc2017 DIR --ptb-xl DIR --work FOLDER
 
@@ -117,7 +117,7 @@ def spans_of(events: list[dict[str, Any]], rate_hz: float) -> dict[str, Spans]:
 
 
 def rules_of(sample: NDArray[np.int64], symbol: NDArray[np.str_], rate_hz: float) -> dict[str, Spans]:
-    """What the rules say of beats that all can be read."""
+    """Return the events of the rules for beats, all intervals readable."""
     found: dict[str, Spans] = {kind: [] for kind in KINDS}
     sure = np.ones(max(0, len(sample) - 1), np.bool_)
     for event in beat_events(sample, symbol, np.ones(len(sample), np.float32), sure, rate_hz):

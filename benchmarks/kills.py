@@ -1,12 +1,12 @@
-"""Kill tests: nothing committed is lost, each ends with a clear line, and the resumed run ends as an unbroken one.
+"""Kill tests: no committed data is lost, each failure gives a clear message, and resumed runs equal uninterrupted ones.
 
     python benchmarks/kills.py --work FOLDER
 
-Each scenario trains a small model and is ended the hard way several times, at moments drawn from --seed: SIGKILL of the
-only process, of one rank of two, of both ranks and their launcher, in between or while a checkpoint is being written;
-the disk full; the corpus deleted. After each end the newest complete checkpoint must be at least the newest seen before
-it. At last the run is resumed to its end, and its weights are compared bit by bit with those of a run nobody touched.
-Disks that fill are mounted, for which one must be root; otherwise that row is left out.
+Each scenario trains a small model and interrupts it several times, at random times drawn from --seed: SIGKILL of the
+only process, of one rank of two, or of both ranks and their launcher, between checkpoints or while one is written; a
+full disk; a deleted corpus. After each interruption the newest complete checkpoint must be at least as new as the
+newest one seen before. Finally the run is resumed to its end, and its weights are compared bit by bit with those of an
+uninterrupted run. The full disk is a mounted filesystem, which needs root; without root that row is omitted.
 """
 
 from __future__ import annotations

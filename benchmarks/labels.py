@@ -1,4 +1,4 @@
-"""How many labelled patients pretraining saves: beats of patients never seen, from k patients with labels.
+"""Number of labelled patients saved by pretraining: beat scores in unseen patients, with labels of k patients.
 
     python benchmarks/labels.py --quality FOLDER --work FOLDER
 

@@ -1,10 +1,10 @@
-"""What this machine can do, and whether heartlm's way pays on it: rivals take turns in one run.
+"""Benchmarks of heartlm and alternatives on this machine; all run in turns.
 
     python benchmarks/machine.py NAME [options]        # NAME --help explains one, with examples
     python benchmarks/machine.py --all --data FOLDER   # all but conv1d, at their defaults, into results/bench.md
 
-A table is printed, and written with a figure to runs/bench/NAME.json and NAME.png. `--all` takes about five minutes on
-two idle cores; conv1d has a benchmark of its own.
+Each bench prints a table, and writes it with a figure to runs/bench/NAME.json and NAME.png. `--all` takes about five
+minutes on two idle cores; conv1d has a separate benchmark.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ BENCHES: dict[str, Any] = {
 
 
 class _Formatter(jsonargparse.DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """Keeps the line breaks of the description."""
+    """Help formatter that keeps the line breaks of the description."""
 
 
 def measure_all(data: Path | None, rounds: int | None) -> None:
-    """Run all benches but conv1d, and write their tables to one file of results.
+    """Run all benches except conv1d, and write their tables to one result file.
 
     Args:
-        data: the folder that holds mitdb; without, patients are simulated.
-        rounds: of every bench; by default each takes its own.
+        data: folder that contains mitdb; by default patients are simulated.
+        rounds: number of rounds of every bench; by default that of each bench.
     """
     often: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
     recordings = data / "mitdb" if data else None
@@ -61,7 +61,7 @@ def measure_all(data: Path | None, rounds: int | None) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one bench, or all; return the exit status."""
+    """Run one bench or all of them; return the exit status."""
     parser = jsonargparse.ArgumentParser(description=__doc__, formatter_class=_Formatter)
     parser.add_argument("--all", action="store_true", help="all benches but conv1d")
     parser.add_argument("--data", type=Path | None, help="with --all: the folder that holds mitdb")

@@ -1,13 +1,13 @@
-"""What `heartlm monitor` finds and when, how many streams a core holds, and what hostile links do.
+"""Alarms and delays of `heartlm monitor`, the number of streams per core, and the effect of hostile links.
 
     python benchmarks/monitor.py [--work FOLDER] [--study alarms|load|links|kept]
 
-Alarms: the shipped models over recordings as streams, as `analyze --causal` finds them; annotated episodes that an
-alarm meets, how long after the onset it was raised, and lethal alarms a patient-day. cudb and DS1 are recordings that
-the models or rules were chosen by; DS2 and cinc2017 are not (cinc2017's normal recordings: those of which none was
-trained on). Load: recordings of mitdb at 250 Hz as streams in real time, a monitor on each core, without a journal. The
-peer is the published way, a request of 10 s of a stream to a server that analyses it in Python (NeuroKit2), on the same
-core. Links: seeded faults.
+Alarms: the shipped models run on recordings as streams, as in `analyze --causal`. Reported are annotated episodes with
+an alarm, the delay of the alarm after the onset, and lethal alarms per patient-day. cudb and DS1 were used to choose
+the models or rules; DS2 and cinc2017 were not (only normal recordings of cinc2017 that no model was trained on). Load:
+recordings of mitdb at 250 Hz as streams in real time, one monitor per core, without a journal. The comparison is the
+published method: a request with 10 s of a stream to a server that analyses it in Python (NeuroKit2), on the same core.
+Links: seeded faults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two monitors that share streams by NATS JetStream, of which one is killed again and again.
+"""Two monitors that share streams by NATS JetStream while one of them is killed repeatedly.
 
     python benchmarks/monitor_nats.py --work FOLDER [--streams 2000] [--kills 20]
 

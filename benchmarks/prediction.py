@@ -1,10 +1,10 @@
-"""The time of two CPU ranks, predicted from measurements of one, next to what was measured.
+"""Predicted and measured time of two CPU ranks; the prediction uses measurements of one rank.
 
     python benchmarks/prediction.py --work FOLDER            about 8 minutes
     python benchmarks/prediction.py --study STUDY            of a study that is there, made with prediction: true
 
-The study measures one rank at the whole batch and at half of it, two copies side by side, and two ranks; prediction
-sees all but the last. Both cores must be free.
+The study measures one rank at the whole batch and at half of it, two concurrent copies, and two ranks. The prediction
+uses all of these except the last. Both cores must be idle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Beats of patients never seen: a heart language model compared with hand-made features, on selection data.
+"""Beat classification in unseen patients: a heart language model and hand-crafted features, on selection data.
 
     python benchmarks/quality.py --data ../shared/data --work FOLDER
     python benchmarks/quality.py --study svdb --data ../shared/data --work FOLDER

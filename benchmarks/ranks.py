@@ -1,11 +1,11 @@
-"""Two CPU ranks of one thread against one, and the ceiling: two independent processes side by side.
+"""Speedup of two single-thread CPU ranks over one, and its upper bound: two concurrent independent processes.
 
     python benchmarks/ranks.py --work FOLDER
 
-Every round trains alone on one core, then with two ranks under torchrun (gloo, each pinned to a core of its own), then
-twice at once without any communication. The work of a rank is the same in all three, so the ideal speedup is what the
-two independent processes reach together: two cores share memory and power. Tokens a second are those the runs report,
-their warm-up steps left out.
+Every round trains on one core, then with two ranks under torchrun (gloo, each pinned to a separate core), then with two
+concurrent processes without communication. The work of a rank is the same in all three. Because two cores share memory
+and power, the ideal speedup is that of the two independent processes. Tokens per second are those reported by the runs,
+without warm-up steps.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Reading WFDB records: signals, annotations, many short records and slices of a day, against the `wfdb` package.
+"""Reading speed of WFDB records (signals, annotations, short records, slices of a day), compared with `wfdb`.
 
     python benchmarks/reading.py --data FOLDER --work FOLDER
 
-`--data` holds mitdb and nsrdb. Into `--work` (1.3 GB, kept for the next run) go a thousand records of ten seconds and
-one of a day, both of 12 leads at 500 Hz in format 16, from the simulator. Every reader has to give the same values
-before it is timed; files are in the page cache unless a row says otherwise. One core; about two minutes.
+`--data` contains mitdb and nsrdb. `--work` (1.3 GB, kept for the next run) gets simulated records: a thousand of ten
+seconds and one of a day, all with 12 leads at 500 Hz in format 16. Every reader must give the same values before it is
+timed. Files are in the page cache unless a row says otherwise. One core; about two minutes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Every benchmark in one command: what is measured already, from the same sources on the same machine, is not repeated.
+"""Run all benchmarks. Results measured from the same sources on the same machine are not repeated.
 
-    make benchmarks                             # speed tables, cheap ones first
-    make benchmarks ONLY=feeding,training       # these alone
-    make benchmarks-long                        # what takes hours: scores on real recordings, soak, kill tests
-    python benchmarks/runner.py --list          # what would be measured, and about how long it takes
+    make benchmarks                             # speed tables, short ones first
+    make benchmarks ONLY=feeding,training       # only these
+    make benchmarks-long                        # long benchmarks: scores on real recordings, soak, kill tests
+    python benchmarks/runner.py --list          # list the benchmarks to run, with approximate durations
 
-Recordings come from HEARTLM_TEST_DATA (../shared/data by default). Unpacked archives, simulated databases, corpora and
-logs go to runs/benchmarks, which git ignores; HEARTLM_BENCH_WORK names another folder. A benchmark that fails is listed
-at the end, and the others are measured all the same.
+Recordings are read from HEARTLM_TEST_DATA (../shared/data by default). Unpacked archives, simulated databases, corpora
+and logs are written to runs/benchmarks, which git ignores; HEARTLM_BENCH_WORK sets another folder. If a benchmark
+fails, it is listed at the end, and the others still run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Strong scaling: one global batch on one CPU rank and on two, next to what two independent trainings reach.
+"""Strong scaling: one global batch on one and on two CPU ranks, compared with two independent trainings.
 
     python benchmarks/scaling.py --work FOLDER                   a study of 16,384 tokens a step, about 6 minutes
     python benchmarks/scaling.py --work FOLDER --study STUDY     and the table of a study that is there
 
-A study is what `heartlm scale run` leaves. Speedups are ratios of whole trainings without their warm-up: geometric
-means over repeats, with 95 % intervals. The ceiling is what two independent trainings of the one-rank kind reach.
+A study is the output of `heartlm scale run`. Speedups are ratios of whole trainings without warm-up: geometric means
+over repeats, with 95 % intervals. The upper bound is the speedup of two independent one-rank trainings.
 """
 
 from __future__ import annotations

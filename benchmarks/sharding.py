@@ -1,18 +1,18 @@
-"""Ways to share a training among ranks, DDP, ZeRO-1 and FSDP2: memory of a rank, predicted and measured, and time.
+"""DDP, ZeRO-1 and FSDP2: predicted and measured memory per rank, and time per step.
 
     python benchmarks/sharding.py memory     # results/sharding_memory.md
     python benchmarks/sharding.py times      # results/sharding.md
 
-Memory is predicted by `heartlm plan memory`. To measure it, every rank builds the model, wraps it as training does and
-takes three steps in a gloo group. Measured is the peak of its resident memory above what the process held before, after
-a step of the same training had made libraries take what they keep: oneDNN keeps about 20 MB once it has multiplied in
-bf16. The C library gives freed memory back at once. Of the ranks the one with most counts. The plan follows tensors
-through the dispatcher and runs no kernel. torch's profiler is no measure here: it does not see what threads of gloo
-free, so its sum grows from step to step where resident memory does not.
+Memory is predicted by `heartlm plan memory`. To measure it, every rank builds the model, wraps it as in training and
+takes three steps in a gloo group. The measured value is the peak of resident memory above the level before. An earlier
+step of the same training makes libraries allocate what they keep: oneDNN keeps about 20 MB after a bf16 multiplication.
+The C library returns freed memory at once. The rank with the largest peak is reported. The plan follows tensors through
+the dispatcher and runs no kernel. torch's profiler is not suitable: it does not see memory freed by gloo's threads, so
+its sum grows from step to step while resident memory does not.
 
-Times are of further runs, with the C library as it is, ways in turns: of a rank's steps the median, of the ranks the
-slowest. Gradients of DDP and ZeRO-1 are added up through shared memory, as in training; FSDP2 has gloo. A rank has one
-thread. Ranks that are more than the cores take turns on them, which costs every way alike.
+Times are from further runs with the default C library, methods in turns: the median over the steps of a rank, and the
+slowest rank. DDP and ZeRO-1 reduce gradients through shared memory, as in training; FSDP2 uses gloo. A rank has one
+thread. If there are more ranks than cores, they share the cores, which costs every method the same.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Memory over a long training run: it must not grow.
+"""Memory use over a long training run, which must not grow.
 
     python benchmarks/soak.py --work FOLDER --minutes 30
 
-One process pretrains with validation and checkpoints every hundred steps until its time is over, then is told to stop.
-Its resident memory is read every second; the table gives the median of each tenth of the run, and the growth from the
-second tenth, when everything was allocated once, to the last.
+One process pretrains with validation and checkpoints every hundred steps until the time limit, and is then stopped. Its
+resident memory is read every second. The table gives the median of each tenth of the run, and the growth from the
+second tenth, when all buffers are allocated, to the last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.output import write_results
 from steps import Steps
 
 GROWTH = 0.01
-"""More than this share of growth counts as growth."""
+"""Maximum allowed relative growth."""
 
 
 def resident_bytes(process: int) -> int:

@@ -1,4 +1,4 @@
-"""What the studies share: steps that are `heartlm` commands, done once and timed, and ranks."""
+"""Helpers of the studies: `heartlm` commands that run once and are timed, and ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Steps:
 
 
 def on_ranks(num_ranks: int, *words: object) -> None:
-    """Run this Python on so many ranks."""
+    """Run this Python on the given number of ranks."""
     command = [*mpiexec(num_ranks), sys.executable, *map(str, words)]
     done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     if done.returncode:

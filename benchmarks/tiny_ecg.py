@@ -1,10 +1,10 @@
-"""TinyECG on real heartbeats, with torch's convolution and with ours: the same scores, in less time.
+"""TinyECG on real heartbeats with torch's and heartlm's convolution: scores and training time.
 
     python benchmarks/tiny_ecg.py FOLDER_OF_MITDB
 
-Trained on the beats of DS1 with their real labels, scored on DS2 after EC57 (de Chazal's split of patients). Both start
-at the same weights and see the same batches, and their epochs take turns on one core, so that the ratio of the times is
-of the convolution alone. Each seed is a training of its own.
+TinyECG is trained on the labelled beats of DS1 and scored on DS2 after EC57 (de Chazal's split of patients). Both
+trainings have the same initial weights and batches. Their epochs take turns on one core, so the ratio of the times
+depends only on the convolution. Each seed is a separate training.
 """
 
 from __future__ import annotations

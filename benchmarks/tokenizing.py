@@ -1,16 +1,16 @@
-"""Tokenising end to end: read, find the beats, make tokens, write the corpus; against usual scripts.
+"""End-to-end tokenising (read, detect beats, make tokens, write the corpus), compared with typical scripts.
 
     python benchmarks/tokenizing.py --data FOLDER --work FOLDER
 
-`--data` holds mitdb. Into `--work` (1.5 GB, kept for the next run) go a day of 12 leads at 500 Hz (see reading.py), its
-first hour, tokenizers fitted on mitdb, and corpora. Beats are detected throughout: large archives have no annotations.
-A rate counts the samples of the leads that are tokenised. Next to usual scripts, and for the stages, heartlm does what
-they do, without the facets that compare a beat with the others of its recording. Before anything is timed, the usual
-script has to give heartlm's tokens for heartlm's beats. Files are in the page cache unless a row says otherwise. About
-three minutes.
+`--data` contains mitdb. `--work` (1.5 GB, kept for the next run) gets a day of 12 leads at 500 Hz (see reading.py), its
+first hour, tokenizers fitted on mitdb, and corpora. Beats are always detected, because large archives have no
+annotations. Rates count the samples of the tokenised leads. In the comparison with typical scripts and for the stages,
+heartlm does the same work as the scripts, without the facets that compare a beat with the others of its recording.
+Before the timing, the script must give heartlm's tokens for heartlm's beats. Files are in the page cache unless a row
+says otherwise. About three minutes.
 
-Usual scripts, with wfdb's XQRS and gqrs and with sleepecg, are timed on the first minutes of a record, heartlm on all
-of it: all are linear in its length.
+Typical scripts, with wfdb's XQRS and gqrs and with sleepecg, are timed on the first minutes of a record, heartlm on the
+whole record. All are linear in its length.
 """
 
 from __future__ import annotations

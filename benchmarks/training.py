@@ -1,14 +1,15 @@
-"""Training speed of one process: our loop against Hugging Face Trainer and a plain loop after nanoGPT.
+"""Training speed of one process: heartlm compared with Hugging Face Trainer and a plain loop after nanoGPT.
 
     python benchmarks/training.py --work FOLDER
 
-Every rival trains on the same tokens (one facet of 128 amplitude levels, simulated patients), at the same width,
-depth, heads, window and batch, in the same precision, without padding and without dropout, on the same one core (or
-the GPU with --device cuda). A round trains each of them for --steps steps; for all of them tokens a second are those of
-the same steps, from the one after --warm-up to the last, so that neither set-up nor compilation counts. On a CPU every
-process keeps freed memory and flushes denormal numbers to zero, and every optimiser is fused AdamW, as in heartlm.
-Causal: our model, GPT-2 under Trainer (GELU with tanh in one call, not composed), and nanoGPT's GPT and our model under
-a plain loop. Masked: our model and RoBERTa under Trainer. Packages that are not installed are named in the table.
+All train on the same tokens (one facet of 128 amplitude levels, simulated patients), with the same width, depth, heads,
+window, batch and precision, without padding and dropout, on the same core (or the GPU with --device cuda). A round
+trains each of them for --steps steps. Tokens per second are measured over the same steps, from the one after --warm-up
+to the last, so set-up and compilation do not count. On a CPU every process keeps freed memory and flushes denormal
+numbers to zero, and every optimiser is fused AdamW, as in heartlm.
+Causal: heartlm's model, GPT-2 under Trainer (GELU with tanh in one call, not composed), and nanoGPT's GPT and heartlm's
+model under a plain loop. Masked: heartlm's model and RoBERTa under Trainer. The table lists packages that are not
+installed.
 """
 
 from __future__ import annotations

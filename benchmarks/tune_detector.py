@@ -1,4 +1,4 @@
-"""Tune the beat detector's settings on DS1 of mitdb, and on nothing else.
+"""Tune the beat detector's settings on DS1 of mitdb only.
 
     python benchmarks/tune_detector.py DATA [--minutes 20] [--seed 0]
 

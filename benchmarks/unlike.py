@@ -1,4 +1,4 @@
-"""Which recordings `heartlm analyze` calls unlike those that its models learned from.
+"""Recordings that `heartlm analyze` reports as unlike the training data of its models.
 
     python benchmarks/unlike.py --data ../shared/data --cinc2017 DIR --ptb-xl DIR --ludb DIR --nstdb DIR
 

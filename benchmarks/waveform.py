@@ -1,4 +1,4 @@
-"""Ventricular fibrillation in patients never seen: the task waveform compared with a forest on published features.
+"""Ventricular fibrillation in unseen patients: the waveform task compared with a random forest on published features.
 
     python benchmarks/waveform.py --data ../shared/data --cinc2017 FOLDER --nstdb FOLDER --work FOLDER
 

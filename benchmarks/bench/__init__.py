@@ -1,1 +1,1 @@
-"""What this machine can do, and whether heartlm's way pays on it: rivals side by side, in turns, in one run."""
+"""Benchmarks of heartlm and alternatives on this machine, run in turns."""

@@ -1,8 +1,8 @@
-"""What it takes ranks to add up their gradients, and by which way.
+"""Time of an all-reduce of gradients, by method.
 
     sizes ─► shared memory, gloo, NCCL, MPI among the same ranks, in turns ─► time = latency + bytes / rate of each
 
-Ranks are started here, each on cores of its own; or they are those that torchrun or mpiexec has started.
+The bench starts the ranks, each on its own cores, or uses the ranks started by torchrun or mpiexec.
 
     python benchmarks/machine.py allreduce
     python benchmarks/machine.py allreduce --ranks 4 --sizes_kib '[4, 64, 1024]'
@@ -25,21 +25,21 @@ from heartlm.errors import HeartlmError
 
 MODULE = "bench.adding_up"
 MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
-"""Variables by which Open MPI, MPICH and its kin tell a process that it is one of several."""
+"""Environment variables that Open MPI, MPICH and derivatives set for each rank."""
 
 
 @dataclass(frozen=True)
 class Options(BenchOptions):
-    """How many ranks, and how much they add up.
+    """Options of the all-reduce bench.
 
     Attributes:
-        rounds: of every size; the median counts.
-        ranks: to start here; by default one a GPU where there are several, otherwise one a core, 2 to 8. It means
-            nothing under torchrun or mpiexec.
-        machines: count the ranks started here as those of several machines, equally many on each; between these
-            numbers still go through the loopback device.
+        rounds: number of rounds of every size; the median is reported.
+        ranks: number of ranks to start; by default one per GPU if there are several, otherwise one per core, 2 to 8.
+            Ignored under torchrun or mpiexec.
+        machines: treat the ranks as if they ran on this number of machines, equally many on each; traffic between
+            these still goes through the loopback device.
         sizes_kib: message sizes in KiB.
-        device: auto measures NCCL too where every rank can have a GPU; cpu does not; cuda insists.
+        device: auto also measures NCCL if every rank can have a GPU; cpu never does; cuda requires it.
     """
 
     rounds: int = 15
@@ -49,10 +49,10 @@ class Options(BenchOptions):
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse impossible values.
+        """Check the options.
 
         Raises:
-            HeartlmError: the text names the field, what was found and what is expected.
+            HeartlmError: a value is invalid; the message names the field, what was found and what is expected.
         """
         super().__post_init__()
         each_at_least("sizes_kib", self.sizes_kib, 1)
@@ -64,7 +64,7 @@ class Options(BenchOptions):
 
 
 def run(options: Options) -> list[BenchTable]:
-    """Measure among the ranks that are there, or among some started for it; only the first returns tables."""
+    """Measure with the existing ranks, or start ranks to measure with; only the first rank returns tables."""
     tables = _empty_tables(options)
     wanted = {"device": options.device, "rounds": options.rounds, "sizes": [1024 * kib for kib in options.sizes_kib]}
     found = _found(options, wanted)
@@ -76,7 +76,7 @@ def run(options: Options) -> list[BenchTable]:
 
 
 def _found(options: Options, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the first of the ranks says; None on the others."""
+    """Return the result of the first rank; None on the others."""
     from bench.adding_up import among_mpi_ranks, among_ranks
 
     ranks = Ranks.from_environment()

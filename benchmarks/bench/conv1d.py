@@ -1,11 +1,10 @@
-"""Our convolution against torch's ways, over shapes that ECG networks have.
+"""heartlm's convolution compared with those of torch, on shapes of ECG networks.
 
-    shapes ─► rivals, which must agree first ─► turns ─► times faster, share of the machine's peak
+    shapes ─► check of equal results ─► turns ─► speedup, fraction of the machine's peak
 
 The tables: the grid of the CrossScale study (one channel to one), layers of ECG networks in inference and in training,
-and TinyECG as a whole. What counts are the ratios over torch's `conv1d`, which a user would have called, and over the
-best that torch can do: its two-dimensional convolution with channels last, `torch.compile`, or oneDNN with packed
-weights, in either layout.
+and TinyECG as a whole. Speedups are over torch's `conv1d`, the usual choice, and over the fastest option of torch: its
+two-dimensional convolution with channels last, `torch.compile`, or oneDNN with packed weights in either layout.
 
     python benchmarks/machine.py conv1d
     python benchmarks/machine.py conv1d --threads '[1, 2, 4]' --shapes 48
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options(BenchOptions):
-    """How many shapes, and against whom.
+    """Options of the convolution bench.
 
     Attributes:
-        threads: of all rivals, one table after the other.
-        shapes: how many layers of ECG networks: their corners first, the others drawn between them, always the same.
-        most_gflops: work of a forward pass; bigger layers get a smaller batch.
-        compile: let `torch.compile` compete, which takes a few seconds a shape.
+        threads: numbers of threads, with separate tables for each.
+        shapes: number of layers of ECG networks: the corners of the grid first, then a fixed random sample.
+        most_gflops: maximum work of a forward pass in GFLOP; larger layers get a smaller batch.
+        compile: include `torch.compile`, which takes a few seconds per shape.
     """
 
     threads: tuple[int, ...] = (1,)
@@ -42,10 +41,10 @@ class Options(BenchOptions):
     compile: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse impossible values.
+        """Check the options.
 
         Raises:
-            HeartlmError: the text names the field, what was found and what is expected.
+            HeartlmError: a value is invalid; the message names the field, what was found and what is expected.
         """
         super().__post_init__()
         each_at_least("threads", self.threads, 1)

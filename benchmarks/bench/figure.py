@@ -1,4 +1,4 @@
-"""Tables as pictures: one PNG a bench, a panel for each table that says how it is drawn."""
+"""Figures of tables: one PNG per bench, with a panel for each table that has a chart."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How fast windows of tokens reach a training step, by heartlm's feed and by others.
+"""Loading rate of token windows for a training step, with heartlm's feed and with other loaders.
 
-a corpus ─► windows at random, int64 batches on the host ─► M tokens a second of every way, at several widths
+a corpus ─► random windows, int64 batches on the host ─► M tokens per second of every loader, at several widths
 
     python benchmarks/machine.py loader
     python benchmarks/machine.py loader --corpus corpora/many --widths '[128, 512]'
@@ -34,16 +34,16 @@ CHECKED_WINDOWS, CHECKED_BYTES = 4, 256 << 20
 
 @dataclass(frozen=True)
 class Options(BenchOptions):
-    """Which corpus, and which windows of it.
+    """Options of the loader bench.
 
     Attributes:
-        rounds: turns of every way; the median counts.
-        corpus: folder of a corpus; without, random tokens of one facet are written.
-        tokens: how many random tokens.
-        widths: tokens of a window.
-        batch_tokens: tokens of a batch.
-        workers: processes of PyTorch's DataLoader, each number in turn.
-        turn_s: seconds of a turn, about.
+        rounds: number of turns of every loader; the median is reported.
+        corpus: folder of a corpus; by default random tokens of one facet are written.
+        tokens: number of random tokens.
+        widths: tokens per window.
+        batch_tokens: tokens per batch.
+        workers: numbers of processes of PyTorch's DataLoader to measure.
+        turn_s: approximate duration of a turn in seconds.
     """
 
     rounds: int = 3
@@ -55,10 +55,10 @@ class Options(BenchOptions):
     turn_s: float = 0.2
 
     def __post_init__(self) -> None:
-        """Refuse impossible values.
+        """Check the options.
 
         Raises:
-            HeartlmError: the text names the field, what was found and what is expected.
+            HeartlmError: a value is invalid; the message names the field, what was found and what is expected.
         """
         super().__post_init__()
         each_at_least("widths", self.widths, 2)
@@ -72,7 +72,7 @@ def run(options: Options) -> list[BenchTable]:
     """Let every way hand over batches in turns, one width after the other, this process on one core.
 
     Raises:
-        HeartlmError: no corpus, or too short a one.
+        HeartlmError: there is no corpus, or it is too short.
     """
     columns = ("way", "width", "M tokens/s", "spread %", "heartlm is times faster")
     with tempfile.TemporaryDirectory() as scratch:
@@ -127,10 +127,10 @@ def _rivals(corpus: Corpus, width: int, options: Options, folder: Path) -> dict[
 
 
 def check_windows(corpus: Corpus, rivals: dict[str, Batches]) -> None:
-    """See that what every rival hands over first are windows of the corpus, before anything is timed.
+    """Check before the timing that the first batch of every loader consists of windows of the corpus.
 
     Raises:
-        HeartlmError: one hands over something else.
+        HeartlmError: a batch has other content.
     """
     with (corpus.folder / "codes.bin").open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as held:
         for name, batches in rivals.items():

@@ -1,11 +1,11 @@
-"""What the layout of windows and the way to the device cost a small network.
+"""Cost of the layout of windows and of the transfer to the device for a small network.
 
-    windows of ECG ─► ways of fetching a batch ─► TinyECG: forward, backward, SGD ─► ms of each part, windows a second
+    windows of ECG ─► methods to load a batch ─► TinyECG: forward, backward, SGD ─► ms of each part, windows per second
 
-After Module 1 of the CrossScale study: its shards, window, batch sizes and network. Its shards have no labels, and its
-trainings took zeros; one option set the order of all four ways, so that A0 and A1 were the same; and its clock waited
-for every copy, so that nothing could overlap. Here the labels are those of the beats, A0 is random, and steps follow
-each other as in training.
+The bench follows Module 1 of the CrossScale study: its shards, window, batch sizes and network. The study's shards have
+no labels, and it trained with zeros. One option set the order of all four methods, so A0 and A1 were the same. Its
+timer waited for every copy, so nothing could overlap. Here the labels are those of the beats, A0 is random, and steps
+follow each other as in training.
 
     python benchmarks/machine.py locality
     python benchmarks/machine.py locality --recordings mitdb
@@ -39,22 +39,22 @@ TURN_WINDOWS = {"cpu": 2048, "cuda": 1 << 16}
 
 @dataclass(frozen=True)
 class Options(BenchOptions):
-    """Which windows, and how they are trained on.
+    """Options of the locality bench.
 
     Attributes:
-        recordings: folder of a database with classified beats; without, patients are simulated.
-        windows: how many windows of it to use.
-        length: samples of a window.
-        stride: samples from one window to the next.
-        batch_sizes: windows of a batch.
-        turn_windows: windows that a turn trains on; by default 2048 on a CPU, 65536 on a GPU.
-        device: where the network computes; auto takes a GPU if there is one.
-        precision: of the network; auto is fp32, and on a GPU that has it bf16 (AMP), too.
-        convolution: of the network on a CPU: torch's or heartlm's.
-        threads: of the network on a CPU.
+        recordings: folder of a database with classified beats; by default patients are simulated.
+        windows: number of windows to use.
+        length: samples per window.
+        stride: samples between the starts of consecutive windows.
+        batch_sizes: windows per batch.
+        turn_windows: training windows per turn; by default 2048 on a CPU, 65536 on a GPU.
+        device: device of the network; auto uses a GPU if there is one.
+        precision: precision of the network; auto is fp32, and also bf16 (AMP) on a GPU that supports it.
+        convolution: convolution of the network on a CPU: torch's or heartlm's.
+        threads: threads of the network on a CPU.
         workers: processes of the DataLoader in A0 to A3.
-        cold: have the system forget the files before every turn, so that they come from the disk.
-        work: keep the windows written in this folder; by default they are removed.
+        cold: drop the files from the page cache before every turn, so that they are read from the disk.
+        work: folder to keep the written windows in; by default they are removed.
     """
 
     recordings: Path | None = None
@@ -72,10 +72,10 @@ class Options(BenchOptions):
     work: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse impossible values.
+        """Check the options.
 
         Raises:
-            HeartlmError: the text names the field, what was found and what is expected.
+            HeartlmError: a value is invalid; the message names the field, what was found and what is expected.
         """
         super().__post_init__()
         each_at_least("batch_sizes", self.batch_sizes, 1)
@@ -89,10 +89,10 @@ class Options(BenchOptions):
 
 
 def run(options: Options) -> list[BenchTable]:
-    """Write the windows, check that every way gives the same ones, and let the ways take turns.
+    """Write the windows, check that every method gives the same ones, and measure the methods in turns.
 
     Raises:
-        HeartlmError: no such folder or device, or too few windows with a classified beat.
+        HeartlmError: the folder or device does not exist, or too few windows have a classified beat.
     """
     keep_memory()
     device, kind = device_and_precision(options.device, options.precision)
@@ -185,7 +185,7 @@ def _empty_table(options: Options, shards: Shards, device: torch.device) -> Benc
 
 
 def _forget(shards: Shards) -> None:
-    """Ask the system to forget what it keeps of the files, which it does where nothing maps them."""
+    """Drop the files from the page cache, which works if nothing maps them."""
     for path in (*shards.paths, shards.signal):
         with path.open("rb") as file:
             os.fsync(file.fileno())

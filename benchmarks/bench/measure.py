@@ -1,11 +1,11 @@
-"""How speed is measured: rivals take turns in one run, the median of several rounds counts, the machine is watched.
+"""Speed measurement: methods run in turns, the median of several rounds is reported, the machine's speed is monitored.
 
     rivals ─► one turn each without counting ─► rounds in which every one has its turn ─► medians, ratios, spreads
               probe ─────────────────────────── the table is measured ─────────────────────────── probe
 
-A machine may be shared, so a rate says little by itself and the ratio of two rates taken in turns says more. A probe, a
-fixed piece of arithmetic on every core in use, is timed before and after each table: where the two differ by more than
-a tenth, the table says so. Imports no torch.
+A machine may be shared, so the ratio of two rates measured in turns is more reliable than a single rate. A probe, a
+fixed piece of arithmetic on every core in use, is timed before and after each table. If the two times differ by more
+than a tenth, the table notes it. Imports no torch.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Spread:
     """A value measured in several rounds.
 
     Attributes:
-        median: over the rounds.
+        median: median over the rounds.
         low: lower quartile.
         high: upper quartile.
-        rounds: how many there were.
+        rounds: number of rounds.
     """
 
     median: float
@@ -61,19 +61,19 @@ Cell = str | int | float | Spread | None
 
 
 def cores() -> list[int]:
-    """The first hardware thread of each core that this process may use."""
+    """Return the first hardware thread of each core that this process may use."""
     return [core.cpus[0] for core in usable_cores()]
 
 
 def pin(*places: int) -> None:
-    """Keep this thread, and the processes it starts, on `places` in the list of cores it may use."""
+    """Pin this thread, and the processes it starts, to the indices `places` in the list of usable cores."""
     allowed = cores()
     os.sched_setaffinity(0, {allowed[place % len(allowed)] for place in places})
 
 
 @contextmanager
 def on_one_core() -> Iterator[None]:
-    """Keep this thread, and the processes it starts meanwhile, on the first of its cores."""
+    """Pin this thread, and the processes started in the block, to the first of its cores."""
     allowed = os.sched_getaffinity(0)
     pin(0)
     try:
@@ -83,7 +83,7 @@ def on_one_core() -> Iterator[None]:
 
 
 def probe() -> float:
-    """Speed of the machine now, in fixed pieces of arithmetic a second on the slowest of the cores in use."""
+    """Return the current speed of the machine: fixed pieces of arithmetic per second on the slowest core in use."""
     return probe_cores(cores()[:PROBED_CORES], PROBE_ROUNDS)
 
 
@@ -97,7 +97,7 @@ def seconds(work: Callable[[], object]) -> float:
 def interleaved(
     rivals: Mapping[str, Callable[[], object]], rounds: int = 5, warm_up: bool = True
 ) -> dict[str, list[float]]:
-    """Seconds of every rival in every round; they take turns, and each is run once beforehand without counting."""
+    """Return the seconds of every method in every round. Methods run in turns, after one unmeasured run each."""
     if warm_up:
         for work in rivals.values():
             work()
@@ -110,12 +110,12 @@ def interleaved(
 
 @dataclass(frozen=True)
 class Rival:
-    """One way of doing the same work.
+    """One method of doing the same work.
 
     Attributes:
-        name: as it stands in the table.
-        turn: does the work once.
-        amount: how much work a turn is, in the unit that the rates are wanted in.
+        name: name in the table.
+        turn: function that does the work once.
+        amount: work per turn, in the unit of the rates.
     """
 
     name: str
@@ -125,11 +125,11 @@ class Rival:
 
 @dataclass(frozen=True)
 class Timed:
-    """What a rival took.
+    """Times of a method.
 
     Attributes:
-        seconds: of its turn in each round.
-        amount: of work in a turn.
+        seconds: duration of its turn in each round.
+        amount: work per turn.
     """
 
     seconds: tuple[float, ...]
@@ -137,12 +137,12 @@ class Timed:
 
     @property
     def median_s(self) -> float:
-        """Seconds of a turn, in the middle of the rounds."""
+        """Median seconds of a turn."""
         return statistics.median(self.seconds)
 
     @property
     def rate(self) -> float:
-        """Amount a second, from the median."""
+        """Amount per second, from the median."""
         return self.amount / self.median_s
 
     @property
@@ -180,7 +180,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Chart:
-    """How a table is drawn.
+    """Chart of a table.
 
     Attributes:
         kind: a bar for each row (`bars`: side by side where there are more columns; `stack`: one upon the
@@ -207,15 +207,15 @@ class BenchTable:
     """One table of results, with the probe before and after.
 
     Attributes:
-        title: what was measured.
-        columns: names of the columns, with their units.
-        rows: the cells of each row; numbers stay numbers until they are shown.
-        notes: what must be said of them.
-        chart: how to draw them, if at all.
-        more_charts: other ways to draw them, below the first.
-        probe_before: taken when the table is made.
-        probe_after: taken when it is closed.
-        date: when the measurement started, UTC.
+        title: measured quantity.
+        columns: names of the columns, with units.
+        rows: cells of each row; numbers are formatted only for display.
+        notes: remarks on the results.
+        chart: chart of the table, if any.
+        more_charts: further charts below the first.
+        probe_before: speed of the machine when the table is created.
+        probe_after: speed of the machine when the table is closed.
+        date: start of the measurement, UTC.
     """
 
     title: str

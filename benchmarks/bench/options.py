@@ -1,4 +1,4 @@
-"""What all benches are asked, and how wrong answers are reported."""
+"""Options common to all benches, and their checks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from heartlm.errors import HeartlmError
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Where results go, and how often every rival has its turn.
+    """Options common to all benches.
 
     Attributes:
-        out: folder for the table as JSON and the figure as PNG, which take the name of the bench.
-        rounds: how often every rival has its turn; the median counts.
+        out: folder for the table (JSON) and the figure (PNG), named after the bench.
+        rounds: number of turns of every method; the median is reported.
     """
 
     out: Path = Path("runs/bench")
@@ -39,7 +39,7 @@ def each_at_least(field: str, values: Sequence[float], least: float, unit: str =
     """Check a list of numbers.
 
     Raises:
-        HeartlmError: there is none, or one is below `least`.
+        HeartlmError: the list is empty, or a number is below `least`.
     """
     if not values:
         raise HeartlmError(f"{field}: nothing found, at least one number expected")

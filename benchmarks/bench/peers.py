@@ -1,8 +1,8 @@
-"""The loaders that the feed is compared with: endless batches of int64 tokens, each made in its usual way.
+"""Loaders that the feed is compared with: endless batches of int64 tokens, each made in the loader's usual way.
 
     tokens of a corpus, uint16 [num_tokens, F] ─► batches int64 [B, W, F], windows at random
 
-Those that store windows as items hold the first tokens of the corpus, cut side by side.
+Loaders that store windows as items hold the first tokens of the corpus, cut into adjacent windows.
 """
 
 from __future__ import annotations

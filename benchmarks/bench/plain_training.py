@@ -1,4 +1,4 @@
-"""Pretraining as it is written without heartlm: torch's own modules, a plain loop, DDP. What heartlm is compared with.
+"""Pretraining without heartlm, as the comparison: torch's own modules, a plain loop, DDP.
 
     get_batch ─► embeddings summed ─► nn.TransformerEncoder ─► one linear head for all facets ─► AdamW
 
@@ -112,20 +112,20 @@ def train_plainly(
 
     Args:
         corpus: folder of the tokens.
-        out: folder to write to.
-        depth: blocks.
-        width: of the residual stream.
-        heads: of attention.
-        window: tokens of a window.
-        causal: the objective: the next token, or hidden ones.
-        batch_size: windows of this rank and step.
-        steps: how many.
+        out: output folder.
+        depth: number of blocks.
+        width: width of the residual stream.
+        heads: number of attention heads.
+        window: tokens per window.
+        causal: whether to predict the next token; otherwise hidden tokens.
+        batch_size: windows of this rank per step.
+        steps: number of steps.
         device: cpu, cuda or auto.
         precision: fp32 or bf16 (autocast).
-        threads: of torch on a CPU.
+        threads: threads of torch on a CPU.
 
     Raises:
-        HeartlmError: no corpus, or no such device.
+        HeartlmError: the corpus or the device does not exist.
     """
     ranks = Ranks.from_environment()
     pin(cpus_of(share_of_cores(usable_cores(), ranks.local_rank, ranks.local_world_size)))

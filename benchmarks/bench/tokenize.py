@@ -1,4 +1,4 @@
-"""How fast recordings become beat tokens, and how long an archive of them would take.
+"""Rate of tokenising recordings to beat tokens, and the resulting time for a large archive.
 
 recordings ─► read ─► find the beats ─► beat tokens ─► corpus on disk
               |------------ stages, one core -------|
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from heartlm.tokenizers.beat import BeatTokenizer
 
 ARCHIVE_BYTES, BYTES_PER_SAMPLE = 272e9, 2
-"""The archive of the published study on 16 databases (arXiv 2503.21033), at two bytes a sample and lead."""
+"""Archive of the published study on 16 databases (arXiv 2503.21033), at two bytes per sample and lead."""
 
 FILES = ("codes.bin", "sample.bin", "labels.bin", "scale.bin")
 STAGED_RECORDS = 12
@@ -37,16 +37,16 @@ STAGED_RECORDS = 12
 
 @dataclass(frozen=True)
 class Options(BenchOptions):
-    """Which recordings, and how many processes.
+    """Options of the tokenizing bench.
 
     Attributes:
-        rounds: turns of every way; the median counts.
-        recordings: folder of a database; without, patients are simulated.
-        patients: how many to simulate.
-        minutes: of each simulated recording.
-        processes: of a build, each number in turn; by default 1 and as many as there are cores.
-        usual: compare with usual scripts, too: wfdb, a detector (XQRS, gqrs, sleepecg) and a loop over the beats.
-        usual_s: seconds of a recording that the usual script is timed on; both are linear in the length.
+        rounds: number of turns of every method; the median is reported.
+        recordings: folder of a database; by default patients are simulated.
+        patients: number of patients to simulate.
+        minutes: length of each simulated recording in minutes.
+        processes: numbers of processes of a build to measure; by default 1 and the number of cores.
+        usual: also measure typical scripts: wfdb, a detector (XQRS, gqrs, sleepecg) and a loop over the beats.
+        usual_s: seconds of a recording to time the typical scripts on; both are linear in the length.
     """
 
     rounds: int = 3
@@ -58,10 +58,10 @@ class Options(BenchOptions):
     usual_s: float = 120.0
 
     def __post_init__(self) -> None:
-        """Refuse impossible values.
+        """Check the options.
 
         Raises:
-            HeartlmError: the text names the field, what was found and what is expected.
+            HeartlmError: a value is invalid; the message names the field, what was found and what is expected.
         """
         super().__post_init__()
         at_least("patients", self.patients, 4)
@@ -71,7 +71,7 @@ class Options(BenchOptions):
 
 
 def run(options: Options) -> list[BenchTable]:
-    """Fit a tokenizer, then time its stages, and whole builds next to the usual script."""
+    """Fit a tokenizer, then time its stages, whole builds and the usual script."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         recordings = options.recordings or _simulated(folder / "recordings", options)

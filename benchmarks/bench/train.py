@@ -1,6 +1,6 @@
-"""Tokens a second of pretraining, and where a step's time goes, next to plain PyTorch.
+"""Pretraining speed in tokens per second and time of each part of a step, compared with plain PyTorch.
 
-corpus ─► heartlm on 1, 2 … ranks ┐ trainings in turns, each in processes of its own, ranks on cores of their own
+corpus ─► heartlm on 1, 2 … ranks ┐ trainings in turns, each in separate processes, ranks on separate cores
           plain PyTorch on 1, 2 … ┘ of the same size ─► tokens/s, parts of a step, MFU where the device is known
 
     python benchmarks/machine.py train
@@ -30,22 +30,22 @@ HEARTLM, PLAIN = "heartlm", "plain PyTorch"
 
 @dataclass(frozen=True)
 class Options(BenchOptions):
-    """The model, and how it is trained.
+    """Options of the training bench.
 
     Attributes:
-        rounds: trainings of every way; the median counts.
-        corpus: folder of a corpus; without, a small one is simulated, every sample a token.
-        objective: causal predicts the next token, masked hidden ones.
-        depth: transformer blocks.
-        width: of the residual stream; by default 32 for each block.
-        window: tokens a window.
-        batch_size: windows of each rank and step.
-        steps: that count.
-        warm_up: steps before them that do not.
-        ranks: how many train together, each number in turn; every rank has a whole batch.
-        threads: of each rank on a CPU.
-        device: where to train; auto takes GPUs if there are any.
-        precision: auto is fp32 on a CPU and bf16 on a GPU.
+        rounds: number of trainings of every method; the median is reported.
+        corpus: folder of a corpus; by default a small one is simulated, with one token per sample.
+        objective: causal predicts the next token, masked predicts hidden tokens.
+        depth: number of transformer blocks.
+        width: width of the residual stream; by default 32 per block.
+        window: tokens per window.
+        batch_size: windows per rank and step.
+        steps: number of measured steps.
+        warm_up: number of steps before the measured ones.
+        ranks: numbers of ranks to measure; every rank has a whole batch.
+        threads: threads of each rank on a CPU.
+        device: training device; auto uses GPUs if there are any.
+        precision: numeric precision; auto is fp32 on a CPU and bf16 on a GPU.
     """
 
     rounds: int = 3
@@ -63,10 +63,10 @@ class Options(BenchOptions):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse impossible values.
+        """Check the options.
 
         Raises:
-            HeartlmError: the text names the field, what was found and what is expected.
+            HeartlmError: a value is invalid; the message names the field, what was found and what is expected.
         """
         super().__post_init__()
         for name in ("depth", "batch_size", "steps", "threads"):
@@ -77,10 +77,10 @@ class Options(BenchOptions):
 
 
 def run(options: Options) -> list[BenchTable]:
-    """Train every way in turns.
+    """Train with every method in turns.
 
     Raises:
-        HeartlmError: no such corpus or device, no place for this number of ranks, or a training failed.
+        HeartlmError: the corpus or device does not exist, there are too few cores or GPUs, or a training failed.
     """
     if Ranks.from_environment().world_size > 1:
         raise HeartlmError("ranks: this bench starts its own: call it without torchrun")

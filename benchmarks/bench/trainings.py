@@ -1,4 +1,4 @@
-"""Short trainings on this machine, by heartlm and plainly, each rank a fresh process forked from one that has torch."""
+"""Short trainings with heartlm and with plain PyTorch; each rank is a new process forked from one that has torch."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Trained:
-    """What one training took.
+    """Measurements of one training.
 
     Attributes:
-        seconds: of the steps that count.
-        tokens: of all ranks in them.
-        part_s: mean seconds of each part of a step; None where unknown.
-        num_parameters: of the model.
-        flops_per_token: of training.
+        seconds: duration of the measured steps.
+        tokens: tokens of all ranks in the measured steps.
+        part_s: mean seconds of each part of a step; None if unknown.
+        num_parameters: number of model parameters.
+        flops_per_token: floating-point operations of training per token.
     """
 
     seconds: float
@@ -52,23 +52,23 @@ class Trained:
 
 @dataclass(frozen=True)
 class Size:
-    """What is trained, every choice made.
+    """Complete settings of a training.
 
     Attributes:
         objective: causal or masked.
-        depth: blocks.
-        width: of the residual stream.
-        heads: of attention.
-        window: tokens a window.
-        batch_size: windows of a rank.
-        steps: that count.
-        warm_up: steps before them.
-        threads: of a rank on a CPU.
+        depth: number of blocks.
+        width: width of the residual stream.
+        heads: number of attention heads.
+        window: tokens per window.
+        batch_size: windows per rank and step.
+        steps: number of measured steps.
+        warm_up: number of steps before the measured ones.
+        threads: threads of a rank on a CPU.
         device: cpu or cuda.
         precision: fp32 or bf16.
-        device_name: of a GPU; else `a CPU`.
-        most_ranks: that find a place here.
-        places: how many places there are, in words.
+        device_name: name of the GPU; else `a CPU`.
+        most_ranks: largest number of ranks on this machine.
+        places: description of the available cores or GPUs.
     """
 
     objective: str

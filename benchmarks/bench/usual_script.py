@@ -1,7 +1,7 @@
-"""Usual scripts: wfdb, a detector, a Python loop over the beats, a pickle. What heartlm is compared with.
+"""Typical tokenizing scripts, as the comparison: wfdb, a detector, a Python loop over the beats, a pickle.
 
-They make the tokens of heartlm's beat tokenizer, from the same codebooks, except for the beats, which are those of
-wfdb's XQRS or gqrs, or of sleepecg, where that is installed.
+They make the tokens of heartlm's beat tokenizer from the same codebooks. The beats are from wfdb's XQRS or gqrs, or
+from sleepecg if it is installed.
 """
 
 from __future__ import annotations

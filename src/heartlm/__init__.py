@@ -1,6 +1,6 @@
 """heartlm: heart language models, transformers that read an ECG as a sentence of heartbeats.
 
-The public interface is that of `heartlm.api`; names are imported when they are first used.
+The public interface is that of `heartlm.api`. Names are imported on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""`python -m heartlm` is the command `heartlm`."""
+"""Entry point of `python -m heartlm`, the same as the command `heartlm`."""
 
 from heartlm.cli.main import run_process
 

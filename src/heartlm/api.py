@@ -6,7 +6,7 @@
                                 └─► Model.embed   ─► Embeddings
     tokenize ─► pretrain ─► finetune ─► evaluate ─► Scores
 
-A mistake that the user can mend raises `HeartlmError`. Nothing is printed, except inside of `show_progress()`.
+Errors that the user can correct raise `HeartlmError`. The functions print nothing outside of `show_progress()`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ AnyPath = str | Path
 
 
 def _quiet(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Let `function` print nothing outside of `show_progress()`, and say what to install where torch is missing."""
+    """Wrap `function`: print only inside of `show_progress()`, and name the package to install if torch is missing."""
 
     @functools.wraps(function)
     def run(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
@@ -62,23 +62,24 @@ def _quiet(function: Callable[Parameters, Result]) -> Callable[Parameters, Resul
 
 
 def open_recording(path: AnyPath) -> Recording:
-    """Open a recording; samples and annotations are read when they are asked for.
+    """Open a recording; samples and annotations are read on first access.
 
     Parameters
     ----------
     path
-        DATABASE/RECORD as WFDB programs name it, or a file: WFDB, CinC `.mat`, EDF, HL7 aECG, CSV or NumPy.
+        Path of the record, DATABASE/RECORD as in WFDB programs, or of a file: WFDB, CinC `.mat`, EDF, HL7 aECG, CSV
+        or NumPy.
 
     Returns
     -------
     Recording
-        With `.leads`, `.rate_hz`, `.num_samples`, `.annotations` and `.signal(start, stop, leads)`, float32
-        `[num_leads, num_samples]` in millivolts, NaN where invalid.
+        Recording with `.leads`, `.rate_hz`, `.num_samples`, `.annotations` and `.signal(start, stop, leads)`. The
+        signal is float32 `[num_leads, num_samples]` in millivolts, NaN where invalid.
 
     Raises
     ------
     HeartlmError
-        No such recording, or its header cannot be read.
+        The recording does not exist, or its header cannot be read.
 
     Examples
     --------
@@ -92,24 +93,24 @@ def open_recording(path: AnyPath) -> Recording:
 
 
 def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) -> NDArray[np.int64]:
-    """Find the heartbeats of one lead.
+    """Detect the heartbeats in one lead.
 
     Parameters
     ----------
     recording
-        A recording, or its path.
+        Recording or its path.
     lead
-        Index or name; by default MLII or II where there is one, else the first that is measured in millivolts.
+        Index or name of the lead. The default is MLII or II if present, else the first lead in millivolts.
 
     Returns
     -------
     int64 array `[num_beats]`
-        Positions in samples, ascending.
+        Sample positions of the beats, ascending.
 
     Raises
     ------
     HeartlmError
-        No ECG lead, or a sampling rate that is too low for the detector.
+        The recording has no ECG lead, or its sampling rate is too low for the detector.
     """
     from heartlm.corpus.encode import beats_for, ecg_lead
 
@@ -119,24 +120,25 @@ def detect_beats(recording: Recording | AnyPath, lead: int | str | None = None) 
 
 @_quiet
 def tokenize(databases: AnyPath | Sequence[AnyPath], out: AnyPath, *, command: str = "", **settings: Any) -> Corpus:
-    """Turn recordings into a corpus of tokens; the tokenizer is fitted on the training split alone.
+    """Convert recordings to a corpus of tokens. The tokenizer is fitted on the training split only.
 
     Parameters
     ----------
     databases
-        Folders of recordings, one each database.
+        Folders of recordings, one per database.
     out
-        Folder of the corpus; an earlier one is replaced when the new one is complete. A killed call is continued by
-        the same call.
+        Folder of the corpus. An existing corpus is replaced when the new one is complete. To resume an interrupted
+        call, repeat it.
     command
-        Noted in the manifest.
+        Command line to record in the manifest.
     **settings
         Fields of `heartlm.corpus.config.TokenizeConfig`: `tokenizer`, `tokenizer_from`, `causal`, `processes`, …
 
     Raises
     ------
     HeartlmError
-        An impossible setting, no recording to fit on, an unreadable recording, or a folder that cannot be written.
+        A setting is invalid, there is no recording to fit on, a recording cannot be read, or the folder cannot be
+        written.
     """
     folders = [databases] if isinstance(databases, str | Path) else databases
     given = {"databases": [Path(folder) for folder in folders], "out": out}
@@ -178,19 +180,19 @@ def pretrain(corpus: Corpus | AnyPath | None = None, **settings: Any) -> RunFold
     Parameters
     ----------
     corpus
-        The corpus, or its folder.
+        Corpus or its folder.
     **settings
         Fields of `heartlm.training.config.PretrainConfig`: `depth`, `steps`, `objective`, `out`, `seed`, …
 
     Returns
     -------
     RunFolder
-        The folder of the finished run; `.path` is where it lies.
+        Folder of the finished run; `.path` is its path.
 
     Raises
     ------
     HeartlmError
-        An impossible setting, an unusable corpus, or a folder that cannot be written.
+        A setting is invalid, the corpus cannot be used, or the folder cannot be written.
     """
     from heartlm.training.config import PretrainConfig
     from heartlm.training.pretrain import pretrain as train
@@ -207,9 +209,9 @@ def finetune(
     Parameters
     ----------
     run
-        A run, its folder, or the name of a shipped model such as `"foundation"`; none for the task waveform.
+        Run, its folder, or the name of a shipped model such as `"foundation"`. None for the waveform task.
     corpus
-        The corpus, or its folder. Its tokens must be of the model's tokenizer: see `tokenize(tokenizer_from=…)`.
+        Corpus or its folder. It must be tokenized with the model's tokenizer: see `tokenize(tokenizer_from=…)`.
     **settings
         Fields of `heartlm.training.config.FinetuneConfig`: `task`, `steps`, `out`, `head`, …
 
@@ -232,21 +234,21 @@ def finetune(
 
 @dataclass(frozen=True)
 class Scores:
-    """What `evaluate` found.
+    """Result of `evaluate`.
 
     Attributes
     ----------
     content
-        Of `scores.json`: scores with 95 % intervals by patient, baselines, how they were made.
+        Content of `scores.json`: scores with 95 % confidence intervals over patients, baselines, evaluation settings.
     folder
-        Where it was written, with the predictions as `predictions.parquet`.
+        Folder with `scores.json` and the predictions, `predictions.parquet`.
     """
 
     content: dict[str, Any]
     folder: Path
 
     def to_frame(self) -> Any:
-        """A pandas frame of all scores that have an interval: method, score, value, low, high."""
+        """Return a pandas DataFrame of all scores with an interval: method, score, value, low, high."""
         import pandas
 
         methods = {"model": self.content["scores"], **self.content["baselines"]}
@@ -255,7 +257,7 @@ class Scores:
 
     @property
     def per_patient(self) -> Any:
-        """A pandas frame with a row a patient (task beats)."""
+        """Pandas DataFrame with one row per patient (beats task)."""
         import pandas
 
         return pandas.json_normalize(self.content["scores"].get("per_patient", []))
@@ -272,23 +274,23 @@ def _flat(block: dict[str, Any], prefix: str) -> Iterator[tuple[str, float, floa
 
 @_quiet
 def evaluate(run: RunFolder | AnyPath, on: Corpus | AnyPath, *, command: str = "", **settings: Any) -> Scores:
-    """Score a fine-tuned model with intervals over patients and baselines; results are written to the run too.
+    """Score a fine-tuned model and baselines, with confidence intervals over patients. Results are saved in the run.
 
     Parameters
     ----------
     run
-        A run, its folder, or the name of a shipped model.
+        Run, its folder, or the name of a shipped model.
     on
-        A corpus of the model's tokenizer, or a folder of recordings.
+        Corpus tokenized with the model's tokenizer, or a folder of recordings.
     command
-        Noted in the results.
+        Command line to record in the results.
     **settings
         Fields of `heartlm.evaluation.config.EvaluationConfig`: `split`, `records`, `beats`, `baselines`, …
 
     Raises
     ------
     HeartlmError
-        An impossible setting, a run that cannot be scored, nothing to score, or a folder that cannot be written.
+        A setting is invalid, the run cannot be scored, there is nothing to score, or the folder cannot be written.
     """
     from heartlm.evaluation.config import EvaluationConfig
     from heartlm.evaluation.evaluate import evaluate as score
@@ -309,25 +311,25 @@ def analyze(
     page: bool = True,
     processes: int | None = None,
 ) -> Analyses:
-    """Analyse a recording, or all of a folder, and write findings, tables and pages.
+    """Analyse a recording or a folder of recordings, and write findings, tables and pages.
 
     Parameters
     ----------
     path
-        A recording as WFDB programs name it, or a folder of recordings.
+        Path of a record, DATABASE/RECORD as in WFDB programs, or a folder of recordings.
     out
-        Folder of the results. What is complete there, made by the same models, is not analysed again.
+        Folder of the results. Recordings with complete results from the same models are not analysed again.
     beats, af, waveform
-        The models: shipped ones or run folders.
+        Models: names of shipped models, or run folders.
     page
-        Draw the page of each recording too.
+        Whether to write an HTML page for each recording.
     processes
-        Recordings of a folder analysed side by side; by default one a core.
+        Number of recordings of a folder to analyse in parallel; by default one per core.
 
     Returns
     -------
     Analyses
-        `.summaries`, one mapping a recording; `.left_out`, a line for each that could not be analysed.
+        `.summaries` has one mapping per recording; `.left_out` one line per recording that could not be analysed.
 
     Raises
     ------
@@ -360,27 +362,27 @@ def find_alarms(
     af: AnyPath = "af",
     waveform: AnyPath = "waveform",
 ) -> list[Alarm]:
-    """Find the alarms that `heartlm monitor` raises of the recording as a stream, as `heartlm analyze --causal` does.
+    """Return the alarms that `heartlm monitor` raises when it streams the recording, as `heartlm analyze --causal`.
 
     Parameters
     ----------
     recording
-        A recording with a signal, or its path.
+        Recording with a signal, or its path.
     rules
-        When alarms are raised: `heartlm.monitor.alarms.AlarmRules`.
+        Alarm conditions: `heartlm.monitor.alarms.AlarmRules`.
     beats, af, waveform
-        The models: shipped ones or run folders; that of beats is a causal one.
+        Models: names of shipped models, or run folders. The beats model must be causal.
 
     Returns
     -------
     list of Alarm
-        In the order in which they were raised. Each has a `kind` and a `severity`; `start`, `raised` and `stop` (None
-        where it lasts) are samples, `to_json()` has seconds.
+        Alarms in the order in which they are raised. Each has a `kind` and a `severity`. `start`, `raised` and `stop`
+        (None if the alarm lasts to the end) are sample positions; `to_json()` gives seconds.
 
     Raises
     ------
     HeartlmError
-        No ECG lead, a rate that is too low, an unreadable file, or models that are not causal.
+        The recording has no ECG lead, its sampling rate is too low, a file cannot be read, or a model is not causal.
 
     Examples
     --------
@@ -402,26 +404,26 @@ def _live_models(beats: Path, af: Path, waveform: Path) -> LiveModels:
 
 @_quiet
 def annotate(run: RunFolder | AnyPath, recording: AnyPath, **how: Any) -> Annotated:
-    """Annotate a recording with one fine-tuned model, as `heartlm predict` does.
+    """Annotate a recording with one fine-tuned model, as `heartlm predict`.
 
     Parameters
     ----------
     run
-        A run, its folder, or the name of a shipped model.
+        Run, its folder, or the name of a shipped model.
     recording
-        DATABASE/RECORD as WFDB programs name it.
+        Path of the record, DATABASE/RECORD as in WFDB programs.
     **how
         `beats`, `lead` and `checkpoint` of `heartlm.evaluation.annotate.annotate`.
 
     Returns
     -------
     Annotated
-        `.found`, an `Annotations`: beats with the model's codes, or spans of its rhythms.
+        Result with `.found`, an `Annotations`: beats with predicted codes, or spans of predicted rhythms.
 
     Raises
     ------
     HeartlmError
-        No such run or recording, or the model cannot read it.
+        The run or recording does not exist, or the model cannot process the recording.
 
     Examples
     --------
@@ -437,20 +439,21 @@ def annotate(run: RunFolder | AnyPath, recording: AnyPath, **how: Any) -> Annota
 def load_model(
     model: RunFolder | AnyPath | None = None, *, af: AnyPath = "af", waveform: AnyPath = "waveform"
 ) -> Model:
-    """Load a model to analyse and embed recordings with.
+    """Load a model that analyses and embeds recordings.
 
     Parameters
     ----------
     model
-        A run or its folder, the name of a shipped model, or a folder with `model.safetensors`, `config.json` and
-        `tokenizer/`. By default the shipped models: `beats` analyses, `foundation` embeds.
+        Run or its folder, name of a shipped model, or folder with `model.safetensors`, `config.json` and
+        `tokenizer/`. By default the shipped models are loaded: `beats` for `analyze`, `foundation` for `embed`.
     af, waveform
-        The models that find atrial fibrillation, and ventricular fibrillation, asystole and noise, in `analyze`.
+        Models for `analyze`. `af` detects atrial fibrillation; `waveform` detects ventricular fibrillation, asystole
+        and noise.
 
     Raises
     ------
     HeartlmError
-        No such model, or its files cannot be read.
+        The model does not exist, or its files cannot be read.
 
     Examples
     --------
@@ -483,19 +486,19 @@ def load_model(
 
 @dataclass(frozen=True)
 class Model:
-    """A model ready for use; see `load_model`.
+    """Loaded model; see `load_model`.
 
     Attributes
     ----------
     network
-        The torch module, in evaluation mode.
+        Torch module in evaluation mode.
     info
-        Its shape, task, classes, window and tokenizer.
+        Shape, task, classes, window and tokenizer of the model.
     tokenizer
-        Makes the tokens it reads.
+        Tokenizer of the model's input.
     analysts
-        Run folders, or names of shipped models, that `analyze` uses for beats, AF and waveform; empty where the model
-        has no task.
+        Run folders or names of shipped models that `analyze` uses for beats, AF and waveform. Empty if the model has
+        no task.
     """
 
     network: HeartModel
@@ -505,12 +508,12 @@ class Model:
 
     @functools.cached_property
     def analyst(self) -> Analyst:
-        """The models that `analyze` uses, loaded when first needed.
+        """Models that `analyze` uses, loaded on first access.
 
         Raises
         ------
         HeartlmError
-            The model was pretrained only, or one of the other models cannot be read.
+            The model is not fine-tuned, or one of the other models cannot be read.
         """
         from heartlm.analysis.analyze import Analyst
 
@@ -520,25 +523,25 @@ class Model:
 
     @_quiet
     def analyze(self, recording: Recording | AnyPath, watch: Watch | None = None) -> Findings:
-        """Find beats, rhythms and events in a recording, as `heartlm analyze` does.
+        """Find beats, rhythms and events in a recording, as `heartlm analyze`.
 
         Parameters
         ----------
         recording
-            A recording with a signal, or its path.
+            Recording with a signal, or its path.
         watch
-            Gets the first and last samples of all blocks and gives them on, one at a time, to show progress.
+            Function that wraps the sequence of blocks, given as (start, stop) samples, for example to show progress.
 
         Returns
         -------
         Findings
-            Beats with classes and probabilities (`.to_frame()`), events (`.events_frame()`), `.summary()`, `.hours()`,
-            and `.write("100.hlm")` for a WFDB annotation file.
+            Beats with classes and probabilities (`.to_frame()`), events (`.events_frame()`), `.summary()` and
+            `.hours()`. `.write("100.hlm")` writes a WFDB annotation file.
 
         Raises
         ------
         HeartlmError
-            No signal, no ECG lead, a rate that is too low, or an unreadable file.
+            The recording has no signal or no ECG lead, its sampling rate is too low, or a file cannot be read.
         """
         recording = recording if isinstance(recording, Recording) else open_recording(recording)
         return self.analyst.analyze(recording, watch or iter)
@@ -551,31 +554,31 @@ class Model:
         layer: int = -1,
         split: str | None = None,
     ) -> Embeddings:
-        """Hidden states as vectors of beats or windows, with patient, record, lead, sample and labels of each.
+        """Return hidden states of beats or windows, each with patient, record, lead, sample and labels.
 
         Parameters
         ----------
         source
-            A recording, a corpus of the model's tokenizer, or the path of a recording, a corpus or a folder of
-            recordings of any format and rate. One lead of each recording is embedded, of a corpus all that are there.
+            Recording, corpus tokenized with the model's tokenizer, or the path of a recording, a corpus or a folder
+            of recordings of any format and rate. One lead of each recording is embedded; of a corpus, all leads.
         level
-            `"beat"`: a vector of each beat (of each token, where tokens are no beats). `"window"`: the mean of as many
-            tokens as the model looks at together.
+            `"beat"`: one vector per beat (per token if tokens are not beats). `"window"`: the mean over the tokens of
+            each window of the model.
         layer
-            The block whose output is taken, 0 being the first; -1 is the model's output.
+            Index of the block that gives the hidden states, 0 for the first; -1 for the model's output.
         split
-            Of a corpus: train, validation or test; by default all.
+            Split of a corpus: train, validation or test; by default all.
 
         Returns
         -------
         Embeddings
-            `.vectors`, float32 `[num_vectors, width]`; `.to_frame()`, `.write("100.parquet")`. Windows overlap by
-            half, and a vector comes from the window in which its beat lies furthest from both ends.
+            Result with `.vectors`, float32 `[num_vectors, width]`, `.to_frame()` and `.write("100.parquet")`. Windows
+            overlap by half. The vector of a beat is from the window in which the beat is furthest from both ends.
 
         Raises
         ------
         HeartlmError
-            Nothing there to embed, a corpus of another tokenizer, or a model without vectors of beats.
+            There is nothing to embed, the corpus has another tokenizer, or the model gives no vectors of beats.
         """
         from heartlm.analysis.embed import embed, leads_of_recordings
         from heartlm.evaluation.scored import lead_of_row
@@ -614,7 +617,7 @@ def _folder_of(corpus: Corpus | AnyPath | None) -> Path | None:
 
 
 def _config(kind: Callable[..., Result], settings: dict[str, Any]) -> Result:
-    """Settings as their dataclass; paths may be text."""
+    """Return `settings` as an instance of the dataclass `kind`; paths may be strings."""
     names = ("out", "resume", "random_init", "tokenizer_from")
     paths = {name: Path(settings[name]) for name in names if settings.get(name) is not None}
     try:

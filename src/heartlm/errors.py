@@ -1,8 +1,8 @@
-"""The one exception that a user can cause.
+"""`HeartlmError`, the exception for all errors that a user can cause.
 
-Every error that comes from bad input, a bad setting or a full disk is a `HeartlmError` whose text is a single
-line: which file or field, what was found, what was expected, what to do. The command line prints that line and
-exits with status 2; anything else that escapes is a defect of heartlm and shows its traceback.
+Bad input, bad settings and full disks raise a `HeartlmError`. Its message is a single line: the file or field, what was
+found, what was expected, what to do. The command line prints that line and exits with status 2. Any other exception is
+a defect of heartlm and shows its traceback.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from typing import Any
 
 
 class HeartlmError(Exception):
-    """A mistake in the input, the settings or the surroundings that the user can mend."""
+    """Error in the input, the settings or the environment that the user can correct."""
 
 
 @contextmanager
 def needs(extra: str, package: str | None = None) -> Iterator[None]:
-    """Say how to install what an import inside lacks: `package`, by default any, which comes with `extra`.
+    """Replace a failed import in the block by an error that gives the command to install `extra`.
+
+    Args:
+        extra: extra of heartlm that includes the package.
+        package: only package to handle; by default any.
 
     Raises:
         HeartlmError: the package is not installed.
@@ -34,10 +38,10 @@ def needs(extra: str, package: str | None = None) -> Iterator[None]:
 
 
 def require(settings: object, holds: Callable[[Any], bool], expected: str, *names: str) -> None:
-    """Check fields of `settings`; None, an absent value, is not checked, and of a list every entry is.
+    """Check the fields `names` of `settings` with `holds`. None is not checked; in lists, every entry is.
 
     Raises:
-        HeartlmError: `holds` is false of a value; the text names the field and says what was `expected`.
+        HeartlmError: `holds` is false for a value; the message names the field and what is `expected`.
     """
     for name in names:
         value = getattr(settings, name)

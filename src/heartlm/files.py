@@ -1,13 +1,13 @@
-"""Writing files so that nothing is ever half there, and reading JSON and YAML whatever they hold.
+"""Atomic writing of files and folders, and safe reading of JSON and YAML.
 
-Outputs are written under a temporary name next to their destination, flushed to the disk and renamed. A crash, a
-full disk or a `kill -9` leaves the earlier output, or none; never a torn one. A folder that replaces another changes
-places with it in one call where the filesystem has that; where it has not, a kill between the two renames leaves the
-earlier one under a name that `recover_folder` knows. What a killed process left under its temporary names is removed
-when something is written in the same folder again: whoever writes holds a lock on its temporary, which ends with it.
+Outputs are written under a temporary name next to their destination, flushed to the disk and renamed. A crash, a full
+disk or a `kill -9` leaves the earlier output or none, never a partial one. A new folder replaces an existing one by
+exchanging the two names in one system call if the filesystem supports that. Otherwise, a kill between the two renames
+leaves the earlier folder under a name that `recover_folder` restores. Each writer holds a lock on its temporary until
+it ends. Unlocked temporaries of killed processes are removed at the next write to the same folder.
 
-JSON, YAML and JSON lines are read by `read_json`, `read_yaml` and `read_json_lines`: a damaged or hostile file is a
-HeartlmError. They bound size, depth and numbers, and check types by a dataclass or TypedDict (`heartlm.typed`).
+`read_json`, `read_yaml` and `read_json_lines` raise a HeartlmError for a damaged or hostile file. They limit size,
+depth and numbers, and check types against a dataclass or TypedDict (`heartlm.typed`).
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from heartlm.typed import typed
 T = TypeVar("T")
 
 MAX_DEPTH = 64
-"""Of JSON and YAML, in lists and mappings within one another."""
+"""Maximum nesting depth of lists and mappings in JSON and YAML."""
 
 MAX_JSON_BYTES, MAX_YAML_BYTES = 1 << 28, 1 << 22
-"""A manifest lists what it left out of a database, perhaps a million recordings; settings are written by hand."""
+"""Maximum file sizes. A manifest may list a million skipped recordings; settings are written by hand."""
 
 _DEFECTS = {errno.EBADF, errno.EINVAL, errno.EFAULT, errno.ESPIPE, errno.EPIPE, errno.ENOTTY, None}
-"""What a wrong call gives; any other error while writing is of the disk, the place or the name."""
+"""Error numbers of programming errors. Any other error while writing is caused by the disk, the folder or the name."""
 
 
 def explained(path: Path, error: OSError) -> Exception:
-    """What to raise for `error` while writing `path`: one line for the user, or `error` where it is a defect."""
+    """Return the exception to raise for `error` while writing `path`: a HeartlmError, or `error` if it is a defect."""
     why = error.strerror
-    if error.errno is None and (part := re.search(r"\d+ requested and \d+ written", str(error))):  # of NumPy's tofile
+    if error.errno is None and (part := re.search(r"\d+ requested and \d+ written", str(error))):  # by NumPy's tofile
         why = f"only a part fits ({part[0]})"
     elif error.errno in _DEFECTS:
         return error
@@ -56,7 +56,7 @@ def explained(path: Path, error: OSError) -> Exception:
 
 @contextmanager
 def atomic_file(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a temporary neighbour of `path` for writing; rename it to `path` when the block ends well.
+    """Open a temporary file next to `path` for writing; rename it to `path` if the block succeeds.
 
     Raises:
         HeartlmError: the file cannot be written (permission, full disk); an earlier `path` is untouched.
@@ -70,7 +70,7 @@ def atomic_file(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-            temporary.replace(path)  # before it is closed, which gives up its lock
+            temporary.replace(path)  # before closing, which releases the lock
         fsync_folder(path.parent)
     except OSError as error:
         raise explained(path, error) from error
@@ -81,9 +81,9 @@ def atomic_file(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary neighbour folder of `path`; flush it and rename it to `path` when the block ends well.
+    """Yield a temporary folder next to `path`; flush it and rename it to `path` if the block succeeds.
 
-    An existing `path` is replaced only then.
+    Otherwise an existing `path` is untouched.
 
     Raises:
         HeartlmError: the folder cannot be written.
@@ -107,16 +107,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 _MARK = f"tmp-{hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]}-"
-"""Of temporaries that this machine makes: some file systems do not show a lock to other machines."""
+"""Mark of this machine in the names of temporaries: on some filesystems other machines do not see its locks."""
 
 _TEMPORARY = re.compile(rf"\..+\.{_MARK}[a-z0-9_]{{8}}")
 _swept: set[Path] = set()
 
 
 def _new_temporary(path: Path, is_folder: bool = False) -> tuple[Path, int]:
-    """A new file or folder next to `path`, and a descriptor of it that holds its lock; those left over are removed."""
+    """Create a file or folder next to `path`; return it and a descriptor that holds its lock. Remove stale ones."""
     parent = path.parent.absolute()
-    if is_folder or parent not in _swept:  # of files once a process: a folder may have thousands
+    if is_folder or parent not in _swept:  # for files once per process: a folder may have thousands
         _swept.add(parent)
         _sweep(parent)
     while True:
@@ -125,20 +125,20 @@ def _new_temporary(path: Path, is_folder: bool = False) -> tuple[Path, int]:
             name.mkdir()
             try:
                 descriptor = os.open(name, os.O_RDONLY)
-            except FileNotFoundError:  # another process swept it before it was locked
+            except FileNotFoundError:  # another process removed it before it was locked
                 continue
         else:
             descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        with suppress(OSError):  # a file system without locks: then nothing is swept there either
+        with suppress(OSError):  # a filesystem without locks, on which no temporaries are removed either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return path.with_name(name.name), descriptor
-        os.close(descriptor)  # swept likewise
+        os.close(descriptor)  # also removed by another process
 
 
 def _sweep(folder: Path) -> None:
-    """Remove temporaries of processes that have ended: nothing locks them."""
-    with suppress(OSError):  # of a folder that may not be listed
+    """Remove temporaries that no process has locked."""
+    with suppress(OSError):  # the folder may not be readable
         for path in [path for path in folder.iterdir() if _TEMPORARY.fullmatch(path.name)]:
             with suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -150,7 +150,7 @@ def _sweep(folder: Path) -> None:
 
 
 def publish_folder(temporary: Path, path: Path) -> None:
-    """Flush every file below `temporary` to the disk, then give it the name `path`, see `replace_folder`."""
+    """Flush every file below `temporary` to the disk, then rename it to `path`, see `replace_folder`."""
     for file in temporary.rglob("*"):
         if file.is_file():
             with file.open("rb") as stream:
@@ -160,13 +160,13 @@ def publish_folder(temporary: Path, path: Path) -> None:
 
 
 def replace_folder(temporary: Path, path: Path) -> None:
-    """Give the complete folder `temporary` the name `path` next to it; a folder of that name is removed.
+    """Rename the complete folder `temporary` to `path` in the same folder; an existing `path` is removed.
 
-    At every moment `path` is the earlier folder or the new one, or, where the filesystem cannot exchange two names,
-    `recover_folder` brings one of them back.
+    `path` is always either the earlier folder or the new one. If the filesystem cannot exchange two names, an
+    interruption may leave no `path`, and `recover_folder` restores it.
 
     Raises:
-        OSError: `path` cannot be replaced and is as it was.
+        OSError: `path` cannot be replaced and is unchanged.
     """
     recover_folder(path)
     if not path.exists():
@@ -175,7 +175,7 @@ def replace_folder(temporary: Path, path: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
     else:
         old = _set_aside(path)
-        shutil.rmtree(old, ignore_errors=True)  # of a replacement that was killed when it was done
+        shutil.rmtree(old, ignore_errors=True)  # left by a process killed after its replacement was complete
         path.rename(old)
         try:
             temporary.rename(path)
@@ -186,7 +186,7 @@ def replace_folder(temporary: Path, path: Path) -> None:
 
 
 def recover_folder(path: Path) -> None:
-    """Bring `path` back if a kill in the middle of `replace_folder` left it under its other name."""
+    """Restore `path` if a kill during `replace_folder` left it under its other name."""
     if not path.exists() and _set_aside(path).is_dir():
         _set_aside(path).rename(path)
 
@@ -200,7 +200,7 @@ _CANNOT_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two names change places in one step; False where the system or the filesystem cannot."""
+    """Exchange two names in one step; return False if the system or the filesystem does not support it."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False
@@ -212,7 +212,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add `line` to the end of the file at `path`; on a full disk it may be torn.
+    """Append `line` to the file at `path`; on a full disk the line may be incomplete.
 
     Raises:
         HeartlmError: the file cannot be written.
@@ -226,10 +226,10 @@ def append_line(path: Path, line: str) -> None:
 
 @contextmanager
 def sole_holder(path: Path, taken: str) -> Iterator[None]:
-    """Hold a lock on the file at `path`; it ends with the block or the process, however that ends.
+    """Hold a lock on the file at `path` until the block or the process ends.
 
     Raises:
-        HeartlmError: another process holds it, which the text `taken` says, or the file cannot be written.
+        HeartlmError: another process holds the lock (with the message `taken`), or the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -245,7 +245,7 @@ def sole_holder(path: Path, taken: str) -> Iterator[None]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` to `path` as indented JSON, atomically. NaN and infinities are refused."""
+    """Write `value` to `path` as indented JSON, atomically. NaN and infinities raise a ValueError."""
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
     with atomic_file(path) as stream:
         stream.write(text + "\n")
@@ -254,13 +254,13 @@ def write_json(path: Path, value: Any) -> None:
 def write_csv(
     rows: Sequence[Mapping[str, Any]], path: Path, columns: Sequence[str] = (), digits: int | None = None
 ) -> Path:
-    """Write rows of the same columns as CSV; what is not known is empty.
+    """Write rows with the same columns as CSV; None is an empty field.
 
     Args:
-        rows: at least one, unless there are `columns`.
-        path: is replaced.
-        columns: their order; by default that of the first row.
-        digits: after the point; by default all.
+        rows: rows to write, at least one unless `columns` is given.
+        path: file to replace.
+        columns: column names in order; by default those of the first row.
+        digits: number of decimals; by default all.
     """
     with atomic_file(path) as stream:
         writer = csv.DictWriter(stream, columns or list(rows[0]), lineterminator="\n")
@@ -272,13 +272,13 @@ def write_csv(
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """Read a file of UTF-8 text; pipes and devices, which may have no end, are refused.
+    """Read a file of UTF-8 text. Pipes and devices are rejected, because they may have no end.
 
     Raises:
-        HeartlmError: the file is missing, unreadable, no regular file, larger than `max_bytes` or no UTF-8.
+        HeartlmError: the file is missing, unreadable, not a regular file, larger than `max_bytes` or not UTF-8.
     """
     try:
-        # a pipe would wait for its writer; Path.open has no opener
+        # O_NONBLOCK: opening a pipe would wait for its writer. Path.open has no opener argument.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise HeartlmError(f"cannot read {path}: a regular file expected, found something else")
@@ -288,30 +288,30 @@ def read_text(path: Path, max_bytes: int) -> str:
         return content.decode()
     except OSError as error:
         raise HeartlmError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # also of a name with a NUL
+    except ValueError as error:  # also raised for a name with a NUL
         raise HeartlmError(f"cannot read {path}: UTF-8 text expected ({error})") from error
 
 
 def small_int(value: int | str) -> int:
-    """A whole number of 64 bits; ValueError for larger ones."""
+    """Return `value` as a 64-bit integer; raise ValueError if it is larger."""
     if (number := int(value)).bit_length() > 63:
         raise ValueError("a whole number of more than 64 bits")
     return number
 
 
 def finite_float(value: float | str) -> float:
-    """A number that is neither infinite nor NaN; ValueError for those."""
+    """Return `value` as a finite float; raise ValueError for infinities and NaN."""
     if not math.isfinite(number := float(value)):
         raise ValueError(f"{value} is no finite number")
     return number
 
 
 def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
-    """Return what JSON `text` says; numbers may be NaN or infinite unless they must be `finite`.
+    """Return the value of JSON `text`. With `finite`, NaN and infinite numbers are errors.
 
     Raises:
-        ValueError: it is no JSON, is nested more than `MAX_DEPTH` deep, has a key twice in one object, or a number
-            that has more than 64 bits or is not `finite`.
+        ValueError: the text is not JSON, is nested more than `MAX_DEPTH` deep, repeats a key in one object, or has an
+            integer of more than 64 bits or a number that is not `finite`.
     """
     try:
         if isinstance(text, bytes):
@@ -347,7 +347,7 @@ _DECODERS = {
     )
     for finite in (False, True)
 }
-"""Those of `parse_json`, which would take as long to make as to use for a short text."""
+"""Decoders of `parse_json`, kept because creating one takes as long as decoding a short text."""
 
 
 @overload
@@ -362,7 +362,7 @@ def read_json(path: Path, kind: Any = Any) -> Any:
     """Read a JSON file as a value of `kind`, see `typed`.
 
     Raises:
-        HeartlmError: the file is missing, unreadable, not JSON or not what `kind` says; the text names the field.
+        HeartlmError: the file is missing, unreadable, not JSON or not of type `kind`; the message names the field.
     """
     text = read_text(path, MAX_JSON_BYTES)
     try:
@@ -372,10 +372,10 @@ def read_json(path: Path, kind: Any = Any) -> Any:
 
 
 def read_json_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Read a file of one JSON object a line, such as metrics; lines that are none, as a kill leaves one, are counted.
+    """Read a JSON Lines file, such as metrics. Invalid lines, which a killed process can leave, are only counted.
 
     Returns:
-        The objects in order, and the number of other lines. Both are empty where there is no file.
+        Objects in order, and the number of invalid lines. An empty list and 0 if the file does not exist.
 
     Raises:
         HeartlmError: the file cannot be read.
@@ -392,7 +392,7 @@ def read_json_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def keep_lines(path: Path, name: str, most: int) -> None:
-    """Drop the lines of JSON whose whole number `name` is more than `most`, and all from a torn one on.
+    """Remove the JSON lines whose integer `name` exceeds `most`, and all lines from the first invalid one on.
 
     Raises:
         HeartlmError: the file cannot be read or written.
@@ -412,10 +412,10 @@ def keep_lines(path: Path, name: str, most: int) -> None:
 
 
 def read_yaml(path: Path, what: str) -> Any:
-    """Read a YAML file, `what` in words.
+    """Read a YAML file; `what` describes its content in error messages.
 
     Raises:
-        HeartlmError: the file is missing, unreadable or not YAML, or larger or deeper than settings are.
+        HeartlmError: the file is missing, unreadable, not YAML, or exceeds the limits of size and depth.
     """
     from heartlm.safe_yaml import parse_yaml
 
@@ -434,7 +434,7 @@ def sha256_of(path: Path) -> str:
 
 
 def fsync_folder(path: Path) -> None:
-    """Flush the names in the folder `path` to the disk."""
+    """Flush the directory entries of the folder `path` to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

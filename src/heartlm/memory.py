@@ -1,4 +1,4 @@
-"""Memory that is freed and asked for again, kept by the process."""
+"""Setting of the C library's allocator that keeps freed memory in the process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import platform
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _LARGEST_MMAP_THRESHOLD = 32 << 20
-"""The largest that glibc accepts on 64 bits."""
+"""Largest threshold that glibc accepts on 64-bit systems."""
 
 
 def keep_memory() -> None:
-    """Let the C library keep large freed blocks instead of returning them to the kernel.
+    """Make the C library keep large freed blocks instead of returning them to the kernel.
 
-    A training step frees its activations, and encoding a recording its samples, and the next asks for the same again;
-    by default each goes back to the kernel and comes as zeroed pages, whose faults take about a twentieth of a small
-    model's step on a CPU, and of tokenising. Only glibc has this setting.
+    A training step frees its activations, and encoding a recording frees its samples; the next one allocates the same
+    amount again. By default these blocks return to the kernel and come back as zeroed pages. The page faults take about
+    a twentieth of a small model's step on a CPU, and of tokenising. Only glibc has this setting.
     """
     if platform.libc_ver()[0] != "glibc":
         return

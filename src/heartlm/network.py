@@ -1,8 +1,8 @@
-"""Which of its addresses and interfaces this machine uses towards others.
+"""Addresses and interfaces that this machine uses to reach other machines.
 
-A host name is no safe answer: many distributions let a machine's own name mean 127.0.1.1, which others cannot reach.
-The kernel's route is: the address that a socket connected to another machine gets is one that this machine can answer
-at.
+Resolving the host name is not reliable: many distributions map a machine's own name to 127.0.1.1, which other machines
+cannot reach. The kernel's routing table is reliable: a socket connected to another machine gets a local address that is
+reachable from there.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ipaddress import ip_address
 from pathlib import Path
 
 ELSEWHERE = "192.0.2.1"
-"""An address kept for documentation (RFC 5737), so its route is the default one. Nothing is sent there."""
+"""Address reserved for documentation (RFC 5737). Its route is the default route. Nothing is sent to it."""
 
 _SIOCGIFADDR = 0x8915
 
 
 def address_towards(host: str, others: Iterable[str] = ()) -> str | None:
-    """The address of this machine on the route to `host`; None where it has none but the loopback.
+    """Return the address of this machine on the route to `host`; None if it has only the loopback address.
 
-    Where the name `host` means this machine itself, the route to one of `others` counts, then the default route. A
-    loopback address, unlike a name, is taken as it is: all processes are on this machine.
+    If the name `host` resolves to this machine, the route to one of `others` is used, then the default route. A
+    loopback address, unlike a name, is returned unchanged: all processes are on this machine.
     """
     if _is_loopback(host):
         return host
@@ -34,7 +34,7 @@ def address_towards(host: str, others: Iterable[str] = ()) -> str | None:
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface that has `address`, such as `ib0`; None where there is none."""
+    """Return the network interface that has `address`, such as `ib0`; None if there is none."""
     if ":" in address:
         for line in _lines(Path("/proc/net/if_inet6")):  # 32 hexadecimal digits first, the name last
             if int(line.split()[0], 16) == int(ip_address(address)):
@@ -44,7 +44,7 @@ def interface_of(address: str) -> str | None:
         return "lo"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):  # one without an address
+            with suppress(OSError):  # interface without an address
                 answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()))
                 if socket.inet_ntoa(answer[20:24]) == address:
                     return name
@@ -52,7 +52,7 @@ def interface_of(address: str) -> str | None:
 
 
 def is_own_port(host: str, port: int) -> bool:
-    """Whether this machine can listen at `port` of the address that `host` means."""
+    """Return whether this machine can listen at `port` of the address of `host`."""
     for family, kind, protocol, _, place in _resolved(host, port, socket.SOCK_STREAM):
         with suppress(OSError), socket.socket(family, kind, protocol) as listening:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -62,10 +62,10 @@ def is_own_port(host: str, port: int) -> bool:
 
 
 def _source(host: str) -> str:
-    """The address that this machine's packets to `host` carry; that of the loopback where there is no route."""
+    """Return the source address of packets to `host`; the loopback address if there is no route."""
     for family, kind, protocol, _, place in _resolved(host, 9, socket.SOCK_DGRAM):
         with suppress(OSError), socket.socket(family, kind, protocol) as sending:
-            sending.connect(place)  # of a datagram socket: looks up the route and sends nothing
+            sending.connect(place)  # on a datagram socket, connect looks up the route and sends nothing
             return str(sending.getsockname()[0])
     return "127.0.0.1"
 

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them. Imports no torch."""
+"""Child processes that end with their parent. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import ctypes
 import os
 import signal
 
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up here: between fork and exec a child should load nothing
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up on import: a child should load nothing before exec
 
 
 def end_with_parent(parent: int | None = None, by: int = signal.SIGKILL) -> None:
-    """Let Linux send this process the signal `by` when its parent ends; other systems have no such call.
+    """Make Linux send this process the signal `by` when its parent ends. No effect on other systems.
 
     Args:
-        parent: process id; this process exits at once where that one has ended already. None checks nothing.
-        by: the signal.
+        parent: process ID of the parent. If the parent has already ended, this process exits at once. None skips the
+            check.
+        by: signal to send.
     """
     if _prctl is None:
         return

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and remaining time on a terminal, a line now and then in a log file."""
+"""Progress of long work: a bar with rate and remaining time on a terminal, periodic lines in a log file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _is_asked_for = False
 
 @contextmanager
 def show_progress() -> Iterator[None]:
-    """Show progress and warnings of the calls inside on standard error: a bar on a terminal, else a line now and then.
+    """Show progress and warnings of the calls inside on standard error: a bar on a terminal, else periodic lines.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def show_progress() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let `track` and `say` write nothing, unless all this is inside of `show_progress()`."""
+    """Suppress the output of `track` and `say`, except inside of `show_progress()`."""
     global _is_shown
     before, _is_shown = _is_shown, _is_asked_for
     try:
@@ -47,21 +47,21 @@ def quiet() -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """Write a line about the state of the work to standard error, unless nothing is to be shown."""
+    """Write a status line to standard error, unless output is suppressed."""
     if _is_shown:
         print(line, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
 class Measure(Generic[Item]):
-    """How much of the work an item is, and the unit of its rate.
+    """Measure of the work of each item, and the unit of the rate.
 
     Attributes:
-        total: all of the work, in a unit of its own.
-        share: what an item is of it.
-        amount: what an item counts for the rate, in `unit`; called once an item.
-        unit: for example `"M samples"`.
-        done: what was done of the work before, which the rate does not count.
+        total: total work, in any unit.
+        share: function that returns the work of an item, in the unit of `total`.
+        amount: function that returns the amount of an item for the rate, in `unit`; called once per item.
+        unit: unit of the rate, for example `"M samples"`.
+        done: work done before the start, not counted in the rate.
     """
 
     total: float
@@ -72,7 +72,7 @@ class Measure(Generic[Item]):
 
 
 class Meter(Generic[Item]):
-    """What is done since the start, by `clock`: the share of all work, the rate, the time left."""
+    """Meter of the completed fraction, the rate and the remaining time, measured with `clock`."""
 
     def __init__(self, total: int, measure: Measure[Item] | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.measure, self.clock = measure, clock
@@ -83,13 +83,13 @@ class Meter(Generic[Item]):
         self.started = clock()
 
     def count(self, item: Item) -> None:
-        """One more item is done."""
+        """Count `item` as done."""
         self.num_items += 1
         self.done += self.measure.share(item) if self.measure else 1.0
         self.amount += self.measure.amount(item) if self.measure else 1.0
 
     def state(self) -> str:
-        """How much is done, the amount a second where there is a measure, and the seconds left at the rate so far."""
+        """Return the completed part, the rate if there is a measure, and the seconds left at the rate so far."""
         passed_s = self.clock() - self.started
         left_s = passed_s / max(self.done - self.before, 1e-9) * max(self.total - self.done, 0.0)
         if self.measure is None:
@@ -99,9 +99,9 @@ class Meter(Generic[Item]):
 
 
 def track(items: Iterable[Item], total: int, what: str, measure: Measure[Item] | None = None) -> Iterator[Item]:
-    """Yield `items`, showing on standard error how far they are, of `total`; `what` names the work.
+    """Yield `items` and show the progress out of `total` on standard error; `what` names the work.
 
-    With a `measure`, items count by their share of the work, and the rate is shown.
+    With a `measure`, items are weighted by their share of the work, and the rate is shown.
     """
     meter = Meter(total, measure)
     if _is_shown:

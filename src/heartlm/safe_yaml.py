@@ -1,6 +1,6 @@
-"""The YAML that settings need: finite numbers, no key twice, bounded in depth and in what aliases expand to.
+"""YAML for settings: finite numbers, no repeated keys, limited depth, and limited size with aliases expanded.
 
-In a module of its own, since importing PyYAML takes a while.
+It is a separate module because importing PyYAML is slow.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 from heartlm.files import MAX_DEPTH, finite_float, small_int
 
 MAX_NODES = 1_000_000
-"""Values in a file; what an alias repeats counts each time."""
+"""Maximum number of values in a file; the values of an alias count each time."""
 
 
 def parse_yaml(text: str) -> Any:
-    """Return what YAML `text` says; 1e-3 is a number as in YAML 1.2, and a date is text.
+    """Return the value of YAML `text`. As in YAML 1.2, 1e-3 is a number; a date is text.
 
     Raises:
-        ValueError: it is no YAML, or larger or deeper than settings are; the reason is one line.
+        ValueError: the text is not YAML, or exceeds the limits of size and depth; the message is one line.
     """
     try:
         return yaml.load(text, _Loader)
@@ -39,10 +39,10 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._sizes: dict[Node, tuple[int, int]] = {}
-        """Values in a finished node, aliases expanded, and its depth."""
+        """Number of values in each finished node, with aliases expanded, and its depth."""
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """The next node of the file, refused where it holds too many values or contains itself."""
+        """Return the next node of the file; raise ConstructorError if it has too many values or contains itself."""
         is_alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
         if node is None or (is_alias and node in self._sizes):
@@ -65,15 +65,15 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_whole(self, node: Any) -> int:
-        """A whole number of 64 bits."""
+        """Return a 64-bit integer."""
         return small_int(self.construct_yaml_int(node))
 
     def construct_finite(self, node: Any) -> float:
-        """A number that is neither infinite nor NaN."""
+        """Return a finite number."""
         return finite_float(self.construct_yaml_float(node))
 
     def construct_date(self, node: Any) -> Any:
-        """A date as the text it is."""
+        """Return a date as text."""
         return self.construct_scalar(node)
 
 

@@ -1,7 +1,7 @@
-"""Values read from JSON and YAML, checked against type hints: one mechanism for every settings and result file.
+"""Checks of values from JSON and YAML against type hints, used for every settings and result file.
 
-A mapping becomes an instance of a dataclass; a field that the dataclass does not have is an error. A TypedDict stays a
-dictionary; keys that it does not name are left alone, so a newer version may add some.
+A mapping becomes an instance of a dataclass; an unknown field is an error. A TypedDict stays a dictionary; unknown keys
+are kept, so that newer versions may add some.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _shown.maxstring = _shown.maxother = 80
 
 
 def typed(kind: type[T], value: Any, where: str | Path = "") -> T:
-    """Return `value`, as JSON or YAML gave it, as an instance of `kind`.
+    """Return `value`, parsed from JSON or YAML, as an instance of `kind`.
 
     Args:
-        kind: a dataclass, a TypedDict, or any hint made of those, str, int, float, bool, Path, None, Any, Literal,
-            unions, lists, tuples and dictionaries. A whole number does as a float; a truth value is no number.
-        value: checked at every depth; numbers must be finite, and whole ones have 64 bits at most.
-        where: the file or field that an error names first.
+        kind: dataclass, TypedDict, or type hint composed of those, str, int, float, bool, Path, None, Any, Literal,
+            unions, lists, tuples and dictionaries. An integer is valid as a float; a boolean is not a number.
+        value: value to check at every depth. Numbers must be finite, integers at most 64 bits.
+        where: file or field at the start of the error message.
 
     Raises:
-        HeartlmError: a field is unknown, missing or of another type; the text names it.
+        HeartlmError: a field is unknown, missing or of another type; the message names it.
     """
     try:
         return typing.cast(T, _typed(kind, value, ""))
@@ -96,10 +96,10 @@ def _fields(kind: Any, value: Any, path: str) -> Any:
 
 @functools.cache
 def _hints(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Hints of the fields of a dataclass or TypedDict, and the fields that must be there."""
+    """Return the type hints of a dataclass or TypedDict, and its required fields."""
     hints = typing.get_type_hints(kind)
     if typing.is_typeddict(kind):
-        said = typing.get_type_hints(kind, include_extras=True)  # __required_keys__ is wrong where hints are postponed
+        said = typing.get_type_hints(kind, include_extras=True)  # __required_keys__ is wrong with postponed hints
         needed = [*hints] if kind.__total__ else []
         return hints, tuple(name for name in needed if typing.get_origin(said[name]) is not typing.NotRequired)
     known = [each for each in dataclasses.fields(kind) if each.init]
@@ -108,12 +108,12 @@ def _hints(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _one_of(hint: Any, arguments: tuple[Any, ...], value: Any, path: str) -> Any:
-    """The value as the first of a union's `arguments` that fits."""
+    """Return the value as the first of a union's `arguments` that matches."""
     left = [each for each in arguments if each is not type(None)]
     if value is None and len(left) < len(arguments):
         return None
     if len(left) == 1:
-        return _typed(left[0], value, path)  # its error is more exact
+        return _typed(left[0], value, path)  # for a more exact error message
     for each in left:
         try:
             return _typed(each, value, path)
@@ -123,7 +123,7 @@ def _one_of(hint: Any, arguments: tuple[Any, ...], value: Any, path: str) -> Any
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether this is a finite number, of 64 bits where it is whole, and no truth value."""
+    """Return whether `value` is a finite number, not a boolean, and at most 64 bits if it is an integer."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return -_LARGEST <= value < _LARGEST if isinstance(value, int) else math.isfinite(value)

@@ -1,1 +1,1 @@
-"""What the shipped models find in a recording: beats and their classes, rhythms, events, signal quality."""
+"""Analysis of recordings with the shipped models: beats and their classes, rhythms, events, signal quality."""

@@ -1,4 +1,4 @@
-"""Analysing a recording with the models that come with heartlm.
+"""Analysis of a recording with the models shipped with heartlm.
 
     recording ─► blocks of an hour ─► up to three leads ─► beats of each ─► beats that most leads have
                       │                                                       │
@@ -7,9 +7,9 @@
                       └► all leads without QRS complexes ─► flutter in each second
     all beats ─► RR intervals ─► AF        all of these ─► rules (`events`) ─► `Findings`
 
-Blocks keep memory flat over the length of a recording. Each is read with a margin on both sides, whose beats count for
-the tokens and are judged in the neighbouring block. A block is about as long as the recordings that the models learnt
-from, to whose whole length the tokens relate.
+Blocks limit the memory use for long recordings. Each is read with a margin on both sides. Beats in the margin
+contribute to the tokens, and are classified in the neighbouring block. A block is about as long as the training
+recordings, because tokens are relative to the whole recording.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ from heartlm.training.waveform import ASYSTOLE, NOISE, VF, VT, WINDOW_S
 
 BLOCK_S, MARGIN_S = 3600.0, 300.0
 AF_BEATS, FEWEST_AF_BEATS = 128, 9
-"""Beats that are judged together, and the fewest that are judged at all. On 440 recordings of PTB-XL AF of 9 to 15
-beats was found with sensitivity 0.55 and specificity 0.996, of 16 beats and more with 0.91 and 1 (LOG.md)."""
+"""Beats per window for AF detection, and the minimum. On 440 recordings of PTB-XL, AF was found with sensitivity 0.55
+and specificity 0.996 in 9 to 15 beats, and with 0.91 and 1 in 16 beats or more (LOG.md)."""
 SHORTEST_AF_S, SHORTEST_S = 30.0, 4.0
-"""Shorter stretches of AF (the clinical definition), and of VF, asystole and noise, are left out."""
+"""Minimum duration in seconds of AF (the clinical definition), and of VF, asystole and noise."""
 VF_CONFIDENCE = 0.5
-"""Least mean probability of VF: of 109 stretches called in cudb it leaves 62, and 48 of the 49 that are confirmed."""
+"""Minimum mean probability of VF. Of 109 predicted stretches in cudb it keeps 62, with 48 of the 49 confirmed ones."""
 UNREADABLE, DOUBTFUL = 0.65, 0.85
-"""A piece is unreadable where the best lead's quality is below the first, or below the second and called noise."""
+"""Limits of the best lead's quality: a piece is unreadable below the first, or below the second if predicted noise."""
 
 Places = NDArray[np.int64]
 Stretch = tuple[int, int]
 Watch = Callable[[Sequence[Stretch]], Iterable[Stretch]]
-"""Gives the blocks of a recording on, one at a time, and so can show how far the analysis is."""
+"""Function that yields the blocks of a recording unchanged, one at a time, for example to show progress."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """What was found in one block of a recording.
+    """Results of one block of a recording.
 
     Attributes:
-        sample: of each beat, int64 `[num_beats]`.
-        probability: of each class of each beat, float32 `[num_beats, 4]`.
+        sample: position of each beat, int64 `[num_beats]`.
+        probability: class probabilities of each beat, float32 `[num_beats, 4]`.
         seconds: probability of each waveform class in each second, float64 `[num_seconds, 5]`.
         flutter: probability of flutter in each second, float64 `[num_seconds]`.
-        quality: of each piece of each lead, float32 `[num_pieces, num_leads]`.
-        measures: of some beats, see `measures_of_beats`.
+        quality: signal quality of each piece of each lead, float32 `[num_pieces, num_leads]`.
+        measures: measures of some beats, see `measures_of_beats`.
     """
 
     sample: Places
@@ -82,7 +82,7 @@ class Block:
 
     @classmethod
     def joined(cls, blocks: Sequence[Block]) -> Block:
-        """Several blocks in a row as one."""
+        """Return consecutive blocks as one."""
         return cls(
             **{each.name: np.concatenate([getattr(block, each.name) for block in blocks]) for each in fields(cls)}
         )
@@ -90,12 +90,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Analyst:
-    """The models that analyse recordings.
+    """Models for the analysis of recordings.
 
     Attributes:
-        beats: classes of beats.
-        af: atrial fibrillation from RR intervals.
-        waveform: ventricular fibrillation, tachycardia, asystole and noise in windows of samples.
+        beats: classifier of beats.
+        af: detector of atrial fibrillation from RR intervals.
+        waveform: classifier of ventricular fibrillation, tachycardia, asystole and noise in windows of samples.
     """
 
     beats: FineTuned
@@ -104,16 +104,16 @@ class Analyst:
 
     @classmethod
     def load(cls, beats: Path, af: Path, waveform: Path) -> Analyst:
-        """Load three models, each shipped, by its name, or of a run folder.
+        """Load three models, each by the name of a shipped model or by a run folder.
 
         Raises:
-            HeartlmError: one cannot be read, or is of another task.
+            HeartlmError: a model cannot be read, or is of another task.
         """
         return cls(*load_of_tasks({"beats": beats, "rhythm": af, "waveform": waveform}))
 
     @cached_property
     def made_by(self) -> dict[str, str]:
-        """What the findings of this analyst say of how they were made: versions and content hashes."""
+        """Version of heartlm and content hashes of the models, recorded in the findings."""
         models = {"beats": self.beats, "af": self.af, "waveform": self.waveform}
         return {"heartlm": heartlm.__version__} | {
             f"model {name}": hashlib.sha256((model.folder.model("last") / "model.safetensors").read_bytes()).hexdigest()
@@ -128,11 +128,12 @@ class Analyst:
         """Find beats, rhythms and events in a recording.
 
         Args:
-            recording: with a signal.
-            watch: gets the first and last samples of all blocks and gives them on, one at a time, to show progress.
+            recording: recording with a signal.
+            watch: function that wraps the sequence of blocks, (start, stop) in samples, for example to show progress.
 
         Raises:
-            HeartlmError: no signal, no ECG lead, a rate too low for the detector, or an unreadable file.
+            HeartlmError: the recording has no signal or no ECG lead, its rate is too low for the detector, or a file
+                cannot be read.
         """
         if not recording.has_signal or recording.num_samples == 0:
             raise HeartlmError(f"{recording.path}: no signal, so there is nothing to analyse")
@@ -201,7 +202,7 @@ class Analyst:
         )
 
     def _block(self, recording: Recording, start: int, stop: int, leads: tuple[int, ...]) -> Block:
-        """Judge the samples `start` to `stop`."""
+        """Analyse the samples `start` to `stop`."""
         rate_hz = recording.rate_hz
         margin = round(MARGIN_S / QUALITY_S) * round(QUALITY_S * rate_hz)
         first, last = max(0, start - margin), min(recording.num_samples, stop + margin)
@@ -231,22 +232,22 @@ class Analyst:
     def _class_probabilities(
         self, beats: Annotations, signals: NDArray[np.float32], quality: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Judge beats.
+        """Classify beats.
 
         Returns:
-            Probability of each class at each beat, leads weighed by their quality, float32 `[num_beats, 4]`; and of
-            the best lead `measures_of_beats`.
+            Class probabilities of each beat, averaged over leads weighted by quality, float32 `[num_beats, 4]`; and
+            `measures_of_beats` of the best lead.
         """
         model, info = self.beats.model, self.beats.info
         measures = np.empty((0, len(USUAL)))
         total = np.zeros((beats.num_beats, len(info.classes)), np.float32)
         if beats.num_beats < 2:
-            total[:, 0] = 1  # one beat has no interval, and is called N
+            total[:, 0] = 1  # a single beat has no interval and is classified as N
             return total, measures
         piece = beats.sample // round(QUALITY_S * beats.rate_hz)
         for lead in range(len(signals)):
             if np.nanmin(signals[lead], initial=np.inf) >= np.nanmax(signals[lead], initial=-np.inf):
-                continue  # flat or without a valid sample here
+                continue  # flat, or no valid sample
             read = Lead(beats, signals[lead])
             tokens = self._tokenizers[0].encode(read)
             if not len(measures):
@@ -258,7 +259,7 @@ class Analyst:
         return np.asarray(total / total.sum(axis=1, keepdims=True)), measures
 
     def _seconds(self, beats: Annotations, signal_mv: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""
+        """Return the probability of each waveform class in each second of the best lead, float64 `[num_seconds, 5]`."""
         num_seconds = -int(-len(signal_mv) // beats.rate_hz)
         seconds = np.zeros((num_seconds, 5))
         seconds[:, 0] = 1
@@ -271,7 +272,7 @@ class Analyst:
         return seconds
 
     def _af_events(self, sample: Places, clear: NDArray[np.bool_], rate_hz: float) -> list[Event]:
-        """AF in each run of beats without an unreadable interval."""
+        """Return the AF events in each run of beats without an unreadable interval."""
         events, info = list[Event](), self.af.info
         for first, last in runs(clear).tolist():
             own = sample[first : last + 1]
@@ -288,7 +289,7 @@ class Analyst:
 
 
 def _blocks(recording: Recording) -> list[Stretch]:
-    """Samples of each block; a short rest belongs to the one before."""
+    """Return the first and last sample of each block; a short remainder is merged into the previous block."""
     length = round(BLOCK_S / QUALITY_S) * round(QUALITY_S * recording.rate_hz)
     starts = list(range(0, recording.num_samples, length))
     if len(starts) > 1 and recording.num_samples - starts[-1] < length // 4:
@@ -297,12 +298,12 @@ def _blocks(recording: Recording) -> list[Stretch]:
 
 
 def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float) -> Places:
-    """Beats that leads with most of the quality have; marked as the first of these leads marks them.
+    """Return beats found by leads with more than half of the total quality, at the position in the best of them.
 
     Args:
         of_leads: beats of each lead, ascending.
-        quality: of each lead in each piece, `[num_leads, num_pieces]`.
-        rate_hz: samples a second.
+        quality: quality of each lead in each piece, `[num_leads, num_pieces]`.
+        rate_hz: sampling rate in Hz.
     """
     if len(of_leads) == 1:
         return of_leads[0]
@@ -328,7 +329,7 @@ def _voted(of_leads: list[Places], quality: NDArray[np.float32], rate_hz: float)
 
 
 def _mostly_ventricular(event: Event, sample: Places, symbol: NDArray[np.str_]) -> bool:
-    """Whether beats do not speak against VT: half of them or more are V, or there are none."""
+    """Return whether the beats are consistent with VT: at least half of them are V, or there are none."""
     first, last = np.searchsorted(sample, [event.start, event.stop])
     return first == last or float(np.mean(symbol[first:last] == "V")) >= 0.5
 
@@ -338,7 +339,7 @@ def _overlaps(event: Event, others: Iterable[Event]) -> bool:
 
 
 def _timed(event: Event, sample: Places, rate_hz: float, num_samples: int) -> Event:
-    """With the beats in it and their mean rate, and no further than the recording."""
+    """Return the event with the number of its beats and their mean rate, clipped to the recording."""
     stop = min(event.stop, num_samples)
     first, last = np.searchsorted(sample, [event.start, stop])
     if event.num_beats or last - first < 2:

@@ -1,8 +1,8 @@
-"""Hidden states of a model as vectors of beats or windows, for other people's classifiers.
+"""Hidden states of a model as vectors of beats or windows, for use in other classifiers.
 
     recording, database or corpus ─► tokens of a lead ─► windows ─► hidden states ─► vectors of beats or windows
 
-Windows overlap by half; a vector comes from the window in which its token lies furthest from both ends.
+Windows overlap by half. The vector of a token is from the window in which the token is furthest from both ends.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ Level = Literal["beat", "window"]
 def leads_of_recordings(
     recordings: Iterable[Recording], tokenizer: Tokenizer, left_out: list[str]
 ) -> Iterator[ScoredLead]:
-    """One lead of each recording: MLII or II where there is one, else the first that is measured in millivolts.
+    """Yield one lead of each recording: MLII or II if present, else the first lead in millivolts.
 
-    Annotated beats are used, and beats are detected where none are annotated. What is left out, and why, is added to
-    `left_out`.
+    Beats are detected if none are annotated. Skipped recordings are added to `left_out` with the reason.
     """
     for recording in recordings:
         name = f"{recording.database}/{recording.record_id}"
@@ -54,18 +53,18 @@ def leads_of_recordings(
 def embed(
     model: HeartModel, window: int, leads: Iterable[ScoredLead], level: Level, layer: int, left_out: list[str]
 ) -> Embeddings:
-    """Embed leads.
+    """Return embeddings of leads.
 
     Args:
-        model: a transformer.
-        window: tokens that the model looks at together.
-        leads: of any rate.
-        level: a vector of each token, or of each window of `window` tokens, the mean of its tokens.
-        layer: the block whose output is taken, 0 being the first; -1 is the model's output.
-        left_out: gets a line for each lead without a vector.
+        model: transformer.
+        window: tokens per window of the model.
+        leads: leads with any sampling rate.
+        level: one vector per token, or per window of `window` tokens: the mean over its tokens.
+        layer: index of the block that gives the hidden states, 0 for the first; -1 for the model's output.
+        left_out: list to which a line is added for each lead without a vector.
 
     Raises:
-        HeartlmError: no lead gives a vector, or the model has no such layer.
+        HeartlmError: no lead gives a vector, the model has no such layer, or it is not a transformer.
     """
     if model.config.network != "transformer":
         raise HeartlmError("the model of the task waveform has no vectors of beats: embed with another one")
@@ -104,10 +103,10 @@ def embed(
 
 @torch.inference_mode()
 def hidden_states(model: HeartModel, codes: NDArray[np.uint16], window: int, layer: int = -1) -> Vectors:
-    """Hidden states of all tokens of a recording, float32 `[num_tokens, width]`.
+    """Return hidden states of all tokens of a recording, float32 `[num_tokens, width]`.
 
-    Windows overlap by half. A token's state comes from the window in which it lies furthest from both ends, so that
-    it is seen with at least a quarter of a window on each side, except at the ends of the recording.
+    Windows overlap by half. The state of a token is from the window in which it is furthest from both ends. Its context
+    is thus at least a quarter of a window on each side, except at the ends of the recording.
     """
     kept = list[torch.Tensor]()
     blocks: Any = model.trunk.blocks
@@ -115,7 +114,7 @@ def hidden_states(model: HeartModel, codes: NDArray[np.uint16], window: int, lay
     width = model.config.width
     assert width is not None, "a loaded model is resolved"
     states = np.empty((len(codes), width), np.float32)
-    skipped = window // 4  # of each window but the first: tokens that the window before sees better
+    skipped = window // 4  # tokens at the start of each later window, which have more context in the previous one
     try:
         for places, part in batches_of_windows(model, codes, window, max(1, window // 2)):
             hidden, _ = model.hidden(part)
@@ -130,6 +129,6 @@ def hidden_states(model: HeartModel, codes: NDArray[np.uint16], window: int, lay
 
 
 def _most_frequent(labels: NDArray[np.int8]) -> int:
-    """The label that most tokens have, -1 where none has one."""
+    """Return the most frequent label, -1 if no token has one."""
     known = labels[labels >= 0]
     return int(np.bincount(known).argmax()) if len(known) else -1

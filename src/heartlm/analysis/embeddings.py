@@ -1,4 +1,4 @@
-"""`Embeddings`: vectors of beats or windows with what they belong to, as frames and files."""
+"""`Embeddings`: vectors of beats or windows with their metadata, as frames and files."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Vectors and what each of them belongs to; arrays have one entry a vector.
+    """Vectors and their metadata; arrays have one entry per vector.
 
     Attributes:
-        vectors: float32 `[num_vectors, width]`.
+        vectors: embedding vectors, float32 `[num_vectors, width]`.
         database: name of the database, `<U`.
-        record: name of the recording there, `<U`.
-        patient: `<U`.
-        lead: name of the lead, `<U`; empty where the recording has no leads.
-        sample: position of the beat, or of the first one of the window, in samples of the recording, int64.
-        time_s: the same in seconds, float64.
-        beat_class: AAMI class of the beat, or the most frequent one of the window; empty where unlabelled, `<U`.
-        rhythm: annotated rhythm, likewise.
-        left_out: recordings that gave no vector, and why.
+        record: name of the recording in the database, `<U`.
+        patient: patient ID, `<U`.
+        lead: name of the lead, `<U`; empty if the recording has no leads.
+        sample: position of the beat, or of the first beat of the window, in samples of the recording, int64.
+        time_s: position in seconds, float64.
+        beat_class: AAMI class of the beat, or the most frequent one of the window; empty if unlabelled, `<U`.
+        rhythm: annotated rhythm of the beat or window; empty if unlabelled, `<U`.
+        left_out: recordings without a vector, with the reason.
     """
 
     vectors: Vectors
@@ -47,23 +47,23 @@ class Embeddings:
         return len(self.vectors)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """What the vectors belong to, by name."""
+        """Return the metadata columns by name."""
         return {
             each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("vectors", "left_out")
         }
 
     def to_frame(self) -> Any:
-        """A pandas frame with a row a vector: what it belongs to, then `v0`, `v1`, …"""
+        """Return a pandas DataFrame with one row per vector: its metadata, then `v0`, `v1`, …"""
         with needs("analyze"):
             import pandas
         values = pandas.DataFrame(self.vectors, columns=[f"v{index}" for index in range(self.vectors.shape[1])])
         return pandas.concat([pandas.DataFrame(self.columns()), values], axis=1)
 
     def write(self, path: str | Path) -> Path:
-        """Write everything to a file ending in `.parquet` (the vectors as one column of lists) or `.npz`.
+        """Write vectors and metadata to a `.parquet` file (vectors as one column of lists) or an `.npz` file.
 
         Raises:
-            HeartlmError: another ending, or the file cannot be written.
+            HeartlmError: the file name has another suffix, or the file cannot be written.
         """
         path = Path(path)
         if path.suffix not in (".parquet", ".npz"):

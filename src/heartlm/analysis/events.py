@@ -1,6 +1,6 @@
-"""From beats and seconds to events: the rules behind `KINDS`.
+"""Rules that derive the events of `KINDS` from beats and from seconds.
 
-Every rule reads positions, classes and probabilities alone, so that it says the same of a file and of a stream.
+The rules use only positions, classes and probabilities, so files and streams give the same events.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PAUSE_S, ASYSTOLE_S = 2.0, 4.0
 SLOW_BPM, SLOW_BEATS = 50.0, 5
 FAST_BPM, FAST_BEATS = 100.0, 16
 RATE_BREAK = 16
-"""Two slow or two fast stretches with fewer beats between them are one."""
+"""Two slow or two fast stretches with fewer beats in between are merged."""
 RUN_BEATS, RUN_BPM = 3, 100.0
 PATTERN_REPEATS = 3
-"""Limits of the other rules; `KINDS` says them in words."""
+"""Limits of the other rules; `KINDS` describes them."""
 
 
 def beat_events(
@@ -34,21 +34,21 @@ def beat_events(
     clear: NDArray[np.bool_],
     rate_hz: float,
 ) -> list[Event]:
-    """Runs, couplets, bigeminy, trigeminy, pauses, asystole, slow and fast rates.
+    """Return runs, couplets, bigeminy, trigeminy, pauses, asystole, slow and fast rates.
 
     Args:
-        sample: of each beat, int64 `[num_beats]`, ascending.
-        symbol: its AAMI class, `<U1` `[num_beats]`.
-        probability: of that class, float32 `[num_beats]`.
-        clear: whether the interval from each beat to the next can be read, bool `[num_beats - 1]`.
-        rate_hz: samples a second.
+        sample: position of each beat, int64 `[num_beats]`, ascending.
+        symbol: AAMI class of each beat, `<U1` `[num_beats]`.
+        probability: probability of that class, float32 `[num_beats]`.
+        clear: whether the interval from each beat to the next is readable, bool `[num_beats - 1]`.
+        rate_hz: sampling rate in Hz.
     """
     if len(sample) < 2:
         return []
     rr_s = np.diff(sample) / rate_hz
 
     def event(kind: str, first: int, stop: int) -> Event:
-        """Of the beats `first` to `stop`, exclusive."""
+        """Return an event of the beats `first` to `stop`, exclusive."""
         own = rr_s[first : stop - 1]
         rate = 60 / float(own.mean()) if len(own) else float("nan")
         return Event(
@@ -82,14 +82,14 @@ def beat_events(
 
 
 def _unbroken(marked: NDArray[np.bool_], clear: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Runs of marked beats, parted where the interval between two of them cannot be read."""
+    """Yield runs of marked beats, split at unreadable intervals."""
     for first, stop in runs(marked).tolist():
         cuts = [first, *(first + 1 + np.flatnonzero(~clear[first : stop - 1])).tolist(), stop]
         yield from pairwise(cuts)
 
 
 def _patterns(symbol: NDArray[np.str_], clear: NDArray[np.bool_], period: int) -> Iterator[tuple[int, int]]:
-    """Stretches in which every beat of `period` is V and the others are not, with `PATTERN_REPEATS` V beats or more."""
+    """Yield stretches in which one beat per `period` is V, with at least `PATTERN_REPEATS` V beats."""
     ventricular = np.flatnonzero(symbol == "V")
     if len(ventricular) < PATTERN_REPEATS:
         return
@@ -102,7 +102,7 @@ def _patterns(symbol: NDArray[np.str_], clear: NDArray[np.bool_], period: int) -
 
 
 def _rates(rr_s: Floats, clear: NDArray[np.bool_], kind: str, intervals: int) -> Iterator[tuple[int, int]]:
-    """Stretches of beats whose mean rate over `intervals` intervals is too slow or too fast throughout."""
+    """Yield stretches of beats with a mean rate over `intervals` intervals that is always too slow or too fast."""
     if len(rr_s) < intervals:
         return
     box = np.full(intervals, 1 / intervals)
@@ -119,14 +119,14 @@ def _rates(rr_s: Floats, clear: NDArray[np.bool_], kind: str, intervals: int) ->
 def second_events(
     kind: str, score: Floats, called: NDArray[np.bool_], shortest_s: float, rate_hz: float
 ) -> list[Event]:
-    """Stretches of seconds that are called a kind; breaks of less than `shortest_s` are bridged.
+    """Return events of consecutive positive seconds; gaps shorter than `shortest_s` are bridged.
 
     Args:
-        kind: of the events.
+        kind: kind of the events.
         score: probability of the kind in each second, float64 `[num_seconds]`.
-        called: whether each second is called so, bool `[num_seconds]`.
-        shortest_s: shorter stretches are left out.
-        rate_hz: samples a second.
+        called: whether each second is positive, bool `[num_seconds]`.
+        shortest_s: minimum duration of an event in seconds.
+        rate_hz: sampling rate in Hz.
     """
     bridged = called.copy()
     for first, stop in runs(~called).tolist():
@@ -140,6 +140,6 @@ def second_events(
 
 
 def in_order(events: list[Event]) -> tuple[Event, ...]:
-    """By start, the most dangerous kind first."""
+    """Return events sorted by start, then the most dangerous kind first."""
     rank = {kind: place for place, kind in enumerate(KINDS)}
     return tuple(sorted(events, key=lambda event: (event.start, rank[event.kind], event.stop)))

@@ -1,4 +1,4 @@
-"""`Findings`: what was found in one recording, and how it is counted by hour and in all."""
+"""`Findings`: results of the analysis of one recording, with counts per hour and in total."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ KINDS = {
     "couplet": "two ventricular beats in a row",
     "unreadable": "no lead can be read",
 }
-"""Kinds of events, the most dangerous first, and what each means."""
+"""Kinds of events with definitions, the most dangerous first."""
 
 QUALITY_S = 10.0
-"""Length of the pieces of which signal quality is judged, in seconds."""
+"""Length in seconds of the pieces for signal quality."""
 
 RATE_INTERVALS = 8
-"""A slowest or fastest heart rate is the mean of this number of intervals in a row."""
+"""Number of consecutive intervals in the mean for the slowest and fastest heart rate."""
 
 _RHYTHMS = {"VF": "VFIB", "asystole": "ASYS", "VT": "VT", "IVR": "IVR", "SVT": "SVTA", "flutter": "AFL"}
 _RHYTHMS |= {"AF": "AFIB", "bigeminy": "B", "trigeminy": "T", "unreadable": "NOISE"}
-"""WFDB's rhythm of each kind that is a rhythm, the one that counts where two overlap first."""
+"""WFDB rhythm of each kind that is a rhythm, in order of priority where rhythms overlap."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One stretch of a recording in which something was found.
+    """Event in a recording.
 
     Attributes:
         kind: one of `KINDS`.
         start: first sample.
-        stop: the sample after the last.
-        confidence: mean probability that the models give to what makes up the event, 0 to 1.
-        num_beats: beats in it.
-        rate_bpm: mean heart rate in beats a minute; NaN with fewer than two beats.
+        stop: sample after the last one.
+        confidence: mean model probability of the beats or seconds of the event, 0 to 1.
+        num_beats: number of beats in the event.
+        rate_bpm: mean heart rate in beats per minute; NaN with fewer than two beats.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Event:
 
 
 def covered(events: Iterable[Event], places: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether each of the ascending places lies in one of `events`."""
+    """Return whether each of the ascending positions `places` is in one of `events`."""
     inside = np.zeros(len(places), np.bool_)
     for event in events:
         first, last = np.searchsorted(places, [event.start, event.stop])
@@ -75,7 +75,7 @@ def covered(events: Iterable[Event], places: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def crossed(events: Iterable[Event], sample: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether the interval from each beat to the next meets one of `events`, bool `[num_beats - 1]`."""
+    """Return whether the interval from each beat to the next intersects one of `events`, bool `[num_beats - 1]`."""
     crossed = np.zeros(max(0, len(sample) - 1), np.bool_)
     for event in events:
         first, last = np.searchsorted(sample, event.start) - 1, np.searchsorted(sample, event.stop)
@@ -85,19 +85,19 @@ def crossed(events: Iterable[Event], sample: NDArray[np.int64]) -> NDArray[np.bo
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in one recording.
+    """Results of the analysis of one recording.
 
     Attributes:
-        recording: where; its signal is read for strips only.
-        leads: indices of the leads that were analysed, the one with the best signal first.
+        recording: analysed recording; its signal is read only for strips.
+        leads: indices of the analysed leads, the one with the best signal first.
         sample: position of each beat, int64 `[num_beats]`, ascending.
         symbol: AAMI class of each beat (N, S, V or F), `<U1` `[num_beats]`.
-        probability: of that class, float32 `[num_beats]`.
-        events: by start, then in the order of `KINDS`.
-        quality: share of each piece of `QUALITY_S` that can be read, float32 `[num_analysed_leads, num_pieces]`.
-        notes: what was left out or looks doubtful, and why, one line each.
-        made_by: names, versions and content hashes of what made the findings.
-        unlike: how the recording differs from those that the models learned from, one line each.
+        probability: probability of that class, float32 `[num_beats]`.
+        events: events by start, then in the order of `KINDS`.
+        quality: readable fraction of each piece of `QUALITY_S`, float32 `[num_analysed_leads, num_pieces]`.
+        notes: exclusions and doubtful results with reasons, one line each.
+        made_by: version of heartlm and content hashes of the models.
+        unlike: differences from the training recordings of the models, one line each.
     """
 
     recording: Recording
@@ -113,25 +113,25 @@ class Findings:
 
     @property
     def num_beats(self) -> int:
-        """How many beats were found."""
+        """Number of beats."""
         return len(self.sample)
 
     def of_kind(self, kind: str) -> list[Event]:
-        """The events of one kind, by start."""
+        """Return the events of one kind, by start."""
         return [event for event in self.events if event.kind == kind]
 
     def seconds_of(self, kind: str) -> float:
-        """How long all events of one kind last together."""
+        """Return the total duration of the events of one kind in seconds."""
         return sum(event.stop - event.start for event in self.of_kind(kind)) / self.recording.rate_hz
 
     def readable(self) -> NDArray[np.bool_]:
-        """Whether each interval between two beats lies outside of unreadable stretches, bool `[num_beats - 1]`."""
+        """Return whether each interval is outside of unreadable stretches and VF, bool `[num_beats - 1]`."""
         return ~crossed((event for event in self.events if event.kind in ("unreadable", "VF")), self.sample)
 
     def mean_rr_s(self) -> NDArray[np.float64]:
-        """Mean of each `RATE_INTERVALS` intervals in a row, in seconds; NaN where one of them is not readable.
+        """Return means of `RATE_INTERVALS` consecutive intervals in seconds; NaN where one of them is not readable.
 
-        The mean at place i is of the beats i to i + `RATE_INTERVALS`; float64 `[num_beats - RATE_INTERVALS]`.
+        Entry i is of the beats i to i + `RATE_INTERVALS`; float64 `[num_beats - RATE_INTERVALS]`.
         """
         if self.num_beats <= RATE_INTERVALS:
             return np.empty(0)
@@ -140,9 +140,9 @@ class Findings:
         return np.where(clear, (last - first) / (RATE_INTERVALS * self.recording.rate_hz), np.nan)
 
     def summary(self) -> dict[str, Any]:
-        """Counts and extremes of the whole recording; rates in beats a minute, times in seconds.
+        """Return counts and extremes of the whole recording; rates in beats per minute, times in seconds.
 
-        The slowest and fastest rates are means over `RATE_INTERVALS`; None where there are not enough beats.
+        The slowest and fastest rates are means over `RATE_INTERVALS`; None if there are too few beats.
         """
         recording, rr_s, clear = self.recording, np.diff(self.sample) / self.recording.rate_hz, self.readable()
         means = self.mean_rr_s()
@@ -166,7 +166,7 @@ class Findings:
         }
 
     def hours(self) -> list[dict[str, Any]]:
-        """One row an hour of the recording: beats by class, heart rates, events that begin in it, seconds of AF."""
+        """Return one row per hour: beats by class, heart rates, events that start in it, seconds of AF."""
         rate_hz, rows = self.recording.rate_hz, []
         hour, clear = round(3600 * rate_hz), self.readable()
         rr_s = np.diff(self.sample) / rate_hz
@@ -194,7 +194,7 @@ class Findings:
         return rows
 
     def annotations(self) -> Annotations:
-        """Beats and rhythms as an annotation file holds them; where rhythms overlap, the most dangerous counts."""
+        """Return beats and rhythms as annotations; where rhythms overlap, the most dangerous one is used."""
         end = max(self.recording.num_samples, int(self.sample[-1]) + 1 if self.num_beats else 0)
         edges = sorted({0, end, *(edge for event in self.events for edge in (event.start, min(event.stop, end)))})
         starts = np.array(edges[:-1], np.int64)
@@ -211,13 +211,13 @@ class Findings:
         """Write beats and rhythms as a WFDB annotation file, `FOLDER/RECORD.hlm`; an earlier `.hlm` is replaced.
 
         Raises:
-            HeartlmError: the ending is no annotator's name, a file of another annotator is there, or nothing was found.
+            HeartlmError: the suffix is not an annotator name, another annotator's file exists, or nothing was found.
         """
         path = Path(path)
         return write_annotations(path.parent, path.stem, self.annotations(), path.suffix.removeprefix("."))
 
     def event_rows(self) -> list[dict[str, Any]]:
-        """The events as plain values: kind, start_s, duration_s, confidence, num_beats, rate_bpm."""
+        """Return the events as dictionaries: kind, start_s, duration_s, confidence, num_beats, rate_bpm."""
         rows = []
         for event in self.events:
             row = asdict(event)
@@ -227,14 +227,14 @@ class Findings:
         return rows
 
     def events_frame(self) -> Any:
-        """The events as a pandas frame, see `event_rows`."""
+        """Return the events as a pandas DataFrame, see `event_rows`."""
         import pandas
 
         columns = ["kind", "start_s", "duration_s", "confidence", "num_beats", "rate_bpm"]
         return pandas.DataFrame(self.event_rows(), columns=columns)
 
     def to_frame(self) -> Any:
-        """The beats as a pandas frame: sample, time_s, symbol and probability."""
+        """Return the beats as a pandas DataFrame: sample, time_s, symbol and probability."""
         import pandas
 
         columns = {"sample": self.sample, "time_s": self.sample / self.recording.rate_hz}

@@ -1,10 +1,11 @@
-"""Atrial flutter, by the wave of the atria between the QRS complexes.
+"""Detection of atrial flutter by the atrial wave between the QRS complexes.
 
-RR intervals do not tell flutter with a regular ventricular rate from sinus rhythm. But in flutter the atria beat 231 to
-351 times a minute like clockwork, so that a wave of one frequency and its first harmonic explains most of the signal
-between the QRS complexes. In sinus rhythm P and T waves explain as much only where their own harmonics fall on such a
-frequency, and these move with the RR intervals: an irregular ventricular rhythm rules them out, and a regular one
-counts only if its rate is that of flutter with 2:1 conduction. Regular flutter with 3:1 or 4:1 conduction is not found.
+RR intervals do not distinguish flutter with a regular ventricular rate from sinus rhythm. In flutter the atria beat
+regularly, 231 to 351 times a minute. A wave of one frequency and its first harmonic therefore explains most of the
+signal between the QRS complexes. In sinus rhythm it explains as much only if harmonics of P and T waves are at such a
+frequency. These harmonics vary with the RR intervals, so an irregular ventricular rhythm excludes them. A regular
+rhythm counts only if its rate is that of flutter with 2:1 conduction. Regular flutter with 3:1 or 4:1 conduction is not
+detected.
 """
 
 from __future__ import annotations
@@ -23,46 +24,46 @@ RATE_HZ = 125
 WINDOW_S, HOP_S = 10, 5
 _BAND_HZ = 1.0, 15.0
 _QRS_S = 0.08, 0.10
-"""What is left out before and after a beat's mark."""
+"""Time in seconds excluded before and after each beat position."""
 _BIN = 2 * WINDOW_S
-"""Bins of the spectrum in one hertz."""
+"""Number of spectrum bins per hertz."""
 _WAVE = np.arange(77, 118)
-"""Bins in which flutter is looked for: 3.85 to 5.85 Hz."""
+"""Bins of flutter frequencies: 3.85 to 5.85 Hz."""
 _ORDER = np.arange(-2, 3)
-"""Parts of the model of the signal: a constant, the wave and its first harmonic, as complex exponentials."""
+"""Terms of the signal model: a constant, the wave and its first harmonic, as complex exponentials."""
 
 _ATRIAL_LEADS = "ii", "iii", "avf", "v1"
-"""Where the waves of flutter are seen best."""
+"""Leads in which flutter waves are most visible."""
 
 FEWEST_BEATS = 4
 IRREGULAR = 0.05
-"""Least standard deviation of RR intervals over their mean in an irregular rhythm."""
+"""Minimum coefficient of variation of RR intervals in an irregular rhythm."""
 SHARE, REGULAR_SHARE = 0.5, 0.65
-"""Least share of the signal that the wave explains, in an irregular and in a regular rhythm.
+"""Minimum fraction of the signal explained by the wave, in an irregular and in a regular rhythm.
 
 Chosen on ptb-xl (folds 1 to 8), ludb and DS1: docs/analyze.md."""
 LONGEST_RR_S, RATIO_REACH = 0.505, 0.06
-"""A regular rhythm counts if its RR interval is no longer, and is two periods of the wave but for this."""
+"""Maximum RR interval in seconds of a regular rhythm, and its tolerance around two periods of the wave, in periods."""
 
 
 def atrial_leads(recording: Recording, leads: tuple[int, ...]) -> tuple[int, ...]:
-    """Indices of the leads in which flutter is looked for: II, III, aVF and V1 of many leads, else `leads`."""
+    """Return indices of the leads for flutter detection: II, III, aVF and V1 if more than two exist, else `leads`."""
     names = [name.lower() for name in recording.lead_names]
     named = tuple(names.index(name) for name in _ATRIAL_LEADS if name in names)
     return named if len(named) > 2 else leads
 
 
 def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz: float) -> Floats:
-    """Look for flutter in each second.
+    """Detect flutter in each second.
 
     Args:
         signals_mv: leads of one stretch, float32 `[num_leads, num_samples]`, NaN where invalid.
-        sample: beats in it, int64 `[num_beats]`, ascending.
-        rate_hz: samples a second.
+        sample: positions of the beats, int64 `[num_beats]`, ascending.
+        rate_hz: sampling rate in Hz.
 
     Returns:
-        The share of the signal that the wave of the atria explains, in the best window of `WINDOW_S` that the second
-        lies in and that is flutter, float64 `[num_seconds]`; 0 where none is.
+        Fraction of the signal explained by the atrial wave, in the best window of `WINDOW_S` with flutter that
+        contains the second, float64 `[num_seconds]`; 0 if there is none.
     """
     num_seconds = -int(-signals_mv.shape[1] // rate_hz)
     found = np.zeros(num_seconds)
@@ -93,17 +94,17 @@ def flutter(signals_mv: NDArray[np.float32], sample: NDArray[np.int64], rate_hz:
 
 
 def wave_share(signals: Floats, between: NDArray[np.bool_]) -> Floats:
-    """What share of the signal between QRS complexes a wave of each frequency explains.
+    """Return the fraction of the signal between QRS complexes explained by a wave of each frequency.
 
-    A least-squares fit of `_ORDER` at the samples that count, for all frequencies at once: the products of its parts
-    are bins of the spectrum of `between`.
+    This is a least-squares fit of the terms `_ORDER` at the samples `between`, for all frequencies at once. The
+    products of the terms are bins of the spectrum of `between`.
 
     Args:
-        signals: float64 `[num_leads, num_samples]`, at `RATE_HZ`, at most `WINDOW_S` long.
-        between: which samples count, bool `[num_samples]`.
+        signals: leads at `RATE_HZ`, at most `WINDOW_S` long, float64 `[num_leads, num_samples]`.
+        between: mask of the samples to fit, bool `[num_samples]`.
 
     Returns:
-        Share of the variance, the mean of the two leads that show it best, float64 `[len(_WAVE)]`.
+        Explained fraction of variance, the mean of the two best leads, float64 `[len(_WAVE)]`.
     """
     num_bins = _BIN * RATE_HZ
     weight = np.fft.fft(between, num_bins)

@@ -1,9 +1,9 @@
-"""Heart rate variability of a recording on the intervals between normal beats; spectra by NeuroKit2.
+"""Heart rate variability of a recording from intervals between normal beats; spectra by NeuroKit2.
 
-SDNN, RMSSD and pNN50 are of the whole recording; SDANN, the SDNN index, LF and HF are defined on pieces of five minutes
+SDNN, RMSSD and pNN50 are of the whole recording. SDANN, the SDNN index, LF and HF are defined on pieces of five minutes
 (Task Force of the ESC and NASPE, Circulation 93:1043-1065, 1996).
-NeuroKit2's `hrv_time` gives the same times, but its time grows with the square of the length, and its pieces of five
-minutes are of the time in normal intervals, which gaps make longer.
+NeuroKit2's `hrv_time` gives the same time-domain measures, but its run time is quadratic in the length. Its pieces of
+five minutes count only normal intervals, so gaps make them longer.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from heartlm.analysis.findings import Findings, crossed
 
 PIECE_S = 300.0
 NN_RANGE_S = (0.3, 2.0)
-"""Shorter and longer intervals are no sinus rhythm, or a beat was missed."""
+"""Range of NN intervals in seconds. Others are not sinus rhythm, or a beat was missed."""
 
 FEWEST_INTERVALS = 200
 FEWEST_PIECES = 3
 FULL_PIECE = 0.9
-"""Part of a piece that normal intervals must cover for it to count."""
+"""Minimum fraction of a piece covered by normal intervals."""
 
 MOST_SPECTRA = 24
-"""LF and HF are medians over at most this number of pieces, spread evenly over the recording."""
+"""Maximum number of pieces for the medians of LF and HF, evenly spaced over the recording."""
 
 
 def normal_intervals(findings: Findings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the NN intervals and when each ends, both in seconds, float64 `[num_intervals]`.
+    """Return the NN intervals and the time of the end of each, both in seconds, float64 `[num_intervals]`.
 
     Both beats are N, the stretch is readable and not in atrial fibrillation, and the length lies within `NN_RANGE_S`.
     """
@@ -53,7 +53,7 @@ def variability(findings: Findings) -> dict[str, float]:
     if len(nn_s) < FEWEST_INTERVALS:
         return {}
     nn_ms = 1000 * nn_s
-    # both intervals of a difference share a beat
+    # only differences of adjacent intervals
     changes = np.diff(nn_ms)[np.abs(np.diff(ends_s) - nn_s[1:]) < 1e-6]
     found = {"sdnn_ms": float(nn_ms.std(ddof=1))}
     if len(changes):
@@ -84,6 +84,6 @@ def _spectra(nn_ms: NDArray[np.float64], ends_s: NDArray[np.float64], edges: NDA
         of_piece = slice(*edges[place])
         intervals = {"RRI": nn_ms[of_piece], "RRI_Time": ends_s[of_piece]}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of bands for which a piece is too short, which are not used
+            warnings.simplefilter("ignore")  # about bands that need longer pieces and are not used
             spectra.append(neurokit2.hrv_frequency(intervals, normalize=False, interpolation_rate=4, silent=True))
     return spectra

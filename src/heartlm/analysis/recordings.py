@@ -1,4 +1,4 @@
-"""Analysing recordings one after another or side by side, each into files of one folder.
+"""Sequential or parallel analysis of recordings, with the result files in one folder.
 
 recordings ─► processes, each with an `Analyst` ─► files of each recording (`write`) ─► summaries, in order
 """
@@ -31,12 +31,12 @@ from heartlm.progress import say, track
 
 @dataclass(frozen=True)
 class Analyses:
-    """What was found in recordings.
+    """Results of several recordings.
 
     Attributes:
-        summaries: of each recording that was analysed, see `Findings.summary`.
-        left_out: the others, and why, one line each.
-        file: of one recording its page, or else its summary; of a folder the table of all.
+        summaries: summary of each analysed recording, see `Findings.summary`.
+        left_out: recordings that were not analysed, with the reason, one line each.
+        file: page of a single recording, or its summary if there is no page; for a folder, the table of all.
     """
 
     summaries: tuple[dict[str, Any], ...]
@@ -44,7 +44,7 @@ class Analyses:
     file: Path
 
     def rows(self) -> list[dict[str, Any]]:
-        """The summaries as rows of one table: counts of beats and events, and seconds, in columns of their own."""
+        """Return the summaries as rows of one table, with separate columns for counts of beats, events and seconds."""
         return [
             {key: value for key, value in each.items() if not isinstance(value, dict)}
             | {"leads": " ".join(each["leads"])}
@@ -57,13 +57,13 @@ class Analyses:
 
 @dataclass(frozen=True)
 class AnalysisTask:
-    """What is done with each recording.
+    """Settings of the analysis of a recording or a folder.
 
     Attributes:
-        path: a recording, or a folder of recordings.
-        out: the folder for the files. What is complete there, made by the same models, is kept.
-        models: of beats, AF and waveform, each shipped, by its name, or a run folder.
-        page: draws the page of findings; None leaves pages out.
+        path: recording, or folder of recordings.
+        out: folder of the result files. Complete results from the same models are kept.
+        models: models of beats, AF and waveform, each the name of a shipped model or a run folder.
+        page: function that draws the page of findings; None for no pages.
     """
 
     path: Path
@@ -72,10 +72,10 @@ class AnalysisTask:
     page: Callable[[Findings], str] | None
 
     def of(self, analyst: Analyst, recording: Recording, watch: Watch = iter) -> dict[str, Any]:
-        """The summary of a recording; analysed now unless its results are there.
+        """Return the summary of a recording; analyse it unless its results exist.
 
         Raises:
-            HeartlmError: as `Analyst.analyze`, or a file cannot be written.
+            HeartlmError: see `Analyst.analyze`; also if a file cannot be written.
         """
         path = self.out / f"{recording.record_id}.json"
         if path.is_file() and (self.page is None or path.with_suffix(".html").is_file()):
@@ -87,7 +87,7 @@ class AnalysisTask:
 
 
 def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
-    """Analyse a recording, or all of a folder on `processes` at once.
+    """Analyse a recording, or a folder of recordings in parallel with `processes` processes.
 
     Raises:
         HeartlmError: a model cannot be read, no recording could be analysed, a file cannot be written, or a process was
@@ -111,7 +111,7 @@ def analyze_recordings(task: AnalysisTask, processes: int) -> Analyses:
 
 
 def _outcomes(task: AnalysisTask, record_ids: tuple[str, ...], processes: int) -> Iterator[dict[str, Any] | str]:
-    """The summary of each recording, in order, or why there is none."""
+    """Yield the summary of each recording, in order, or the reason why there is none."""
     if processes == 1:
         _start(task)
         yield from map(_try, record_ids)
@@ -122,11 +122,11 @@ def _outcomes(task: AnalysisTask, record_ids: tuple[str, ...], processes: int) -
 
 
 _job: tuple[AnalysisTask, Database, Analyst] | None = None
-"""Of a process that analyses recordings of a folder."""
+"""Task, database and models of a worker process."""
 
 
 def _start_process(task: AnalysisTask, parent: int) -> None:
-    # An interrupt ends this process at once and without a traceback: what it was writing is atomic.
+    # An interrupt ends this process at once without a traceback, which is safe because writes are atomic.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     end_with_parent(parent)
     torch.set_num_threads(1)

@@ -1,10 +1,10 @@
-"""Which leads can be read, and where.
+"""Signal quality of leads, per piece.
 
-The quality of a piece of a lead is a product of three: the share of samples that are valid and not flat; how far the
-offline and the causal detector agree on its beats (bSQI: Li, Mark and Clifford, Physiol. Meas. 29:15, 2008); and how
-alike its beats are, since noise that is taken for beats has no shape that comes again. Over pieces of 10 s the likeness
-of beats alone is 0.52 in the noise of nstdb, 0.88 in the noisy recordings of cinc2017 and 0.99 in its others, 1.00 in
-svdb (medians, 2026-11-23).
+The quality of a piece of a lead is the product of three factors: the fraction of samples that are valid and not flat;
+the agreement of the offline and the causal beat detector (bSQI: Li, Mark and Clifford, Physiol. Meas. 29:15, 2008); and
+the similarity of its beats, because noise detected as beats has no repeating shape. Over pieces of 10 s the median
+similarity of beats is 0.52 in the noise of nstdb, 0.88 in the noisy recordings of cinc2017, 0.99 in its others and 1.00
+in svdb (2026-11-23).
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from heartlm.evaluation.matching import match_beats
 Floats = NDArray[np.float32]
 
 MOST_LEADS = 3
-"""Leads that vote: more cost time and add little."""
+"""Maximum number of leads to analyse: more are slower and add little."""
 _TRIED, _TRIAL_S = 8, 30.0
-"""Stretches of a long recording, evenly spread, from which leads are chosen, and their length."""
+"""Number of evenly spaced stretches of a long recording for the choice of leads, and their length in seconds."""
 _QRS_S, _BEATS_BACK = 0.1, 3
-"""Reach of the comparison on both sides of a beat; and with how many beats before and after each is compared, so that
-ectopic beats find their like."""
+"""Half-width in seconds of the compared window around a beat, and the number of neighbours on each side to compare it
+with, so that ectopic beats match similar ones."""
 _FLAT_S = 0.5
-"""A signal that does not change for so long is flat."""
+"""Minimum duration in seconds without change of a flat signal."""
 
 
 @dataclass(frozen=True)
 class LeadQuality:
-    """Beats of one lead in one stretch, and how well it can be read there.
+    """Beats and signal quality of one lead in one stretch.
 
     Attributes:
-        sample: beats that the offline detector finds, from the start of the stretch, int64 `[num_beats]`.
-        quality: of each piece of `QUALITY_S`, 0 to 1, float32 `[num_pieces]`.
+        sample: beats of the offline detector, relative to the start of the stretch, int64 `[num_beats]`.
+        quality: quality of each piece of `QUALITY_S`, 0 to 1, float32 `[num_pieces]`.
     """
 
     sample: NDArray[np.int64]
@@ -47,11 +47,11 @@ class LeadQuality:
 
 
 def lead_quality(signal_mv: Floats, rate_hz: float) -> LeadQuality:
-    """Find the beats of a lead and judge every piece of it.
+    """Detect the beats of a lead and compute the quality of every piece.
 
     Args:
-        signal_mv: float32 `[num_samples]`, NaN where invalid.
-        rate_hz: samples a second.
+        signal_mv: signal in millivolts, float32 `[num_samples]`, NaN where invalid.
+        rate_hz: sampling rate in Hz.
 
     Raises:
         ValueError: the rate is too low for the detectors.
@@ -78,7 +78,7 @@ def lead_quality(signal_mv: Floats, rate_hz: float) -> LeadQuality:
 
 
 def _likeness(signal: Floats, sample: NDArray[np.int64], reach: int) -> NDArray[np.float64]:
-    """Correlation of each beat with the most alike of its neighbours, at least 0, float64 `[num_beats]`."""
+    """Return the largest correlation of each beat with its neighbours, at least 0, float64 `[num_beats]`."""
     around = np.clip(sample[:, None] + np.arange(-reach, reach + 1), 0, len(signal) - 1)
     window = np.nan_to_num(signal[around])
     window -= window.mean(axis=1, keepdims=True)
@@ -92,7 +92,7 @@ def _likeness(signal: Floats, sample: NDArray[np.int64], reach: int) -> NDArray[
 
 
 def _flat(signal: Floats, shortest: int) -> NDArray[np.bool_]:
-    """Whether each step from sample to sample is part of a flat run of `shortest` steps, bool `[num_samples - 1]`."""
+    """Return whether each step between samples is in a flat run of at least `shortest`, bool `[num_samples - 1]`."""
     same = runs(np.diff(signal) == 0)
     flat = np.zeros(max(0, len(signal) - 1), dtype=bool)
     for begin, end in same[same[:, 1] - same[:, 0] >= shortest]:
@@ -101,11 +101,11 @@ def _flat(signal: Floats, shortest: int) -> NDArray[np.bool_]:
 
 
 def best_leads(recording: Recording, candidates: tuple[int, ...]) -> tuple[int, ...]:
-    """The leads that vote, at most `MOST_LEADS`, the one with the best signal first; the earlier one of equals.
+    """Return the leads to analyse, at most `MOST_LEADS`, the best signal first; ties keep the order of `candidates`.
 
     Args:
-        recording: where.
-        candidates: its ECG leads, the usual one first.
+        recording: recording of the leads.
+        candidates: ECG leads of the recording, the default one first.
 
     Raises:
         HeartlmError: the signal cannot be read.

@@ -1,8 +1,8 @@
-"""Whether a recording is like those that the shipped models learned from, by measures that have names.
+"""Comparison of a recording with the training data of the shipped models, by named measures.
 
-A wrong sampling rate or unit in a header, noise, pulse waves and clipped signals give beats that the codebooks of the
-beat tokenizer cannot rebuild, or widths, rates and amplitudes that no patient of the training data has.
-`benchmarks/unlike.py` measures the limits on patients that the codebooks were not fitted on.
+Wrong sampling rates or units in headers, noise, pulse waves and clipped signals give beats that the codebooks of the
+beat tokenizer cannot reconstruct, or widths, rates and amplitudes outside of the training data. `benchmarks/unlike.py`
+measures the limits on patients that were not used to fit the codebooks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from heartlm.tokenizers.beat import BeatTokenizer
 Floats = NDArray[np.float64]
 
 BEATS_OF_BLOCK, FEWEST_BEATS = 256, 5
-"""The most beats of a block that are measured, evenly spread; recordings with fewer beats are not judged."""
+"""Maximum number of evenly spaced beats measured in a block, and minimum number of beats of a recording."""
 
 
 class Usual(NamedTuple):
-    """The range in which the median of a measure over beats is usual."""
+    """Usual range of the median of a measure over beats."""
 
     low: float
     high: float
@@ -40,10 +40,11 @@ USUAL = {
 
 
 def measures_of_beats(tokenizer: Tokenizer, lead: Lead, tokens: Tokens) -> Floats:
-    """The measures of `USUAL` of some beats of a lead, evenly spread.
+    """Return the measures of `USUAL` of evenly spaced beats of a lead.
 
     Returns:
-        float64 `[num_measured, len(USUAL)]`, NaN where unknown; nothing if the tokenizer has no codebooks of waveforms.
+        Measures, float64 `[num_measured, len(USUAL)]`, NaN where unknown; no rows if the tokenizer has no waveform
+        codebooks.
     """
     if not isinstance(tokenizer, BeatTokenizer) or tokenizer.quantizer is None or tokens.num_tokens < 2:
         return np.empty((0, len(USUAL)))
@@ -62,7 +63,7 @@ def measures_of_beats(tokenizer: Tokenizer, lead: Lead, tokens: Tokens) -> Float
 
 
 def medians(measures: Floats) -> dict[str, float]:
-    """The median of each measure over beats; none of fewer than `FEWEST_BEATS` beats."""
+    """Return the median of each measure over beats; empty with fewer than `FEWEST_BEATS` beats."""
     if len(measures) < FEWEST_BEATS - 1:
         return {}
     found = zip(USUAL, np.nanmedian(measures, axis=0).tolist(), strict=True)
@@ -70,7 +71,7 @@ def medians(measures: Floats) -> dict[str, float]:
 
 
 def unlike(measures: Floats) -> tuple[str, ...]:
-    """How a recording differs from those that the models learned from, one line each; none of a usual one."""
+    """Return the differences from the training recordings of the models, one line each; empty if there are none."""
     return tuple(
         f"{USUAL[name].text.format(value)} ({USUAL[name].low:g} to {USUAL[name].high:g} is usual)"
         for name, value in medians(measures).items()

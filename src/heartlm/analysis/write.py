@@ -1,4 +1,4 @@
-"""Findings on disk: an annotation file, tables of events and hours, a summary, and the page."""
+"""Output files of findings: an annotation file, tables of events and hours, a summary, and the page."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SCHEMA_VERSION = 2
 
 
 def write_findings(findings: Findings, folder: Path, page: str | None = None) -> dict[str, Any]:
-    """Write everything found in a recording to `folder`, and return its summary.
+    """Write the findings of a recording to `folder`, and return the summary.
 
-    RECORD.hlm holds beats and rhythms in WFDB's format, RECORD.events.csv one event a row, RECORD.hours.csv one hour a
-    row, RECORD.html the page. RECORD.json, the summary, is written last: where it is, the rest is complete.
+    RECORD.hlm has beats and rhythms in WFDB format, RECORD.events.csv one event per row, RECORD.hours.csv one hour per
+    row, RECORD.html the page. RECORD.json, the summary, is written last: if it exists, the other files are complete.
 
     Raises:
         HeartlmError: a file cannot be written.
@@ -38,7 +38,7 @@ def write_findings(findings: Findings, folder: Path, page: str | None = None) ->
     summary = findings.summary()
     described = {"schema_version": SCHEMA_VERSION, "made_by": findings.made_by, "summary": summary}
     with atomic_file(folder / f"{name}.json") as stream:
-        # None where there is no number, which is not equal to itself
+        # NaN, which is not equal to itself, becomes None
         plain = [{key: None if value != value else value for key, value in event.items()} for event in events]
         json.dump(described | {"notes": findings.notes, "events": plain}, stream, indent=1)
     return summary

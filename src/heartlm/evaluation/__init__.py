@@ -1,1 +1,1 @@
-"""Scores as the field defines them, with baselines and confidence intervals."""
+"""Evaluation with the standard scores of the field, baselines and confidence intervals."""

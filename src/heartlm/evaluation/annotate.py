@@ -1,4 +1,4 @@
-"""Annotating one recording with a fine-tuned model.
+"""Annotation of one recording with a fine-tuned model.
 
 recording ─► one lead, its beats ─► tokens ─► class probabilities ─► beat codes, or rhythm spans
 """
@@ -29,27 +29,27 @@ from heartlm.training import waveform
 SOURCE = "heartlm"
 
 RHYTHM_OF_CLASS = ("OTHER", "VT", "VFIB", "ASYS", "NOISE")
-"""The rhythm that an annotation file names for each class of the task waveform."""
+"""Rhythm name in annotation files of each class of the waveform task."""
 
 _NO_BEATS = np.empty(0, np.int64), np.empty(0, "<U1")
 
 USUAL_WINDOW = 128
-"""Beats judged together by models that take windows of several widths, or the nearest width that they have learnt."""
+"""Beats per window for models trained with several window widths; limited to their trained range."""
 
 
 @dataclass(frozen=True)
 class Annotated:
-    """What the model says of a recording.
+    """Predictions of a model for one recording.
 
     Attributes:
-        database: its database.
-        record: its name there.
+        database: name of the database.
+        record: name of the recording in the database.
         task: beats, rhythm or waveform.
-        lead_name: the lead it looked at; empty where it reads no signal.
-        known: the beats it was given, annotated or detected.
-        found: beats with the model's codes (task beats), or spans of its rhythms (tasks rhythm and waveform).
-        faults: signs that the recording is damaged, one line each.
-        seconds: of the task waveform, the probability of each class in every second, float64 `[num_seconds, 5]`.
+        lead_name: name of the analysed lead; empty if the model uses no signal.
+        known: input beats, annotated or detected.
+        found: beats with predicted codes (beats task), or spans of predicted rhythms (rhythm and waveform tasks).
+        faults: signs of damage in the recording, one line each.
+        seconds: probability of each class in every second (waveform task), float64 `[num_seconds, 5]`.
     """
 
     database: str
@@ -74,12 +74,12 @@ def annotate(
     """Annotate a recording with the model of a fine-tuned run.
 
     Args:
-        run: the run folder.
-        database: where the recording is.
-        record_id: its name there.
-        beats: use annotated beat positions, detect them, or detect them where none are annotated.
-        lead: the lead to look at; by default the one a corpus would take.
-        checkpoint: the `"best"` model by validation loss, or the `"last"`.
+        run: run folder.
+        database: database of the recording.
+        record_id: name of the recording in the database.
+        beats: source of the beat positions: annotated, detected, or auto, which detects them if none are annotated.
+        lead: lead to analyse; by default the one that tokenizing selects.
+        checkpoint: `"best"` model by validation loss, or `"last"`.
 
     Raises:
         HeartlmError: the run is not fine-tuned, or the recording cannot be used.
@@ -100,7 +100,7 @@ def annotate(
         found = Annotations(known.rate_hz, *_NO_BEATS, joined_spans(names, starts, end), source=SOURCE)
     elif info.task == "beats":
         answer = token_probabilities(model, tokens.codes, info.window).argmax(axis=1)
-        # an AAMI class is also the code of its plainest beat
+        # the name of an AAMI class is also the code of its most common beat
         names_of_beats = np.array(info.classes)[answer[nearest(known.sample, tokens.sample)]]
         found = Annotations(known.rate_hz, known.sample, names_of_beats, source=SOURCE)
     else:
@@ -117,20 +117,20 @@ def annotate(
 def rhythm_spans(
     positive: NDArray[np.bool_], sample: NDArray[np.int64], end: int, rhythm: str
 ) -> tuple[RhythmSpan, ...]:
-    """Join tokens of one answer to spans: the rhythm looked for, and N (OTHER, where that is N itself) for all else.
+    """Join consecutive tokens of the same class to spans, named `rhythm` or N (OTHER if `rhythm` is N).
 
     Args:
         positive: whether each token is in the rhythm, `[num_tokens]`.
-        sample: where each token stands, `[num_tokens]`; a span begins at its first token.
-        end: where the last span ends.
-        rhythm: the name of the rhythm looked for.
+        sample: sample position of each token, `[num_tokens]`; a span starts at its first token.
+        end: sample position of the end of the last span.
+        rhythm: name of the positive rhythm.
     """
     other = "N" if rhythm != "N" else "OTHER"
     return joined_spans([rhythm if each else other for each in positive.tolist()], sample, end)
 
 
 def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
-    """Probability of each class of the task waveform in every second: the mean of the windows that cover it.
+    """Return the probability of each class of the waveform task per second: the mean over the windows that cover it.
 
     Raises:
         HeartlmError: the recording is shorter than a window.
@@ -144,10 +144,11 @@ def second_probabilities(model: HeartModel, codes: NDArray[np.uint16]) -> NDArra
 def ready_lead(
     tokenizer: Tokenizer, database: Database, record_id: str, beats: Beats, lead: str | None
 ) -> tuple[Recording, Lead]:
-    """The recording, and its lead to tokenise with the beats that are to be labelled.
+    """Return the recording, and the lead to tokenise with the beats to label.
 
     Raises:
-        HeartlmError: no such record or lead, an unreadable file, a flat lead, or fewer than two beats.
+        HeartlmError: the record or lead does not exist, a file cannot be read, the lead is flat, or has fewer than two
+            beats.
     """
     recording = database.recording(record_id)
     index = ecg_lead(recording, lead) if _reads(tokenizer, recording) else 0

@@ -1,4 +1,4 @@
-"""What a method says of the beats of one lead, next to the reference."""
+"""Predicted and reference classes of the beats of one lead."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from heartlm.evaluation.results import prediction_columns
 from heartlm.evaluation.scored import ScoredLead
 
 CLASS_NAMES: dict[int, str | None] = {**dict(enumerate(BEAT_CLASSES)), UNLABELLED: None, NO_BEAT: "none"}
-"""How classes are written in tables of predictions: `"none"` for the missing partner of a missed or extra beat."""
+"""Names of classes in prediction tables. `"none"` is the missing partner of a missed or extra beat."""
 
 
 @dataclass(frozen=True)
 class LeadAnswers:
-    """Beats of one lead in order of time, annotated and extra ones.
+    """Annotated and extra beats of one lead in order of time.
 
     Attributes:
-        lead: where they are.
-        sample: int64 `[num_beats]`.
+        lead: lead of the beats.
+        sample: sample positions, int64 `[num_beats]`.
         reference: index into `BEAT_CLASSES`, `UNLABELLED` or `NO_BEAT`, int8 `[num_beats]`.
         predicted: index into `BEAT_CLASSES` or `NO_BEAT`, int8 `[num_beats]`.
-        probabilities: of the task's classes, NaN for missed beats, float32 `[num_beats, num_classes]`.
+        probabilities: probabilities of the task's classes, NaN for missed beats, float32 `[num_beats, num_classes]`.
     """
 
     lead: ScoredLead
@@ -38,14 +38,14 @@ class LeadAnswers:
 
     @property
     def is_wrong(self) -> NDArray[np.bool_]:
-        """Which scored beats the method called otherwise, Q beats not being scored; bool `[num_beats]`."""
+        """Whether each scored beat has a wrong prediction; Q beats are not scored. Bool `[num_beats]`."""
         scored = (self.reference != UNLABELLED) & (self.reference != BEAT_CLASSES.index("Q"))
         wrong: NDArray[np.bool_] = scored & (self.reference != self.predicted)
         return wrong
 
 
 def columns_of(answers: Sequence[LeadAnswers]) -> dict[str, Any]:
-    """The table of predictions, column by column, one row a beat."""
+    """Return the columns of the prediction table, one row per beat."""
     return prediction_columns(
         [each.lead for each in answers],
         np.repeat(np.arange(len(answers)), [len(each.sample) for each in answers]),

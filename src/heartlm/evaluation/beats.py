@@ -1,9 +1,9 @@
 """Beat scores after ANSI/AAMI EC57: sensitivity, positive predictivity, F1 and specificity of each class.
 
-What flows through: class indices of beats, reference and predicted, become one confusion matrix per patient; every
-score is a ratio of sums of those matrices, over all patients, over one, or over a bootstrap resample of them. Beats
-whose reference is outside the scored classes (EC57's Q, or unlabelled) are left out and counted, as de Chazal 2004
-does. Stricter than EC57 and de Chazal, every confusion counts: a fusion beat called V is an error of both.
+Reference and predicted class indices of beats give one confusion matrix per patient. Every score is a ratio of sums of
+those matrices, over all patients, over one, or over a bootstrap resample of patients. Beats with a reference outside
+the scored classes (Q of EC57, or unlabelled) are excluded and counted, as in de Chazal 2004. Unlike in EC57 and de
+Chazal, every confusion counts: a fusion beat predicted as V is an error of both classes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from heartlm.evaluation.bootstrap import THOUSAND, Counts, Floats, Resampling, e
 from heartlm.evaluation.matching import BeatMatch
 
 SCORED_CLASSES: tuple[str, ...] = ("N", "S", "V", "F")
-"""Classes that are scored unless the caller says otherwise: all but Q."""
+"""Default classes to score: all except Q."""
 
 NO_BEAT = -2
-"""Stands for the missing partner: as reference of an extra detection, as prediction of a missed beat (EC57's O)."""
+"""Class of a missing partner: reference of an extra detection, or prediction of a missed beat (O of EC57)."""
 
 Classes = NDArray[np.int8]
 
@@ -40,18 +40,20 @@ def score_beats(
     Args:
         reference: index into `BEAT_CLASSES` of each beat, or `UNLABELLED`, or `NO_BEAT` for an extra detection;
             int8 `[num_beats]`.
-        predicted: the same, `NO_BEAT` for a missed beat; anything outside of `classes` on a scored beat is an error.
-        patient: whose beat it is, `[num_beats]`.
-        classes: AAMI classes to score; beats of other classes are left out and counted.
-        resampling: how the intervals are made.
+        predicted: predicted index of each beat, `NO_BEAT` for a missed beat; int8 `[num_beats]`. On a scored beat, a
+            prediction outside of `classes` is an error.
+        patient: patient of each beat, `[num_beats]`.
+        classes: AAMI classes to score; beats of other classes are excluded and counted.
+        resampling: bootstrap settings of the intervals.
 
     Returns:
-        Plain values, None where a score is undefined: `num_beats` scored, extra detections not among them;
+        JSON values, None where a score is undefined: `num_beats`, the scored beats without extra detections;
         `num_patients`; `num_left_out`; `accuracy` over scored beats and extra detections; `macro_f1`, the mean over
-        the classes that occur; in `per_class` of each class the sensitivity `se`, the positive predictivity `ppv`,
-        `f1`, the specificity `sp` over beats of the other classes, and counts (an extra detection is no true
-        negative); and `confusion`, rows reference. `confusion_labels` are the classes, then, where they occur,
-        `"other"` (a prediction outside of the classes) and `"none"` (missed beats as column, extra detections as row).
+        the classes that occur; `per_class`; and `confusion`, with reference classes as rows. `per_class` has for each
+        class the sensitivity `se`, the positive predictivity `ppv`, `f1`, the specificity `sp` over beats of the other
+        classes, and counts (an extra detection is not a true negative). `confusion_labels` are the classes and, if
+        they occur, `"other"` (a prediction outside of the classes) and `"none"` (missed beats as column, extra
+        detections as row).
     """
     num, other, none = len(classes), len(classes), len(classes) + 1
     row, column = _label_places(reference, classes), _label_places(predicted, classes)
@@ -107,12 +109,12 @@ def score_beats(
 
 
 def pair_classes(reference: Classes, detected: Classes, match: BeatMatch) -> tuple[Classes, Classes]:
-    """Lay matched, missed and extra beats side by side for `score_beats`.
+    """Return the paired classes of matched, missed and extra beats for `score_beats`.
 
     Args:
         reference: class of each annotated beat, int8 `[n]`.
-        detected: class given to each detection, int8 `[m]`.
-        match: who belongs to whom, from `match_beats`.
+        detected: predicted class of each detection, int8 `[m]`.
+        match: matched pairs from `match_beats`.
 
     Returns:
         Reference and predicted classes, both int8 `[num_matched + num_missed + num_extra]`.
@@ -125,7 +127,7 @@ def pair_classes(reference: Classes, detected: Classes, match: BeatMatch) -> tup
 
 
 def _label_places(classes_of_beats: Classes, classes: Sequence[str]) -> NDArray[np.int64]:
-    """Row or column of each beat in the confusion matrix: of its class, then of another class, then of no beat."""
+    """Return the confusion matrix index of each beat: its class, then one for other classes, then one for no beat."""
     places = np.full(len(classes_of_beats), len(classes), np.int64)
     for place, name in enumerate(classes):
         places[classes_of_beats == BEAT_CLASSES.index(name)] = place
@@ -134,7 +136,7 @@ def _label_places(classes_of_beats: Classes, classes: Sequence[str]) -> NDArray[
 
 
 def _ratios(confusion: Counts, num_classes: int) -> dict[str, Floats]:
-    """Scores of confusion matrices `[..., num_labels, num_labels]`; `[..., num_classes]`, overall ones `[...]`."""
+    """Return scores of confusion matrices `[..., num_labels, num_labels]`: `[..., num_classes]`, overall `[...]`."""
     tp = np.diagonal(confusion, axis1=-2, axis2=-1)[..., :num_classes]
     support = confusion.sum(axis=-1)[..., :num_classes]
     called = confusion.sum(axis=-2)[..., :num_classes]

@@ -1,10 +1,10 @@
-"""Scores of the beats task: the model, and baselines, on the same beats.
+"""Scores of the beats task: the model and baselines on the same beats.
 
     leads ─► class of every token, by each method ─► paired with the annotated beats ─► scores
                                                  └► predictions table, example strips (of the model)
 
-Gradient boosting sees waveforms as the tokenizer decodes them and RR intervals from the beats' positions, so it needs
-nothing but the corpus; it learns from every lead of the training split, as the model did.
+The features of gradient boosting are computed from the waveforms decoded by the tokenizer and from RR intervals, so
+only the corpus is needed. It is fitted on every lead of the training split, like the model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from heartlm.tokenizers.rr import rr_intervals_s
 from heartlm.training.batches import BEAT_TASK_CLASSES, beat_labels
 
 FIBRILLATION = (RHYTHM_INDEX["VFIB"], RHYTHM_INDEX["VFL"])
-"""Rhythms without beats, in which a detection is neither right nor wrong."""
+"""Rhythms without beats, in which detections are not scored."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class PairedLead:
     """A lead with its tokens matched to the annotated beats.
 
     Attributes:
-        lead: the tokens.
+        lead: lead with its tokens.
         sample: positions of the annotated beats, int64 `[num_annotated]`.
-        reference: their classes, int8 `[num_annotated]`.
-        match: which token is which beat.
+        reference: classes of the annotated beats, int8 `[num_annotated]`.
+        match: matched pairs of annotated beats and tokens.
     """
 
     lead: ScoredLead
@@ -56,9 +56,9 @@ class PairedLead:
 
     @classmethod
     def of(cls, lead: ScoredLead, tokens_are_beats: bool = True) -> PairedLead:
-        """Match by index where the tokens are of annotated beats, else within 150 ms.
+        """Match by index if the tokens are of annotated beats, else within 150 ms.
 
-        Where tokens are no beats, those that carry a beat's label stand for it.
+        If tokens are not beats, the tokens with a beat label represent the beats.
         """
         tokens = lead.tokens
         if lead.annotations is not None:
@@ -71,13 +71,13 @@ class PairedLead:
         return cls(lead, tokens.sample[place], tokens.beat_class[place], match)
 
     def answers(self, classes: Classes, probabilities: NDArray[np.float32] | None = None) -> LeadAnswers:
-        """Lay what a method says of the tokens next to the reference, in order of time.
+        """Pair predicted classes of the tokens with the reference, in order of time.
 
-        Detections inside of ventricular flutter and fibrillation, which have no beats, are not scored (EC57).
+        Detections in ventricular flutter and fibrillation, which have no beats, are not scored (EC57).
 
         Args:
             classes: index into `BEAT_CLASSES` of each token, int8 `[num_tokens]`.
-            probabilities: of the classes of the task, `[num_tokens, num_classes]`.
+            probabilities: probabilities of the task's classes, `[num_tokens, num_classes]`.
         """
         match, tokens = self.match, self.lead.tokens
         reference, predicted = pair_classes(self.reference, classes, match)
@@ -98,13 +98,13 @@ def score_beats_task(
     """Score the model and its baselines on the beats of `leads`.
 
     Args:
-        leads: what to score.
-        tuned: the model.
-        rival: the same model from random weights, if there is one.
-        config: which baselines, how many resamples.
+        leads: leads to score.
+        tuned: fine-tuned model.
+        rival: the same model trained from random weights, if available.
+        config: evaluation settings.
 
     Raises:
-        HeartlmError: no beat there has a label of the task.
+        HeartlmError: no beat has a label of the task.
     """
     paired = [PairedLead.of(lead, tuned.tokens_are_beats) for lead in leads]
     if not any((beat_labels(each.reference) >= 0).any() for each in paired):
@@ -136,7 +136,7 @@ def score_beats_task(
 
 
 def model_answers(paired: Sequence[PairedLead], tuned: FineTuned) -> list[LeadAnswers]:
-    """What the model says of each lead."""
+    """Return the model's predictions for each lead."""
     place = np.array([BEAT_CLASSES.index(name) for name in tuned.info.classes], np.int8)
     answers = []
     for each in track(paired, len(paired), "predict"):
@@ -146,10 +146,10 @@ def model_answers(paired: Sequence[PairedLead], tuned: FineTuned) -> list[LeadAn
 
 
 def boosted_answers(paired: Sequence[PairedLead], tuned: FineTuned, seed: int) -> list[LeadAnswers]:
-    """What gradient boosting, trained on the training split of the run's own corpus, says of each lead.
+    """Return the predictions of gradient boosting, fitted on the training split of the run's corpus, for each lead.
 
     Raises:
-        HeartlmError: the training corpus is gone, its tokens hold no waveforms, or scikit-learn is not installed.
+        HeartlmError: the training corpus is missing, its tokens hold no waveforms, or scikit-learn is not installed.
     """
     tokenizer = tuned.tokenizer()
     if not isinstance(tokenizer, BeatTokenizer):
@@ -163,7 +163,7 @@ def boosted_answers(paired: Sequence[PairedLead], tuned: FineTuned, seed: int) -
 
 
 def features_of(lead: ScoredLead, tokenizer: BeatTokenizer) -> NDArray[np.float64]:
-    """Features of every beat of a lead, from its tokens alone; `[num_tokens, num_features]`."""
+    """Return features of every beat of a lead, computed from its tokens; `[num_tokens, num_features]`."""
     tokens = lead.tokens
     codes = np.asarray(tokens.codes)
     waveforms = tokenizer.decode(codes, np.asarray(tokens.scale_mv))

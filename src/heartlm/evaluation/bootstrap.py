@@ -1,8 +1,8 @@
-"""Confidence intervals from patients drawn with replacement.
+"""Bootstrap confidence intervals over patients.
 
-Beats of one heart resemble each other, so the patient is the unit that is resampled, never the beat. Scores are ratios
-of counts: counts are summed once per patient, one resample is a vector of weights (how often each patient was drawn),
-and all resamples together are one matrix product of weights and counts.
+Beats of one patient are correlated, so patients are resampled, not beats. Scores are ratios of counts, and counts are
+summed once per patient. A resample is a vector of weights (how often each patient was drawn), and all resamples are one
+matrix product of weights and counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Resampling:
-    """How to resample: how many times, and from which seed."""
+    """Bootstrap settings: number of resamples and random seed."""
 
     num_bootstrap: int = 1000
     seed: int = 0
@@ -58,14 +58,14 @@ class Estimate:
 
 
 THOUSAND = Resampling()
-"""The resampling of every score unless the caller says otherwise."""
+"""Default resampling of every score."""
 
 
 def estimate(value: float, resampled: ArrayLike, num_patients: int) -> Estimate:
-    """Put the percentile interval of `resampled` `[num_bootstrap]` around `value`.
+    """Return `value` with the percentile interval of `resampled` `[num_bootstrap]`.
 
-    Resamples in which the score is undefined (no such beat was drawn) are left out. With fewer than two patients
-    there is nothing to resample and the interval is NaN.
+    Resamples in which the score is undefined (no such beat was drawn) are excluded. With fewer than two patients the
+    interval is NaN.
     """
     values = np.asarray(resampled, np.float64)
     defined = values[~np.isnan(values)]
@@ -77,7 +77,7 @@ def estimate(value: float, resampled: ArrayLike, num_patients: int) -> Estimate:
 
 
 def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Floats:
-    """Divide element by element; 0/0 is NaN, since a score without cases is unknown, neither 0 nor 1."""
+    """Divide element by element; 0/0 is NaN, because a score without cases is undefined."""
     above, below = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
     quotient: Floats = np.divide(above, below, out=np.full(above.shape, np.nan), where=below != 0)
     return quotient

@@ -1,4 +1,4 @@
-"""Settings of an evaluation. Imports nothing heavy, so that `--help` answers at once."""
+"""Settings of an evaluation. Imports no large package, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ if TYPE_CHECKING:
     from heartlm.evaluation.bootstrap import Resampling
 
 SMALLEST_WINDOW = 4
-"""Beats; the entropy of Zhou 2015 is not defined below."""
+"""Smallest window in beats; the entropy of Zhou 2015 is undefined for fewer."""
 
 
 @dataclass
 class EvaluationConfig:
-    """What to score, on what, next to which baselines.
+    """Settings of an evaluation: model, recordings, baselines.
 
     Attributes:
-        run: the run folder of the fine-tuned model, or the name of a shipped one.
-        on: a corpus, or a folder of recordings, which is tokenised by the run's own tokenizer.
-        split: the recordings to score; all takes every split, those excluded from training and testing too.
-        records: only these recordings of the split, names apart by commas, for example 201,202,203.
-        beats: annotated scores each beat where it was annotated; detected finds the beats first and matches them with
-            the annotated ones within 150 ms, which takes a folder of recordings.
-        checkpoint: the model with the lowest validation loss, or the last one.
-        window: beats a window of the rhythm task; by default as many as the model was trained on.
-        baselines: score the majority class, gradient boosting and, for rhythm, Zhou 2015 next to the model.
-        random_init: a run of the same task made with --from-scratch, scored next to the model.
-        name: folder below RUN/scores, for a shipped model below scores/MODEL; by default from what is scored.
-        bootstrap: how many times patients are drawn again for the confidence intervals.
-        seed: of the confidence intervals and of gradient boosting.
-        device: where the model computes; auto takes a GPU where there is one.
-        threads: CPU threads of torch; by default as many as torch takes.
+        run: run folder of the fine-tuned model, or name of a shipped model.
+        on: corpus, or folder of recordings to tokenise with the run's tokenizer.
+        split: split of the recordings to score; all includes those excluded from training and testing.
+        records: comma-separated names of recordings of the split to score, for example 201,202,203; by default all.
+        beats: annotated uses the annotated beat positions; detected detects the beats and matches them with the
+            annotated ones within 150 ms, which needs a folder of recordings.
+        checkpoint: model to score, the one with the lowest validation loss or the last one.
+        window: beats per window of the rhythm task; by default the width that the model was trained on.
+        baselines: also score the majority class, gradient boosting and, for rhythm, Zhou 2015.
+        random_init: run of the same task made with --from-scratch, to score as a further baseline.
+        name: folder of the results below RUN/scores, or below scores/MODEL for a shipped model; by default derived
+            from the settings.
+        bootstrap: number of bootstrap resamples of patients for the confidence intervals.
+        seed: random seed of the confidence intervals and of gradient boosting.
+        device: device of the model; auto uses a GPU if there is one.
+        threads: CPU threads of torch; by default torch's own default.
     """
 
     run: Path
@@ -54,18 +55,18 @@ class EvaluationConfig:
 
     @property
     def record_ids(self) -> tuple[str, ...]:
-        """The recordings asked for by name; empty where all of the split are."""
+        """Names of the recordings to score; empty for all of the split."""
         return tuple(name.strip() for name in (self.records or "").split(",") if name.strip())
 
     @property
     def resampling(self) -> Resampling:
-        """How the confidence intervals are made."""
+        """Settings of the bootstrap for the confidence intervals."""
         from heartlm.evaluation.bootstrap import Resampling  # NumPy is slow to import
 
         return Resampling(self.bootstrap, self.seed)
 
     def check(self) -> None:
-        """Raise a HeartlmError that names the first field with an impossible value."""
+        """Raise a HeartlmError that names the first invalid field."""
         require(self, lambda value: value >= 1, "at least 1", "bootstrap", "threads")
         require(self, lambda value: value >= SMALLEST_WINDOW, f"at least {SMALLEST_WINDOW}", "window")
         require(self, lambda value: 0 <= value < 2**31, "0 to 2147483647", "seed")

@@ -1,9 +1,9 @@
-"""A causal model continues recordings.
+"""Continuation of recordings by a causal model.
 
     prompt (the last tokens of a recording) ─► sampled tokens ─► decoded: millivolts ─► generation.json
 
-Beats are decoded to their waveforms, set at the R peaks that their RR intervals give, and blended where they overlap.
-What is left of the seam is the recording itself, what is right of it the model's.
+Beats are decoded to waveforms, placed at the R peaks given by their RR intervals, and blended where they overlap. The
+signal before the seam is the recording; the signal after it is generated.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from heartlm.tokenizers.waveform import BeatWindow
 Floats = NDArray[np.float64]
 
 SHOWN_S = 4.0
-"""How much of the recording before the seam is kept for drawing; the model is given all tokens of the prompt."""
+"""Seconds of the recording before the seam to draw; the model reads all tokens of the prompt."""
 SEAM_S = 0.2
-"""How long the step at the seam takes to fade."""
+"""Fade-out time in seconds of the step at the seam."""
 FADE_S = 0.1
-"""The least time that one decoded beat takes to pass into the next."""
+"""Shortest transition in seconds between two decoded beats."""
 
 
 def continue_recording(writer: RunModel, prompt: ScoredLead, num_tokens: int, sampling: Sampling) -> dict[str, Any]:
     """Continue `prompt` by `num_tokens` tokens; return an entry of `generation.json`.
 
-    Millivolts are `prompt_mv` and `generated_mv` at `rate_hz`, `beats` have `time_s` from the first of those samples.
+    `prompt_mv` and `generated_mv` are in millivolts at `rate_hz`. `time_s` of `beats` counts from the first sample of
+    `prompt_mv`.
     """
-    tokenizer, context = writer.tokenizer(), writer.info.window - 1  # as many as it has learnt to look back at
+    tokenizer, context = writer.tokenizer(), writer.info.window - 1  # the context length in training
     codes = generate(writer.model, prompt.tokens.codes, num_tokens, context=context, sampling=sampling)
     entry = {
         "record": prompt.name,
@@ -57,7 +58,7 @@ def continue_recording(writer: RunModel, prompt: ScoredLead, num_tokens: int, sa
 
 
 def _decoded_samples(tokenizer: SampleTokenizer, prompt: ScoredLead, codes: NDArray[np.uint16]) -> dict[str, Any]:
-    """The baseline is what the recording has above the decoded prompt in its last second."""
+    """Decode samples; the baseline is the median of the recording minus the decoded prompt in the last second."""
     tokens, rate_hz = prompt.tokens, prompt.rate_hz
     scale_mv, end = float(tokens.scale_mv[-1]), int(tokens.sample[-1])
     last = tokens.sample[-int(GRID_HZ) :]
@@ -70,16 +71,16 @@ def _decoded_samples(tokenizer: SampleTokenizer, prompt: ScoredLead, codes: NDAr
 
 
 def _decoded_beats(tokenizer: BeatTokenizer, prompt: ScoredLead, codes: NDArray[np.uint16]) -> dict[str, Any]:
-    """The seam lies midway between the last beat recorded and the first one written, at most where its window ends."""
+    """Decode beats; the seam is midway from the last recorded to the first generated beat, or at its window's end."""
     tokens, rate_hz, window = prompt.tokens, prompt.rate_hz, tokenizer.window
     end, num_samples = int(tokens.sample[-1]), prompt.open_recording().num_samples
     rr_s = known_intervals(tokenizer.decode_rr_s(codes), tokenizer.decode_rr_s(tokens.codes))
-    peak_s = np.concatenate([[0.0], np.cumsum(rr_s)])  # from the last beat recorded
+    peak_s = np.concatenate([[0.0], np.cumsum(rr_s)])  # from the last recorded beat
     seam = min(end + round(min(window.after_s, rr_s[0] / 2) * rate_hz), num_samples)
     time_s = np.arange(seam - end, round((peak_s[-1] + window.after_s) * rate_hz)) / rate_hz
     waveforms = tokenizer.decode(np.concatenate([tokens.codes[-1:], codes]), float(tokens.scale_mv[-1]))
     before, after = round(window.before_s * rate_hz), round(window.after_s * rate_hz)
-    # what the tokenizer took away
+    # the offset that the tokenizer subtracts
     baseline_mv = _median(prompt.signal_mv(max(0, end - before), min(num_samples, end + after + 1)))
     generated = blend(waveforms, peak_s, window, time_s) + baseline_mv
     step_mv = np.nan_to_num(prompt.signal_mv(seam - 1, seam)[0] - generated[0])
@@ -88,19 +89,19 @@ def _decoded_beats(tokenizer: BeatTokenizer, prompt: ScoredLead, codes: NDArray[
 
 
 def blend(waveforms: NDArray[np.float32], peak_s: Floats, window: BeatWindow, time_s: Floats) -> Floats:
-    """Put waveforms at their R peaks, each passing smoothly into the next.
+    """Place waveforms at their R peaks with smooth transitions between them.
 
-    Between two R peaks the one fades into the other where their windows overlap, or over the gap between them, in
-    which their last and first values are held; at an R peak its own waveform stands alone.
+    Between two R peaks the waveforms crossfade where their windows overlap, or over the gap between the windows, in
+    which the last and first values are held. At an R peak only its own waveform contributes.
 
     Args:
-        waveforms: float32 `[num_beats, num_points]` on the window's grid.
-        peak_s: R peaks, ascending, `[num_beats]`.
-        window: the grid.
-        time_s: where to evaluate, ascending, `[num_times]`.
+        waveforms: waveforms on the window's grid, float32 `[num_beats, num_points]`.
+        peak_s: times of the R peaks in seconds, ascending, `[num_beats]`.
+        window: grid of the waveforms.
+        time_s: times to evaluate in seconds, ascending, `[num_times]`.
 
     Returns:
-        float64 `[num_times]`.
+        Signal at `time_s`, float64 `[num_times]`.
     """
     out: Floats = np.interp(time_s - peak_s[0], window.times_s, waveforms[0])
     for waveform, before, peak in zip(waveforms[1:], peak_s[:-1], peak_s[1:], strict=True):
@@ -113,7 +114,7 @@ def blend(waveforms: NDArray[np.float32], peak_s: Floats, window: BeatWindow, ti
 
 
 def known_intervals(rr_s: Floats, before_s: Floats) -> Floats:
-    """RR intervals with each "unknown" replaced by the median of those in the prompt, or by 1 s where none is known."""
+    """Replace unknown RR intervals by the median of those in the prompt, or by 1 s if none is known."""
     known = before_s[np.isfinite(before_s)]
     return np.where(np.isnan(rr_s), np.median(known) if len(known) else 1.0, rr_s)
 
@@ -125,7 +126,7 @@ def _drawn(
     recorded_peak: NDArray[np.int64],
     generated_peak_s: Floats,
 ) -> dict[str, Any]:
-    """What is drawn: the recording up to the sample `seam`, what was written from there on, and the R peaks of both."""
+    """Return the data to draw: the recording up to the sample `seam`, the generated signal, and the R peaks of both."""
     rate_hz = prompt.rate_hz
     start = max(0, seam - round(SHOWN_S * rate_hz))
     shown_s = recorded_peak[recorded_peak >= start] / rate_hz
@@ -148,5 +149,5 @@ def _median(values: NDArray[np.floating]) -> float:
 
 
 def _listed(values: NDArray[np.floating]) -> list[float | None]:
-    """For JSON: rounded to a thousandth, None where there is none."""
+    """Return `values` for JSON: rounded to a thousandth, None if not finite."""
     return [round(float(value), 3) if np.isfinite(value) else None for value in values]

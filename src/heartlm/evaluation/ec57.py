@@ -1,12 +1,12 @@
 """Beat-by-beat and episode-by-episode comparison of two annotation files (ANSI/AAMI EC57).
 
-    annotation files ─► beats in order, with what was known of VF and shutdown at each ─► pairs ─► 7 × 7 matrix
+    annotation files ─► beats in order, with the spans of VF and shutdown before each ─► pairs ─► 7 × 7 matrix
                      └► spans of AF and of VF ─► `episodes.compare_spans`
 
-The numbers equal those of `bxb` and `epicmp` of the WFDB Software Package (https://physionet.org/content/wfdb/, version
-10.7), on which the standard's published results rest. Beats are therefore paired in time order with one beat of
-look-ahead, not nearest first as in `matching`, and the exceptional cases follow those programs too:
-https://physionet.org/physiotools/wag/bxb-1.htm and epicmp-1.htm describe them.
+The results equal those of `bxb` and `epicmp` of the WFDB Software Package (https://physionet.org/content/wfdb/, version
+10.7), which published EC57 results use. Beats are therefore paired in time order with one beat of look-ahead, not
+nearest first as in `matching`. Exceptional cases also follow those programs, as described in
+https://physionet.org/physiotools/wag/bxb-1.htm and epicmp-1.htm.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from heartlm.evaluation.episodes import Episodes, compare_spans, episode_ratios,
 from heartlm.evaluation.matching import MATCH_WINDOW_S
 
 LEARNING_S = 300.0
-"""EC57's learning period at the start of a recording, in which nothing is scored."""
+"""Learning period of EC57 in seconds: the start of a recording, which is not scored."""
 
 LABELS = "NSVFQOX"
-"""Rows (reference) and columns (test) of the matrix; O: no beat there, X: no beat there, during shutdown."""
+"""Rows (reference) and columns (test) of the matrix. O: no matching beat; X: no matching beat, during shutdown."""
 
 _N, _S, _V, _F, _, _O, _X = range(len(LABELS))
 _NOT_COUNTED = -1
@@ -39,28 +39,28 @@ _LABEL = {
     for label, symbols in {"N": "NLRB", "S": "AaJSjen", "V": "VrE", "F": "F", "Q": "Q/f?", "O": "!"}.items()
     for symbol in symbols
 }
-"""Row of each beat code. Escape beats (e, j, n) are S here but N in `ecg.beats`; flutter waves (!) are no beats."""
+"""Row of each beat code. Escape beats (e, j, n) are S here but N in `ecg.beats`; flutter waves (!) are not beats."""
 
 EPISODES = ("AF", "VF")
-"""Kinds of episodes that are compared."""
+"""Kinds of episodes to compare."""
 
 _FAR = 1 << 62
-"""The position of what is not there: behind every recording."""
+"""Position of a missing item: beyond the end of every recording."""
 
 Span = tuple[int, int]
 
 
 @dataclass
 class _Track:
-    """The beats of a file, from a first one at 0 that is none to three far behind the end.
+    """Beats of a file, with a sentinel at 0 before them and three sentinels beyond the end.
 
     Attributes:
         time: positions in ticks.
-        label: row or column of the matrix, `_NOT_COUNTED` at both ends.
+        label: row or column of the matrix, `_NOT_COUNTED` for sentinels.
         fibrillation: spans of VF, in file order.
         shutdown: spans without a readable signal, in file order.
-        num_known: how many spans of VF and of shutdown stand in the file before each beat.
-        interval: ticks since the beat before; 0 where there is none, or VF or shutdown began in between.
+        num_known: numbers of VF and shutdown spans that precede each beat in the file.
+        interval: ticks since the previous beat; 0 if there is none, or if VF or shutdown starts in between.
     """
 
     time: list[int] = field(default_factory=lambda: [0])
@@ -83,7 +83,7 @@ class _Track:
         self.interval.append(0 if broken else time - before)
 
     def missing(self, beat: int, time: int) -> int:
-        """What stands at `time` for a beat that is not there, by the last two spans known behind the beat `beat`."""
+        """Return the label of a missing beat at `time`, from the last two spans known after the beat `beat`."""
         kinds = zip((self.fibrillation, self.shutdown), self.num_known[beat + 1], strict=True)
         in_vf, in_shutdown = (
             any(start <= time <= stop for start, stop in spans[max(known - 2, 0) : known]) for spans, known in kinds
@@ -92,7 +92,7 @@ class _Track:
 
 
 def positions(file: AnnotationFile, rate_hz: float) -> list[int]:
-    """Positions of all annotations in samples at `rate_hz`; halves are rounded up, as the WFDB library does."""
+    """Return positions of all annotations in samples at `rate_hz`; halves are rounded up, as in the WFDB library."""
     if file.ticks_hz is None or file.ticks_hz == rate_hz:
         return [int(time) for time in file.sample]
     return [math.floor(time + 0.5) for time in (file.sample * (rate_hz / file.ticks_hz)).tolist()]
@@ -102,7 +102,7 @@ def _track(
     file: AnnotationFile, rate_hz: float, window: int, *, exclude_vf: bool, is_reference: bool = False
 ) -> _Track:
     times, symbols = positions(file, rate_hz), file.symbol.tolist()
-    unreadable = ((file.subtype & 0x30) == 0x30).tolist()  # of a noise annotation: no signal can be read
+    unreadable = ((file.subtype & 0x30) == 0x30).tolist()  # subtype of a noise annotation: no readable signal
     track, at, num = _Track(is_reference=is_reference), 0, len(times)
     while at < num:
         time, symbol = times[at], symbols[at]
@@ -113,12 +113,12 @@ def _track(
             track.ends_in_shutdown = at + 1 == num
             if (
                 track.ends_in_shutdown
-            ):  # never ends; as the programs do, a later one of the test file ends with the one before
+            ):  # no end; as in the programs, a later one of the test file has the end of the previous one
                 shutdown.append((time, _FAR if is_reference or not shutdown else shutdown[-1][1]))
             elif symbols[at + 1] == "~" and not unreadable[at + 1]:
                 at += 1
                 shutdown.append((time, times[at]))
-            else:  # a single mark within the shutdown, which lasts from the last beat or VF to the next annotation
+            else:  # a single mark within a shutdown that lasts from the last beat or VF to the next annotation
                 last_vf = track.fibrillation[-1][1] if track.fibrillation else -1
                 stop = times[at + 1] - window
                 shutdown.append((min(max(last_vf, track.time[-1]) + window, stop), stop))
@@ -137,12 +137,12 @@ def _track(
 
 @dataclass(frozen=True)
 class BeatComparison:
-    """The beats of one recording, compared.
+    """Beat-by-beat comparison of one recording.
 
     Attributes:
-        matrix: pairs by reference (row) and test label (column) in the order of `LABELS`, int64 `[7, 7]`.
-        rr_error_ms: root mean square difference of the RR intervals of pairs, NaN without any.
-        shutdown_s: whole seconds without a readable signal by the test file.
+        matrix: number of pairs by reference (row) and test label (column) in the order of `LABELS`, int64 `[7, 7]`.
+        rr_error_ms: root mean square difference of the RR intervals of pairs in ms, NaN if there are none.
+        shutdown_s: whole seconds without a readable signal according to the test file.
     """
 
     matrix: Counts
@@ -160,17 +160,17 @@ def compare_beats(
     window_s: float = MATCH_WINDOW_S,
     exclude_vf: bool = True,
 ) -> BeatComparison:
-    """Pair the beats of two files, as `bxb` does.
+    """Pair the beats of two files as `bxb` does.
 
     Args:
-        reference: the annotations that are true.
-        test: those that are examined.
-        rate_hz: samples a second of the recording.
-        num_samples: its length; 0 where unknown: the comparison then ends with the reference.
-        learning_s: what is left out at the start.
-        window_s: largest distance of a pair.
-        exclude_vf: leave out test beats during ventricular fibrillation of the reference, and all beats within either
-            file's own VF; otherwise the marks of VF are ignored.
+        reference: reference annotations.
+        test: annotations to evaluate.
+        rate_hz: sampling rate of the recording in Hz.
+        num_samples: length of the recording in samples; 0 if unknown: the comparison then ends with the reference.
+        learning_s: time in seconds to skip at the start.
+        window_s: largest distance of a pair in seconds.
+        exclude_vf: exclude test beats during ventricular fibrillation of the reference, and all beats within VF of
+            the same file; otherwise VF marks are ignored.
     """
     window, start = int(window_s * rate_hz + 0.5), int(learning_s * rate_hz + 0.5)
     ref = _track(reference, rate_hz, window, exclude_vf=exclude_vf, is_reference=True)
@@ -184,7 +184,7 @@ def compare_beats(
         if min(ref.interval[i], tested.interval[j]) > 0:
             squares.append((ref.interval[i] - tested.interval[j]) ** 2)
 
-    # The first test beat may belong to a reference beat of the learning period, or the last one before it to the first.
+    # The first test beat may match a reference beat in the learning period, or the one before it the first reference.
     i = next(k for k, time in enumerate(ref.time) if time >= start)
     j = next(k for k, time in enumerate(tested.time[1:]) if time >= start)
     distance = [abs(ref.time[i] - time) for time in tested.time[j : j + 3]]
@@ -197,7 +197,7 @@ def compare_beats(
     while min(ref.time[i], tested.time[j]) <= num_samples if num_samples else ref.time[i] < _FAR:
         here, there = ref.time[i], tested.time[j]
         is_close, next_pair = abs(here - there) <= window, abs(ref.time[i + 1] - tested.time[j + 1])
-        # The later of the two may be nearer to the other file's next beat, unless that one has a nearer partner itself.
+        # The earlier file's next beat may be nearer to the later beat, unless that one has a nearer partner itself.
         rival = abs(here - tested.time[j + 1]) if there < here else abs(there - ref.time[i + 1])
         if is_close and (abs(here - there) < rival or next_pair < rival):
             pair(ref.label[i], tested.label[j])
@@ -218,9 +218,9 @@ def compare_beats(
 
 
 def beat_ratios(matrix: Counts) -> dict[str, Any]:
-    """Sensitivity and positive predictivity of QRS, V and S; `[..., 7, 7]` → each float64 `[...]`.
+    """Return sensitivity and positive predictivity of QRS, V and S; `[..., 7, 7]` → each float64 `[...]`.
 
-    F and Q beats called V, and Q beats called S, count neither way.
+    F and Q beats labelled V, and Q beats labelled S, are excluded from positive predictivity.
     """
     beats = matrix[..., :_O, :_O].sum(axis=(-2, -1))
     return {
@@ -234,9 +234,9 @@ def beat_ratios(matrix: Counts) -> dict[str, Any]:
 
 
 def spans_of(file: AnnotationFile, kind: str, rate_hz: float, end: int) -> list[Span]:
-    """Episodes of a file in ticks at `rate_hz`: of `"AF"` by rhythm changes to `(AFIB`, of `"VF"` by `[` and `]`.
+    """Return episodes of a file in ticks at `rate_hz`: `"AF"` by rhythm changes to `(AFIB`, `"VF"` by `[` and `]`.
 
-    One that is not closed lasts to `end`.
+    An episode without an end mark lasts to `end`.
     """
     spans: list[Span] = []
     opened: int | None = None
@@ -256,13 +256,13 @@ def spans_of(file: AnnotationFile, kind: str, rate_hz: float, end: int) -> list[
 
 @dataclass(frozen=True)
 class RecordComparison:
-    """Two annotation files of one recording, compared.
+    """Comparison of two annotation files of one recording.
 
     Attributes:
-        record: the recording's name.
-        patient: whose heart it is.
-        beats: the comparison beat by beat.
-        episodes: the comparison of episodes, by kind.
+        record: name of the recording.
+        patient: patient ID.
+        beats: beat-by-beat comparison.
+        episodes: comparison of episodes, by kind.
     """
 
     record: str
@@ -271,7 +271,7 @@ class RecordComparison:
     episodes: dict[str, Episodes]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as plain values; undefined scores are None."""
+        """Return all results as JSON values; undefined scores are None."""
         error = self.beats.rr_error_ms
         row = {"record": self.record, "patient": self.patient} | _plain(beat_ratios(self.beats.matrix))
         row |= {"rr_error_ms": None if math.isnan(error) else error, "shutdown_s": self.beats.shutdown_s}
@@ -289,7 +289,7 @@ def compare_record(
     Episodes of a recording of unknown length end with the last annotation of either file.
 
     Raises:
-        HeartlmError: the recording ends within the learning period, or annotations are not in order of time.
+        HeartlmError: the recording ends within the learning period, or annotations are not in time order.
     """
     rate_hz, length = recording.rate_hz, recording.num_samples
     for file in (reference, test):
@@ -314,7 +314,7 @@ def compare_record(
 
 
 def summarize(records: Sequence[RecordComparison]) -> dict[str, Any]:
-    """Scores of all records together, with intervals over patients (gross), and their mean over records (average)."""
+    """Return scores of all records pooled, with intervals over patients (gross), and means over records (average)."""
     patients = [each.patient for each in records]
     matrices, resampling = np.stack([each.beats.matrix for each in records]), Resampling()
     names, by_patient = sum_by(patients, matrices)
@@ -332,7 +332,7 @@ def summarize(records: Sequence[RecordComparison]) -> dict[str, Any]:
 
 
 def _means(scores: dict[str, Floats]) -> dict[str, Any]:
-    """Over the records in which a score is defined."""
+    """Return the mean of each score over the records in which it is defined."""
     known = {name: values[~np.isnan(values)] for name, values in scores.items()}
     return {name: float(values.mean()) if len(values) else None for name, values in known.items()}
 

@@ -1,7 +1,7 @@
-"""Scores of episodes: how many, and how many seconds of them, were found, and how late.
+"""Scores of episodes: episode and duration statistics, and the onset delay.
 
-Spans of reference and prediction are intersected as ANSI/AAMI EC57 does for episodes of fibrillation, and summed over
-recordings; the confidence intervals come from patients drawn with replacement.
+Spans of reference and prediction are intersected as in ANSI/AAMI EC57 for episodes of fibrillation, and summed over
+recordings. Confidence intervals are bootstrapped over patients.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from heartlm.evaluation.bootstrap import THOUSAND, Floats, Resampling, estimate,
 
 @dataclass(frozen=True)
 class Episodes:
-    """What reference and prediction share in one recording, in seconds and in episodes.
+    """Overlap of reference and prediction in one recording, in seconds and in episodes.
 
-    An episode is found when any part of it is predicted, and confirmed when any part of it is true (EC57).
+    A reference episode is found if any part of it is predicted. A predicted episode is confirmed if any part of it is
+    true (EC57).
 
     Attributes:
-        delay_s: of each found episode, seconds from its onset to the start of the first predicted span in it, 0 where
-            that began before; not the time after which an alarm could sound, which a method's look-ahead adds to.
+        delay_s: onset delay of each found episode in seconds: from its onset to the start of the first predicted span
+            in it, 0 if that span starts earlier. The delay of an alarm is longer by the method's look-ahead.
     """
 
     reference_s: float
@@ -39,33 +40,33 @@ class Episodes:
 
     @property
     def counts(self) -> list[float]:
-        """All but the delays, in order."""
+        """All fields except the delays, in order."""
         return [float(value) for name, value in vars(self).items() if name != "delay_s"]
 
 
 NUM_COUNTS = 8
-"""Entries of `Episodes.counts`."""
+"""Number of entries of `Episodes.counts`."""
 
 
 def compare_spans(
     reference: ArrayLike, predicted: ArrayLike, stop: float, *, start: float = 0, ticks_hz: float = 1
 ) -> Episodes:
-    """Compare spans of one recording between `start` and `stop`; what lies outside is cut off.
+    """Compare spans of one recording, clipped to `start` and `stop`.
 
     Args:
-        reference: starts and ends, `[num_spans, 2]`, ascending, none overlapping another.
-        predicted: the same of the prediction.
-        stop: where the comparison ends.
-        start: where it begins.
-        ticks_hz: units a second of all of these; by default they are seconds.
+        reference: starts and ends of reference spans, `[num_spans, 2]`, ascending, not overlapping.
+        predicted: starts and ends of predicted spans, likewise.
+        stop: end of the comparison.
+        start: start of the comparison.
+        ticks_hz: time units per second of all of these; by default they are in seconds.
 
     Raises:
-        ValueError: spans overlap, or do not ascend.
+        ValueError: spans overlap or are not ascending.
     """
     true, called = _cut(reference, start, stop), _cut(predicted, start, stop)
     shared = _shared(true, called)
     found = shared > 0
-    # The first predicted span that ends after an onset is the one that finds the episode.
+    # The first predicted span that ends after the onset defines the delay.
     first = called[np.searchsorted(called[:, 1], true[found, 0], side="right"), 0]
     return Episodes(
         reference_s=float(np.diff(true).sum() / ticks_hz),
@@ -81,7 +82,7 @@ def compare_spans(
 
 
 def _cut(spans: ArrayLike, start: float, stop: float) -> Floats:
-    """The spans that touch `[start, stop)`, cut to it; float64 `[num_spans, 2]`."""
+    """Return the spans that intersect `[start, stop)`, clipped to it; float64 `[num_spans, 2]`."""
     whole = np.asarray(spans, np.float64).reshape(-1, 2)
     if (np.diff(whole.ravel()) < 0).any():
         raise ValueError("spans must ascend and not overlap")
@@ -89,7 +90,7 @@ def _cut(spans: ArrayLike, start: float, stop: float) -> Floats:
 
 
 def _shared(spans: Floats, others: Floats) -> Floats:
-    """How much of each span lies in `others`; float64 `[num_spans]`."""
+    """Return the length of each span that is covered by `others`; float64 `[num_spans]`."""
     stops = np.cumsum(np.diff(others)[:, 0])
     covered = np.stack([np.concatenate([[0.0], stops[:-1]]), stops], axis=1) if len(others) else others
     covered_until: Floats = np.interp(spans, np.append(0.0, others), np.append(0.0, covered))
@@ -97,7 +98,7 @@ def _shared(spans: Floats, others: Floats) -> Floats:
 
 
 DELAYS = {"delay_median_s": 0.5, "delay_p90_s": 0.9, "delay_worst_s": 1.0}
-"""Scores of the onset delay, and which quantile of it each is."""
+"""Scores of the onset delay and their quantiles."""
 
 
 def score_episodes(
@@ -109,14 +110,14 @@ def score_episodes(
     """Sum recordings (gross statistics of EC57) and score them, with intervals over patients.
 
     Args:
-        episodes: one a recording.
-        patient: whose recording it is, one each.
-        resampling: how the intervals are made.
+        episodes: one entry per recording.
+        patient: patient of each recording.
+        resampling: bootstrap settings of the intervals.
 
     Returns:
-        Plain values, None where a score is undefined: sums of the counts, and `se`, `sp`, `ppv`, `f1`, `accuracy` of
-        seconds; `episode_se`, `episode_ppv` of episodes; `delay_median_s`, `delay_p90_s`, `delay_worst_s` of the found
-        episodes' onsets.
+        JSON values, None where a score is undefined: sums of the counts; `se`, `sp`, `ppv`, `f1`, `accuracy` of
+        durations; `episode_se`, `episode_ppv` of episodes; `delay_median_s`, `delay_p90_s`, `delay_worst_s` of the
+        onset delays of found episodes.
     """
     table = np.array([each.counts for each in episodes]).reshape(-1, NUM_COUNTS)
     patients, place = np.unique(np.asarray(patient, np.str_), return_inverse=True)
@@ -142,7 +143,7 @@ def _quantiles(delays: Floats) -> Floats:
 
 
 def episode_ratios(sums: Floats) -> dict[str, Any]:
-    """Scores from the counts of `Episodes` in the last axis, `[..., 8]`."""
+    """Return scores from the counts of `Episodes` in the last axis, `[..., 8]`."""
     reference, predicted, both, total, num_reference, num_found, num_predicted, num_confirmed = np.moveaxis(sums, -1, 0)
     neither = total - reference - predicted + both
     return {

@@ -1,4 +1,4 @@
-"""Evaluation: a fine-tuned run and recordings in, scores next to baselines out.
+"""Evaluation of a fine-tuned run on recordings, with baselines.
 
 run ─► model ┐
              ├─► task ─► ScoreSet ─► RunFolder.scores/NAME
@@ -31,17 +31,18 @@ TASKS = {"beats": score_beats_task, "rhythm": score_rhythm_task, "waveform": sco
 
 
 def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[str, Any]]:
-    """Score as `config` says.
+    """Score the run of `config` and its baselines.
 
     Args:
-        config: which run, on what, next to what.
-        command: noted in the results, so that others can do the same.
+        config: settings: run, recordings, baselines.
+        command: command line to record in the results, so that they can be reproduced.
 
     Returns:
-        The folder of the scores and the content of its `scores.json`.
+        Folder of the scores, and the content of its `scores.json`.
 
     Raises:
-        HeartlmError: an impossible setting, a run that cannot be scored, nothing to score, or an unwritable folder.
+        HeartlmError: a setting is invalid, the run cannot be scored, there is nothing to score, or the folder cannot
+            be written.
     """
     config.check()
     if config.threads:
@@ -93,10 +94,11 @@ def evaluate(config: EvaluationConfig, command: str = "") -> tuple[Path, dict[st
 
 
 def leads_to_score(config: EvaluationConfig, tuned: FineTuned) -> ScoredLeads:
-    """The leads that `config` asks for, as tokens that the model of `tuned` reads.
+    """Return the leads that `config` selects, tokenized for the model of `tuned`.
 
     Raises:
-        HeartlmError: nothing there, a corpus of another tokenizer, or a corpus where a signal is needed.
+        HeartlmError: the folder does not exist, the corpus has another tokenizer, or a corpus was given but detected
+            beats need recordings.
     """
     if not (config.on / "manifest.json").is_file():
         if not config.on.is_dir():
@@ -112,7 +114,7 @@ def leads_to_score(config: EvaluationConfig, tuned: FineTuned) -> ScoredLeads:
 
 
 def default_name(config: EvaluationConfig, tuned: FineTuned) -> str:
-    """The folder of a score set that was given no name, for example `mitdb-test-annotated` or `afdb-all-w41`."""
+    """Return the default folder name of the scores, for example `mitdb-test-annotated` or `afdb-all-w41`."""
     task = str(tuned.info.task)
     how = f"w{window_of(tuned, config)}" if task == "rhythm" else config.beats if task == "beats" else task
     chosen = [f"{len(config.record_ids)}records"] if config.record_ids else []

@@ -1,8 +1,8 @@
-"""The baseline that learns: gradient boosting on hand-made features of beats and of RR windows.
+"""Gradient boosting baseline on hand-crafted features of beats and of RR windows.
 
-Beats: RR intervals, absolute and relative to the recent and the long past, and the shape of the beat next to the
-recording's median beat. Windows: the irregularity measures that the atrial fibrillation literature uses. Everything is
-offline: a feature may look at the whole recording, labels excepted.
+Beat features: RR intervals, absolute and relative to short and long averages, and the shape of the beat compared with
+the recording's median beat. Window features: irregularity measures from the atrial fibrillation literature. All
+features are offline: they may use the whole recording, but no labels.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ Floats = NDArray[np.float64]
 
 NUM_RECENT_BEATS = 32
 NUM_LONG_BEATS = 300
-"""Beats to either side in the long mean."""
+"""Beats on each side in the long mean."""
 
 NUM_SHAPE_SAMPLES = 16
-"""Samples that a beat's difference from the median beat is averaged down to."""
+"""Number of samples to which the difference of a beat from the median beat is averaged."""
 
 SHORTEST_RR_S = 1e-3
-"""Shorter intervals (two beats on one sample) are taken as this long, so that every ratio is finite."""
+"""Lower bound for intervals (two beats may be on one sample), so that every ratio is finite."""
 
 FEWEST_INTERVALS, NUM_WINDOW_FEATURES = 4, 14 + len(SCALES)
 WINDOWS_AT_ONCE = 64
 
 PNN50_S = 0.050
 SAMPLE_ENTROPY_TOLERANCE_S = 0.030
-"""Largest difference of matching intervals, as in COSEn (Lake and Moorman 2011)."""
+"""Largest difference of matching intervals in seconds, as in COSEn (Lake and Moorman 2011)."""
 
 
 def boosting(features: Floats, classes: NDArray[np.int8], seed: int = 0) -> Any:
-    """A fitted `sklearn.ensemble.HistGradientBoostingClassifier`, with fixed, ordinary settings.
+    """Return a fitted `sklearn.ensemble.HistGradientBoostingClassifier` with fixed, common settings.
 
-    Classes weigh by the inverse root of their frequency, so that rare ones count and common ones still count more. It
-    does not stop early: an inner split over shuffled beats would put one patient on both sides.
+    Class weights are the inverse square root of the class frequency, so rare classes count and common ones still count
+    more. Early stopping is off, because its inner split over shuffled beats would put one patient on both sides.
 
     Args:
-        features: `[num_cases, num_features]`, NaN where unknown.
+        features: features of each case, `[num_cases, num_features]`, NaN where unknown.
         classes: class of each case, 0 or more, or `UNLABELLED`, which is skipped; int8 `[num_cases]`.
-        seed: of the choice of features at each split.
+        seed: random seed of the features sampled at each split.
 
     Raises:
-        HeartlmError: there are fewer than two classes to learn from, or scikit-learn is not installed.
+        HeartlmError: the labels have fewer than two classes, or scikit-learn is not installed.
     """
     with needs("score"):
         from sklearn.ensemble import HistGradientBoostingClassifier
@@ -76,26 +76,26 @@ def boosting(features: Floats, classes: NDArray[np.int8], seed: int = 0) -> Any:
 
 
 def beat_features(waveforms: NDArray[np.float32], rr_s: Floats) -> Floats:
-    """Describe the beats of one recording, in order.
+    """Return features of the beats of one recording, in order.
 
     Args:
-        waveforms: samples around each R peak, the peak at the same place in all; float32 `[num_beats, width]`, any
-            linear unit, NaN where there is no signal.
-        rr_s: interval that ends at each beat, float64 `[num_beats]`, NaN where unknown (the first beat).
+        waveforms: samples around each R peak, aligned at the peak; float32 `[num_beats, width]`, any linear unit, NaN
+            where there is no signal.
+        rr_s: interval that ends at each beat in seconds, float64 `[num_beats]`, NaN where unknown (the first beat).
 
     Returns:
-        float64 `[num_beats, num_features]`, NaN where unknown.
+        Features, float64 `[num_beats, num_features]`, NaN where unknown.
     """
     return np.concatenate([_rr_features(np.asarray(rr_s, np.float64)), _shape_features(waveforms)], axis=1)
 
 
 def rr_window_features(rr_s: Floats) -> Floats:
-    """Describe windows of RR intervals; float64 `[num_windows, width]` → `[num_windows, 43]`, NaN where undefined.
+    """Return features of RR windows; float64 `[num_windows, width]` → `[num_windows, 43]`, NaN where undefined.
 
     Rate (mean, median, extremes), spread (coefficient of variation, RMSSD and median absolute difference over the
-    mean, quartiles' distance over the median, pNN50), order (turning point ratio, correlation with the next interval,
-    and with the one after), entropy (sample entropy, Zhou 2015), and `heartlm.models.statistics.interval_statistics`,
-    among them what an ectopic filter leaves. All are undefined below 4 intervals.
+    mean, interquartile range over the median, pNN50), order (turning point ratio, autocorrelation at lags 1 and 2),
+    entropy (sample entropy, Zhou 2015), and `heartlm.models.statistics.interval_statistics`, which include statistics
+    after an ectopic filter. All are undefined below 4 intervals.
     """
     if rr_s.shape[1] < FEWEST_INTERVALS:
         return np.full((len(rr_s), NUM_WINDOW_FEATURES), np.nan)
@@ -183,14 +183,14 @@ def _shape_features(waveforms: NDArray[np.float32]) -> Floats:
         correlation(beats, np.roll(beats, 1, axis=0)),
         correlation(beats, np.roll(beats, -1, axis=0)),
     ]
-    # Samples of the waveform itself would let the trees learn patients by heart: what a beat differs by travels better.
+    # Raw waveform samples let the trees memorise patients; differences from the median beat generalise better.
     num_pieces = min(NUM_SHAPE_SAMPLES, beats.shape[1])
     pieces = np.array_split(beats - template, num_pieces, axis=1)
     return np.stack(columns + [piece.mean(axis=1) for piece in pieces], axis=1)
 
 
 def _sample_entropy(rr_s: Floats) -> float:
-    """Sample entropy of order 1 (Richman and Moorman 2000); without a match the finite bound of one half match."""
+    """Return sample entropy of order 1 (Richman and Moorman 2000); no match counts as half a match."""
     near = np.abs(rr_s[:, None] - rr_s) <= SAMPLE_ENTROPY_TOLERANCE_S
     num_templates = len(rr_s) - 1
     num_ones = int(np.count_nonzero(near[:-1, :-1])) - num_templates

@@ -1,4 +1,4 @@
-"""A run as evaluation needs it: its model, its tokenizer, and the corpus it was trained on."""
+"""Access to a run for evaluation: its model, its tokenizer and its training corpus."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from heartlm.tokenizers.base import Tokenizer, load_tokenizer, tokenizer_class
 
 @dataclass(frozen=True)
 class RunModel:
-    """A model, and the run it came from.
+    """A model and its run.
 
     Attributes:
-        folder: of the run.
+        folder: run folder.
         about: content of `run.json`.
-        model: in evaluation mode.
-        info: what the model says of itself.
+        model: model in evaluation mode.
+        info: description of the model.
     """
 
     folder: RunFolder
@@ -37,20 +37,20 @@ class RunModel:
     info: ModelInfo
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer whose codes the model reads."""
+        """Return the tokenizer of the model's input."""
         return load_tokenizer(self.folder.tokenizer)
 
 
 class FineTuned(RunModel):
-    """A model with a head, and the run it came from."""
+    """A model with a task head, and its run."""
 
     @property
     def tokens_are_beats(self) -> bool:
-        """Whether each of its tokens is a heartbeat; else they are pieces of the signal."""
+        """Whether each token is a heartbeat; otherwise tokens are pieces of the signal."""
         return tokenizer_class(self.info.tokenizer_kind).needs_beats
 
     def training_counts(self, kind: Literal["beats_per_class", "rhythms"]) -> Counter[str]:
-        """Labels of the training split, by the copies of the manifests, which stay when the corpus is gone."""
+        """Return label counts of the training split, from the run's copies of the manifests; needs no corpus."""
         counts: Counter[str] = Counter()
         for entry in self.folder.trained_on:
             for database in entry["manifest"]["databases"]:
@@ -59,10 +59,10 @@ class FineTuned(RunModel):
         return counts
 
     def training_corpus(self) -> Corpus:
-        """Open the corpus it was trained on.
+        """Open the training corpus.
 
         Raises:
-            HeartlmError: the corpus is gone, or another one stands in its place.
+            HeartlmError: the corpus is missing, or has been replaced by another one.
         """
         corpus = self.folder.corpus()
         if corpus.manifest_hash != self.about["manifest_hash"]:
@@ -70,7 +70,7 @@ class FineTuned(RunModel):
         return corpus
 
     def training_leads(self) -> list[ScoredLead]:
-        """One lead of each recording of the training split of the corpus it was trained on.
+        """Return one lead of each recording of the training split.
 
         Raises:
             HeartlmError: see `training_corpus`.
@@ -81,7 +81,7 @@ class FineTuned(RunModel):
         return [lead_of_row(corpus, row) for row in last.values()]
 
     def seen_notes(self, patients: Collection[str]) -> list[str]:
-        """What a reader has to know where `patients` were trained on, or where that is unknown; else nothing."""
+        """Return a note if some `patients` are in the training data or this is unknown; otherwise an empty list."""
         trained = self.folder.trained_on[0].get("patients")
         if trained is None:
             try:
@@ -102,7 +102,7 @@ def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | 
     """Load the fine-tuned model of the run in `path`.
 
     Raises:
-        HeartlmError: no run, a pretrained one, or one without a model yet.
+        HeartlmError: the folder is not a run, the run is not fine-tuned, or it has no model yet.
     """
     folder = RunFolder(path)
     about = folder.about
@@ -117,13 +117,13 @@ def load_finetuned(path: Path, checkpoint: str = "best", device: torch.device | 
 
 
 def load_of_tasks(runs: Mapping[str, Path]) -> list[FineTuned]:
-    """The last models of runs, each shipped, by its name, or of a run folder.
+    """Load the last models of several runs.
 
     Args:
-        runs: for each task that is expected, where its model is.
+        runs: for each expected task, the name of a shipped model or a run folder.
 
     Raises:
-        HeartlmError: one cannot be read, or is of another task.
+        HeartlmError: a model cannot be read, or is of another task.
     """
     models = [load_finetuned(find_run(run), "last") for run in runs.values()]
     for model, task in zip(models, runs, strict=True):
@@ -133,10 +133,10 @@ def load_of_tasks(runs: Mapping[str, Path]) -> list[FineTuned]:
 
 
 def load_random_init(path: Path, tuned: FineTuned, checkpoint: str, device: torch.device | str) -> FineTuned:
-    """Load the run that started from random weights, to stand next to another.
+    """Load the run that started from random weights, for comparison with `tuned`.
 
     Raises:
-        HeartlmError: it started from pretrained weights, or has another task, head, tokenizer, shape or corpus.
+        HeartlmError: the run started from pretrained weights, or its task, head, tokenizer, shape or corpus differs.
     """
     rival = load_finetuned(path, checkpoint, device)
     if not rival.about["from_scratch"]:

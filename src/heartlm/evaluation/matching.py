@@ -1,8 +1,8 @@
-"""Detected beats against annotated beats: which detection is which beat.
+"""Matching of detected beats with annotated beats.
 
-ANSI/AAMI EC57 counts a beat as found when a detection lies within 150 ms of it, and lets each beat and each detection
-be used once. Here the nearest pair within the window is matched first, then the nearest of what is left, and so on.
-All recording time is compared; EC57's learning period of five minutes is not left out.
+In ANSI/AAMI EC57 a beat is found if a detection lies within 150 ms of it. Each beat and each detection is matched at
+most once. Here the nearest pair within the window is matched first, then the nearest of the remaining ones, and so on.
+The whole recording is compared, including EC57's learning period of five minutes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 Positions = NDArray[np.int64]
 
 MATCH_WINDOW_S = 0.150
-"""Largest distance of a matched pair (ANSI/AAMI EC57:2012, beat-by-beat comparison)."""
+"""Largest distance of a matched pair in seconds (ANSI/AAMI EC57:2012, beat-by-beat comparison)."""
 
 
 @dataclass(frozen=True)
 class BeatMatch:
-    """Who was matched with whom, as indices into the two lists.
+    """Matched pairs, as indices into the two lists.
 
     Attributes:
         reference: matched reference beats, int64 `[num_matched]`, ascending.
-        detected: the detection of each of them, int64 `[num_matched]`.
+        detected: detection matched with each of them, int64 `[num_matched]`.
         missed: reference beats without a detection (false negatives), int64, ascending.
         extra: detections without a reference beat (false positives), int64, ascending.
     """
@@ -40,13 +40,13 @@ def match_beats(
 ) -> BeatMatch:
     """Match reference beats with detections one to one, nearest pairs first.
 
-    Of equally near pairs the earlier reference beat, then the earlier detection, comes first.
+    Ties are resolved by the earlier reference beat, then the earlier detection.
 
     Args:
         reference: sample positions, ascending, int64 `[n]`.
         detected: sample positions at the same rate, ascending, int64 `[m]`.
-        rate_hz: samples a second of both.
-        window_s: largest distance of a pair, inclusive.
+        rate_hz: sampling rate of both in Hz.
+        window_s: largest distance of a pair in seconds, inclusive.
     """
     for name, positions in (("reference", reference), ("detected", detected)):
         if np.any(np.diff(positions) < 0):
@@ -65,7 +65,7 @@ def match_beats(
 
 
 def _mutually_nearest(reference: Positions, detected: Positions, reach: float) -> tuple[Positions, Positions]:
-    """Pairs in which each is the other's nearest: the ones that nearest-first matching cannot refuse."""
+    """Return mutually nearest pairs, which nearest-first matching always contains."""
     to_detected = nearest(reference, detected)
     to_reference = nearest(detected, reference)
     index = np.arange(len(reference))
@@ -76,7 +76,7 @@ def _mutually_nearest(reference: Positions, detected: Positions, reach: float) -
 
 
 def nearest(positions: Positions, others: Positions) -> Positions:
-    """Index of the nearest of `others`, which ascend, for each position; the first of equally near ones."""
+    """Return for each position the index of the nearest of `others` (ascending); the first one of ties."""
     after = np.searchsorted(others, positions)
     before = np.searchsorted(others, others[np.maximum(after - 1, 0)])
     after = np.minimum(after, len(others) - 1)

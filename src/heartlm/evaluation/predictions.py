@@ -1,7 +1,7 @@
-"""What a fine-tuned model says of every token of a recording.
+"""Predictions of a fine-tuned model for every token of a recording.
 
-Windows overlap by half; where two cover a token their probabilities are averaged, so a token near the edge of one
-window is also judged from the middle of another.
+Windows overlap by half. The probabilities of a token are averaged over the windows that contain it, so a token near the
+edge of one window is also classified from the middle of another.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from heartlm.models.heart import HeartModel
 
 WINDOWS_AT_ONCE = 32
 JUDGED_AT_ONCE = 256
-"""Windows that are judged by their own tokens: of the task waveform mostly, whose network is small."""
+"""Batch size in `window_probabilities`, mostly used by the waveform task, whose network is small."""
 
 
 def batches_of_windows(
     model: HeartModel, codes: NDArray[np.uint16], window: int, stride: int
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-    """All tokens of a recording in windows, some at once.
+    """Yield all tokens of a recording in batches of windows.
 
     Args:
-        model: on whose device the codes are put.
-        codes: uint16 `[num_tokens, num_facets]`.
-        window: tokens a window; a shorter recording is one window.
-        stride: tokens from one window to the next; the last window ends with the recording.
+        model: model whose device the codes are moved to.
+        codes: codes of the recording, uint16 `[num_tokens, num_facets]`.
+        window: tokens per window; a shorter recording is one window.
+        stride: tokens between the starts of consecutive windows; the last window ends with the recording.
 
     Yields:
-        Places of the tokens, `[num_windows, width]`, and their codes, int64 `[num_windows, width, num_facets]`.
+        Indices of the tokens, `[num_windows, width]`, and their codes, int64 `[num_windows, width, num_facets]`.
     """
     device = next(model.parameters()).device
     windows = covering_windows(0, len(codes), window, stride)
@@ -47,16 +47,16 @@ def batches_of_windows(
 def token_probabilities(
     model: HeartModel, codes: NDArray[np.uint16], window: int, overlap: bool = True
 ) -> NDArray[np.float32]:
-    """Class probabilities of every token of one recording.
+    """Return class probabilities of every token of one recording.
 
     Args:
-        model: with a class head; a pooled head's answer counts for every token of its window.
-        codes: uint16 `[num_tokens, num_facets]`, all tokens of the recording.
-        window: tokens a window.
-        overlap: windows overlap by half; without, it takes half the time.
+        model: model with a class head; the output of a pooled head applies to every token of its window.
+        codes: codes of all tokens of the recording, uint16 `[num_tokens, num_facets]`.
+        window: tokens per window.
+        overlap: whether windows overlap by half, which takes twice the time.
 
     Returns:
-        float32 `[num_tokens, num_classes]`.
+        Probabilities, float32 `[num_tokens, num_classes]`.
     """
     total = np.zeros((len(codes), model.num_classes), np.float32)
     count = np.zeros(len(codes), np.float32)
@@ -69,18 +69,18 @@ def token_probabilities(
 
 @torch.inference_mode()
 def window_probabilities(model: HeartModel, codes: NDArray[np.uint16], window: int) -> NDArray[np.float32]:
-    """Class probabilities of windows, each judged by its own tokens alone.
+    """Return class probabilities of windows, each computed from its own tokens only.
 
-    A pooled head answers for the window; the answers of a token head are averaged over the window's tokens. A window
-    wider than the model's is read in overlapping parts of the model's width.
+    A pooled head classifies the whole window; the probabilities of a token head are averaged over the window. A window
+    wider than the model's is split into overlapping parts of the model's width.
 
     Args:
-        model: with a class head.
-        codes: uint16 `[num_windows, width, num_facets]`.
-        window: tokens a window the model was trained on.
+        model: model with a class head.
+        codes: codes of the windows, uint16 `[num_windows, width, num_facets]`.
+        window: tokens per window in the model's training.
 
     Returns:
-        float32 `[num_windows, num_classes]`.
+        Probabilities, float32 `[num_windows, num_classes]`.
     """
     if codes.shape[1] > window:
         return np.stack([token_probabilities(model, each, window).mean(axis=0) for each in codes])

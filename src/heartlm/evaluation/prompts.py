@@ -1,4 +1,4 @@
-"""Who writes, and what is to be continued: a causal model, and the last tokens of a recording."""
+"""Inputs of generation: a causal model, and prompts of the last tokens of recordings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from heartlm.training.finetune import check_tokenizer
 
 
 def load_writer(run: Path) -> RunModel:
-    """Load the causal model of a run; of a fine-tuned one the model that it was made from.
+    """Load the causal model of a run; for a fine-tuned run, its pretrained parent.
 
     Raises:
-        HeartlmError: no run, or the model is not causal, or of tokens without a waveform.
+        HeartlmError: the folder is not a run, the model is not causal, has no heads that predict codes, or its tokens
+            hold no waveform.
     """
     folder = RunFolder(run)
     parent = folder.about.get("parent")
@@ -45,10 +46,10 @@ def load_writer(run: Path) -> RunModel:
 def prompt_of_record(
     writer: RunModel, database: Database, record_id: str, lead: str | None, num_tokens: int
 ) -> ScoredLead:
-    """The last `num_tokens` tokens of a recording, its beats annotated or else detected.
+    """Return the last `num_tokens` tokens of a recording. Beats are detected if none are annotated.
 
     Raises:
-        HeartlmError: no such record or lead, or one that cannot be read or gives no token.
+        HeartlmError: the record or lead does not exist, cannot be read, or gives no token.
     """
     tokenizer = writer.tokenizer()
     recording, ready = ready_lead(tokenizer, database, record_id, "auto", lead)
@@ -61,10 +62,10 @@ def prompt_of_record(
 def prompts_of_corpus(
     writer: RunModel, corpus: Corpus, num_recordings: int, num_tokens: int, seed: int
 ) -> list[ScoredLead]:
-    """Prompts that end anywhere in recordings of the test split, all chosen by the seed.
+    """Return prompts that end at random positions of random recordings of the test split, drawn with `seed`.
 
     Raises:
-        HeartlmError: the corpus is of another tokenizer, or has no test recordings.
+        HeartlmError: the corpus has another tokenizer, or no test recordings.
     """
     check_tokenizer(corpus, writer.info, writer.folder.path)
     rows = corpus.records.select("test")
@@ -80,6 +81,6 @@ def prompts_of_corpus(
 
 
 def _ending_at(lead: ScoredLead, stop: int, num_tokens: int) -> ScoredLead:
-    """The lead with the `num_tokens` tokens before `stop` alone, or as many as there are."""
+    """Return the lead with only the `num_tokens` tokens before `stop`, or fewer if there are fewer."""
     part = slice(max(0, stop - num_tokens), stop)
     return replace(lead, tokens=Tokens(**{name: column[part] for name, column in vars(lead.tokens).items()}))

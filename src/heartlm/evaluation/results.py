@@ -1,8 +1,8 @@
-"""What an evaluation leaves behind: one folder a score set, written whole or not at all.
+"""Output files of an evaluation: one folder per score set, written atomically.
 
-scores.json           scores, confidence intervals, baselines, how they were made
-predictions.parquet   one row a beat or a window: reference, prediction, probabilities
-strips.json           example strips with right and wrong beats (beats task)
+scores.json           scores, confidence intervals, baselines, settings
+predictions.parquet   one row per beat or window: reference, prediction, probabilities
+strips.json           example strips with correct and wrong beats (beats task)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Answers = TypeVar("Answers")
 
 
 def attempt(methods: Mapping[str, Callable[[], Answers]], notes: list[str]) -> dict[str, Answers | None]:
-    """Compute the baselines, by name; one that raises a HeartlmError is None, and `notes` gets the reason."""
+    """Compute baselines by name. If one raises a HeartlmError, its result is None; `notes` gets the reason."""
     found: dict[str, Answers | None] = {}
     for name, answer in methods.items():
         try:
@@ -40,10 +40,10 @@ def attempt(methods: Mapping[str, Callable[[], Answers]], notes: list[str]) -> d
 def prediction_columns(
     leads: Sequence[ScoredLead], lead: NDArray[np.int64], sample: NDArray[np.int64], **columns: Any
 ) -> dict[str, Any]:
-    """The table of predictions, column by column, one row a beat or a window.
+    """Return the columns of the prediction table, one row per beat or window.
 
     Args:
-        leads: what was scored.
+        leads: scored leads.
         lead: index into `leads` of each row.
         sample: position of the beat, or of the first sample of the window.
         columns: `reference`, `predicted` and `probabilities` of each row.
@@ -60,16 +60,16 @@ def prediction_columns(
 
 @dataclass(frozen=True)
 class ScoreSet:
-    """What a task says of the leads.
+    """Results of a task.
 
     Attributes:
-        about: what was scored and how, as fields of `scores.json`.
-        scores: of the model.
-        columns: the predictions table, column by column.
+        about: description of the evaluation, as fields of `scores.json`.
+        scores: scores of the model.
+        columns: columns of the prediction table.
         classes: names of the columns of `probabilities`.
-        baselines: scores of the others, by name; None where one could not be had.
-        notes: for the reader: why a baseline or a strip is missing.
-        strips: example strips; None for a task without.
+        baselines: scores of the baselines by name; None if a baseline could not be computed.
+        notes: reasons for missing baselines or strips.
+        strips: example strips; None for tasks without strips.
     """
 
     about: Mapping[str, Any]
@@ -85,7 +85,7 @@ def write_scores(folder: Path, scores: Mapping[str, Any], score_set: ScoreSet) -
     """Write `scores`, and the predictions and strips of `score_set`, to `folder`, replacing earlier scores there.
 
     Raises:
-        HeartlmError: it cannot be written; earlier scores are untouched.
+        HeartlmError: the folder cannot be written; earlier scores are untouched.
     """
     import pyarrow
     import pyarrow.parquet

@@ -1,9 +1,9 @@
-"""Windows of beats, their labels, and yes-or-no scores of windows.
+"""Windows of beats, their labels, and binary classification scores of windows.
 
-Windows do not overlap. A recording shorter than a window gives one short window of what it has, so that every recording
-is answered; the beats after the last whole window of a longer one are left out and counted. The rhythm labels of a
-window's beats become one label, that of most of them; predictions become counts of right and wrong windows per patient,
-and the confidence intervals come from patients drawn with replacement.
+Windows do not overlap. A recording shorter than a window gives one short window, so that every recording is scored. The
+beats after the last whole window of a longer recording are excluded and counted. A window has the rhythm label of the
+majority of its beats. Predictions give counts of correct and wrong windows per patient. Confidence intervals are
+bootstrapped over patients.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class RhythmWindows:
-    """Windows of one width over several recordings, and shorter ones of short recordings.
+    """Windows of one width over several recordings; windows of short recordings are padded.
 
     Attributes:
-        codes: uint16 `[num_windows, width, num_facets]`, 0 behind the end of a short window.
-        rr_s: interval before each beat, float64 `[num_windows, width]`, 0 behind the end; a recording's first beat,
-            which has none, repeats the next.
-        rhythm: rhythm index of each beat, `UNLABELLED` behind the end, int8 `[num_windows, width]`.
+        codes: codes of the beats, uint16 `[num_windows, width, num_facets]`, padded with 0.
+        rr_s: interval before each beat in seconds, float64 `[num_windows, width]`, padded with 0. The first beat of a
+            recording has no interval and takes that of the next beat.
+        rhythm: rhythm index of each beat, padded with `UNLABELLED`, int8 `[num_windows, width]`.
         sample: position of the first beat, int64 `[num_windows]`.
         lead: index of the recording, int64 `[num_windows]`.
-        length: beats of each window, int64 `[num_windows]`.
-        num_left_over: beats of no window.
+        length: number of beats in each window, int64 `[num_windows]`.
+        num_left_over: number of beats outside of all windows.
     """
 
     codes: NDArray[np.uint16]
@@ -50,7 +50,7 @@ class RhythmWindows:
 
     @classmethod
     def of(cls, leads: Sequence[ScoredLead], width: int) -> RhythmWindows:
-        """Lay windows over `leads`.
+        """Split `leads` into windows.
 
         Raises:
             HeartlmError: no recording has a beat.
@@ -82,12 +82,12 @@ class RhythmWindows:
         return len(self.codes)
 
     def chosen(self, rows: NDArray[np.int64]) -> RhythmWindows:
-        """The windows of those numbers."""
+        """Return the windows with the indices `rows`."""
         kept = {name: getattr(self, name)[rows] for name in ("codes", "rr_s", "rhythm", "sample", "lead", "length")}
         return replace(self, **kept)
 
     def judged(self, array: NDArray[Any], judge: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-        """What `judge` says of the rows of `array`, `[num_windows, width, ...]`, those of one length at a time."""
+        """Apply `judge` to the rows of `array`, `[num_windows, width, ...]`, without padding, grouped by length."""
         answers: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
         for length in np.unique(self.length).tolist():
             rows = np.flatnonzero(self.length == length)
@@ -99,7 +99,7 @@ class RhythmWindows:
 
 
 def rr_of(lead: ScoredLead) -> Floats:
-    """Interval before each beat in seconds, the first repeating the second; float64 `[num_tokens]`."""
+    """Return the interval before each beat in seconds, float64 `[num_tokens]`; the first one repeats the second."""
     rr_s = rr_intervals_s(np.asarray(lead.tokens.sample), lead.rate_hz)
     if len(rr_s) > 1:
         rr_s[0] = rr_s[1]
@@ -109,16 +109,16 @@ def rr_of(lead: ScoredLead) -> Floats:
 def window_labels(
     rhythm: NDArray[np.int8], wanted: str = "AFIB", flutter: str = "negative", length: NDArray[np.int64] | None = None
 ) -> NDArray[np.int8]:
-    """Label of each window: 1 or 0, the `rhythm_labels` of more than half of its beats, or −1 where there is neither.
+    """Return the label of each window: 1 or 0 if more than half of its beats have it (`rhythm_labels`), else −1.
 
     Args:
         rhythm: index into `RHYTHMS` of each beat, or `UNLABELLED`; int8 `[num_windows, width]`.
         wanted: see `rhythm_labels`.
         flutter: see `rhythm_labels`.
-        length: beats of each window, `[num_windows]`; by default all have `width`.
+        length: number of beats in each window, `[num_windows]`; by default `width`.
 
     Returns:
-        int8 `[num_windows]`; windows of −1 are not scored.
+        Labels, int8 `[num_windows]`; windows with −1 are not scored.
     """
     labels = rhythm_labels(rhythm, wanted, flutter)
     width = rhythm.shape[1] if length is None else length
@@ -128,7 +128,7 @@ def window_labels(
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What a method says of every window: positive where `score`, float64 `[num_windows]`, reaches `threshold`."""
+    """Scores of every window, float64 `[num_windows]`. A window is positive if `score` is at least `threshold`."""
 
     score: Floats
     threshold: float = 0.5
@@ -139,12 +139,12 @@ class Verdicts:
         """Score the windows that have a label.
 
         Args:
-            labels: 1, 0, or −1 where there is none, `[num_windows]`.
-            patient: whose window it is, `[num_windows]`.
-            resampling: how the intervals are made.
+            labels: 1, 0, or −1 for no label, `[num_windows]`.
+            patient: patient of each window, `[num_windows]`.
+            resampling: bootstrap settings of the intervals.
 
         Returns:
-            Plain values, None where a score is undefined: numbers of windows, and `se`, `sp`, `ppv`, `f1`, `accuracy`,
+            JSON values, None where a score is undefined: numbers of windows, and `se`, `sp`, `ppv`, `f1`, `accuracy`,
             `auroc`.
         """
         scored = labels >= 0
@@ -162,7 +162,7 @@ class Verdicts:
 
 
 def _window_ratios(counts: Counts) -> dict[str, Any]:
-    """Scores from tp, fp, fn, tn in the last axis, `[..., 4]`."""
+    """Return scores from tp, fp, fn, tn in the last axis, `[..., 4]`."""
     tp, fp, fn, tn = np.moveaxis(counts, -1, 0)
     return {
         "se": ratio(tp, tp + fn),
@@ -174,9 +174,10 @@ def _window_ratios(counts: Counts) -> dict[str, Any]:
 
 
 def _auroc(reference: Flags, score: Floats, place: NDArray[np.int64], weights: Counts) -> Floats:
-    """Area under the ROC curve with patients weighted; ties count half; float64 `[num_bootstrap]`.
+    """Return the area under the ROC curve with weighted patients; float64 `[num_bootstrap]`.
 
-    It is the share of pairs (positive window, negative window) in which the positive one has the higher score.
+    It is the fraction of pairs (positive window, negative window) in which the positive one has the higher score. Ties
+    count half.
     """
     _, level = np.unique(score, return_inverse=True)
     areas = np.empty(len(weights))

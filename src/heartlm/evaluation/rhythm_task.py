@@ -1,9 +1,9 @@
-"""Scores of the rhythm task: windows of beats, and time, in and out of the rhythm looked for.
+"""Scores of the rhythm task: detection of one rhythm, in windows of beats and by duration.
 
     leads ─► RhythmWindows ─► score of every window, by each method ─► scores by the label of most of its beats
           └► probability of every beat ─► spans ─► scores of episodes
 
-Every method judges a window by its own beats alone (an interval relative to the past may look a little further back).
+Every method classifies a window by its own beats only. An interval relative to the past may use a few earlier beats.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 MOST_WINDOWS = 50_000
-"""Windows that baselines learn from: long-term recordings hold a million, and features of each cost time."""
+"""Largest number of training windows of baselines: long-term recordings have a million, and features are slow."""
 
 
 def window_of(tuned: FineTuned, config: EvaluationConfig) -> int:
-    """Beats a window.
+    """Return the number of beats per window.
 
     Raises:
-        HeartlmError: a model that labels windows as a whole is asked for a width that it has not learnt.
+        HeartlmError: the model labels whole windows and was not trained at this width, or the width is too small.
     """
     width, info = config.window or tuned.info.window, tuned.info
     shortest = info.shortest or info.window
@@ -61,13 +61,13 @@ def score_rhythm_task(
     """Score the model and its baselines on windows of `leads`.
 
     Args:
-        leads: what to score.
-        tuned: the model.
-        rival: the same model from random weights, if there is one.
-        config: the width, which baselines, how many resamples.
+        leads: leads to score.
+        tuned: fine-tuned model.
+        rival: the same model trained from random weights, if available.
+        config: evaluation settings.
 
     Raises:
-        HeartlmError: no window, or none with a label.
+        HeartlmError: there is no window, or none with a label.
     """
     windows = RhythmWindows.of(leads, window_of(tuned, config))
     labels = labels_of(windows, tuned)
@@ -79,9 +79,9 @@ def score_rhythm_task(
     wanted, flutter = tuned.info.positive
     about = {"beats": config.beats, "window": windows.codes.shape[1], "positive": wanted, "flutter": flutter}
     unscored = {"num_left_out": int((labels < 0).sum()), "num_beats_left_over": windows.num_left_over}
-    names = np.array([*tuned.info.classes, None], object)  # of labels 0, 1 and −1
+    names = np.array([*tuned.info.classes, None], object)  # names of labels 0, 1 and −1
     about |= {"labels": "majority"} | _episode_scores(leads, tuned, config)
-    if wanted == "AFIB":  # the two other ways in which the field counts atrial flutter
+    if wanted == "AFIB":  # the two other conventions for atrial flutter
         about["flutter_counted"] = {}
         for other in sorted({"negative", "positive", "left out"} - {flutter}):
             relabelled = window_labels(windows.rhythm, wanted, other, windows.length)
@@ -112,13 +112,13 @@ def score_rhythm_task(
 
 
 def labels_of(windows: RhythmWindows, tuned: FineTuned) -> NDArray[np.int8]:
-    """Reference labels of windows, flutter counted as in training."""
+    """Return reference labels of windows, with flutter counted as in training."""
     wanted, flutter = tuned.info.positive
     return window_labels(windows.rhythm, wanted, flutter, windows.length)
 
 
 def model_verdicts(windows: RhythmWindows, tuned: FineTuned) -> Verdicts:
-    """The model's probability of every window: of the window, or the mean over its beats."""
+    """Return the model's probability of every window: that of the window, or the mean over its beats."""
     probabilities = windows.judged(
         windows.codes, lambda codes: window_probabilities(tuned.model, codes, tuned.info.window)
     )
@@ -128,7 +128,7 @@ def model_verdicts(windows: RhythmWindows, tuned: FineTuned) -> Verdicts:
 def baseline_methods(
     windows: RhythmWindows, tuned: FineTuned, rival: FineTuned | None, config: EvaluationConfig
 ) -> dict[str, Callable[[], Verdicts]]:
-    """Baselines of the model, by name; each raises a HeartlmError where it cannot be had."""
+    """Return baselines by name, as functions; each raises a HeartlmError if it cannot be computed."""
 
     def published_zhou() -> Verdicts:
         _needs_intervals(tuned)
@@ -151,7 +151,7 @@ def baseline_methods(
 
 
 def _mostly_positive(tuned: FineTuned) -> bool:
-    """Whether most labelled beats of the training split are in the rhythm, by the manifests the run keeps."""
+    """Return whether most labelled beats of the training split are in the rhythm, from the run's manifests."""
     wanted, flutter = tuned.info.positive
     counts = np.zeros(2, np.int64)
     for rhythm, count in tuned.training_counts("rhythms").items():
@@ -162,7 +162,7 @@ def _mostly_positive(tuned: FineTuned) -> bool:
 
 
 def entropy_of(windows: RhythmWindows) -> Floats:
-    """Zhou's entropy of every window, 0 where there are too few beats for it; float64 `[num_windows]`."""
+    """Return Zhou's entropy of every window, 0 for windows with too few beats; float64 `[num_windows]`."""
     return windows.judged(
         windows.rr_s,
         lambda rr_s: zhou.window_entropy(rr_s) if rr_s.shape[1] >= SMALLEST_WINDOW else np.zeros(len(rr_s)),
@@ -170,15 +170,15 @@ def entropy_of(windows: RhythmWindows) -> Floats:
 
 
 def features_of(windows: RhythmWindows) -> Floats:
-    """Hand-made features of every window, float64 `[num_windows, num_features]`."""
+    """Return hand-crafted features of every window, float64 `[num_windows, num_features]`."""
     return windows.judged(windows.rr_s, rr_window_features)
 
 
 def _training_windows(tuned: FineTuned, width: int) -> tuple[RhythmWindows, NDArray[np.int8]]:
-    """Windows the run was trained on, at most `MOST_WINDOWS` evenly spread, and their majority labels.
+    """Return at most `MOST_WINDOWS` evenly spaced training windows, and their majority labels.
 
     Raises:
-        HeartlmError: the training corpus is gone, or its tokens are not beats.
+        HeartlmError: the training corpus is missing, or its tokens are not beats.
     """
     _needs_intervals(tuned)
     windows = RhythmWindows.of(tuned.training_leads(), width)
@@ -193,7 +193,7 @@ def _needs_intervals(tuned: FineTuned) -> None:
 
 
 def _episode_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: EvaluationConfig) -> dict[str, Any]:
-    """Scores of time, of the model and, where it applies, of Zhou 2015 at its published window."""
+    """Return duration scores of the model and, if applicable, of Zhou 2015 at its published window."""
     width = window_of(tuned, config) if tuned.info.pooled else tuned.info.window
     flags = {"durations": list[Flags]()}
     for lead in track(leads, len(leads), "predict"):
@@ -213,7 +213,7 @@ def _episode_scores(leads: Sequence[ScoredLead], tuned: FineTuned, config: Evalu
 
 
 def _episodes(lead: ScoredLead, tuned: FineTuned, positive: Flags) -> Episodes:
-    """Compare by time: each labelled beat stands for the time to the next one; unlabelled time is cut out."""
+    """Compare durations: each labelled beat represents the time to the next one; unlabelled time is excluded."""
     labels = rhythm_labels(lead.tokens.rhythm, *tuned.info.positive)[:-1]
     labelled = labels != IGNORE
     length_s = (np.diff(lead.tokens.sample) / lead.rate_hz)[labelled]

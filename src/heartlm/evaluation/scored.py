@@ -1,10 +1,10 @@
-"""The recordings to score, one lead each, as tokens: from a corpus, or tokenised here from a folder of recordings.
+"""Tokens of the recordings to score, one lead each: from a corpus, or tokenised from a folder of recordings.
 
     corpus, split, names ───────────────────────────────┐
     folder of recordings ─► beats, annotated or detected ─► tokenizer of the run ─► ScoredLead, one a recording
 
-Of recordings that have several leads in a corpus the preferred one is scored, as tokenising a test recording does.
-What is left out is listed with its reason.
+If a recording has several leads in a corpus, the preferred one is scored, as in tokenising a test recording. Skipped
+recordings are listed with the reason.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class ScoredLead:
     """One lead of one recording, ready for the model.
 
     Attributes:
-        database: its database.
+        database: name of the database.
         record_id: name within the database.
-        patient_id: whose heart it is, unique over databases.
-        lead: name of the lead, empty where no signal was read.
-        lead_index: its place in the recording.
-        rate_hz: ticks a second of `tokens.sample`.
-        tokens: all of the lead.
-        open_recording: gives the recording, whose samples may or may not be readable any more.
-        annotations: the annotated beats, where `tokens` are of detected ones; else None.
+        patient_id: patient ID, unique over databases.
+        lead: name of the lead, empty if no signal was read.
+        lead_index: index of the lead in the recording.
+        rate_hz: time units of `tokens.sample` per second.
+        tokens: all tokens of the lead.
+        open_recording: function that opens the recording; its samples may no longer be readable.
+        annotations: annotated beats if `tokens` are of detected beats; else None.
     """
 
     database: str
@@ -59,19 +59,19 @@ class ScoredLead:
         return f"{self.database}/{self.record_id}"
 
     def signal_mv(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Samples of the lead, float32 `[stop - start]`, NaN where invalid."""
+        """Return samples of the lead in millivolts, float32 `[stop - start]`, NaN where invalid."""
         signal: NDArray[np.float32] = self.open_recording().signal(start, stop, [self.lead_index])[0]
         return signal
 
 
 @dataclass(frozen=True)
 class ScoredLeads:
-    """All leads to score, and what was left out.
+    """Leads to score, and skipped recordings.
 
     Attributes:
-        leads: one a recording.
-        left_out: `record` and `reason` of each recording that has no usable lead.
-        damaged: `record` and `fault` of each recording that shows damage and is scored.
+        leads: one lead per recording.
+        left_out: `record` and `reason` of each recording without a usable lead.
+        damaged: `record` and `fault` of each scored recording with signs of damage.
     """
 
     leads: list[ScoredLead]
@@ -80,10 +80,10 @@ class ScoredLeads:
 
 
 def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
-    """The leads of `corpus` in the split, and of the names, that `config` asks for.
+    """Return the leads of `corpus` with the split and names of `config`.
 
     Raises:
-        HeartlmError: a name is not there.
+        HeartlmError: a name does not exist in the split.
     """
     chosen: dict[tuple[str, str], int] = {}
     rows = corpus.records.rows
@@ -103,7 +103,7 @@ def leads_of_corpus(corpus: Corpus, config: EvaluationConfig) -> ScoredLeads:
 
 
 def lead_of_row(corpus: Corpus, index: int) -> ScoredLead:
-    """The lead of one row of a corpus."""
+    """Return the lead of one row of a corpus."""
     row, tokens = corpus.records.rows[index], corpus.tokens_of(index)
     return ScoredLead(
         row.database,
@@ -124,7 +124,7 @@ def lead_of_row(corpus: Corpus, index: int) -> ScoredLead:
 
 
 def _open_source(row: LeadRow) -> Recording:
-    """Open the file a row was read from; leads without calibration were accepted when the corpus was made."""
+    """Open the source file of a row. Leads without calibration are accepted, as they were when making the corpus."""
     path = Path(row.source)
     if not path.is_file():
         raise HeartlmError(f"{path} is gone")
@@ -132,12 +132,12 @@ def _open_source(row: LeadRow) -> Recording:
 
 
 def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: EvaluationConfig) -> ScoredLeads:
-    """Tokenise the recordings of `folder` in the split, and of the names, that `config` asks for.
+    """Tokenise the recordings of `folder` with the split and names of `config`.
 
-    With detected beats the beats task leaves out recordings whose beats are not classified: there is nothing to match.
+    With detected beats, the beats task skips recordings without beat classes, because there is nothing to match.
 
     Raises:
-        HeartlmError: a name is not there, or a file is unreadable.
+        HeartlmError: a name does not exist in the split, or a file is unreadable.
     """
     if config.beats == "detected" and not tokenizer.needs_beats:
         raise HeartlmError(f"beats: 'detected' found, but tokens of the {tokenizer.kind} tokenizer are no beats")
@@ -174,7 +174,7 @@ def leads_of_folder(folder: Path, tokenizer: Tokenizer, task: str, config: Evalu
 def encoded(
     recording: Recording, lead: Lead, tokenizer: Tokenizer, annotations: Annotations | None = None
 ) -> ScoredLead:
-    """The tokens of a lead of `recording`; `annotations` where its beats were detected."""
+    """Return a lead of `recording` with its tokens; `annotations` are set if its beats were detected."""
     return ScoredLead(
         recording.database,
         recording.record_id,
@@ -198,7 +198,7 @@ def _preference(lead: str) -> int:
 
 
 def _wanted(splits: dict[tuple[str, str], str], config: EvaluationConfig) -> set[tuple[str, str]]:
-    """The recordings to score out of all, whose splits are given."""
+    """Return the recordings to score; `splits` has the split of every recording."""
     inside = {key for key, split in splits.items() if config.split in ("all", split)}
     if not config.record_ids:
         return inside

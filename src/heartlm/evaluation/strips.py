@@ -1,6 +1,6 @@
-"""Example strips: a few seconds each in which the model was right or wrong in a way worth seeing.
+"""Example strips of a few seconds with instructive correct and wrong predictions.
 
-What to look for stands in `SIGHTS`; each is shown in a patient of its own as long as there are enough, and the patient
+`SIGHTS` lists what the strips show. Each strip is from a different patient as long as there are enough. The patient
 with the most wrong beats comes last. The same predictions always give the same strips.
 """
 
@@ -32,14 +32,14 @@ SIGHTS: tuple[tuple[str, Callable[[Classes, Classes], Flags]], ...] = (
     ("S not found", lambda reference, predicted: (reference == S) & (predicted != S)),
     ("N called V", lambda reference, predicted: (reference == N) & (predicted == V)),
 )
-"""What to show: a title, and which beats show it, given reference and predicted classes."""
+"""Title of each strip, and a function that selects its beats by reference and predicted class."""
 
 
 def example_strips(answers: Sequence[LeadAnswers]) -> tuple[list[dict[str, Any]], list[str]]:
     """Choose and cut the strips.
 
     Returns:
-        The strips as plain values, and a note for each whose signal could not be read.
+        Strips as JSON values, and a note for each strip whose signal could not be read.
     """
     strips, notes = [], []
     for title, lead, flags in _choices(answers):
@@ -51,7 +51,7 @@ def example_strips(answers: Sequence[LeadAnswers]) -> tuple[list[dict[str, Any]]
 
 
 def _choices(answers: Sequence[LeadAnswers]) -> Iterator[tuple[str, LeadAnswers, Flags]]:
-    """For each sight the lead that has most of it, patients not shown yet first."""
+    """Yield for each entry of `SIGHTS` the lead with the most such beats, preferring patients not yet shown."""
     hardest = _hardest(answers)
     shown = {hardest.lead.patient_id} if hardest is not None else set()
     for title, sees in SIGHTS:
@@ -66,7 +66,7 @@ def _choices(answers: Sequence[LeadAnswers]) -> Iterator[tuple[str, LeadAnswers,
 
 
 def _hardest(answers: Sequence[LeadAnswers]) -> LeadAnswers | None:
-    """Of the patient with the most wrong beats, the recording with the most; None where nothing is wrong."""
+    """Return the worst recording of the patient with the most wrong beats; None if no beat is wrong."""
     wrong: Counter[str] = Counter()
     for each in answers:
         wrong[each.lead.patient_id] += int(each.is_wrong.sum())
@@ -75,7 +75,7 @@ def _hardest(answers: Sequence[LeadAnswers]) -> LeadAnswers | None:
 
 
 def _centre(answers: LeadAnswers, flags: Flags) -> int:
-    """The flagged beat to put in the middle: one with an N near by to compare with, then with most flagged near by."""
+    """Return the flagged beat to centre: preferably with an N beat nearby, then with the most flagged beats nearby."""
     reach = STRIP_S / 2 * answers.lead.rate_hz
     centres = np.flatnonzero(flags)
     first = np.searchsorted(answers.sample, answers.sample[centres] - reach)
@@ -89,10 +89,10 @@ def _centre(answers: LeadAnswers, flags: Flags) -> int:
 
 
 def _cut(answers: LeadAnswers, centre: int, title: str) -> dict[str, Any]:
-    """The strip around sample `centre`.
+    """Return the strip around sample `centre`.
 
     Raises:
-        HeartlmError: the recording has no signal, or it cannot be read any more.
+        HeartlmError: the recording has no signal, or its signal can no longer be read.
     """
     lead = answers.lead
     num_samples, width = lead.open_recording().num_samples, round(STRIP_S * lead.rate_hz)

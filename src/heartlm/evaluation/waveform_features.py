@@ -1,11 +1,11 @@
-"""Twelve published features of ventricular fibrillation in windows of an ECG, for the forest that a network must beat.
+"""Twelve published features of ventricular fibrillation in ECG windows, for the random forest baseline.
 
-They are those that reviews find strongest (Amann, Tratnig, Unterkofler, BioMed Eng OnLine 4:60, 2005; Figuera et al.,
-PLoS ONE 11:e0159654, 2016), computed on 100 Hz, band 1 to 30 Hz:
+Reviews rate these features as the strongest (Amann, Tratnig, Unterkofler, BioMed Eng OnLine 4:60, 2005; Figuera et al.,
+PLoS ONE 11:e0159654, 2016). They are computed at 100 Hz in the band 1 to 30 Hz:
 
-tcsc, threshold crossings (Arafat 2011); crossings of zero; leak, of the VF filter (Kuo and Dillman 1978); m and a2, of
-the spectrum (Barro 1989); bandwidth; count1 and count2, of the band 13 to 16.5 Hz (Jekova 2004); kurtosis; mav, the
-mean amplitude over the largest (Anas 2010); phase space (Amann 2007); sample entropy.
+tcsc, threshold crossings (Arafat 2011); zero crossings; leak of the VF filter (Kuo and Dillman 1978); m and a2 of the
+spectrum (Barro 1989); bandwidth; count1 and count2 in the band 13 to 16.5 Hz (Jekova 2004); kurtosis; mav, the mean
+absolute amplitude over the largest (Anas 2010); phase space (Amann 2007); sample entropy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEAST = 1e-6
 
 
 def waveform_features(mv: NDArray[np.float32]) -> Floats:
-    """Describe windows; float32 `[num_windows, num_samples]` in mV at 100 Hz → `[num_windows, 12]`, see `NAMES`."""
+    """Return the features `NAMES`; float32 `[num_windows, num_samples]` in mV at 100 Hz → `[num_windows, 12]`."""
     if len(mv) == 0:
         return np.empty((0, len(NAMES)))
     return np.concatenate([_features(mv[first : first + _AT_ONCE]) for first in range(0, len(mv), _AT_ONCE)])
@@ -56,7 +56,7 @@ def _features(mv: NDArray[np.float32]) -> Floats:
 
 
 def _tcsc(size: Floats) -> Floats:
-    """Share of samples above a fifth of the largest, mean over windows of three seconds with tapered ends."""
+    """Return the fraction of samples above a fifth of the largest, averaged over tapered windows of three seconds."""
     width, ramp = round(3 * GRID_HZ), 0.5 - 0.5 * np.cos(np.pi * np.arange(25) / 25)
     taper = np.concatenate([ramp, np.ones(width - 50), ramp[::-1]])
     shares = []
@@ -67,7 +67,7 @@ def _tcsc(size: Floats) -> Floats:
 
 
 def _leak(x: Floats) -> Floats:
-    """What is left when a wave is added to itself half a mean period later: nothing of a sine."""
+    """Return the residue of adding a wave to itself shifted by half its mean period; 0 for a sine."""
     period = np.pi * np.abs(x[:, 1:]).sum(axis=1) / (np.abs(np.diff(x, axis=1)).sum(axis=1) + _LEAST)
     half = np.clip(np.rint(period), 1, x.shape[1] // 2).astype(np.int64)
     leak = np.empty(len(x))
@@ -81,7 +81,7 @@ def _leak(x: Floats) -> Floats:
 
 
 def _spectral(x: Floats) -> tuple[Floats, Floats, Floats]:
-    """Mean frequency over the strongest, share of the amplitude around the strongest, and the band of 90 % power."""
+    """Return mean over peak frequency, the fraction of amplitude around the peak, and the bandwidth of 90 % power."""
     amplitude, frequency = np.abs(np.fft.rfft(x * np.hamming(x.shape[1]))), np.fft.rfftfreq(x.shape[1], 1 / GRID_HZ)
     low = (frequency >= 0.5) & (frequency <= 9)
     strongest = frequency[low][amplitude[:, low].argmax(axis=1)][:, None]
@@ -95,14 +95,14 @@ def _spectral(x: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _phase_space(x: Floats) -> Floats:
-    """Share of the 40 × 40 boxes that the wave and itself half a second later visit."""
+    """Return the fraction of 40 × 40 boxes visited by the wave plotted against itself half a second later."""
     box, lag = np.clip(((x + 1) * 20).astype(np.int64), 0, 39), round(GRID_HZ / 2)
     visited = np.sort(box[:, lag:] * 40 + box[:, :-lag], axis=1)
     return np.asarray((1 + np.sum(np.diff(visited, axis=1) > 0, axis=1)) / 1600)
 
 
 def _sample_entropy(x: NDArray[np.float32]) -> float:
-    """Of one window in standard deviations: pairs of two samples that stay alike for a third, tolerance 0.2."""
+    """Return sample entropy of order 2 with tolerance 0.2 of one window, given in standard deviations."""
     alike = np.abs(x[:, None] - x) < 0.2
     two = alike[:-2, :-2] & alike[1:-1, 1:-1]
     three, itself = two & alike[2:, 2:], len(two)

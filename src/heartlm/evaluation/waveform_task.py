@@ -1,11 +1,11 @@
-"""Scores of the task waveform: windows of four seconds, one a second, in and out of ventricular fibrillation.
+"""Scores of the waveform task: detection of ventricular fibrillation in windows of four seconds, one per second.
 
     leads ─► windows ─► probability of VF ─► scores of windows with one label throughout
-                     └► of every second   ─► scores of time and of episodes
+                     └► per second        ─► scores of durations and of episodes
 
-Specificity is over windows of other rhythms and asystole. Ventricular tachycardia, some of which is to be shocked too,
-and noise stand apart: how much of each is called VF. Recordings in which only fibrillation was annotated count as other
-rhythms outside of it, without the ten seconds before.
+Specificity is over windows of other rhythms and asystole. Ventricular tachycardia, which is partly shockable, and noise
+are reported separately, as the fraction predicted as VF. If only fibrillation is annotated in a recording, the rest
+counts as other rhythms, except the ten seconds before fibrillation.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 SMOOTHED = 3
-"""Windows whose answers are averaged: chosen on patient-wise folds of cudb and DS1 (LOG.md)."""
+"""Number of windows whose probabilities are averaged, chosen on patient-wise folds of cudb and DS1 (LOG.md)."""
 NUM_TREES, MOST_OF_CLASS = 200, 8000
-"""Trees of the forest, and the most windows of a class that it learns from."""
+"""Number of trees of the forest, and the largest number of training windows per class."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class WaveformWindows:
     """Windows of `WINDOW` tokens, `STRIDE` apart, over several leads.
 
     Attributes:
-        codes: uint16 `[num_windows, WINDOW, 1]`.
-        labels: class of all tokens of each, or `NOT_VF`; −1 where there are several, int64 `[num_windows]`.
+        codes: codes of the tokens, uint16 `[num_windows, WINDOW, 1]`.
+        labels: common class of all tokens of a window, or `NOT_VF`; −1 if there are several, int64 `[num_windows]`.
         sample: position of the first token, int64 `[num_windows]`.
         lead: index of the lead, int64 `[num_windows]`.
     """
@@ -73,7 +73,7 @@ class WaveformWindows:
 
     @classmethod
     def of(cls, leads: Sequence[ScoredLead]) -> WaveformWindows:
-        """Lay windows over `leads`.
+        """Split `leads` into windows.
 
         Raises:
             HeartlmError: every recording is shorter than a window.
@@ -95,12 +95,12 @@ class WaveformWindows:
 
 
 def window_starts(num_tokens: int) -> Labels:
-    """First tokens of the windows of a lead; none where it is shorter than a window."""
+    """Return the first token of each window of a lead; empty if the lead is shorter than a window."""
     return np.arange(0, num_tokens - WINDOW + 1, STRIDE)
 
 
 def windows_at(codes: NDArray[np.uint16], starts: Labels) -> NDArray[np.uint16]:
-    """Codes `[num_windows, WINDOW, 1]` of the windows of a lead that begin at `starts`."""
+    """Return the codes `[num_windows, WINDOW, 1]` of the windows of a lead that start at `starts`."""
     return np.asarray(codes[starts[:, None] + np.arange(WINDOW)])
 
 
@@ -110,10 +110,10 @@ def score_waveform_task(
     """Score the network and its baselines on windows of `leads`.
 
     Args:
-        leads: what to score.
-        tuned: the network.
-        rival: none; the network has no pretrained form.
-        config: which baselines, how many resamples.
+        leads: leads to score.
+        tuned: fine-tuned network.
+        rival: None; the network has no pretrained form.
+        config: evaluation settings.
 
     Raises:
         HeartlmError: no window has a label, or a rival is given.
@@ -165,9 +165,9 @@ def score_waveform_task(
 def _episode_scores(
     leads: Sequence[ScoredLead], alone: Floats, lead_of: Labels, threshold: float, config: EvaluationConfig
 ) -> dict[str, Any]:
-    """Scores of time and of episodes of VF, and of VF and VT as one where VT is annotated; unlabelled time is cut out.
+    """Return duration and episode scores of VF, and of VF and VT combined where VT is annotated.
 
-    The spans are those that `heartlm predict` writes.
+    Unlabelled time is excluded. The spans are those that `heartlm predict` writes.
     """
     scores = {}
     for name, wanted, unlabelled in (("", (VF,), (IGNORE,)), (" of VF and VT", (VF, VT), (IGNORE, NOT_VF))):
@@ -188,7 +188,7 @@ def _episode_scores(
 
 
 def over_seconds(of_window: Floats) -> Floats:
-    """Probabilities of each second of a lead: the mean of the windows that cover it, `[num_windows + 3, 5]`."""
+    """Return the probabilities of each second of a lead: the mean over its windows, `[num_windows + 3, 5]`."""
     reach = WINDOW // STRIDE
     if len(of_window) == 0:
         return of_window
@@ -200,27 +200,27 @@ def over_seconds(of_window: Floats) -> Floats:
 
 
 def class_probabilities(model: HeartModel, codes: NDArray[np.uint16], lead: Labels) -> Floats:
-    """Probability of each class in each window, float64 `[num_windows, 5]`; see `smoothed`.
+    """Return the smoothed probability of each class in each window, float64 `[num_windows, 5]`; see `smoothed`.
 
     Args:
-        model: the network.
-        codes: uint16 `[num_windows, WINDOW, 1]`, windows of a lead in order.
+        model: network.
+        codes: codes of the windows, in order within a lead, uint16 `[num_windows, WINDOW, 1]`.
         lead: index of the lead of each window, int64 `[num_windows]`.
     """
     return smoothed(window_answers(model, codes), lead)
 
 
 def window_answers(model: HeartModel, codes: NDArray[np.uint16]) -> Floats:
-    """The same of each window by itself; one most of which has no valid sample is noise, never asystole."""
+    """Return class probabilities of single windows. A window with mostly invalid samples is noise, not asystole."""
     probabilities = window_probabilities(model, codes, WINDOW).astype(np.float64)
     probabilities[np.mean(codes[..., 0] == NO_SIGNAL, axis=1) > 0.5] = np.eye(len(CLASSES))[NOISE]
     return probabilities
 
 
 def smoothed(probabilities: Floats, lead: Labels) -> Floats:
-    """Geometric mean of the probabilities of each window and the `SMOOTHED` − 1 before it in the lead, scaled to 1.
+    """Return the normalised geometric mean of the probabilities of each window and the `SMOOTHED` − 1 before it.
 
-    So an answer follows from the last six seconds, and still from the past alone.
+    A prediction thus depends on the last six seconds of the lead and remains causal.
     """
     logarithm = np.log(np.maximum(probabilities, 1e-4))
     total, count = logarithm.copy(), np.ones(len(lead))
@@ -233,14 +233,14 @@ def smoothed(probabilities: Floats, lead: Labels) -> Floats:
 
 
 def called(probabilities: Floats, threshold: float) -> Labels:
-    """The class a window is called: VF from `threshold` on, else the most likely of the others."""
+    """Return the predicted class: VF if its probability is at least `threshold`, else the most likely other class."""
     others = probabilities.copy()
     others[:, VF] = -1
     return np.where(probabilities[:, VF] >= threshold, VF, others.argmax(axis=1))
 
 
 def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config: EvaluationConfig) -> dict[str, Any]:
-    """Scores of VF against other rhythms and asystole, and shares of the windows of VT and noise that are called VF."""
+    """Return scores of VF against other rhythms and asystole, and the fractions of VT and noise predicted as VF."""
     negative, positive = np.isin(labels, (OTHER, ASYSTOLE, NOT_VF)), method.score >= method.threshold
     resampling = config.resampling
     block = method.scores(np.select([labels == VF, negative], [1, 0], -1).astype(np.int8), patient, resampling)
@@ -256,10 +256,12 @@ def score_vf(method: Verdicts, labels: Labels, patient: NDArray[np.str_], config
 
 
 def forest_verdicts(windows: WaveformWindows, tuned: FineTuned, seed: int) -> Verdicts:
-    """Judge windows by a random forest on twelve published features, with the training data and smoothing of `tuned`.
+    """Classify windows by a random forest on twelve published features.
+
+    The training data and smoothing are those of `tuned`.
 
     Raises:
-        HeartlmError: scikit-learn is not installed, or the training corpus is gone.
+        HeartlmError: scikit-learn is not installed, or the training corpus is missing.
     """
     with needs("score"):
         from sklearn.ensemble import RandomForestClassifier

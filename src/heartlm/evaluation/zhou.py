@@ -1,14 +1,14 @@
-"""Zhou 2015: atrial fibrillation from heart rate alone, by symbols and entropy, with nothing to train.
+"""Zhou 2015: detection of atrial fibrillation from heart rate by symbolic dynamics and entropy, without training.
 
-RR intervals become heart rates, heart rates become 64 symbols of 5 beats a minute, three symbols in a row become a
-word, and the Shannon entropy of the words in a window, scaled by how many different words there are, is compared with
-one threshold. In fibrillation nearly every word is new; in sinus rhythm few words come again and again.
+RR intervals are converted to heart rates, and heart rates to 64 symbols of 5 beats per minute. Three consecutive
+symbols form a word. The Shannon entropy of the words in a window, scaled by the number of different words, is compared
+with a threshold. In fibrillation nearly every word is new; in sinus rhythm a few words recur.
 
 Source: Zhou X, Ding H, Wu W, Zhang Y. A Real-Time Atrial Fibrillation Detection Algorithm Based on the Instantaneous
 State of Heart Rate. PLoS ONE 10(9):e0136544, 2015. The scaled entropy is the one of their earlier article, BioMedical
-Engineering OnLine 13:18, 2014. The details were pieced together from the abstracts and public implementations of the
-two, and checked by their outcome: the published AFDB figures come out within 0.03 percentage points, NSRDB's exactly,
-MITDB's Sp and PPV within 0.12 and its Se 0.88 higher.
+Engineering OnLine 13:18, 2014. The details are derived from the abstracts and public implementations of both. They
+reproduce the published results: AFDB within 0.03 percentage points, NSRDB exactly, MITDB's Sp and PPV within 0.12, with
+Se 0.88 higher.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Floats = NDArray[np.float64]
 Words = NDArray[np.int64]
 
 THRESHOLD = 0.639
-"""Scaled entropy from which a window counts as fibrillation (the article's, chosen on the LTAFDB)."""
+"""Scaled entropy from which a window counts as fibrillation (value of the article, chosen on the LTAFDB)."""
 
 WORD_LENGTH = 3
-"""Symbols, hence RR intervals, in a word."""
+"""Number of symbols, and so of RR intervals, in a word."""
 
 WINDOW = 129
-"""RR intervals that the article's 127 overlapping words span."""
+"""Number of RR intervals in the article's 127 overlapping words."""
 
 _SYMBOL_BITS = 6
 _BEATS_A_MINUTE_A_SYMBOL = 5
@@ -36,9 +36,9 @@ _MIN_WINDOW = WORD_LENGTH + 1
 
 
 def words(rr_s: Floats) -> Words:
-    """Spell RR intervals as words; `[..., num_intervals]` → int64 `[..., num_intervals - 2]`.
+    """Convert RR intervals to words; `[..., num_intervals]` → int64 `[..., num_intervals - 2]`.
 
-    The symbol of a heart rate is `floor(rate / 5)`, 63 from 315 beats a minute on; a word is
+    The symbol of a heart rate is `floor(rate / 5)`, at most 63 (315 beats per minute or more). A word is
     `symbol[n - 2] * 2**12 + symbol[n - 1] * 2**6 + symbol[n]`.
 
     Raises:
@@ -46,7 +46,7 @@ def words(rr_s: Floats) -> Words:
     """
     if not np.all(np.isfinite(rr_s) & (rr_s >= 0)):
         raise ValueError("rr_s holds a negative or non-finite interval: leave it out before asking for words")
-    # An interval of zero (two beats on one sample) is simply faster than the fastest symbol.
+    # An interval of zero (two beats on one sample) gets the fastest symbol.
     rate = 60 / np.maximum(rr_s, 1e-3)
     symbols = np.minimum(np.floor(rate / _BEATS_A_MINUTE_A_SYMBOL), 2**_SYMBOL_BITS - 1).astype(np.int64)
     oldest, middle, newest = symbols[..., :-2], symbols[..., 1:-1], symbols[..., 2:]
@@ -55,12 +55,12 @@ def words(rr_s: Floats) -> Words:
 
 
 def window_entropy(rr_s: Floats) -> Floats:
-    """Scaled entropy of whole windows; `[num_windows, width]` → float64 `[num_windows]` between 0 and 1.
+    """Return the scaled entropy of whole windows; `[num_windows, width]` → float64 `[num_windows]` between 0 and 1.
 
-    With N words, k of them different, and p the share of each: `-k / (N log2 N) * sum(p log2 p)`. N follows the
-    width (N = width - 2), so a window whose words all differ gives 1 at every width. The share of new words falls
-    as windows grow, however, so the published threshold fits windows near `WINDOW` only; `benchmarks/af_rhythm.py` fits
-    one for each width.
+    With N words, k of them different, and p the fraction of each: `-k / (N log2 N) * sum(p log2 p)`. N depends on the
+    width (N = width - 2), so a window of all different words gives 1 at every width. However, the fraction of different
+    words decreases with the width, so the published threshold is valid only near `WINDOW`. `benchmarks/af_rhythm.py`
+    fits one for each width.
 
     Raises:
         ValueError: a window is shorter than 4 intervals, or an interval is unusable.
@@ -76,13 +76,13 @@ def window_entropy(rr_s: Floats) -> Floats:
 
 
 def entropy(rr_s: Floats, window: int = WINDOW) -> Floats:
-    """Scaled entropy of every window of `window` consecutive intervals of one recording.
+    """Return the scaled entropy of every window of `window` consecutive intervals of one recording.
 
-    Entry i belongs to intervals i to i + window - 1. The article's recursion (a word enters, a word leaves) is done
-    for all steps at once: each entry or exit changes one word's count, and the changes are summed along time.
+    Entry i is of the intervals i to i + window - 1. The article's recursion (a word enters, a word leaves) is
+    vectorised over all steps: each entry or exit changes one word's count, and the changes are summed along time.
 
     Returns:
-        float64 `[num_intervals - window + 1]`, empty where the recording is shorter than a window.
+        Entropies, float64 `[num_intervals - window + 1]`, empty if the recording is shorter than a window.
 
     Raises:
         ValueError: the window is shorter than 4 intervals, or an interval is unusable.
@@ -104,10 +104,10 @@ def entropy(rr_s: Floats, window: int = WINDOW) -> Floats:
 
 
 def detect(rr_s: Floats, threshold: float = THRESHOLD, window: int = WINDOW) -> NDArray[np.bool_]:
-    """Say for each interval of one recording whether it lies in fibrillation; bool `[num_intervals]`.
+    """Return for each interval of one recording whether it is in fibrillation; bool `[num_intervals]`.
 
-    An interval is judged by the window around it; those nearer to an end than half a window by the first or last
-    window. A recording shorter than a window is judged as one short window, of no use below 4 intervals: all false.
+    An interval is classified by the window around it, or by the first or last window if it is less than half a window
+    from an end. A recording shorter than a window is one short window; below 4 intervals the result is all false.
     """
     num_intervals = len(rr_s)
     if num_intervals < _MIN_WINDOW:
@@ -119,18 +119,18 @@ def detect(rr_s: Floats, threshold: float = THRESHOLD, window: int = WINDOW) -> 
 
 
 def _entries_and_exits(spelled: Words, num_words: int) -> tuple[Words, Words, Words]:
-    """List when which word enters (+1) or leaves (-1) the sliding window, by word, then by time."""
+    """Return the entries (+1) and exits (-1) of words in the sliding window, sorted by word, then by time."""
     num_steps, num_exits = len(spelled), len(spelled) - num_words
     word = np.concatenate([spelled[:num_exits], spelled])
     time = np.concatenate([np.arange(num_words, num_steps), np.arange(num_steps)])
     change = np.repeat([-1, 1], [num_exits, num_steps])
-    # The sort is stable: where one word leaves and enters at once it leaves first, so counts stay within the window.
+    # The sort is stable: a word that leaves and enters at one step leaves first, so counts never exceed the window.
     order = np.lexsort((time, word))
     return word[order], time[order], change[order]
 
 
 def _information(num_words: int) -> Floats:
-    """`-p log2 p` of a word seen 0 to `num_words` times; float64 `[num_words + 1]`."""
+    """Return `-p log2 p` of a word that occurs 0 to `num_words` times; float64 `[num_words + 1]`."""
     if num_words < _MIN_WINDOW - WORD_LENGTH + 1:
         raise ValueError(f"a window needs at least {_MIN_WINDOW} RR intervals")
     share = np.arange(1, num_words + 1) / num_words
