@@ -97,7 +97,7 @@ def build_corpus(
 def _under_way(out: Path) -> Iterator[Journal]:
     """Yield the journal of the partial corpus, which is renamed to `out` if the block succeeds.
 
-    If the block fails after `WORTH_KEEPING_S` or in a resumed build, the partial corpus is kept; otherwise it is removed.
+    If the block fails, the partial corpus is kept after `WORTH_KEEPING_S` or in a resumed build, and otherwise removed.
     """
     worth_keeping, folder = time.monotonic() + WORTH_KEEPING_S, None
     try:

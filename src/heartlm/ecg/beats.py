@@ -1,8 +1,8 @@
 """Beat annotation codes and their AAMI classes.
 
-The WFDB beat codes map to the five classes of ANSI/AAMI EC57: N (normal and bundle branch block), S (supraventricular
-ectopic), V (ventricular ectopic), F (fusion of normal and ventricular) and Q (paced, or not classifiable). Codes outside
-the table are not heartbeats.
+The WFDB beat codes map to the five classes of ANSI/AAMI EC57: N (normal and bundle branch block),
+S (supraventricular ectopic), V (ventricular ectopic), F (fusion of the two) and Q (paced, or not classifiable).
+Codes outside the table are not heartbeats.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Properties of published databases that their files do not state.
 
-They are the annotation files with beats and with rhythms, whether the beats were classified, the rate of records without
-a header, and the recordings that share a patient, including recordings that were republished from mitdb. For edb no such
+They are the annotation files with beats and with rhythms, whether the beats were classified, the rate of records
+without a header, and the recordings that share a patient, including recordings republished from mitdb. For edb no such
 mapping is known, so each of its recordings counts as one patient. The file `databases_known.json` holds all of them.
 """
 
