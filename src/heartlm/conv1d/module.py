@@ -7,11 +7,11 @@ references to the module are unchanged. `Conv1d` works wherever torch's does; to
 support.
 
 `conv1d` calls the kernel by the shortest path that the arguments allow. Plain float32 tensors on a CPU are passed
-directly to the kernel, within an `autograd.Function` where a gradient is needed. An operator in Python costs 5 µs more a call through
-torch's dispatcher, and 15 to 40 µs with a registered gradient; the registered operator `heartlm::conv1d` is therefore
-left to `torch.compile` and `torch.export`, which take it into their graphs. All else goes to torch: other types and
-devices, autocast, forward-mode gradients, `torch.func`, `torch.jit`, tensor subclasses, and shapes for which `rule`
-knows torch to be faster.
+directly to the kernel, within an `autograd.Function` if a gradient is needed. A Python operator costs 5 µs more per
+call through torch's dispatcher, and 15 to 40 µs with a registered gradient. Therefore only `torch.compile` and
+`torch.export` use the registered operator `heartlm::conv1d`, in their graphs. Torch computes everything else: other
+types and devices, autocast, forward-mode gradients, `torch.func`, `torch.jit`, tensor subclasses, and shapes for which
+torch is faster by `rule`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from heartlm.conv1d.passes import Plan, forward, gradients, plan, torch_conv1d, 
 
 
 class Conv1d(nn.Conv1d):
-    """`torch.nn.Conv1d` with the fastest available convolution: same arguments, parameters and, up to rounding, results.
+    """`torch.nn.Conv1d` with the fastest available convolution; results are the same up to rounding.
 
     Attributes:
         relu: whether a ReLU is applied to the result in the same pass; `replace_conv1d` sets it.

@@ -1,1 +1,1 @@
-"""Compiled hot loops, each with a plain reference next to it. Works, slower, where nothing could be compiled."""
+"""Compiled hot loops, each with a plain reference implementation, which is used, slower, if nothing was compiled."""
