@@ -1,1 +1,1 @@
-"""Compiled hot loops, each with a plain reference implementation, which is used, slower, if nothing was compiled."""
+"""Compiled hot loops. They need the compiled library; `heartlm.kernels.library` raises an error without it."""
