@@ -1,1 +1,1 @@
-"""Compiled hot loops. They need the compiled library; `heartlm.kernels.library` raises an error without it."""
+"""Compiled hot loops, with references in the tests. `heartlm.kernels.library` raises an error without the library."""
