@@ -44,7 +44,7 @@ class ConvShape:
 
     @property
     def out_length(self) -> int:
-        """How many outputs a row has."""
+        """Number of outputs per row."""
         return (self.length + 2 * self.padding - self.dilation * (self.kernel_size - 1) - 1) // self.stride + 1
 
 
@@ -53,16 +53,16 @@ Pass = Callable[..., None]
 
 
 def prepared(shape: ConvShape, name: str, num_threads: int, variant: str | None = None, relu: bool = False) -> Pass:
-    """One of `PASSES` for a shape: to be called again and again, with addresses.
+    """Return one of `PASSES` for a shape, as a function of addresses that can be called repeatedly.
 
     Memory for it to work in is kept by each thread that calls: fresh memory is slow.
 
     Args:
-        shape: of the convolution.
-        name: of the kernel.
-        num_threads: how many threads may work; small work wakes none.
-        variant: of the kernel; by default the best.
-        relu: whether negative outputs of the forward pass become zero.
+        shape: shape of the convolution.
+        name: name of the kernel.
+        num_threads: maximum number of threads; small shapes use one.
+        variant: variant of the kernel, by default the fastest.
+        relu: whether the forward pass sets negative outputs to zero.
     """
     arguments = (pointer,) * (7 if name == "conv1d_weight_gradient" else 6)
     run = kernel(name, *arguments, variant=variant)

@@ -1,16 +1,17 @@
-"""`Conv1d`, the drop-in for `torch.nn.Conv1d` that convolves by compiled kernels on CPUs, and models changed to it.
+"""`Conv1d`, a drop-in for `torch.nn.Conv1d` with compiled CPU kernels, and the conversion of models to it.
 
     replace_conv1d(model, fuse_relu=True)
 
-Parameters, names of the state dictionary, hooks, training mode and whoever else holds the modules stay as they were: a
-module changes its class and nothing else. It works wherever torch's does; where the kernels do not, torch computes.
+The conversion changes only the class of a module. Parameters, names in the state dictionary, hooks, training mode and
+references to the module are unchanged. `Conv1d` works wherever torch's does; torch computes what the kernels do not
+support.
 
-`conv1d` is the shortest way to a kernel that the arguments allow. Plain float32 tensors on a CPU go straight to the
-kernel, within an `autograd.Function` where a gradient is needed. An operator in Python costs 5 µs more a call through
-torch's dispatcher, and 15 to 40 µs with a registered gradient; the registered operator `heartlm::conv1d` is therefore
-left to `torch.compile` and `torch.export`, which take it into their graphs. All else goes to torch: other types and
-devices, autocast, forward-mode gradients, `torch.func`, `torch.jit`, tensor subclasses, and shapes for which `rule`
-knows torch to be faster.
+`conv1d` calls the kernel by the shortest path that the arguments allow. Plain float32 tensors on a CPU are passed
+directly to the kernel, within an `autograd.Function` if a gradient is needed. A Python operator costs 5 µs more per
+call through torch's dispatcher, and 15 to 40 µs with a registered gradient. Therefore only `torch.compile` and
+`torch.export` use the registered operator `heartlm::conv1d`, in their graphs. Torch computes everything else: other
+types and devices, autocast, forward-mode gradients, `torch.func`, `torch.jit`, tensor subclasses, and shapes for which
+torch is faster by `rule`.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from heartlm.conv1d.passes import Plan, forward, gradients, plan, torch_conv1d, 
 
 
 class Conv1d(nn.Conv1d):
-    """`torch.nn.Conv1d` by the fastest convolution at hand; the same arguments, parameters and results up to rounding.
+    """`torch.nn.Conv1d` with the fastest available convolution; results are the same up to rounding.
 
     Attributes:
-        relu: whether the result is cut off below 0 in the same pass; `replace_conv1d` sets it.
+        relu: whether a ReLU is applied to the result in the same pass; `replace_conv1d` sets it.
     """
 
     relu: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
-        """The convolution of `[N, C, L]` or `[C, L]`; `[N, O, M]` or `[O, M]`."""
+        """Convolve `[N, C, L]` or `[C, L]`; return `[N, O, M]` or `[O, M]`."""
         x, padding = input, self.padding
         if self.padding_mode != "zeros":
             x, amount = F.pad(x, self._reversed_padding_repeated_twice, self.padding_mode), 0
@@ -54,7 +55,7 @@ class Conv1d(nn.Conv1d):
         return conv1d(x, weight, bias, self.stride[0], amount, self.dilation[0], self.groups, self.relu)
 
     def extra_repr(self) -> str:
-        """What torch says of the module, and whether it ends in a ReLU."""
+        """Return torch's description of the module, and whether it ends in a ReLU."""
         said: str = super().extra_repr()  # type: ignore[no-untyped-call]
         return said + ", relu=True" if self.relu else said
 
@@ -66,18 +67,18 @@ class Conv1d(nn.Conv1d):
 
 
 def replace_conv1d(model: nn.Module, fuse_relu: bool = False) -> int:
-    """Change every `torch.nn.Conv1d` of `model`, itself included, to `Conv1d`, in place.
+    """Replace every `torch.nn.Conv1d` in `model`, including `model` itself, by `Conv1d` in place.
 
-    Subclasses with a class of their own (lazy, quantised, parametrised) are left as they are.
+    Subclasses of `torch.nn.Conv1d` (lazy, quantised, parametrised) are not changed.
 
     Args:
         model: any module.
-        fuse_relu: also let a convolution followed by `nn.ReLU` in an `nn.Sequential` do both in one pass. The ReLU
-            becomes `nn.Identity`, so names stay. Modules with hooks, and convolutions that stand in several places,
-            are left as they are.
+        fuse_relu: whether to compute a convolution followed by `nn.ReLU` in an `nn.Sequential` in one pass. The ReLU
+            becomes `nn.Identity`, so names do not change. Modules with hooks, and convolutions used in several places,
+            are not fused.
 
     Returns:
-        How many convolutions were changed.
+        Number of replaced convolutions.
     """
     changed = [module for module in model.modules() if type(module) is nn.Conv1d]
     for module in changed:
@@ -88,7 +89,7 @@ def replace_conv1d(model: nn.Module, fuse_relu: bool = False) -> int:
 
 
 def _fuse_relu(model: nn.Module) -> None:
-    """Join each `Conv1d` with the ReLU right behind it in a sequence."""
+    """Fuse each `Conv1d` with a ReLU that directly follows it in a sequence."""
     places = Counter(id(module) for parent in model.modules() for module in parent._modules.values())
     for sequence in (module for module in model.modules() if type(module) is nn.Sequential):
         modules = list(sequence._modules.items())
@@ -101,7 +102,7 @@ def _fuse_relu(model: nn.Module) -> None:
 
 
 def _hooked(module: nn.Module) -> bool:
-    """Whether someone looks at what goes into or out of `module`."""
+    """Return whether `module` has hooks on its input or output."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, kind) for kind in kinds)
 
@@ -116,20 +117,20 @@ def conv1d(
     groups: int = 1,
     relu: bool = False,
 ) -> Tensor:
-    """`torch.nn.functional.conv1d`, and the maximum of it and 0 with `relu`, by whoever is fastest.
+    """Compute `torch.nn.functional.conv1d`, with `relu` followed by a ReLU, by the fastest implementation.
 
     Args:
-        x: `[N, C, L]` or `[C, L]`, of any type and on any device that torch convolves.
-        weight: `[O, C / groups, K]`.
-        bias: `[O]`, or None.
-        stride: samples from one output to the next.
-        padding: zeros on either side.
-        dilation: samples from one weight to the next.
-        groups: into which the channels fall.
-        relu: whether to cut the result off below 0.
+        x: input `[N, C, L]` or `[C, L]`, of any type and on any device that torch supports.
+        weight: filters `[O, C / groups, K]`.
+        bias: bias `[O]`, or None.
+        stride: samples between outputs.
+        padding: number of zeros on either side.
+        dilation: samples between weights.
+        groups: number of channel groups.
+        relu: whether to apply a ReLU to the result.
 
     Raises:
-        RuntimeError: torch's own, for shapes and types that do not go together.
+        RuntimeError: torch's error for incompatible shapes or types.
     """
     if torch.compiler.is_compiling():
         y: Tensor = operator.conv1d(x, weight, bias, stride, padding, dilation, groups, relu)

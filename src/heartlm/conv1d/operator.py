@@ -55,7 +55,7 @@ def _fake_backward(dy: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[T
 
 
 def _plan(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: int) -> passes.Plan | None:
-    """The plan of tensors that a kernel can take, else None."""
+    """Return the plan for tensors that a kernel supports, else None."""
     tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
     if any(not tensor.is_cpu or tensor.dtype is not torch.float32 for tensor in tensors):
         return None

@@ -27,7 +27,7 @@ def torch_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, *sizes: int, re
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is known of a shape before its tensors come.
+    """Precomputed data of a shape.
 
     Attributes:
         shape: of the convolution.
@@ -57,7 +57,7 @@ def plan(
     groups: int,
     num_threads: int,
 ) -> Plan | None:
-    """The plan of a shape, or None: with nothing to compute, or where torch has to say what is wrong."""
+    """Return the plan of a shape, or None if there is nothing to compute or torch has to report an error."""
     if len(x) != 3 or len(weight) != 3 or 0 in (*x, *weight):
         return None
     (batch, channels, length), (out_channels, channels_of_group, size) = x, weight
@@ -75,7 +75,7 @@ def plan(
 
 
 def forward(work: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    """The convolution of plain tensors, without a gradient."""
+    """Compute the convolution of plain tensors, without a gradient."""
     if not work.choice.forward:
         shape = work.shape
         y = F.conv1d(x, weight, bias, shape.stride, shape.padding, shape.dilation, shape.groups)
@@ -120,7 +120,7 @@ def gradients(
 
 
 def torch_gradients(dy: Tensor, x: Tensor, weight: Tensor, *sizes: int, wanted: tuple[bool, bool, bool]) -> Gradients:
-    """The same by torch, for any type, device and shape."""
+    """Compute the gradients with torch, for any type, device and shape."""
     stride, padding, dilation, groups = sizes
     found = torch.ops.aten.convolution_backward.default(
         dy, x, weight, [weight.shape[0]], [stride], [padding], [dilation], False, [0], groups, list(wanted)

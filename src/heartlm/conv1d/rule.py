@@ -1,4 +1,4 @@
-"""Who convolves a shape, the kernel or torch: a rule taken from measurements.
+"""Choice between the kernel and torch for a convolution shape, based on measurements.
 
 The kernels are faster nearly everywhere. `TORCH_IS_FASTER` lists where they are not, as boxes in the sizes that decide:
 for each kind of processor, on one thread and on several, forwards, for each gradient, and for a step of training as a
@@ -8,8 +8,7 @@ kind, derive them again, and paste what is printed here:
 
     python benchmarks/conv1d_rule.py
 
-`fastest` is asked once for each shape and number of threads and the answer kept (`passes.plan`), so a call
-pays nothing for it.
+`fastest` is called once per shape and number of threads, and `passes.plan` caches the result.
 """
 
 from __future__ import annotations
@@ -82,13 +81,13 @@ TORCH_IS_FASTER: dict[str, dict[Pass, tuple[Box, ...]]] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What the kernels do for a shape; torch does the rest.
+    """Passes that the kernels compute for a shape; torch computes the others.
 
     Attributes:
-        forward: the result.
-        input_gradient: in training, the gradient of the input.
-        weight_gradient: in training, the gradients of weights and bias.
-        training: whether there is anything left for them in training; if not, autograd is torch's altogether.
+        forward: whether the kernel computes the result.
+        input_gradient: whether, in training, the kernel computes the gradient of the input.
+        weight_gradient: whether, in training, the kernel computes the gradients of weights and bias.
+        training: whether the kernels compute any pass in training; if not, torch's autograd is used.
     """
 
     forward: bool
@@ -98,7 +97,7 @@ class Choice:
 
 
 def fastest(shape: ConvShape, num_threads: int) -> Choice:
-    """The measured choice for `shape`."""
+    """Return the measured choice for `shape`."""
     boxes = TORCH_IS_FASTER.get(chosen_variant(), {})
     if num_threads > 1:
         boxes = TORCH_IS_FASTER.get(f"{chosen_variant()}, threads", boxes)
@@ -110,7 +109,7 @@ def fastest(shape: ConvShape, num_threads: int) -> Choice:
 
 
 def sizes(shape: ConvShape) -> dict[str, float]:
-    """What decides who is faster: channels and filters of a group, and the work of a pass among it."""
+    """Return the sizes that determine which is faster, such as channels and filters per group and work per pass."""
     channels, filters = shape.in_channels // shape.groups, shape.out_channels // shape.groups
     work = 2e-6 * shape.batch * shape.out_channels * shape.out_length * channels * shape.kernel_size
     return {
@@ -125,5 +124,5 @@ def sizes(shape: ConvShape) -> dict[str, float]:
 
 
 def inside(found: Mapping[str, float], box: Box) -> bool:
-    """Whether sizes lie within every bound of a box."""
+    """Return whether the sizes are within all bounds of a box."""
     return all(low <= found[name] <= high for name, (low, high) in box.items())

@@ -1,8 +1,8 @@
-"""Building a corpus: fit the tokenizer on the training split, encode every lead, write, rename.
+"""Build a corpus: fit the tokenizer on the training split, encode every lead, write the files, rename the folder.
 
-Memory holds a few parts of the plan at a time, however many recordings there are. What is done is noted in a journal:
-a build that was killed continues where it was when the same command is given again, and ends in the same corpus to the
-byte. An earlier corpus is replaced only when the new one is complete.
+Memory holds only a few parts of the plan at a time, for any number of recordings. A journal records the finished parts.
+If a build is killed, the same command resumes it and writes the same corpus byte for byte. An existing corpus is
+replaced only when the new one is complete.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from heartlm.progress import Measure, say, track
 from heartlm.tokenizers.base import Lead, Tokenizer, load_tokenizer
 
 WORTH_KEEPING_S = 10.0
-"""What a build that fails has done is kept, to continue from, when it took longer than this."""
+"""Time in seconds after which the partial result of a failed build is kept, so that it can be resumed."""
 
 FIT_RECORDINGS = 300
-"""Most training recordings of each database that the tokenizer is fitted on."""
+"""Maximum number of training recordings per database that the tokenizer is fitted on."""
 
 
 def build_corpus(
@@ -51,23 +51,23 @@ def build_corpus(
     seed: int = 0,
     command: str | None = None,
 ) -> dict[str, Any]:
-    """Tokenise the databases in `folders` into the corpus folder `out`; return its manifest.
+    """Tokenise the databases in `folders` into the corpus folder `out` and return its manifest.
 
     Args:
-        folders: one folder a database.
-        tokenizer: fitted here on the training split, unless `fit` is false or there is nothing to fit.
-        out: replaced when the corpus is complete, untouched before.
-        training_leads: the first lead of training recordings, or all of them.
-        beats: annotated beats, detected ones, or annotated where there are any.
-        fit: false keeps the tokenizer as it is (another run's).
+        folders: folders of the databases.
+        tokenizer: the tokenizer. It is fitted on the training split unless `fit` is false or it has no parameters.
+        out: the corpus folder. It is replaced when the new corpus is complete.
+        training_leads: use the first lead of training recordings, or all leads.
+        beats: use annotated beats, detected beats, or detected beats only if there are no annotated ones.
+        fit: whether to fit the tokenizer; false for a tokenizer from another run.
         skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
-        damaged: refuse recordings that show damage as if they were unreadable, or use them and list them.
-        processes: how many encode side by side; by default as many as this process has cores.
-        seed: of the choice of beats the codebooks are fitted on.
-        command: noted in the manifest, so that others can do the same.
+        damaged: treat recordings that show damage as unreadable, or use them and list them.
+        processes: number of encoding processes, by default the number of cores available to this process.
+        seed: random seed for the choice of beats that the codebooks are fitted on.
+        command: the command line, recorded in the manifest for reproducibility.
 
     Raises:
-        HeartlmError: unreadable input, nothing to tokenise, or `out` cannot be written or holds something else.
+        HeartlmError: the input is unreadable or has no usable recording, or `out` cannot be written or is not a corpus.
     """
     databases = open_sources(folders)
     choice = BuildSettings(training_leads, beats, skip_unreadable, damaged, seed, fit and tokenizer.needs_fitting)
@@ -81,7 +81,7 @@ def build_corpus(
         numbers = range(journal.num_parts, len(plan.parts))
         encode = partial(encode_part, plan, tokenizer, choice)
         with closing(encode_all(encode, numbers, processes or len(os.sched_getaffinity(0)))) as parts:
-            # parts are about as large; the rate is that of samples of encoded leads
+            # parts are about equally large; the rate counts samples of encoded leads
             rate = Measure[Part](
                 len(plan.parts), lambda _: 1.0, lambda part: part.num_samples / 1e6, "M samples", journal.num_parts
             )
@@ -95,9 +95,9 @@ def build_corpus(
 
 @contextmanager
 def _under_way(out: Path) -> Iterator[Journal]:
-    """The journal of the corpus under way to `out`, which becomes `out` when the block ends well.
+    """Yield the journal of the partial corpus, which is renamed to `out` if the block succeeds.
 
-    When it ends badly, what was done is removed, or kept to continue from where it took some time or was kept before.
+    If the block fails, the partial corpus is kept after `WORTH_KEEPING_S` or in a resumed build, and otherwise removed.
     """
     worth_keeping, folder = time.monotonic() + WORTH_KEEPING_S, None
     try:
@@ -125,11 +125,11 @@ def _under_way(out: Path) -> Iterator[Journal]:
 
 
 def _begin(journal: Journal, plan: BuildPlan, tokenizer: Tokenizer, choice: BuildSettings) -> Tokenizer:
-    """Continue with what an earlier build left, or begin with fitting the tokenizer; return the one that encodes."""
+    """Resume an earlier build, or start by fitting the tokenizer; return the tokenizer to encode with."""
     settings, found = choice.described(tokenizer, plan), journal.settings
     if found == settings:
         journal.resume()
-        clear(journal.folder, ".*")  # what was being written when it was killed
+        clear(journal.folder, ".*")  # files that a killed build did not finish
         if choice.skip_unreadable or not any(entry["num_unreadable"] for entry in journal.entries()):
             done = sum(entry["num_records"] for entry in journal.entries())
             say(f"tokenize: continues after {done:,} of {plan.num_records:,} recordings, done before")
@@ -146,10 +146,10 @@ def _begin(journal: Journal, plan: BuildPlan, tokenizer: Tokenizer, choice: Buil
 
 
 def fit_on_training(tokenizer: Tokenizer, plan: BuildPlan, choice: BuildSettings) -> None:
-    """Fit `tokenizer` on leads of the training split, and note on what.
+    """Fit `tokenizer` on leads of the training split, and record the databases in `fitted_on`.
 
     Raises:
-        HeartlmError: there is no such recording, one is unreadable, or none can be used.
+        HeartlmError: there is no training recording, one is unreadable, or none can be used.
     """
     random = np.random.Generator(np.random.Philox(choice.seed))
     chosen: list[Source] = []
@@ -183,6 +183,6 @@ def fit_on_training(tokenizer: Tokenizer, plan: BuildPlan, choice: BuildSettings
 
 
 def commonest(reasons: Iterable[Any]) -> str:
-    """The three reasons that are given most, and how often."""
+    """Return the three most frequent reasons with their counts."""
     counts = Counter(map(str, reasons))
     return "; ".join(f"{reason} ({count})" for reason, count in counts.most_common(3)) or "no recordings"

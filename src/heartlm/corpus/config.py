@@ -1,4 +1,4 @@
-"""Settings of tokenising. Imports nothing heavy, so that `--help` answers at once."""
+"""Settings of `heartlm tokenize`. This module imports no heavy package, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from heartlm.errors import HeartlmError, require
 
 @dataclass
 class TokenizeConfig:
-    """What to tokenise, and how.
+    """Settings of `heartlm tokenize`.
 
     Attributes:
-        databases: folders of recordings, one each database.
-        out: the corpus folder to write; an earlier one is replaced when the new one is complete. Killed, the same
-            command continues where it was.
-        tokenizer: beat, the default, reads waveforms and RR intervals; rhythm reads RR intervals alone; sample reads
-            amplitudes at 100 Hz; bpe reads runs of them; millivolts reads voltages at 100 Hz, for the task waveform.
-        tokenizer_from: encode with the tokenizer of this run or corpus instead of fitting one.
-        causal: leave out what needs the next beats, so that a live stream can be tokenised alike (beat; rhythm with
+        databases: folders of recordings, one per database.
+        out: the corpus folder to write. An existing corpus is replaced when the new one is complete. If the command is
+            killed, running it again resumes it.
+        tokenizer: beat (default) encodes waveforms and RR intervals; rhythm encodes RR intervals only; sample encodes
+            amplitudes at 100 Hz; bpe encodes runs of them; millivolts encodes voltages at 100 Hz (task waveform).
+        tokenizer_from: a run or corpus whose tokenizer is used, instead of fitting a new one.
+        causal: omit features that need later beats, so that a live stream gets the same tokens (beat; rhythm with
             waveforms).
-        waveforms: compare the beats' waveforms too, where a recording has a signal (rhythm).
-        num_codes: how many different runs there are at most, by default 1024 (bpe).
-        training_leads: first encodes one lead of each recording; all adds the other leads of training recordings.
-        beats: auto takes annotated beats and detects them where there are none.
+        waveforms: also encode comparisons of the beats' waveforms if a recording has a signal (rhythm).
+        num_codes: maximum number of different runs, 1024 by default (bpe).
+        training_leads: first encodes one lead of each recording; all also encodes the other leads of training
+            recordings.
+        beats: source of the beats. auto uses annotated beats, and detects beats if there are none.
         skip_unreadable: list unreadable recordings in the manifest instead of stopping at the first.
-        damaged: refuse takes a recording whose checksums or annotation file show damage for unreadable; warn uses it
-            and lists it in the manifest.
-        processes: how many encode side by side; by default one a core. The corpus does not depend on it.
-        seed: of the choice of beats that the codebooks are fitted on.
+        damaged: treatment of a recording whose checksums or annotation file show damage. refuse treats it as
+            unreadable; warn uses it and lists it in the manifest.
+        processes: number of parallel encoding processes, by default one per core. The corpus does not depend on it.
+        seed: random seed for the choice of beats that the codebooks are fitted on.
     """
 
     databases: list[Path]
@@ -48,7 +49,7 @@ class TokenizeConfig:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise a HeartlmError that names the first field with an impossible value."""
+        """Raise a HeartlmError that names the first field with an invalid value."""
         require(self, lambda value: value >= 1, "at least 1", "processes")
         require(self, lambda value: value >= 0, "at least 0", "seed")
         kind = self.tokenizer or "beat"

@@ -1,4 +1,4 @@
-"""Opening a corpus: checked against its manifest, read through the memory map."""
+"""Open a corpus: check it against its manifest and map its files into memory."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Corpus:
     """Tokens of one or more databases.
 
     Attributes:
-        folder: where it is.
-        manifest: the content of `manifest.json`.
-        codes: uint16 `[num_tokens, num_facets]`.
-        sample: int64 `[num_tokens]`.
-        labels: int8 `[num_tokens, 2]`, beat class and rhythm.
-        scale_mv: float32 `[num_tokens]`.
-        records: one row for each lead of each recording.
+        folder: folder of the corpus.
+        manifest: content of `manifest.json`.
+        codes: codes of each token, uint16 `[num_tokens, num_facets]`.
+        sample: position of each token in its recording, int64 `[num_tokens]`.
+        labels: beat class and rhythm of each token, int8 `[num_tokens, 2]`.
+        scale_mv: millivolts per unit of the decoded waveform, float32 `[num_tokens]`.
+        records: table with one row per lead of each recording.
     """
 
     folder: Path
@@ -44,29 +44,29 @@ class Corpus:
 
     @property
     def beat_class(self) -> NDArray[np.int8]:
-        """AAMI class index of each token, −1 unlabelled; `[num_tokens]`."""
+        """AAMI class index of each token, −1 if unlabelled; `[num_tokens]`."""
         return self.labels[:, 0]
 
     @property
     def rhythm(self) -> NDArray[np.int8]:
-        """Rhythm index of each token, −1 unlabelled; `[num_tokens]`."""
+        """Rhythm index of each token, −1 if unlabelled; `[num_tokens]`."""
         return self.labels[:, 1]
 
     @property
     def tokenizer_hash(self) -> str:
-        """Content hash of the tokenizer that made the codes."""
+        """Content hash of the tokenizer that encoded the corpus."""
         return str(self.manifest["tokenizer"]["hash"])
 
     @property
     def manifest_hash(self) -> str:
-        """SHA-256 over the manifest, the command left out: it holds all checksums, so it names the content exactly."""
+        """SHA-256 of the manifest without the command. As the manifest holds all checksums, it identifies the data."""
         return _manifest_hash(self.manifest)
 
     def tokenizer(self) -> Tokenizer:
-        """Load the tokenizer that made the codes.
+        """Load the tokenizer that encoded the corpus.
 
         Raises:
-            HeartlmError: it is missing or damaged, or another one stands in its place.
+            HeartlmError: the tokenizer is missing, damaged or not the one in the manifest.
         """
         tokenizer = load_tokenizer(self.folder / "tokenizer")
         if tokenizer.content_hash() != self.tokenizer_hash:
@@ -74,16 +74,16 @@ class Corpus:
         return tokenizer
 
     def tokens_of(self, row: int) -> slice:
-        """Where the tokens of row `row` stand."""
+        """Return the slice of the tokens of row `row`."""
         first = int(self.records.first_token[row])
         return slice(first, first + int(self.records.num_tokens[row]))
 
 
 def open_corpus(folder: Path) -> Corpus:
-    """Open the corpus in `folder`; its files are read whole once on a machine, to check them, and then mapped.
+    """Open the corpus in `folder`. The first opening on a machine reads all files to check them; then they are mapped.
 
     Raises:
-        HeartlmError: nothing is there, it is of another schema version, or a file is missing, damaged or changed.
+        HeartlmError: there is no corpus, its schema version differs, or a file is missing, damaged or changed.
     """
     folder = Path(folder)
     if not (folder / "manifest.json").is_file():
@@ -129,7 +129,7 @@ def _read_records(path: Path, num_tokens: int) -> RecordTable:
     import pyarrow
     import pyarrow.parquet
 
-    try:  # by the file: read_table would import pandas
+    try:  # ParquetFile, because read_table would import pandas
         columns = pyarrow.parquet.ParquetFile(path).read(columns=list(ROW_FIELDS)).cast(row_schema())
         if any(column.null_count for column in columns.columns):
             raise TypeError("a value is missing")

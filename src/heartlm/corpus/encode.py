@@ -1,7 +1,7 @@
-"""From recordings to tokens: which leads of which recordings, with which beats, encoded part by part.
+"""Encode recordings as tokens: select leads and beats, and encode the recordings part by part.
 
-Training recordings may give every ECG lead, each a text of its own about the same beats; validation and test
-recordings give one, so that scores are single-lead scores.
+Every ECG lead of a training recording can be encoded, each as a token sequence of its own. Of validation and test
+recordings only one lead is encoded, so that scores are single-lead scores.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from heartlm.errors import HeartlmError
 from heartlm.tokenizers.base import Lead, Tokenizer, Tokens
 
 PREFERRED_LEADS: tuple[str, ...] = ("mlii", "ii", "ecg1", "ecg", "i")
-"""The lead taken where one is taken: the first of these that is there, else the first ECG lead of the file."""
+"""Preference order if a single lead is used: the first of these that exists, else the first ECG lead of the file."""
 
 NO_ECG_LEAD = "no ECG lead (none measured in mV)"
 
 _TELLING_TOKENS = 16
-"""Fewest tokens of a row that tell recordings apart."""
+"""Minimum number of tokens in a row for its digest to identify a recording."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One recording on its way into a corpus."""
+    """One recording to encode."""
 
     recording: Recording
     split: Split
@@ -44,13 +44,13 @@ class Source:
 
     @property
     def name(self) -> str:
-        """`database/record`, for messages."""
+        """Name of the recording in messages, `database/record`."""
         return f"{self.recording.database}/{self.recording.record_id}"
 
 
 @dataclass(frozen=True)
 class Unusable:
-    """A lead or recording that is left out, and why; it is counted and listed, not an error."""
+    """A lead or recording that is left out, with the reason. It is counted and listed; it is not an error."""
 
     reason: str
     unreadable: bool = False
@@ -63,11 +63,11 @@ def find_source(
     training_leads: TrainingLeads,
     skip_unreadable: bool = False,
 ) -> Source | Unusable:
-    """Open one recording, or say why it is left out.
+    """Open one recording, or return the reason why it is left out.
 
     Raises:
-        HeartlmError: a header is unreadable and none are to be skipped, or a recording without signal meets a
-            tokenizer that needs one.
+        HeartlmError: a header is unreadable and unreadable recordings are not skipped, or the recording has no signal
+            and the tokenizer needs one.
     """
     try:
         recording, split = database.recording(record_id), database.split_of(record_id)
@@ -81,7 +81,7 @@ def find_source(
 def source_of(
     recording: Recording, split: Split, tokenizer: Tokenizer, training_leads: TrainingLeads
 ) -> Source | Unusable:
-    """The leads of an open recording that go into a corpus, or why there is none.
+    """Select the leads of an open recording to encode, or return the reason why there is none.
 
     Raises:
         HeartlmError: the recording has no signal, and the tokenizer needs one.
@@ -98,17 +98,17 @@ def source_of(
 
 
 def ecg_leads(recording: Recording) -> tuple[int, ...]:
-    """The leads measured in millivolts, the usual ones first, then in the order of the recording; none if none is."""
+    """Return the leads measured in millivolts: preferred leads first, the others in the order of the recording."""
     order = {name: place for place, name in enumerate(PREFERRED_LEADS)}
     voltage = (index for index, unit in enumerate(recording.units) if unit == "mV")
     return tuple(sorted(voltage, key=lambda index: order.get(recording.lead_names[index].lower(), len(order))))
 
 
 def ecg_lead(recording: Recording, lead: int | str | None = None) -> int:
-    """Index of a lead, by default of the preferred ECG lead.
+    """Return the index of a lead, by default of the preferred ECG lead.
 
     Raises:
-        HeartlmError: there is no such lead, or none of an ECG.
+        HeartlmError: there is no such lead, or no ECG lead.
     """
     if lead is not None:
         return recording.lead_index(lead)
@@ -119,19 +119,19 @@ def ecg_lead(recording: Recording, lead: int | str | None = None) -> int:
 
 
 def chosen_leads(recording: Recording, split: Split, training_leads: TrainingLeads) -> tuple[int, ...]:
-    """The leads to take: every ECG lead of a training recording with `all`, else the preferred one; none if none is."""
+    """Return the leads to encode: with `all` every ECG lead of a training recording, else the preferred lead if any."""
     leads = ecg_leads(recording)
     return tuple(sorted(leads)) if training_leads == "all" and split == "train" else leads[:1]
 
 
 def usable_leads(source: Source, tokenizer: Tokenizer, beats: Beats, damaged: Damaged) -> Iterator[Lead | Unusable]:
-    """The leads of `source` ready to encode, or the reason why one is not: it is flat, or has fewer than two beats.
+    """Yield each lead of `source` to encode, or the reason why it is unusable: flat, or fewer than two beats.
 
-    Damage is gathered in `source.recording.faults`.
+    Signs of damage are added to `source.recording.faults`.
 
     Raises:
-        HeartlmError: a file is unreadable, or damaged and such are to be refused, or beats have to be detected where
-            that is impossible.
+        HeartlmError: a file is unreadable, or it is damaged and `damaged` is refuse, or beats must be detected and
+            cannot be.
     """
     recording = source.recording
     for index in source.leads:
@@ -168,12 +168,12 @@ def beats_for(
     lead: int,
     signal_mv: NDArray[np.float32] | None = None,
 ) -> Annotations:
-    """The beats to use: annotated ones, or detected ones with the annotated rhythms kept.
+    """Return the beats to use: annotated beats, or detected beats with the annotated rhythms.
 
-    `signal_mv` holds the samples of `lead` where they were read already; empty, they are read again.
+    `signal_mv` holds the samples of `lead` if they were already read. If it is empty, they are read.
 
     Raises:
-        HeartlmError: beats have to be detected, and there is no signal or its rate is too low for that.
+        HeartlmError: beats must be detected, and there is no signal or its rate is too low.
     """
     none = Annotations(recording.rate_hz, np.empty(0, np.int64), np.empty(0, "<U1"), beats_labelled=False)
     known = annotations or none
@@ -191,20 +191,20 @@ def beats_for(
 
 @dataclass
 class Part:
-    """The recordings of one part as tokens; what the journal notes of it next to its tokens is all but the last two.
+    """Tokens of the recordings of one part. The journal records all fields but the last two.
 
     Attributes:
-        database: where they are from.
-        num_records: recordings, those left out included.
-        rows: the fields of each row, `first_token` apart.
-        digests: of the tokens of each row; empty where these are too few to tell recordings apart.
-        dropped: what was left out: `record`, `reason` and, where several of a kind are left out, their `count`.
-        num_unreadable: how many of them because they could not be read.
-        damaged: `record` and `fault` of each recording that is damaged and was used.
-        beats: beats of each class, by split; a beat that several leads show is counted once.
-        rhythms: tokens of each rhythm, by split.
-        tokens: what to append to each file of the corpus.
-        num_samples: samples of the leads that were encoded.
+        database: name of the database.
+        num_records: number of recordings, including those left out.
+        rows: fields of each row except `first_token`.
+        digests: digest of the tokens of each row; empty if the row has too few tokens to identify a recording.
+        dropped: leads and recordings left out: `record`, `reason` and, for several of a kind, their `count`.
+        num_unreadable: number of dropped entries that could not be read.
+        damaged: `record` and `fault` of each damaged recording that was used.
+        beats: number of beats of each class, by split. A beat in several leads is counted once.
+        rhythms: number of tokens of each rhythm, by split.
+        tokens: bytes to append to each file of the corpus.
+        num_samples: number of samples of the encoded leads.
     """
 
     database: str
@@ -220,16 +220,16 @@ class Part:
     num_samples: int = 0
 
     def drop(self, record: str, reason: str, *, unreadable: bool = False) -> None:
-        """List what is left out."""
+        """Add an entry to `dropped`."""
         self.dropped.append({"record": record, "reason": reason})
         self.num_unreadable += unreadable
 
 
 def readable_leads(source: Source, tokenizer: Tokenizer, choice: BuildSettings, part: Part) -> Iterator[Lead]:
-    """Yield the usable leads of `source` and list the others, with the reason, as dropped from `part`.
+    """Yield the usable leads of `source`, and add the others with the reason to `part.dropped`.
 
     Raises:
-        HeartlmError: the recording is unreadable or refused, and such are not to be skipped.
+        HeartlmError: the recording is unreadable or refused, and unreadable recordings are not skipped.
     """
     try:
         for lead in usable_leads(source, tokenizer, choice.beats, choice.damaged):
@@ -287,10 +287,10 @@ def _encode_source(source: Source, tokenizer: Tokenizer, choice: BuildSettings, 
         )
         part.digests.append("")
         if tokens.num_tokens >= _TELLING_TOKENS:
-            # Positions of the first tokens are enough: those of the others cost more to read than they add.
+            # Positions of the first tokens suffice: reading the others costs more than they add.
             content = np.ascontiguousarray(tokens.codes).tobytes() + tokens.sample[:_TELLING_TOKENS].tobytes()
             part.digests[-1] = hashlib.blake2b(content, digest_size=16).hexdigest()
-        del lead  # a day of samples, which the next lead needs the memory of
+        del lead  # frees up to a day of samples before the next lead is read
         yield tokens
     for reason, count in ignored.items():
         part.dropped.append({"record": source.name, "reason": f"annotation: {reason}", "count": count})
@@ -300,7 +300,7 @@ def _encode_source(source: Source, tokenizer: Tokenizer, choice: BuildSettings, 
 
 
 def _count(counts: dict[str, dict[str, int]], split: str, index: np.ndarray[Any, Any], names: Sequence[str]) -> None:
-    """Add how often each of `names` is in `index`, −1 being the unlabelled."""
+    """Add the number of occurrences of each of `names` in `index`; −1 is unlabelled."""
     counted = counts.setdefault(split, {})
     for place, count in enumerate(np.bincount(index + 1).tolist()):
         if count:

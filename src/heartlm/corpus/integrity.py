@@ -1,8 +1,8 @@
-"""Whether the files of a corpus are what its builder wrote: checksums and ranges, once per corpus and machine.
+"""Check the files of a corpus against their checksums and value ranges, once per corpus and machine.
 
-What was checked is noted in the user's cache folder, with the inode, length and times of change of each file. A file
-written to since has another time of change, even where its length and modification time were kept; it is read again.
-Ranks that open a corpus together take turns: the first one reads it, and the others find the note.
+A note in the user's cache folder records each checked file with its inode, length and times of change. A file that was
+written to afterwards has another time of change, even if its length and modification time are the same; it is read
+again. Ranks that open a corpus together take turns: the first rank reads it, and the others find the note.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from heartlm.progress import Measure, track
 
 TOKENS_AT_ONCE = 1 << 20
 SHOWN_FROM_BYTES = 1 << 30
-"""Of a corpus from this size on, the progress is shown."""
+"""Minimum size of a corpus in bytes for which progress is shown."""
 
 SETTLED_S = 2.0
-"""A file changed within these seconds may change once more without another time of change: it is not noted."""
+"""Minimum age of a change in seconds. A file changed later is not noted: it may change again at the same time stamp."""
 
 
 def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str], facet_sizes: Sequence[int]) -> None:
-    """See that the files in `folder` have the `checksums` of its manifest, codes below `facet_sizes` and known labels.
+    """Check that files in `folder` have the manifest's `checksums`, codes below `facet_sizes` and valid labels.
 
     Raises:
-        HeartlmError: a file was changed or damaged, or cannot be read; the text names it.
+        HeartlmError: a file was changed or damaged, or cannot be read. The message names the file.
     """
     folder = folder.resolve()
     try:
@@ -50,9 +50,9 @@ def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str]
         if _noted(note) == state:
             return
         with note.with_suffix(".lock").open("w") as lock:
-            with suppress(OSError):  # where files cannot be locked, go ahead
+            with suppress(OSError):  # continue without a lock if files cannot be locked
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if _noted(note) == state:  # by the rank before
+            if _noted(note) == state:  # written by the previous rank
                 return
             num_bytes = sum(each.st_size for each in stats.values())
             limits = {
@@ -69,22 +69,22 @@ def check_content(folder: Path, manifest_hash: str, checksums: Mapping[str, str]
             for _ in read:
                 pass
             if time.time() > max(each.st_ctime for each in stats.values()) + SETTLED_S:
-                with suppress(HeartlmError):  # a full disk: the next one checks again
+                with suppress(HeartlmError):  # disk full: the next process checks again
                     write_json(note, state)
     except OSError as error:
         raise HeartlmError(f"{error.filename or folder} cannot be read ({error.strerror}): tokenize again") from error
 
 
 def _checked(path: Path, checksum: str, limits: list[tuple[int, int]]) -> Iterator[int]:
-    """Read a file in pieces and yield their length.
+    """Read a file in pieces and yield the length of each.
 
     Args:
-        path: the file.
-        checksum: its SHA-256.
-        limits: lowest and highest value of each column; none where every value is possible.
+        path: the file to check.
+        checksum: expected SHA-256 of the file.
+        limits: lowest and highest value of each column; empty if every value is valid.
 
     Raises:
-        HeartlmError: a value is outside `limits`, or all of it has another `checksum`.
+        HeartlmError: a value is outside `limits`, or the checksum differs.
     """
     kind = np.dtype(FILES[path.name][0]) if path.name in FILES else np.dtype(np.uint8)
     digest, wrong = hashlib.sha256(), ""
@@ -113,7 +113,7 @@ def _noted(note: Path) -> Any:
 
 
 def _cache() -> Path:
-    """A folder that only this user writes: for caches, or where that cannot be written, for temporary files."""
+    """Return a folder that only this user can write: in the cache folder, else in the folder of temporary files."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for folder in (home / "heartlm", Path(tempfile.gettempdir()) / f"heartlm-{os.getuid()}"):
         with suppress(OSError):

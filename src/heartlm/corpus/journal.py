@@ -1,10 +1,10 @@
-"""The journal of a build: which parts are done, so that a killed one continues.
+"""Journal of a build: a record of the finished parts, so that a killed build can be resumed.
 
-A corpus under way lies in the folder `.NAME.partial` next to it. Tokens are appended to its files, and after each
-part one line to `journal.jsonl`: how many bytes it added, the checksums of the files up to there, and the rows of the
-part. The first line holds the settings and the fingerprint of the recordings. To continue: the first line is what it
-would be now, the files have the length and the checksums that some line says; what stands after that is cut off. So a
-build may be killed, or the machine lose its power, at any moment.
+A partial corpus is stored in the folder `.NAME.partial` next to the final one. Each part appends its tokens to the
+files and one line to `journal.jsonl`: the number of bytes added, the checksums of the files up to this point, and the
+rows of the part. The first line holds the settings and the fingerprint of the recordings. A build is resumed if the
+first line is the same as for a new build. It resumes at the last line whose lengths and checksums match the files, and
+truncates everything after it. A build may therefore be killed, or the machine lose power, at any time.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from heartlm.corpus.schema import FILES
 from heartlm.errors import HeartlmError
 
 Entry = dict[str, Any]
-"""What is noted of one part."""
+"""Entry of one part."""
 
 
 @contextmanager
 def partial_folder(out: Path) -> Iterator[Path]:
-    """The folder of a corpus under way to `out`, made where there is none; no other process writes it meanwhile.
+    """Yield the folder of the partial corpus of `out`, created if missing and locked against other processes.
 
     Raises:
-        HeartlmError: another process writes to it.
+        HeartlmError: another process writes to the folder.
     """
     folder = out.with_name(f".{out.name}.partial")
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,15 +43,15 @@ def partial_folder(out: Path) -> Iterator[Path]:
                 f"{out}: another process is making it at this moment: wait, or choose another name"
             ) from error
         except OSError:
-            pass  # a filesystem without locks
+            pass  # the filesystem does not support locks
         yield folder
 
 
 class Journal:
-    """The files of a corpus under way and the note of each part; closed by `close`.
+    """Files of a partial corpus and the entry of each part; `close` closes them.
 
     Attributes:
-        num_parts: parts that are done.
+        num_parts: number of finished parts.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -62,12 +62,12 @@ class Journal:
 
     @property
     def path(self) -> Path:
-        """The journal's own file."""
+        """Path of the journal file."""
         return self.folder / "journal.jsonl"
 
     @property
     def settings(self) -> Any:
-        """What the first line holds; None where nothing is there to continue from."""
+        """Content of the first line; None if there is no build to resume."""
         try:
             with self.path.open("rb") as stream:
                 line = stream.readline()
@@ -76,12 +76,12 @@ class Journal:
             return None
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Start from the first part."""
+        """Start with the first part."""
         self._open("wb")
         self._write_line(settings)
 
     def resume(self) -> None:
-        """Continue after the last part whose tokens are there, to the byte."""
+        """Resume after the last part whose tokens are complete, byte for byte."""
         self._open("r+b")
         journal = self._streams["journal"]
         good = len(journal.readline())
@@ -95,7 +95,7 @@ class Journal:
             self._streams[name].seek(length)
 
     def add(self, part: Part) -> None:
-        """Append the tokens of the next part, and note it."""
+        """Append the tokens of the next part and its entry."""
         for name, content in part.tokens.items():
             self._streams[name].write(content)
             self._digests[name].update(content)
@@ -106,14 +106,14 @@ class Journal:
         self.num_parts += 1
 
     def entries(self) -> Iterator[Entry]:
-        """What was noted of every part, in order."""
+        """Yield the entry of every part, in order."""
         with self.path.open("rb") as stream:
             stream.readline()
             for line in stream:
                 yield json.loads(line)
 
     def checksums(self) -> dict[str, str]:
-        """SHA-256 of every file of tokens."""
+        """SHA-256 of every token file."""
         return {name: digest.hexdigest() for name, digest in self._digests.items()}
 
     def close(self) -> None:

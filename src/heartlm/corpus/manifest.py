@@ -1,4 +1,4 @@
-"""Finishing a corpus: what the journal noted of its parts becomes the table of its rows and the manifest."""
+"""Finish a corpus: write the table of rows and the manifest from the journal's entries."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from heartlm.files import sha256_of, write_json
 from heartlm.tokenizers.base import Tokenizer
 
 ROWS_AT_ONCE = 1 << 16
-"""Rows of a group of `records.parquet`."""
+"""Number of rows in a row group of `records.parquet`."""
 
 SplitCounts = dict[tuple[str, str], Counter[str]]
 """Counts by database and split."""
 
 
 def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -> dict[str, Any]:
-    """Write `records.parquet` and `manifest.json` next to the tokens; return the manifest.
+    """Write `records.parquet` and `manifest.json` next to the tokens, and return the manifest.
 
     Raises:
-        HeartlmError: the samples of one recording count as two patients, on two sides of a split.
+        HeartlmError: the same samples occur under two patients in different splits.
     """
     rows, num_tokens, first_with = list[LeadRow](), 0, dict[str, LeadRow]()
     dropped, damaged = list[dict[str, Any]](), list[dict[str, str]]()
@@ -81,7 +81,7 @@ def finish_corpus(journal: Journal, tokenizer: Tokenizer, command: str | None) -
 
 
 def _database(name: str, rows: Sequence[LeadRow], beats: SplitCounts, rhythms: SplitCounts) -> dict[str, Any]:
-    """The entry of a database in the manifest."""
+    """Return the entry of a database in the manifest."""
     seconds = {row.record_id: row.num_samples / row.rate_hz for row in rows}
     splits = {}
     for split in sorted({row.split for row in rows}):
@@ -118,7 +118,7 @@ def _write_rows(journal: Journal, rows: Sequence[LeadRow]) -> None:
 
 
 def _column(values: Sequence[Any], kind: Any) -> Any:
-    """A column of text or numbers, made from its bytes: pyarrow would import pandas to look at a list."""
+    """Return a column of text or numbers, built from bytes because pyarrow imports pandas to convert a list."""
     import pyarrow
 
     if not pyarrow.types.is_string(kind):

@@ -1,20 +1,20 @@
-"""Which window comes when, where every window is seen once in each epoch: arithmetic on window numbers, nothing kept.
+"""Order of the windows if each is used once per epoch: pure arithmetic on window numbers, without stored state.
 
-Shapes: N windows of an epoch, numbered as they lie on disk; B windows in the global batch.
+Shapes: N windows in an epoch, numbered in their order on disk; B windows in the global batch.
 
     place in the epoch ─► columns ─► shuffled within a group of blocks ─► blocks shuffled ─► rotated ─► window number
 
-Each arrow is a permutation of 0 … N − 1 that follows from the seed and the epoch, so the windows of any step are known
-without those before. A step may lie across two epochs: no window is left out and none comes twice.
+Each arrow is a permutation of 0 … N − 1 that depends only on the seed and the epoch, so the windows of any step can be
+computed without the steps before it. A step may span two epochs: no window is omitted or repeated.
 
-- **Blocks** of windows that are neighbours on disk are read in one go; they come in another order in each epoch, and
-  begin at another window (the rotation).
-- **Groups** of a few blocks are shuffled as one; a process that reads a group holds all of it.
-- **Columns**: the groups of a buffer are read side by side, each by its own part of the global batch. So a batch has
-  windows from all over the buffer, while the part of it that one rank takes comes from that rank's own groups, and many
-  ranks read a corpus once between them.
+- **Blocks** of windows adjacent on disk are each read at once. Each epoch has another order of the blocks and another
+  first window (the rotation).
+- The windows of a **group** of a few blocks are shuffled together; a process that reads a group holds all of it.
+- **Columns**: the groups of a buffer are read in parallel, each by its own part of the global batch. A batch therefore
+  has windows from the whole buffer, but each rank reads its part from its own groups. All ranks together read a corpus
+  once.
 
-With one block as large as the corpus this is a plain permutation of all windows.
+With one block as large as the corpus, the order is a plain permutation of all windows.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ GROUP_BLOCKS, BUFFER_BLOCKS = 4, 64
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """The order of windows, epoch after epoch.
+    """Order of the windows over all epochs.
 
     Attributes:
-        num_windows: N, at least 1.
-        batch_size: B.
-        seed: of the order.
-        block: windows of a block.
+        num_windows: number of windows N, at least 1.
+        batch_size: number of windows B in the global batch.
+        seed: random seed of the order.
+        block: number of windows in a block.
     """
 
     num_windows: int
@@ -49,16 +49,16 @@ class EpochOrder:
 
     @property
     def group(self) -> int:
-        """Windows of a group."""
+        """Number of windows in a group."""
         return GROUP_BLOCKS * self.block
 
     @property
     def buffer(self) -> int:
-        """Windows of a buffer."""
+        """Number of windows in a buffer."""
         return BUFFER_BLOCKS * self.block
 
     def numbers(self, step: int, first_window: int, num_windows: int) -> NDArray[np.int64]:
-        """Windows `first_window` to `first_window + num_windows` of the global batch of `step`; int64."""
+        """Return windows `first_window` to `first_window + num_windows` of the global batch of `step`; int64."""
         first = step * self.batch_size + first_window
         epoch, place = np.divmod(np.arange(first, first + num_windows), self.num_windows)
         for each in np.unique(epoch):
@@ -67,12 +67,12 @@ class EpochOrder:
         return place
 
     def buffer_at(self, step: int) -> int:
-        """The buffer that the first window of `step` is from; buffers are counted through all epochs."""
+        """Return the buffer that contains the first window of `step`; buffers are counted through all epochs."""
         epoch, place = divmod(step * self.batch_size, self.num_windows)
         return epoch * -(-self.num_windows // self.buffer) + place // self.buffer
 
     def reads(self, buffer: int, first_window: int, num_windows: int) -> list[range]:
-        """Numbers of the windows that a part of every global batch reads from `buffer`, block by block."""
+        """Return the window numbers that a part of every global batch reads from `buffer`, one range per block."""
         epoch, place = divmod(buffer, -(-self.num_windows // self.buffer))
         begin = place * self.buffer
         size = min(self.buffer, self.num_windows - begin)
@@ -94,40 +94,40 @@ class EpochOrder:
         rotation, block_key, group_key = self._keys(epoch)
         group, inside = np.divmod(self._in_columns(place), self.group)
         whole, rest = divmod(self.num_windows, self.group)  # the last group holds `rest` windows
-        # Each group has a key of its own; the shorter last one is a permutation of another length.
+        # Each group has its own key; the shorter last one is a permutation of another length.
         keys = mix(group.astype(np.uint64) + group_key)
         for part, size in ((group < whole, self.group), (group == whole, rest)):
             if part.any():
                 inside[part] = permute(inside[part], size, keys[part])
-        # Blocks change places, windows keep theirs in the block; then all numbers turn by the rotation.
+        # Blocks are permuted, windows keep their places in the block; then the rotation shifts all numbers.
         block, inside = np.divmod(group * self.group + inside, self.block)
         return (self._on_disk(block, block_key) * self.block + inside + rotation) % self.num_windows
 
     def _keys(self, epoch: int) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64]]:
-        """Rotation, key of the blocks, key of the groups."""
+        """Return the rotation, the key of the blocks and the key of the groups."""
         drawn = draws(Stream(self.seed, epoch, ORDER_STREAM), 0, 3)
         return int(drawn[0]) % self.num_windows, drawn[1:2], drawn[2:3]
 
     def _in_columns(self, place: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places in the order in which the blocks of each buffer are read, column by column."""
+        """Return the places in the reading order of the blocks of each buffer, column by column."""
         buffer, inside = np.divmod(place, self.buffer)
         row, column = np.divmod(inside, self.batch_size)
         size = np.minimum(self.buffer, self.num_windows - buffer * self.buffer)
         return buffer * self.buffer + self._columns(column, size) + row
 
     def _columns(self, column: NDArray[np.int64], size: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        """Where each column begins when `size` places are dealt out to `batch_size` columns in turn."""
-        height, longer = np.divmod(size, self.batch_size)  # the first `longer` columns hold one place more
+        """Return the start of each column if `size` places are distributed over `batch_size` columns in turn."""
+        height, longer = np.divmod(size, self.batch_size)  # the first `longer` columns have one more place
         begin: NDArray[np.int64] = column * height + np.minimum(column, longer)
         return begin
 
     def _on_disk(self, block: NDArray[np.int64], key: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Blocks by their place in the epoch, as they lie on disk; the last one, where it is shorter, stays."""
+        """Map blocks from their places in the epoch to their places on disk; a shorter last block keeps its place."""
         whole = max(1, self.num_windows // self.block)
         return np.where(block < whole, permute(np.minimum(block, whole - 1), whole, key), block)
 
     def _windows_of(self, epoch: int, group: int) -> list[range]:
-        """Numbers of the windows of `group`, one range a block, two where the rotation cuts it."""
+        """Return the window numbers of `group`: one range per block, two if the rotation splits the block."""
         rotation, block_key, _ = self._keys(epoch)
         num_blocks = -(-self.num_windows // self.block)
         blocks = np.arange(group * GROUP_BLOCKS, min((group + 1) * GROUP_BLOCKS, num_blocks))

@@ -1,7 +1,7 @@
-"""What is to be done and how: the recordings of all databases, cut into parts of some megabytes, and the settings.
+"""Plan of a build: the recordings of all databases, divided into parts of a few megabytes, and the settings.
 
-A part is what one process encodes at a time and what the journal of a build notes as done. Parts follow from the
-recordings alone, not from the number of processes, and never reach over two databases.
+A part is the unit that one process encodes at a time and that the journal records as finished. Parts depend only on the
+recordings, not on the number of processes. A part never spans two databases.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Beats = Literal["auto", "annotated", "detected"]
 TrainingLeads = Literal["first", "all"]
 
 NUM_PARTS = 2048
-"""Parts have as many bytes as make about this number of parts …"""
+"""Approximate number of parts, which determines their size in bytes."""
 LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 24
-"""… but not less than the first of these, nor more than the second; a long recording is a part by itself."""
+"""Minimum and maximum size of a part in bytes. A longer recording is a part of its own."""
 PART_RECORDS = 64
-"""Most recordings of a part."""
+"""Maximum number of recordings in a part."""
 
 _SAMPLES_OF_HEADER = (".dat", ".mat")
-"""Where the samples next to a header usually are; what has them elsewhere counts as a whole part."""
+"""Usual suffixes of the sample file next to a header. A record with samples elsewhere counts as a whole part."""
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """All recordings.
+    """All recordings to encode.
 
     Attributes:
-        databases: where they are.
-        parts: of each part the database and the names of the recordings.
+        databases: the databases.
+        parts: the database and the record names of each part.
     """
 
     databases: Sequence[Database]
@@ -49,15 +49,15 @@ class BuildPlan:
 
     @property
     def num_records(self) -> int:
-        """Recordings of all databases."""
+        """Number of recordings in all databases."""
         return sum(len(record_ids) for _, record_ids in self.parts)
 
 
 def open_sources(folders: Sequence[Path]) -> list[Database]:
-    """Open every database folder, names unique.
+    """Open every database folder; names must be unique.
 
     Raises:
-        HeartlmError: a folder is no database, or two have one name.
+        HeartlmError: a folder is not a database, or two databases have the same name.
     """
     databases = [open_database(folder) for folder in folders]
     names = [database.name for database in databases]
@@ -68,12 +68,12 @@ def open_sources(folders: Sequence[Path]) -> list[Database]:
 
 
 def make_plan(databases: Sequence[Database]) -> BuildPlan:
-    """Cut the recordings of `databases` into parts."""
+    """Divide the recordings of `databases` into parts."""
     sizes = [[_size(database, record_id) for record_id in database.record_ids] for database in databases]
     part_bytes = min(max(sum(map(sum, sizes)) // NUM_PARTS, LEAST_BYTES), MOST_BYTES)
     parts = list[tuple[Database, list[str]]]()
     for database, of_database in zip(databases, sizes, strict=True):
-        held = part_bytes  # parts never reach over two databases
+        held = part_bytes  # a part never spans two databases
         for record_id, size in zip(database.record_ids, of_database, strict=True):
             if held >= part_bytes or len(parts[-1][1]) == PART_RECORDS:
                 parts.append((database, []))
@@ -95,14 +95,14 @@ def _size(database: Database, record_id: str) -> int:
 
 def _file_size(path: str) -> int:
     try:
-        return os.stat(path).st_size  # noqa: PTH116 - a hundred thousand of them
+        return os.stat(path).st_size  # noqa: PTH116 - faster for a hundred thousand files
     except OSError:
         return 0
 
 
 @dataclass(frozen=True)
 class BuildSettings:
-    """Settings of a build that its tokens follow from, besides the tokenizer and the recordings."""
+    """Settings of a build that affect its tokens, in addition to the tokenizer and the recordings."""
 
     training_leads: TrainingLeads
     beats: Beats
@@ -112,7 +112,7 @@ class BuildSettings:
     fit: bool
 
     def described(self, tokenizer: Tokenizer, plan: BuildPlan) -> dict[str, Any]:
-        """All that tokens follow from, as the journal gives it back."""
+        """Return everything that the tokens depend on, in the form read back from the journal."""
         settings = {
             "heartlm": __version__,
             "schema_version": SCHEMA_VERSION,
@@ -127,7 +127,7 @@ class BuildSettings:
 
 
 def fingerprint(plan: BuildPlan) -> str:
-    """SHA-256 over the parts, and name, size and time of change of every file of the databases but hidden ones.
+    """Return the SHA-256 of the parts and of the name, size and time of change of every non-hidden database file.
 
     Raises:
         HeartlmError: a folder cannot be listed.

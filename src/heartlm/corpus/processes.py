@@ -1,7 +1,7 @@
-"""Encoding side by side: several processes, one order, so the corpus is the same whatever their number.
+"""Parallel encoding in several processes with results in a fixed order: the corpus does not depend on their number.
 
-A process encodes a part of the plan at a time; the one that writes has next to nothing to do for a recording. Never
-more than a few parts for each process are under way, so memory does not grow with their number.
+Each process encodes one part of the plan at a time; the writing process does almost no work per recording. At most a
+few parts per process are in progress, so memory does not grow with the number of parts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 AHEAD = 4
-"""Parts for each process that may be ahead of the writer."""
+"""Maximum number of parts per process that may be ahead of the writer."""
 
 _work: Callable[[int], Any] | None = None
-"""Inherited by forked processes, not sent."""
+"""The work function, inherited by forked processes instead of pickled."""
 
 
 def _do_work(number: int) -> Any:
@@ -35,10 +35,10 @@ def _do_work(number: int) -> Any:
 
 
 def encode_all(encode: Callable[[int], Result], numbers: Sequence[int], processes: int) -> Generator[Result]:
-    """Encode the parts `numbers`, in order, by `processes` forked processes; by this one if it is one.
+    """Encode the parts `numbers` in `processes` forked processes, or in this process if `processes` is 1; in order.
 
     Raises:
-        HeartlmError: a recording is unreadable and none are to be skipped, or a process was killed.
+        HeartlmError: a recording is unreadable and unreadable recordings are not skipped, or a process was killed.
     """
     global _work
     keep_memory()
@@ -61,17 +61,17 @@ def encode_all(encode: Callable[[int], Result], numbers: Sequence[int], processe
 def in_order(
     pool: ProcessPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int, does: str
 ) -> Generator[Result]:
-    """Do `work` on each item in the processes of `pool`; yield the results in the order of the items.
+    """Call `work` on each item in the processes of `pool`, and yield the results in the order of the items.
 
     Args:
-        pool: shut down at the end, and what has not started is cancelled.
-        work: what a process does with an item.
-        items: in the order of the results.
-        ahead: how many items may be under way beyond the one whose result is waited for.
-        does: what a process does, for the error.
+        pool: the process pool. It is shut down at the end, and pending items are cancelled.
+        work: function that a process calls with an item.
+        items: the items, in the order of the results.
+        ahead: maximum number of items in progress beyond the one whose result is awaited.
+        does: description of the work for the error message.
 
     Raises:
-        HeartlmError: a process was killed; and whatever `work` raises.
+        HeartlmError: a process was killed. Exceptions of `work` are also raised.
     """
     waiting = deque[Future[Result]]()
     try:
@@ -88,9 +88,9 @@ def in_order(
 
 
 def _begin_process(parent: int, places: Any, cores: Sequence[int]) -> None:
-    """Leave interrupts to the parent, end when it is killed, and keep to one of `cores` where there are any.
+    """Ignore interrupts, exit if the parent is killed, and pin the process to one of `cores` if any are given.
 
-    Schedulers may pack busy processes on few cores; one core for each makes their number count.
+    Schedulers may place busy processes on few cores; pinning gives each process its own core.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(parent)

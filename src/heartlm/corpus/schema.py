@@ -1,14 +1,14 @@
 """The layout of a corpus folder.
 
-    manifest.json     schema version, counts, tokenizer, checksums, what was dropped and why
+    manifest.json     schema version, counts, tokenizer, checksums, dropped recordings with reasons
     codes.bin         uint16 [num_tokens, num_facets]
     sample.bin        int64  [num_tokens]      position in the recording
     labels.bin        int8   [num_tokens, 2]   beat class, rhythm; -1 unlabelled
-    scale.bin         float32 [num_tokens]     millivolts of one unit of the decoded waveform
-    records.parquet   one row for each lead of each recording, in the order of its tokens
-    tokenizer/        the artefact that made the codes
+    scale.bin         float32 [num_tokens]     millivolts per unit of the decoded waveform
+    records.parquet   one row per lead of each recording, in the order of the tokens
+    tokenizer/        the tokenizer that encoded the corpus
 
-Every token stands here once; windows of any width are views of it.
+Every token is stored once; windows of any width are views.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DatabaseEntry(TypedDict):
 
 
 class Manifest(TypedDict):
-    """What is read of `manifest.json`; it holds more for people."""
+    """The fields of `manifest.json` that heartlm reads; the file has more fields for information."""
 
     num_tokens: int
     tokenizer: TokenizerEntry
@@ -73,17 +73,17 @@ class LeadRow:
     """One lead of one recording in a corpus.
 
     Attributes:
-        database: catalogue name.
-        record_id: name within the database.
-        patient_id: whose heart it is, unique over databases.
+        database: catalogue name of the database.
+        record_id: name of the record within the database.
+        patient_id: patient identifier, unique over databases.
         split: train, validation, test or excluded.
-        lead: name of the lead, empty for tokenizers that read no signal.
-        lead_index: its place in the recording.
-        rate_hz: ticks a second of `sample`.
-        num_samples: length of the recording in samples; 0 where unknown.
-        first_token: where its tokens begin.
-        num_tokens: how many there are.
-        source: path of the file the recording was read from.
+        lead: name of the lead; empty for tokenizers that read no signal.
+        lead_index: index of the lead in the recording.
+        rate_hz: rate of the positions in `sample`, in Hz.
+        num_samples: length of the recording in samples; 0 if unknown.
+        first_token: index of the first token.
+        num_tokens: number of tokens.
+        source: path of the file that the recording was read from.
     """
 
     database: str
@@ -115,7 +115,7 @@ class RecordTable:
         return len(self.rows)
 
     def select(self, split: str) -> NDArray[np.int64]:
-        """Indices of the rows of `split` that have tokens."""
+        """Return the indices of the rows of `split` that have tokens."""
         return np.flatnonzero((self.split == split) & (self.num_tokens > 0))
 
 
@@ -123,7 +123,7 @@ ROW_FIELDS: tuple[str, ...] = tuple(entry.name for entry in fields(LeadRow))
 
 
 def row_schema() -> Any:
-    """The columns of `records.parquet`, as pyarrow describes them."""
+    """Return the pyarrow schema of `records.parquet`."""
     import pyarrow
 
     kinds = {"str": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64()}

@@ -1,8 +1,8 @@
-"""The file behind a memory map, watched while a run reads it.
+"""Check the file behind a memory map while a run reads it.
 
-A memory map of a file that was cut short ends the process with SIGBUS when it is touched, and nothing is said. So the
-length is looked at before each step. What remains: a file cut short, or a network disk lost, within the microseconds in
-which a step's windows are copied. A deleted file stays readable through its map on a local disk; that is said once.
+Reading a memory map of a truncated file ends the process with SIGBUS, without a message. Therefore the length is
+checked before each step. One case remains: the file is truncated, or a network disk fails, in the microseconds in which
+a step's windows are copied. On a local disk a deleted file stays readable through its map; this is reported once.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from heartlm.progress import say
 
 
 class WatchedFile:
-    """Watches the file that `array` is a memory map of; does nothing where it is in memory.
+    """Check the file behind the memory map `array`; do nothing if `array` is in memory.
 
     Args:
-        array: `[num_tokens, ...]`.
+        array: array of tokens, `[num_tokens, ...]`.
 
     Raises:
-        HeartlmError: the file cannot be opened any more.
+        HeartlmError: the file can no longer be opened.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:
@@ -40,16 +40,16 @@ class WatchedFile:
                 raise self._lost(error.strerror) from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def check(self) -> None:
-        """Look whether the file is still whole.
+        """Check that the file is still complete.
 
         Raises:
-            HeartlmError: it was cut short, or its disk is gone.
+            HeartlmError: the file was truncated, or its disk is unavailable.
         """
         if self._file is None:
             return
@@ -67,7 +67,7 @@ class WatchedFile:
             )
 
     def read_ahead(self, tokens: slice) -> None:
-        """Ask the system to read `tokens` into memory, in one go, without waiting for it."""
+        """Ask the operating system to read `tokens` into memory at once; return without waiting."""
         if self._file is not None:
             begin, end = tokens.start * self.token_bytes, tokens.stop * self.token_bytes
             os.posix_fadvise(self._file, begin, end - begin, os.POSIX_FADV_WILLNEED)

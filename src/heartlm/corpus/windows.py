@@ -1,13 +1,14 @@
-"""Which windows a step sees: a pure function of the seed and the step.
+"""Windows of a step as a pure function of the seed and the step.
 
-Shapes: B windows in the global batch, T tokens a window, R rows of the corpus, F facets.
+Shapes: B windows in the global batch, T tokens per window, R rows of the corpus, F facets.
 
-A counter-based generator (Philox) is started at (seed, step), so step s needs no memory of the steps before it: a run
-resumes anywhere. It is also started anywhere within a step, so a rank draws its own windows of the global batch and no
-others. With n ranks and a micro-batches each, the global batch is n × a equal blocks of windows side by side;
-micro-batch j of rank r is block r × a + j, so 1 × 4, 2 × 2 and 4 × 1 of them compute on the very same blocks.
+A counter-based generator (Philox) starts at (seed, step), so step s does not depend on earlier steps and a run can
+resume at any step. The generator can also start at any position within a step, so a rank draws only its own windows of
+the global batch. With n ranks and a micro-batches each, the global batch consists of n × a equal consecutive blocks of
+windows. Micro-batch j of rank r is block r × a + j, so layouts 1 × 4, 2 × 2 and 4 × 1 compute on the same blocks.
 
-No window crosses a recording; one shorter than the window fills its end with padding, marked invalid.
+No window crosses the end of a recording. A window of a shorter recording is padded at its end; the padding is marked
+invalid.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from heartlm.errors import HeartlmError
 from heartlm.kernels.draws import Rows, Stream, draw_windows
 
 BLOCK_BYTES = 8 << 20
-"""Bytes of a block of the order `blocks`: enough for any disk to read at its full rate."""
+"""Size in bytes of a block in the order `blocks`: large enough for any disk to read at its full rate."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Windows:
     """Windows of one width.
 
     Attributes:
-        first: first token of each, int64 `[B]`.
-        length: how many of its tokens are valid, int64 `[B]`.
-        width: T.
+        first: first token of each window, int64 `[B]`.
+        length: number of valid tokens in each window, int64 `[B]`.
+        width: number of tokens T per window.
     """
 
     first: NDArray[np.int64]
@@ -45,19 +46,19 @@ class Windows:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Which tokens are inside the recording; `[B, T]`."""
+        """Mask of the tokens inside the recording; `[B, T]`."""
         inside: NDArray[np.bool_] = np.arange(self.width) < self.length[:, None]
         return inside
 
     @property
     def index(self) -> NDArray[np.int64]:
-        """Index of every token in the corpus, padding repeating the last valid one; int64 `[B, T]`."""
+        """Index of every token in the corpus; padding repeats the last valid token; int64 `[B, T]`."""
         offset = np.minimum(np.arange(self.width), self.length[:, None] - 1)
         index: NDArray[np.int64] = self.first[:, None] + offset
         return index
 
     def __getitem__(self, part: slice) -> Windows:
-        # Kernels read these arrays, so every other window must lie as close as every window does.
+        # Kernels read these arrays by address, so a strided selection must be copied to be contiguous.
         return Windows(np.ascontiguousarray(self.first[part]), np.ascontiguousarray(self.length[part]), self.width)
 
     def __len__(self) -> int:
@@ -66,14 +67,14 @@ class Windows:
 
 @dataclass(frozen=True)
 class WindowSampler(ABC):
-    """Says which windows a step sees.
+    """Base class of the samplers, which return the windows of a step.
 
     Attributes:
-        first: first token of each row drawn from, int64 `[R]`.
-        num_tokens: tokens of each, int64 `[R]`, none of them 0.
-        width: T.
-        batch_size: B.
-        seed: of the order.
+        first: first token of each row, int64 `[R]`.
+        num_tokens: number of tokens of each row, int64 `[R]`, none of them 0.
+        width: number of tokens T per window.
+        batch_size: number of windows B in the global batch.
+        seed: random seed of the order.
     """
 
     first: NDArray[np.int64]
@@ -83,29 +84,29 @@ class WindowSampler(ABC):
     seed: int
 
     def windows(self, step: int, first_window: int = 0, num_windows: int | None = None) -> Windows:
-        """The global batch of `step`, or `num_windows` of it from `first_window` on."""
+        """Return the global batch of `step`, or `num_windows` of it starting at `first_window`."""
         num = self.batch_size - first_window if num_windows is None else num_windows
         return Windows(*self._drawn(step, first_window, num), self.width)
 
     @abstractmethod
     def _drawn(self, step: int, first_window: int, num_windows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First token of each window, and its valid tokens."""
+        """Return the first token and the number of valid tokens of each window."""
 
     def buffer_at(self, step: int) -> int:
-        """Number of the buffer that `step` begins in, see `reads`."""
+        """Return the number of the buffer in which `step` starts; see `reads`."""
         return 0
 
     def reads(self, buffer: int, first_window: int, num_windows: int) -> list[slice]:
-        """Tokens that a part of every global batch reads from `buffer`; empty where nothing is worth reading ahead."""
+        """Return the tokens that a part of every global batch reads from `buffer`; empty if read-ahead is useless."""
         return []
 
 
 @dataclass(frozen=True)
 class RandomSampler(WindowSampler):
-    """Draws windows with replacement: rows by their probability, positions uniform within a row.
+    """Draw windows with replacement: rows by their probability, positions uniformly within a row.
 
     Attributes:
-        probability: of drawing from each row, float64 `[R]`, summing to one.
+        probability: probability of each row, float64 `[R]`, with sum one.
     """
 
     probability: NDArray[np.float64]
@@ -121,22 +122,22 @@ class RandomSampler(WindowSampler):
 
 @dataclass(frozen=True)
 class EpochSampler(WindowSampler):
-    """Cuts every row into windows side by side, the last one shorter, and gives each once in every epoch.
+    """Divide every row into consecutive windows, the last one shorter, and return each window once per epoch.
 
     Attributes:
-        block: windows of a block, which is read from disk as one; None shuffles all windows as one.
+        block: number of windows in a block, which is read from disk at once; None shuffles all windows together.
     """
 
     block: int | None = None
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
-        """How many windows there are up to and with each row, `[R]`."""
+        """Cumulative number of windows up to and including each row, `[R]`."""
         return np.cumsum(-(-self.num_tokens // self.width))
 
     @cached_property
     def order(self) -> EpochOrder:
-        """The order of the windows, numbered row by row."""
+        """Order of the windows, which are numbered row by row."""
         num_windows = int(self._ends[-1])
         return EpochOrder(num_windows, self.batch_size, self.seed, min(self.block or num_windows, num_windows))
 
@@ -149,11 +150,11 @@ class EpochSampler(WindowSampler):
         return self.first[row] + start, np.minimum(self.num_tokens[row] - start, self.width)
 
     def buffer_at(self, step: int) -> int:
-        """Number of the buffer that `step` begins in, see `reads`."""
+        """Return the number of the buffer in which `step` starts; see `reads`."""
         return self.order.buffer_at(step)
 
     def reads(self, buffer: int, first_window: int, num_windows: int) -> list[slice]:
-        """Tokens that a part of every global batch reads from `buffer`, one slice a block, rows between included."""
+        """Return the tokens that a part of every global batch reads from `buffer`: one slice per block, across rows."""
         if self.block is None:
             return []
         parts = self.order.reads(buffer, first_window, num_windows)
@@ -172,21 +173,22 @@ def sampler(
     order: str = "random",
     token_bytes: int = 2,
 ) -> WindowSampler:
-    """Build the sampler over `rows`.
+    """Return a sampler over `rows`.
 
     Args:
         records: all rows of the corpus.
-        rows: those to draw from, ascending.
-        width: tokens of a window.
-        batch_size: windows of the global batch.
-        seed: of the order.
-        weights: share of each database, by default its tokens; rows by their tokens. For the random order alone.
-        order: `random` draws windows at any place, with replacement; `epochs` gives windows side by side, each once in
-            every epoch; `blocks` does so too, reading a corpus larger than memory block by block.
-        token_bytes: of the codes of one token.
+        rows: indices of the rows to draw from, ascending.
+        width: number of tokens per window.
+        batch_size: number of windows in the global batch.
+        seed: random seed of the order.
+        weights: fraction of windows from each database, by default proportional to its tokens. Within a database, rows
+            are drawn in proportion to their tokens. Only for the random order.
+        order: `random` draws windows at any position, with replacement; `epochs` returns consecutive windows, each once
+            per epoch; `blocks` does the same, but reads block by block, for a corpus larger than memory.
+        token_bytes: size in bytes of the codes of one token.
 
     Raises:
-        HeartlmError: there is nothing to draw from, a weight is impossible or names a database that is not there.
+        HeartlmError: there are no tokens to draw from, or a weight is invalid or names an unknown database.
     """
     if len(rows) == 0:
         raise HeartlmError("the split to train on holds no tokens: look at the splits in the corpus manifest")
@@ -216,7 +218,7 @@ def _probability(records: RecordTable, rows: NDArray[np.int64], weights: Mapping
 
 
 def covering_windows(first: int, num_tokens: int, width: int, stride: int) -> Windows:
-    """Windows that cover a recording from its first to its last token, `stride` apart, the last one flush."""
+    """Return windows at intervals of `stride` that cover a recording; the last window ends at the last token."""
     starts: Sequence[int] = range(0, max(num_tokens - width, 0) + stride, stride)
     start = np.unique(np.minimum(np.array(starts, np.int64), max(num_tokens - width, 0)))
     return Windows(first + start, np.full(len(start), min(num_tokens, width), np.int64), width)

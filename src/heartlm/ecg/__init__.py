@@ -1,1 +1,1 @@
-"""Recordings in: readers, annotations, databases, splits, QRS detection and the simulator."""
+"""Readers, annotations, databases, splits, QRS detection and the simulator."""

@@ -1,8 +1,8 @@
-"""The catalogue: the published ECG databases that heartlm knows, with what a user must know before downloading one.
+"""Catalogue of the published ECG databases that heartlm supports.
 
-The facts stand in `catalogue.json`, as published on PhysioNet's page of each database, or counted from its files. What
-could not be confirmed is None there and "not recorded" on the screen. Every licence asks for the citation of the
-database and of PhysioNet itself.
+The facts are in `catalogue.json`, taken from the PhysioNet page of each database or counted from its files. A fact that
+could not be confirmed is None in the file and shown as "not recorded". Every licence requires citing the database and
+PhysioNet.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ PHYSIONET_CITATION = (
     "PhysioBank, PhysioToolkit, and PhysioNet: components of a new research resource for complex physiologic signals. "
     "Circulation 101(23):e215-e220 (2000)"
 )
-"""To be cited with every database of the catalogue."""
+"""Citation of PhysioNet, required with every database of the catalogue."""
 
 
 @dataclass(frozen=True)
 class DatabaseInfo:
-    """One published database; a field is None where the fact is not recorded.
+    """One published database; a field is None if the fact is not recorded.
 
     Attributes:
         name: PhysioNet's short name, for example `"mitdb"`; also the database's name throughout heartlm.
-        title: its full name.
-        version: the published version these facts are of.
-        num_recordings: how many recordings can be downloaded.
-        num_patients: how many people they come from.
-        hours: their total length.
-        size_mb: size of signals and annotations, 10^6 bytes.
-        rates_hz: sampling rates; the first is the usual one.
-        leads: number of leads, as text since it may be a range.
-        signal: whether there is any signal; without, the annotations are all.
-        labels: what was annotated: beats, rhythms, waves (onsets and ends), ST-T episodes, diagnoses.
-        annotators: extension of each annotation file → what it holds.
-        licence: under which the files are published.
-        citation: the publication to cite; None where PhysioNet asks for `PHYSIONET_CITATION` alone.
-        doi: of the database at this version.
+        title: full name of the database.
+        version: published version that the facts describe.
+        num_recordings: number of recordings that can be downloaded.
+        num_patients: number of patients.
+        hours: total duration of the recordings in hours.
+        size_mb: size of signals and annotations in 10^6 bytes.
+        rates_hz: sampling rates in Hz; the first is the most common.
+        leads: number of leads, as text because it may be a range.
+        signal: whether there are signals; false for annotation-only databases.
+        labels: types of annotation: beats, rhythms, waves (onsets and ends), ST-T episodes, diagnoses.
+        annotators: content of each annotation file by its extension.
+        licence: licence of the files.
+        citation: publication to cite; None if PhysioNet requires only `PHYSIONET_CITATION`.
+        doi: DOI of this version of the database.
     """
 
     name: str
@@ -64,12 +64,12 @@ class DatabaseInfo:
 
     @property
     def physionet_path(self) -> str:
-        """Where its files lie below PhysioNet's `files/`, for example `"mitdb/1.0.0"`."""
+        """Path of the files below PhysioNet's `files/`, for example `"mitdb/1.0.0"`."""
         return f"{self.name}/{self.version}"
 
     @property
     def citations(self) -> tuple[str, ...]:
-        """Everything that a user of the database is asked to cite."""
+        """All citations that users of the database must give."""
         dataset = f"{self.title} (version {self.version}). PhysioNet. https://doi.org/{self.doi}"
         publication = () if self.citation is None else (self.citation,)
         return (*publication, dataset, PHYSIONET_CITATION)
@@ -79,14 +79,14 @@ CATALOGUE: dict[str, DatabaseInfo] = {
     name: typed(DatabaseInfo, {"name": name, **facts})
     for name, facts in read_json(Path(__file__).with_name("catalogue.json"), dict[str, dict[str, Any]]).items()
 }
-"""Every known database by name."""
+"""All databases of the catalogue by name."""
 
 
 def find(name: str) -> DatabaseInfo:
-    """Return the database called `name` (case is ignored).
+    """Return the database called `name`, ignoring case.
 
     Raises:
-        HeartlmError: there is none; the text offers the nearest names.
+        HeartlmError: there is no such database. The message suggests similar names.
     """
     if name.lower() in CATALOGUE:
         return CATALOGUE[name.lower()]

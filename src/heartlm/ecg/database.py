@@ -1,9 +1,10 @@
-"""A database: a folder of recordings of one kind, with what is known about them.
+"""A database: a folder of recordings of one kind with their metadata.
 
-`open_database` finds the records (by the file RECORDS, or by what lies there), and gives for each the recording, the
-annotations, the patient and the split. What a folder cannot say of itself stands in `heartlm.ecg.databases_known`, or
-in a file `database.json` in the folder: `name`, `title`, `beat_labels`, `rhythm_labels`, `uncalibrated`,
-`rate_hz`, `patients` (record to patient) and `splits` (patient to split), all optional.
+`open_database` finds the records by the file RECORDS or by listing the folder. The `Database` returns the recording,
+the annotations, the patient and the split of each record. Metadata that the files do not state come from
+`heartlm.ecg.databases_known`, or from a file `database.json` in the folder with the optional fields `name`, `title`,
+`beat_labels`, `rhythm_labels`, `uncalibrated`, `rate_hz`, `patients` (record to patient) and `splits` (patient to
+split).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from heartlm.files import read_json
 
 
 class _Settings(TypedDict, total=False):
-    """What `database.json` may hold."""
+    """Fields of `database.json`."""
 
     name: str
     title: str
@@ -49,15 +50,15 @@ class _Settings(TypedDict, total=False):
 
 
 _MOST_OUTSIDE = 0.1
-"""Published files have single annotations past the end; where more of the beats are outside, the file is damaged."""
+"""Maximum fraction of beats outside the recording; above it the file is damaged. Published files have a few."""
 
 
 def open_database(folder: Path) -> Database:
     """Open the database in `folder`.
 
     Raises:
-        HeartlmError: no such folder, no recordings in it, a record listed in RECORDS that is not there, or a malformed
-            `database.json`.
+        HeartlmError: the folder does not exist or has no recordings, a record listed in RECORDS is missing, or
+            `database.json` is malformed.
     """
     return Database(Path(folder))
 
@@ -66,9 +67,9 @@ class Database:
     """A folder of recordings.
 
     Attributes:
-        folder: where they lie.
-        name: the catalogue's name, for example `"mitdb"`; a folder not in the catalogue gives its own.
-        title: what to call it in text.
+        folder: folder of the recordings.
+        name: catalogue name, for example `"mitdb"`; the folder name if the database is not in the catalogue.
+        title: title to show in text.
         record_ids: names of the records, ascending.
     """
 
@@ -85,10 +86,10 @@ class Database:
         self.record_ids: tuple[str, ...] = tuple(sorted(self._files))
 
     def recording(self, record_id: str) -> Recording:
-        """Open a recording; its samples are read when asked for.
+        """Open a recording; its samples are read lazily.
 
         Raises:
-            HeartlmError: no such record, or its header is unreadable.
+            HeartlmError: there is no such record, or its header is unreadable.
         """
         recording = self._read_recording(self.files(record_id))
         return replace(
@@ -100,14 +101,14 @@ class Database:
         )
 
     def annotations(self, record_id: str, recording: Recording | None = None) -> Annotations | None:
-        """Read the heartbeats and rhythms of a record; None where it is not annotated.
+        """Read the heartbeats and rhythms of a record; return None if it is not annotated.
 
-        A `recording` that is open already spares reading its header again; it notes the faults of the files too.
+        If an open `recording` is given, its header is not read again and faults of the files are added to it.
 
-        A record with a rhythm but no annotated beats gives zero beats: they are then to be detected.
+        A record with a rhythm but no annotated beats has zero beats; the caller must detect them.
 
         Raises:
-            HeartlmError: no such record, or a file that is there is unreadable.
+            HeartlmError: there is no such record, or an existing file is unreadable.
         """
         recording = recording or self.recording(record_id)
         files = {path: read_annotation_file(path) for path in self.annotation_paths(record_id)}
@@ -141,9 +142,10 @@ class Database:
         return Annotations(rate_hz, sample, symbol, rhythms, labelled, ", ".join(sources), ignored, tuple(faults))
 
     def patient_of(self, record_id: str, recording: Recording | None = None) -> str:
-        """The patient of a record, `database/patient`, unique over databases; of what is mitdb's too, mitdb's.
+        """Return the patient of a record as `database/patient`, unique over databases.
 
-        A `recording` that is open already spares reading its header again.
+        A recording republished from mitdb has the patient of mitdb. If an open `recording` is given, its header is not
+        read again.
         """
         if record_id in self._patient_of:
             return self._patient_of[record_id]
@@ -162,7 +164,7 @@ class Database:
         return patient_id
 
     def split_of(self, record_id: str) -> Split:
-        """The split of a record: as `database.json` says, or de Chazal of mitdb's recordings, else by patient."""
+        """Return the split of a record: from `database.json`, from de Chazal for mitdb recordings, else by patient."""
         patient_id = self.patient_of(record_id)
         stated = self._settings.get("splits", {}).get(patient_id.removeprefix(f"{self.name}/").removeprefix("mitdb/"))
         if stated is not None:
@@ -173,20 +175,20 @@ class Database:
 
     @property
     def beats_labelled(self) -> bool:
-        """Whether the beats of this database were classified by an annotator."""
+        """Whether an annotator classified the beats of this database."""
         return bool(self._settings.get("beat_labels", self._known.beats_labelled))
 
     @property
     def accepts_uncalibrated(self) -> bool:
-        """Whether leads of gain 0 are read with 200 adu/mV, because the database was published without calibration."""
+        """Whether leads of gain 0 are read with 200 adu/mV because the published database has no calibration."""
         return bool(self._settings.get("uncalibrated", self._known.uncalibrated))
 
     def annotation_paths(self, record_id: str) -> list[Path]:
-        """The annotation files of a record that are read, beats first."""
+        """Return the annotation files of a record that are read, with the beat file first."""
         return [path for path in dict.fromkeys(self._annotation_files(record_id)) if path is not None]
 
     def _annotation_files(self, record_id: str) -> tuple[Path | None, Path | None]:
-        """The files with the beats and with the rhythms of a record, often the same."""
+        """Return the files with the beats and with the rhythms of a record, often the same file."""
         files = self.files(record_id)
         return files.annotation(self._known.beat_annotators), files.annotation(self._known.rhythm_annotators)
 
@@ -196,10 +198,10 @@ class Database:
         return self._known.patients | stated_patients(self.name, self.folder) | stated
 
     def files(self, record_id: str) -> RecordFiles:
-        """The files of a record.
+        """Return the files of a record.
 
         Raises:
-            HeartlmError: no such record.
+            HeartlmError: there is no such record.
         """
         try:
             return self._files[record_id]
@@ -224,10 +226,10 @@ class Database:
 
 
 def read_recording(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
-    """Open the recording whose header, or only file, is `path`, by the reader of its format.
+    """Open the recording with header (or only file) `path`, using the reader of its format.
 
     Raises:
-        HeartlmError: it is unreadable.
+        HeartlmError: the file is unreadable.
     """
     wfdb = partial(read_wfdb, accept_uncalibrated=accept_uncalibrated), "a WFDB record", HEADER_BYTES
     read, what, largest = READERS.get(path.suffix.lower(), wfdb)
@@ -237,7 +239,7 @@ def read_recording(path: Path, *, accept_uncalibrated: bool = False) -> Recordin
 
 
 def _end_of(rate_hz: float, *files: AnnotationFile | None) -> int:
-    """One past the last annotation of all files: the length of a recording whose header states none."""
+    """Return one past the last annotation of all files, used as the length if the header states none."""
     return max(
         (int(positions_at_rate(file, rate_hz).max()) + 1 for file in files if file is not None and len(file.sample)),
         default=0,

@@ -1,9 +1,8 @@
-"""What reading a published database needs to know and its files do not say.
+"""Properties of published databases that their files do not state.
 
-Which annotator's file holds the beats and which the rhythms, whether anybody classified the beats, the rate of records
-without a header, and which recordings are of one patient, also where a database gives out those of mitdb again. Of
-edb no such mapping is known, so that each of its recordings counts as a patient. All of it is in
-`databases_known.json`.
+They are the annotation files with beats and with rhythms, whether the beats were classified, the rate of records
+without a header, and the recordings that share a patient, including recordings republished from mitdb. For edb no such
+mapping is known, so each of its recordings counts as one patient. The file `databases_known.json` holds all of them.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from heartlm.files import read_json
 
 @dataclass(frozen=True)
 class KnownDatabase:
-    """How to read one database.
+    """Properties needed to read one database.
 
     Attributes:
-        beat_annotators: extensions of the files with beats; the first that a record has is read.
-        rhythm_annotators: the same for rhythm changes.
-        beats_labelled: whether the beats' codes were assigned by an annotator, or all say N.
-        unlabelled_annotators: those of `beat_annotators` whose codes were not reviewed, where others' are labels.
-        whole_rhythm: the rhythm of all recordings, where no file tells one.
-        bracketed_rhythm: the rhythm between `[` and `]`; None where `+` annotations tell it already.
-        rate_hz: rate of records without a header; None where every record has one.
-        uncalibrated: headers state gain 0, so that 200 adu/mV is assumed, as the WFDB library does.
-        patient_in_comment: pattern whose first group is the patient, searched in the header's comments, case ignored.
-        patient_in_name: the same, for the begin of the record's name.
-        patients: patients of records that share one; a record not named is its own patient. challenge-2017 names no
-            patients, but gives out the same samples twice.
-        mitdb_record_in_name: pattern for the record's name, whose first group is the number mitdb would give a record
-            that is one of its own, given out again; a number that mitdb does not have says that it is another.
+        beat_annotators: extensions of annotation files with beats. The first one that a record has is read.
+        rhythm_annotators: extensions of annotation files with rhythm changes. The first one that a record has is read.
+        beats_labelled: whether an annotator assigned the beat codes; false if all beats are marked N.
+        unlabelled_annotators: members of `beat_annotators` with unreviewed codes; the codes of the others are labels.
+        whole_rhythm: rhythm of all recordings if no file states one.
+        bracketed_rhythm: rhythm between `[` and `]`; None if `+` annotations already state it.
+        rate_hz: sampling rate in Hz of records without a header; None if every record has a header.
+        uncalibrated: whether headers state gain 0. The reader then assumes 200 adu/mV, like the WFDB library.
+        patient_in_comment: pattern to search in the header's comments, ignoring case. Its first group is the patient.
+        patient_in_name: pattern to match at the start of the record name. Its first group is the patient.
+        patients: patient of each record that shares one; any other record is its own patient. challenge-2017 states no
+            patients, but contains some samples twice.
+        mitdb_record_in_name: pattern to match at the start of the record name. Its first group is the record number in
+            mitdb if the recording was republished from mitdb. A number that mitdb lacks means another recording.
         aliases: other names of the database's folder.
     """
 
@@ -56,7 +55,7 @@ class KnownDatabase:
 _DETECTORS = ("qrsc", "qrs", "wqrs", "ecg")
 
 UNKNOWN = KnownDatabase(beat_annotators=("atr", *_DETECTORS), unlabelled_annotators=_DETECTORS)
-"""A folder that no catalogue knows: reviewed `atr` annotations where there are any, else detected beats."""
+"""Properties of a folder that is not in the catalogue: reviewed `atr` annotations if present, else detected beats."""
 
 KNOWN_DATABASES = read_json(Path(__file__).with_suffix(".json"), dict[str, KnownDatabase])
 
@@ -64,9 +63,9 @@ _NAME_OF = {alias: name for name, known in KNOWN_DATABASES.items() for alias in 
 
 
 def same_recording_in_mitdb(database: str, record_id: str) -> str | None:
-    """The mitdb record that is the same recording, perhaps cut or with noise added; None where there is none.
+    """Return the mitdb record of the same recording, possibly shortened or with added noise; None if there is none.
 
-    mitdb's own records are themselves; `sel100` of qtdb is `100`, and `118e06` of nstdb is `118`.
+    A record of mitdb maps to itself, `sel100` of qtdb to `100`, and `118e06` of nstdb to `118`.
     """
     pattern = KNOWN_DATABASES.get(database, UNKNOWN).mitdb_record_in_name
     found = re.match(pattern, record_id) if pattern is not None else None
@@ -74,6 +73,6 @@ def same_recording_in_mitdb(database: str, record_id: str) -> str | None:
 
 
 def database_name(folder_name: str) -> str:
-    """The catalogue's name of a folder: lower case, PhysioNet's trailing version taken off, aliases resolved."""
+    """Return the catalogue name of a folder: in lower case, without PhysioNet's version suffix, aliases resolved."""
     name = re.sub(r"-\d+(\.\d+)+$", "", folder_name.lower())
     return "challenge-2017" if "challenge-2017" in name else _NAME_OF.get(name, name)

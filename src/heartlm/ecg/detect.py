@@ -1,12 +1,13 @@
-"""Finding heartbeats in a signal without annotations.
+"""Detect heartbeats in a signal without annotations.
 
-Two modes of one detector (`heartlm.kernels.detect`). Offline looks seconds ahead before it decides whether something
-is a beat; causal decides at once, from the past, for live streams. Either gives the same beats however the signal is
-cut into chunks. A beat is marked where the signal between about 5 and 20 Hz is farthest from zero, mostly the R peak:
-at the same feature in every beat of a shape, because a beat cut out 25 ms off is another shape to the tokenizer.
+The detector (`heartlm.kernels.detect`) has two modes. The offline mode uses seconds of later signal for each decision;
+the causal mode, for live streams, uses only the past. In both modes the beats do not depend on how the signal is
+divided into chunks. A beat is marked where the signal between about 5 and 20 Hz is farthest from zero, usually at the
+R peak. Beats of one shape are marked at the same feature, because the tokenizer sees a beat shifted by 25 ms as
+another shape.
 
-The settings were tuned on DS1 of mitdb (`benchmarks/tune_detector.py`), where the mark is put on DS1 and on the odd
-recordings of ludb.
+The settings were tuned on DS1 of mitdb (`benchmarks/tune_detector.py`), those of the beat's mark on DS1 and on the
+odd-numbered recordings of ludb.
 """
 
 from __future__ import annotations
@@ -52,25 +53,25 @@ _CAUSAL = replace(
     rr_weight=0.057,
 )
 SETTINGS: dict[Mode, Settings] = {"offline": _OFFLINE, "causal": _CAUSAL}
-"""Of each mode; the filters are the same."""
+"""Settings of each mode; both modes use the same filters."""
 
 SHORTEST_STRETCH_S = 2.0
-"""The first decision needs the level of two seconds; a stretch shorter than that gives no beats."""
+"""Minimum length of a valid stretch in seconds: the first decision needs the signal level of two seconds."""
 LONGEST_FILLED_GAP_S = 0.1
 LOWEST_RATE_HZ = 62.0
-"""The detector's band ends near 30 Hz, which needs a little more than twice as many samples a second."""
+"""Minimum sampling rate in Hz: slightly above twice the upper end of the detector's band, which is near 30 Hz."""
 
 
 def detect_beats(signal_mv: Floats, rate_hz: float, mode: Mode = "offline") -> Positions:
-    """Find the beats of a lead.
+    """Detect the beats of a lead.
 
-    Gaps (NaN) of up to 100 ms are bridged by a straight line; longer ones part the signal into stretches, each searched
-    by itself. A flat stretch, or one shorter than 2 s, has no beats.
+    Gaps (NaN) of up to 100 ms are interpolated linearly. Longer gaps divide the signal into stretches that are searched
+    independently. A flat stretch, or one shorter than 2 s, has no beats.
 
     Args:
-        signal_mv: float32 `[num_samples]`; its scale does not matter.
-        rate_hz: samples a second.
-        mode: offline, or causal for what a live stream would give.
+        signal_mv: samples of the lead at any scale, float32 `[num_samples]`.
+        rate_hz: sampling rate in Hz.
+        mode: offline, or causal for the same result as a live stream.
 
     Returns:
         Positions of the beats, int64 `[num_beats]`, strictly ascending.
@@ -84,19 +85,19 @@ def detect_beats(signal_mv: Floats, rate_hz: float, mode: Mode = "offline") -> P
 
 
 class StreamingDetector:
-    """Finds the beats of a lead that comes in chunks, the same beats whatever the chunks.
+    """Detect the beats of a lead that arrives in chunks; the result does not depend on the chunks.
 
     Attributes:
-        delay_s: a beat comes out at most so long after its sample, but for the beats
-        longest_delay_s: that are found by looking back from a gap, and those of the first two seconds of a stretch: at
-            most so long.
+        delay_s: maximum delay in seconds from a beat's sample to its output, with the exception below.
+        longest_delay_s: maximum delay in seconds of beats found by searching back from a gap, and of beats in the first
+            two seconds of a stretch.
     """
 
     def __init__(self, rate_hz: float, mode: Mode = "causal") -> None:
-        """Begin a stream.
+        """Start a stream.
 
         Raises:
-            ValueError: the rate is too low for the detector's pass band, or the mode is none.
+            ValueError: the rate is too low for the detector's pass band, or the mode is unknown.
         """
         if not rate_hz >= LOWEST_RATE_HZ:
             raise ValueError(f"rate_hz is {rate_hz:g}, beats can be detected from {LOWEST_RATE_HZ:g} Hz on")
@@ -109,16 +110,16 @@ class StreamingDetector:
         self.longest_delay_s = plan.longest_delay / rate_hz
         self._num_samples = 0
         self._detector: Detector | None = None
-        """Of the stretch of valid samples under way, which has these first sample and end, last value and bridges."""
+        """Detector of the current stretch of valid samples; the fields below hold its range, last value and gaps."""
         self._start = self._stop = 0
         self._last = np.float32(0)
         self._bridges: list[tuple[int, int]] = []
 
     def push(self, samples_mv: Floats) -> Positions:
-        """Take in samples; return the beats that are certain now.
+        """Process samples and return the beats that are now final.
 
         Args:
-            samples_mv: float32 `[num_samples]`, NaN where invalid.
+            samples_mv: next samples, float32 `[num_samples]`, NaN where invalid.
 
         Returns:
             Positions counted from the first sample of the stream, int64 `[num_beats]`, strictly ascending over all
@@ -135,14 +136,14 @@ class StreamingDetector:
         return np.concatenate(found)
 
     def finish(self) -> Positions:
-        """Return the beats still open, none of a stretch that is too short; what follows is searched by itself."""
+        """End the stretch and return its remaining beats, none if it is too short; later samples start another one."""
         detector, self._detector = self._detector, None
         if detector is None or self._stop - self._start < SHORTEST_STRETCH_S * self.rate_hz:
             return np.zeros(0, np.int64)
         return self._kept(detector.push(np.zeros(0, np.float32), ends=True))
 
     def _take(self, samples: Floats, start: int) -> Positions:
-        """Take in valid samples, at least one, from `start` on; a short gap before them is bridged."""
+        """Process one or more valid samples starting at `start`; interpolate a short gap before them."""
         stop = start + len(samples)
         if self._detector is None:
             self._detector, self._bridges = Detector(self.rate_hz, self._settings), []
@@ -155,7 +156,7 @@ class StreamingDetector:
         return self._kept(self._detector.push(samples))
 
     def _kept(self, beats: Positions) -> Positions:
-        """Positions in the stream of those beats that are not in a bridge."""
+        """Return the stream positions of the beats that are not in an interpolated gap."""
         beats = self._start + beats
         for start, stop in self._bridges:
             beats = beats[(beats < start) | (beats >= stop)]
@@ -165,11 +166,11 @@ class StreamingDetector:
 
 
 def _runs(samples: Floats) -> list[tuple[int, int, bool]]:
-    """Start, stop and kind of every run of valid or invalid samples."""
+    """Return start, stop and kind of every run of valid or invalid samples."""
     if len(samples) == 0:
         return []
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(samples.sum()):  # far quicker than looking at each; one that is not finite shows in the sum
+        if np.isfinite(samples.sum()):  # much faster than checking each sample; the sum is not finite if one is not
             return [(0, len(samples), True)]
     valid = np.isfinite(samples)
     edges = [0, *(np.flatnonzero(np.diff(valid)) + 1).tolist(), len(valid)]

@@ -1,9 +1,9 @@
-"""Fetch a published database: in parallel, every file checked against the publisher's SHA-256.
+"""Download a published database in parallel, and verify every file with the publisher's SHA-256.
 
-    SHA256SUMS.txt ─► the files wanted ─► threads: verified already? or fetch, verify, rename ─► summary
+    SHA256SUMS.txt ─► requested files ─► threads: skip if verified, else fetch, verify, rename ─► summary
 
-Bytes collect in `NAME.part`, which gets the file's name when their SHA-256 is right. A database with some files missing
-is an error, but the files that verified stay, and the same call later fetches only the others.
+A file is downloaded to `NAME.part`, which is renamed when its SHA-256 matches. If some files fail, an error is raised,
+but the verified files are kept. The same call later fetches only the missing files.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ RECORDS = "RECORDS"
 
 ATTEMPTS = 5
 FIRST_WAIT_S = 1.0
-"""Wait before the second attempt; it doubles with each further one."""
+"""Wait in seconds before the second attempt; it doubles with each further attempt."""
 TIMEOUT_S = 60.0
-"""Silence of the server after which a connection counts as cut."""
+"""Time in seconds without data after which a connection counts as lost."""
 
 _CHUNK_BYTES = 1 << 16
 _TEXT_BYTES = 1 << 28
-"""The largest list of files: of two million files with long names."""
+"""Maximum size of a list of files: enough for two million files with long names."""
 _MAY_PASS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 _ARCHIVES = {".zip", ".gz", ".bz2", ".xz", ".tar"}
 _NAMED_IN_ERROR = 5
@@ -46,13 +46,13 @@ _NAMED_IN_ERROR = 5
 
 @dataclass(frozen=True)
 class DownloadSummary:
-    """What a download did.
+    """Result of a download.
 
     Attributes:
-        folder: where the files are.
-        num_fetched: files fetched and verified.
-        num_skipped: files that were there already and verified.
-        num_bytes: bytes received, those in vain included.
+        folder: folder of the files.
+        num_fetched: number of files fetched and verified.
+        num_skipped: number of files that already existed and verified.
+        num_bytes: number of bytes received, including failed attempts.
     """
 
     folder: Path
@@ -69,19 +69,19 @@ def download_database(
     workers: int = 4,
     records: Sequence[str] | None = None,
 ) -> DownloadSummary:
-    """Fetch the catalogue's database `name` into `folder`.
+    """Download the database `name` of the catalogue into `folder`.
 
     Args:
-        name: a name of the catalogue.
-        folder: gets the database's files in the publisher's layout; files in it that verify are left alone.
-        base_url: where `mitdb/1.0.0/` and its like lie; a mirror may stand here.
-        workers: files fetched at once.
-        records: fetch only these recordings, and the documents at the top; RECORDS and SHA256SUMS.txt in `folder` then
-            list these alone.
+        name: catalogue name of the database.
+        folder: target folder, in the publisher's layout. Files in it that verify are not fetched again.
+        base_url: URL of the folder that contains `mitdb/1.0.0/` and the other databases; it may be a mirror.
+        workers: number of files to fetch in parallel.
+        records: recordings to fetch, with the documents at the top level. RECORDS and SHA256SUMS.txt in `folder` then
+            list only these.
 
     Raises:
-        HeartlmError: unknown database or recording, no list of files, a full disk, `folder` not writable; or some files
-            never arrived or never verified: the text names the first, all others are in `folder`.
+        HeartlmError: the database or a recording is unknown, there is no list of files, the disk is full, `folder` is
+            not writable, or files could not be fetched or verified. The message names the first such file.
     """
     info = catalogue.find(name)
     folder = Path(folder)
@@ -92,7 +92,7 @@ def download_database(
     except _RefusedError:  # the database has no list of recordings
         records_text = ""
     if records is not None:
-        # a recording is what RECORDS lists, its folders aside, or what has a header
+        # a recording is an entry of RECORDS that is not a folder, or a record with a header
         listed = (entry for entry in records_text.split() if not entry.endswith("/"))
         available = dict.fromkeys((*listed, *(_recording_of(file) for file in checksums if file.endswith(".hea"))))
         path_of = {PurePosixPath(path).name: path for path in available} | {path: path for path in available}
@@ -100,7 +100,7 @@ def download_database(
             near = difflib.get_close_matches(unknown[0], path_of, n=3, cutoff=0.5) or list(available)[:3]
             raise HeartlmError(f"{info.name} has no recording {unknown[0]!r}: did you mean {' or '.join(near)}?")
         chosen = dict.fromkeys(path_of[record] for record in records)
-        # the files of the chosen recordings, and the documents (not the archives) that stand at the top
+        # files of the selected recordings, and the documents (not the archives) at the top level
         documents = {
             file
             for file in checksums
@@ -132,7 +132,7 @@ def download_database(
 
 
 def _checksums(source: str) -> dict[str, str]:
-    """Fetch the list of files, path → SHA-256; paths that leave the folder are refused."""
+    """Fetch the list of files, path → SHA-256; reject paths outside the folder."""
     try:
         lines = _text(source).splitlines()
     except _RefusedError as error:
@@ -154,14 +154,14 @@ def _checksums(source: str) -> dict[str, str]:
 
 
 def _recording_of(file: str) -> str:
-    """The path of a file up to the first dot of its name: `"training/A00001.hea"` → `"training/A00001"`."""
+    """Return the path of a file up to the first dot of its name: `"training/A00001.hea"` → `"training/A00001"`."""
     path = PurePosixPath(file)
     return str(path.with_name(path.name.partition(".")[0] or path.name))
 
 
 @dataclass
 class _Fetched:
-    """What became of one file: bytes received, whether it was there already, and why it could not be had."""
+    """Result for one file: bytes received, whether it already existed, and the reason of a failure."""
 
     num_bytes: int = 0
     skipped: bool = False
@@ -190,7 +190,7 @@ def _fetch_all(site: str, folder: Path, checksums: dict[str, str], workers: int)
 
 
 def _fetch(url: str, path: Path, sha256: str, stop: threading.Event) -> _Fetched:
-    """Fetch `url` to `path`, unless `path` verifies already.
+    """Fetch `url` to `path`, unless `path` already verifies.
 
     Raises:
         HeartlmError: the disk is full or `path` is not writable.
@@ -233,8 +233,8 @@ def _text(url: str) -> str:
     """Fetch a text file of at most `_TEXT_BYTES`.
 
     Raises:
-        _RefusedError: the server has no such file, or denies it.
-        HeartlmError: the server cannot be reached or keeps failing.
+        _RefusedError: the server does not have the file or denies access.
+        HeartlmError: the server cannot be reached or fails repeatedly.
     """
     reason = ""
     for attempt in range(ATTEMPTS):
@@ -252,14 +252,14 @@ def _text(url: str) -> str:
 
 
 class _RefusedError(Exception):
-    """The server will not give this file however often it is asked."""
+    """The server refuses this file permanently; a retry does not help."""
 
 
 _of_thread = threading.local()
 
 
 def _chunks(url: str) -> Iterator[bytes]:
-    """The content of `url`; a status that means failure is raised as `_RefusedError` or, if it may pass, HTTPError."""
+    """Yield the content of `url`; raise `_RefusedError` for a permanent failure, `HTTPError` for a temporary one."""
     if not hasattr(_of_thread, "session"):
         _of_thread.session = requests.Session()
     with _of_thread.session.get(

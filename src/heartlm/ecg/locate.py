@@ -1,4 +1,4 @@
-"""A recording by its path, as WFDB programs name it: `mitdb/100`, with or without an ending."""
+"""Locate a recording by its path as in WFDB programs: `mitdb/100`, with or without an extension."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _LEVELS_UP = 4
 
 
 def locate(path: Path) -> tuple[Database, str]:
-    """Find the database that `path` lies in and its record id there.
+    """Return the database that contains `path`, and the record id.
 
-    The database is the nearest folder above that has RECORDS or `database.json`, so that `ludb/data/1` belongs to
-    `ludb`; without such a folder it is the one the recording lies in.
+    The database is the nearest parent folder with RECORDS or `database.json`, so `ludb/data/1` belongs to `ludb`. If
+    there is no such folder, the database is the folder of the recording.
 
     Raises:
-        HeartlmError: there is no such recording; the text offers the nearest names.
+        HeartlmError: there is no such recording. The message suggests similar names.
     """
     path = Path(path).absolute()
     stems = {path, path.with_suffix("")}

@@ -1,7 +1,7 @@
-"""Rhythms drawn from a patient's sinus intervals: when each beat comes, what it is, and which P wave it has.
+"""Simulated rhythms based on a patient's sinus intervals: time, code and P wave of each beat.
 
-A stretch of sinus rhythm with the patient's premature and blocked beats alternates with stretches of the arrhythmias,
-and of what resembles them, that were drawn for the patient.
+Stretches of sinus rhythm with premature and blocked beats alternate with stretches of arrhythmias, and of rhythms that
+resemble arrhythmias. The kinds are drawn at random for each patient.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OWN, INVERTED, LATE, NONE = range(4)
 
 
 class PlannedBeat(NamedTuple):
-    """A beat to lay out: when (s), its WFDB code, and its kind of P wave."""
+    """A beat to place: time in seconds, WFDB code and kind of P wave."""
 
     at_s: float
     symbol: str
@@ -29,12 +29,12 @@ class PlannedBeat(NamedTuple):
 
 
 class PatientRhythms:
-    """Draws a patient's beats one after the other; each method adds a stretch of a rhythm.
+    """Draw a patient's beats in order; each method adds a stretch of a rhythm.
 
     Args:
         intervals_s: sinus intervals of the patient, in order, `[num_intervals]`.
-        ventricular: whether ventricular premature beats are drawn.
-        rng: what everything random follows from.
+        ventricular: whether to draw ventricular premature beats.
+        rng: random generator.
     """
 
     def __init__(self, intervals_s: Doubles, ventricular: bool, rng: Generator) -> None:
@@ -80,7 +80,7 @@ class PatientRhythms:
         return max(self.base_s * self.slowing * (1 + variability * float(self._deviation[self._place])), 0.33)
 
     def sinus(self, num_beats: int) -> None:
-        """Sinus rhythm with this patient's premature and blocked beats."""
+        """Add sinus rhythm with this patient's premature and blocked beats."""
         for _ in range(num_beats):
             chance = self.rng.random()
             if chance < self.premature:
@@ -96,7 +96,7 @@ class PatientRhythms:
                 self._beat(self._interval_s())
 
     def premature_atrial(self) -> None:
-        """One premature atrial beat, a few in a row, or bigeminy or trigeminy."""
+        """Add one premature atrial beat, a few in a row, or bigeminy or trigeminy."""
         kind = self.rng.random()
         if kind < 0.15:
             between, times, row = int(self.rng.integers(1, 3)), int(self.rng.integers(3, 15)), 1
@@ -111,7 +111,7 @@ class PatientRhythms:
             self._beat(self._interval_s() * self.rng.uniform(1.0, 1.25))
 
     def tachycardia(self) -> None:
-        """Supraventricular tachycardia: sudden, steady, for a few beats or minutes, once or again and again."""
+        """Add supraventricular tachycardia: sudden onset, steady rate, beats to minutes long, once or repeated."""
         while True:
             num_beats = int(np.clip(self.tachycardia_beats * np.exp(self.rng.normal(0, 0.8)), 2, 600))
             interval_s, drift = self.tachycardia_s * self.rng.normal(1, 0.02), self.rng.normal(0, 0.01)
@@ -125,7 +125,7 @@ class PatientRhythms:
             self.sinus(int(self.rng.integers(1, 40)))
 
     def runs_and_pauses(self) -> None:
-        """Atrial runs hardly faster than sinus rhythm, with pauses between them, as in sick sinus syndrome."""
+        """Add atrial runs slightly faster than sinus rhythm, separated by pauses, as in sick sinus syndrome."""
         for _ in range(self.rng.integers(3, 40)):
             for _ in range(self.rng.integers(1, 25)):
                 self._beat(self.run_s * (1 + self.rng.normal(0, 0.03)), ATRIAL, self.run_p)
@@ -133,21 +133,21 @@ class PatientRhythms:
                 self._beat(self.base_s * self.rng.uniform(1.2, 3.0))
 
     def fibrillation(self) -> None:
-        """Atrial fibrillation: no P wave, irregular, less so the faster it is; its early beats are not premature."""
+        """Add atrial fibrillation: no P waves, irregular (less at high rates); early beats are not premature."""
         mean_s = self.rng.uniform(0.38, 0.9)
         spread = self.rng.uniform(0.05, 0.15) if mean_s < 0.5 else self.rng.uniform(0.1, 0.28)
         for _ in range(self.rng.integers(20, 400)):
             self._beat(float(np.clip(mean_s * np.exp(self.rng.normal(0, spread)), 0.3, 2.0)), NORMAL, NONE)
 
     def arousal(self) -> None:
-        """Sinus rhythm that becomes faster within a few beats and slower again over minutes, as on standing up."""
+        """Add sinus rhythm that accelerates within a few beats and slows down over minutes, as after standing up."""
         faster = self.rng.uniform(0.62, 0.9)
         onset, hold, back = (int(self.rng.integers(low, high)) for low, high in ((2, 6), (5, 150), (15, 150)))
         for self.slowing in (*np.linspace(1, faster, onset), *np.full(hold, faster), *np.linspace(faster, 1, back)):
             self._beat(self._interval_s(0.5))
 
     def sinus_tachycardia(self) -> None:
-        """Sinus tachycardia, which comes and goes over half a minute or more."""
+        """Add sinus tachycardia with onset and end over half a minute or more."""
         fastest = max(self.rng.uniform(0.45, 0.85), 0.38 / self.base_s)
         change, hold = int(self.rng.integers(30, 120)), int(self.rng.integers(10, 200))
         there = np.linspace(1, fastest, change)
@@ -155,7 +155,7 @@ class PatientRhythms:
             self._beat(self._interval_s(0.5))
 
     def breathing(self) -> None:
-        """Respiratory arrhythmia."""
+        """Add respiratory arrhythmia."""
         depth, period_s = self.rng.uniform(0.08, 0.25), self.rng.uniform(3, 6)
         for _ in range(self.rng.integers(30, 150)):
             self._beat(self._interval_s() * (1 + depth * np.sin(2 * np.pi * self.at_s / period_s)))

@@ -1,8 +1,8 @@
-"""`Recording` and `Annotations`: what every reader returns and every other room reads.
+"""`Recording` and `Annotations`, the types that every reader returns.
 
-A `Recording` knows its leads, rate and patient, and reads its samples only when asked, and only those asked for:
-a slice of a day-long recording costs a slice. A recording may have no signal at all (annotation-only databases);
-it then still has a rate and, where known, a length.
+A `Recording` has leads, a sampling rate and a patient. It reads samples lazily and only the requested ones, so a slice
+of a day-long recording costs only the slice. A recording without a signal (annotation-only databases) has a rate and,
+if known, a length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heartlm.errors import HeartlmError
 from heartlm.progress import say
 
 Damaged = Literal["refuse", "warn"]
-"""What to do with a recording that can be read though it shows damage."""
+"""Treatment of a recording that is readable but shows damage."""
 
 _MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -38,17 +38,17 @@ class Recording:
 
     Attributes:
         record_id: name within the database, for example `"100"` or `"I01"` or `"A00001"`.
-        patient_id: whose heart it is; records of one patient share it (mitdb 201 and 202 do).
-        database: catalogue name, for example `"mitdb"`; a folder not in the catalogue gives its own name.
-        rate_hz: samples a second and lead.
-        num_samples: length in samples a lead; 0 where unknown (annotation-only records without a header).
-        lead_names: names of the leads, in file order; empty where there is no signal.
-        units: physical unit of each lead; any voltage unit is converted to `"mV"` on reading.
-        path: the file to name in an error message (header or the only file).
-        comments: free text of the header, one entry a line.
-        samples: the reader of samples; None for annotation-only records.
-        read_annotations: the reader of `annotations`; None where there cannot be any.
-        faults: signs of damage in what was read so far, one line each: leads that were read whole and do not sum to
+        patient_id: patient identifier, shared by the records of one patient (for example mitdb 201 and 202).
+        database: catalogue name, for example `"mitdb"`; the folder name if the database is not in the catalogue.
+        rate_hz: sampling rate in Hz.
+        num_samples: number of samples per lead; 0 if unknown (annotation-only records without a header).
+        lead_names: names of the leads, in file order; empty if there is no signal.
+        units: physical unit of each lead. Voltages are converted to `"mV"` on reading.
+        path: file to name in error messages (the header or the only file).
+        comments: free text of the header, one entry per line.
+        samples: function that reads samples; None for annotation-only records.
+        read_annotations: function that reads `annotations`; None if there are none.
+        faults: signs of damage in the data read so far, one line each: leads that were read completely and do not match
             the header's checksum, infinite samples, annotation files with bytes that no annotator writes.
     """
 
@@ -67,7 +67,7 @@ class Recording:
 
     @cached_property
     def annotations(self) -> Annotations | None:
-        """Heartbeats and rhythms that were annotated, read when first asked for; None where there are none.
+        """Annotated heartbeats and rhythms, read on first access; None if there are none.
 
         Raises:
             HeartlmError: an annotation file is unreadable.
@@ -81,21 +81,21 @@ class Recording:
 
     @property
     def num_leads(self) -> int:
-        """How many leads have samples."""
+        """Number of leads with samples."""
         return len(self.lead_names)
 
     @property
     def has_signal(self) -> bool:
-        """Whether samples can be read at all."""
+        """Whether the recording has samples."""
         return self.samples is not None
 
     @property
     def duration_s(self) -> float:
-        """Length in seconds (0 where unknown)."""
+        """Duration in seconds; 0 if unknown."""
         return self.num_samples / self.rate_hz
 
     def lead_index(self, name: str | int) -> int:
-        """Return the place of the lead called `name` (case is ignored); a place is returned as it is.
+        """Return the index of the lead called `name`, ignoring case; an index is returned unchanged.
 
         Raises:
             HeartlmError: there is no such lead.
@@ -113,10 +113,11 @@ class Recording:
         """Read samples `start` to `stop` (exclusive) of `leads`, by index or name (default: all).
 
         Returns:
-            float32 `[num_leads, num_samples]` in millivolts (other `units` as they are), NaN where invalid.
+            float32 `[num_leads, num_samples]` in millivolts (in `units` for other quantities), NaN where invalid.
 
         Raises:
-            HeartlmError: no signal, no such lead, a range outside the recording, or an unreadable file.
+            HeartlmError: there is no signal or no such lead, the range is outside the recording, or a file is
+                unreadable.
         """
         if self.samples is None:
             raise HeartlmError(f"{self.path}: this recording has annotations only, no signal to read")
@@ -136,10 +137,10 @@ class Recording:
             return self.samples(start, stop, indices)
 
     def refuse_if_damaged(self) -> None:
-        """Refuse a recording in which faults were found so far.
+        """Raise an error if faults were found so far.
 
         Raises:
-            HeartlmError: there are faults; the text lists them.
+            HeartlmError: there are faults. The message lists them.
         """
         if self.faults:
             raise HeartlmError(
@@ -148,14 +149,14 @@ class Recording:
             )
 
     def warn_if_damaged(self) -> None:
-        """Print the faults found so far on standard error, one line each."""
+        """Print the faults found so far to standard error, one line each."""
         for fault in self.faults:
             say(f"warning: {self.path}: damaged ({fault})")
 
 
 @dataclass(frozen=True)
 class RhythmSpan:
-    """A stretch `[start, stop)` of samples with one rhythm, named as in `heartlm.ecg.rhythms`."""
+    """A span `[start, stop)` of samples with one rhythm, named as in `heartlm.ecg.rhythms`."""
 
     start: int
     stop: int
@@ -167,15 +168,15 @@ class Annotations:
     """Heartbeats and rhythms of one recording.
 
     Attributes:
-        rate_hz: ticks a second of every position here; equal to the recording's rate.
+        rate_hz: rate in Hz of all positions; equal to the recording's sampling rate.
         sample: beat positions, int64 `[num_beats]`, ascending.
         symbol: WFDB beat codes, `<U1` `[num_beats]`.
-        rhythms: rhythm spans, ascending, not overlapping; time outside of them is unlabelled.
-        beats_labelled: whether `symbol` was assigned by an annotator; false for detected beats and for databases
-            whose beats are all marked N without classification (afdb `.qrs`, cudb).
-        source: where they came from, for example `"100.atr"` or `"detected"`.
-        ignored: counts of entries left out, by reason, for example `{"past the end": 1}`.
-        faults: signs that a file is damaged though it could be read, one line each.
+        rhythms: rhythm spans, ascending and not overlapping; samples outside them are unlabelled.
+        beats_labelled: whether an annotator assigned `symbol`; false for detected beats and for databases that mark
+            all beats N without classification (afdb `.qrs`, cudb).
+        source: origin of the annotations, for example `"100.atr"` or `"detected"`.
+        ignored: number of omitted entries by reason, for example `{"past the end": 1}`.
+        faults: signs of damage in readable files, one line each.
     """
 
     rate_hz: float
@@ -189,17 +190,17 @@ class Annotations:
 
     @property
     def num_beats(self) -> int:
-        """How many heartbeats there are."""
+        """Number of heartbeats."""
         return len(self.sample)
 
     def beat_classes(self) -> NDArray[np.int8]:
-        """AAMI class index of each beat, `UNLABELLED` throughout where beats are not labelled; int8 `[num_beats]`."""
+        """Return the AAMI class index of each beat, or `UNLABELLED` if beats are not labelled; int8 `[num_beats]`."""
         if not self.beats_labelled:
             return np.full(self.num_beats, UNLABELLED, np.int8)
         return aami_classes(self.symbol.tolist())
 
     def rhythm_at(self, sample: NDArray[np.int64]) -> NDArray[np.int8]:
-        """Rhythm index at each position, `UNLABELLED` outside every span; int8, the shape of `sample`."""
+        """Return the rhythm index at each position, `UNLABELLED` outside all spans; int8, same shape as `sample`."""
         labels = np.full(len(sample), UNLABELLED, np.int8)
         for span in self.rhythms:
             first, last = np.searchsorted(sample, [span.start, span.stop])

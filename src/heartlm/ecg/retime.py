@@ -1,18 +1,19 @@
-"""Real beats on other rhythms: recordings that teach a model arrhythmias of which databases hold few patients.
+"""Real beats on simulated rhythms: training recordings of arrhythmias that are rare in databases.
 
-    recording ─► its normal beats, cut in P wave and QRST ─┐
-              └► its sinus intervals ─► drawn rhythm ──────┴─► beats at new times ─► WFDB record
+    recording ─► normal beats, divided into P wave and QRST ─┐
+              └► sinus intervals ─► simulated rhythm ────────┴─► beats at new times ─► WFDB record
 
-A patient with a supraventricular tachycardia that lasts is rare, and a model that never met one calls it normal. So the
-beats of a patient are laid out again: isolated and repeated premature atrial beats, atrial runs that end in pauses,
-sustained supraventricular tachycardia (all annotated A); and what must not be taken for them: sinus tachycardia that
-comes and goes slowly, arousal, respiratory arrhythmia, blocked beats, atrial fibrillation at any rate (all N). The P
-wave of an ectopic atrial beat is inverted, late or missing; the T wave is shortened with the interval. Ventricular
-premature beats are the patient's own.
+Patients with sustained supraventricular tachycardia are rare in databases, and a model that was not trained on any
+classifies it as normal. Therefore the beats of a patient are placed at new times. The new rhythms are isolated and
+repeated premature atrial beats, atrial runs that end in pauses, and sustained supraventricular tachycardia (all
+annotated A). Rhythms that resemble them are added as negative examples: sinus tachycardia with slow onset and end,
+arousal, respiratory arrhythmia, blocked beats, and atrial fibrillation at any rate (all N). The P wave of an ectopic
+atrial beat is inverted, late or missing; the T wave is shortened with the interval. Ventricular premature beats are the
+patient's own.
 
-Which beats are normal is known from labels. Without them it is judged from the signal: a beat is normal if its QRS
-complex is the usual one and it comes in time, and ventricular if its QRS complex is another one and it comes early.
-Beats on a drawn rhythm have labels by construction, so recordings without labels can teach supraventricular beats.
+Labels state which beats are normal. Without labels the signal decides: a beat is normal if it has the usual QRS complex
+and is on time, and ventricular if it has another QRS complex and is early. Beats on a simulated rhythm have labels by
+construction, so unlabelled recordings can also provide training data for supraventricular beats.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 P_S, QRS_S, T_END_S = -0.25, -0.06, 0.45
-"""Where a beat is cut, from its R peak: the P wave reaches from the first to the second, QRST to the third."""
+"""Limits of the parts of a beat in seconds from the R peak: P wave from the first to the second, QRST to the third."""
 QRS_END_S = 0.10
-"""From here on a beat is stretched or shortened with its interval."""
+"""Time in seconds from the R peak after which a beat is stretched or shortened with its interval."""
 
 FEWEST_INTERVALS, MOST_IRREGULAR = 300, 0.08
-"""A recording is used if it has this number of intervals between normal beats, and the median change of their
-logarithms is at most the second number."""
+"""Minimum number of intervals between normal beats, and maximum median change of their logarithms, for a recording to
+be used."""
 FEWEST_VENTRICULAR = 10
-"""Ventricular beats are laid out where the patient has at least this number."""
+"""Minimum number of a patient's ventricular beats for them to be placed."""
 
 USUAL, OTHER = 0.9, 0.8
-"""Without labels: from the first correlation with the median QRS complex on a beat is a usual one, below the second it
-may be ventricular."""
+"""Correlation with the median QRS complex, without labels: a beat is usual at or above the first value, and may be
+ventricular below the second."""
 IN_TIME, FEWEST_IN_TIME = 0.15, 0.7
-"""Without labels: a beat is in time if its interval differs from the median around by at most the first share; a
-recording with fewer such beats than the second share is irregular."""
+"""Limits without labels: a beat is on time if its interval deviates from the local median by at most the first
+fraction; a recording is irregular if the fraction of such beats is below the second."""
 
 
 def _cut(signal_mv: Floats, sample: NDArray[np.int64], part: NDArray[np.int64], rate_hz: float) -> Floats:
-    """Cut a part of each beat out, without the line between its ends, which fade out; `[num_beats, len(part)]`."""
+    """Extract a part of each beat, minus the line between its ends, with faded ends; `[num_beats, len(part)]`."""
     piece = signal_mv[sample[:, None] + part]
     mean, fade = max(2, round(0.02 * rate_hz)), max(3, round(0.03 * rate_hz))
     begin, end = piece[:, :mean].mean(axis=1), piece[:, -mean:].mean(axis=1)
@@ -68,17 +69,17 @@ def _cut(signal_mv: Floats, sample: NDArray[np.int64], part: NDArray[np.int64], 
 def lay_out(
     plan: list[PlannedBeat], signal_mv: Floats, annotations: Annotations, first_beat: int, rng: Generator
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """Lay beats of one lead out at other times.
+    """Place the beats of one lead at new times.
 
     Args:
-        plan: the beats to lay out.
-        signal_mv: the lead, `[num_samples]`, without NaN.
-        annotations: its beats.
-        first_beat: which of the patient's beats comes first; they follow one another as they did.
-        rng: of the noise.
+        plan: beats to place.
+        signal_mv: samples of the lead without NaN, `[num_samples]`.
+        annotations: beats of the lead.
+        first_beat: index of the patient's beat to place first; the others follow in their original order.
+        rng: random generator of the noise.
 
     Returns:
-        The new lead in mV, and the position of every beat of `plan`.
+        The new lead in mV and the position of every beat of `plan`.
     """
     rate_hz, sample, symbol = annotations.rate_hz, annotations.sample, annotations.symbol
     reach, after, start = (round(at * rate_hz) for at in (-P_S, T_END_S, QRS_S))
@@ -118,23 +119,23 @@ def lay_out(
 def retime_database(
     folder: Path, out: Path, *, copies: int = 2, num_beats: int = 1500, seed: int = 0, labels: bool = True
 ) -> list[str]:
-    """Write a database of recordings with the beats of the training patients of another, on drawn rhythms.
+    """Write a database with the beats of another database's training patients on simulated rhythms.
 
     Args:
-        folder: the database; only recordings of its training split are used.
-        out: where to write; its database is called as `folder`'s with `-retimed` behind it, and all of it is for
-            training.
-        copies: recordings made of each.
-        num_beats: about how many beats each has.
-        seed: the number everything random follows from, besides the name of the recording.
-        labels: take normal and ventricular beats by their labels; without, judge them from the signal.
+        folder: folder of the source database. Only recordings of its training split are used.
+        out: folder to write. The new database has the source's name with the suffix `-retimed`; all of its recordings
+            are in the training split.
+        copies: number of new recordings per source recording.
+        num_beats: approximate number of beats in each new recording.
+        seed: random seed. The random numbers depend on the seed, the name of the recording and the copy.
+        labels: whether to identify normal and ventricular beats by their labels instead of by the signal.
 
     Returns:
-        Names of the training recordings that cannot be used: without signal or beats (or, with `labels`, labelled
-        ones), or with an irregular rhythm.
+        Names of the unusable training recordings: without a signal or beats (with `labels`: labelled beats), or with an
+        irregular rhythm.
 
     Raises:
-        HeartlmError: a recording is unreadable, none can be used, or `out` cannot be written.
+        HeartlmError: a recording is unreadable, no recording is usable, or `out` cannot be written.
     """
     database = open_database(folder)
     training = [record_id for record_id in database.record_ids if database.split_of(record_id) == "train"]
@@ -182,12 +183,12 @@ def retime_database(
 
 
 def source_beats(recording: Recording, annotations: Annotations, labels: bool) -> Annotations | None:
-    """Beats of a recording with the codes N, V, or none for what is not laid out; None where it cannot be used.
+    """Return the beats of a recording with code N, V or empty (not placed); None if the recording is unusable.
 
     Args:
-        recording: with its signal.
-        annotations: its beats.
-        labels: take their labels; without, judge them from the signal.
+        recording: recording with a signal.
+        annotations: beats of the recording.
+        labels: whether to use the labels of the beats instead of the signal.
     """
     if "mV" not in recording.units or not recording.has_signal or (labels and not annotations.beats_labelled):
         return None
@@ -220,7 +221,7 @@ def source_beats(recording: Recording, annotations: Annotations, labels: bool) -
 
 
 def sinus_intervals_s(beats: Annotations) -> Doubles | None:
-    """Intervals between normal beats in a row; None where there are few or they are irregular."""
+    """Return the intervals between consecutive normal beats; None if they are too few or irregular."""
     normal = beats.symbol == NORMAL
     intervals_s = (np.diff(beats.sample) / beats.rate_hz)[normal[1:] & normal[:-1]]
     kept: Doubles = intervals_s[(intervals_s > 0.35) & (intervals_s < 2.0)]

@@ -1,7 +1,7 @@
 """Rhythm names and their indices.
 
-The names are those of the WFDB AUX strings without the opening bracket. The table only ever grows at its end, so that
-an index written into a corpus keeps its meaning.
+The names are those of the WFDB AUX strings without the opening bracket. New names are only appended to the table, so
+that an index stored in a corpus keeps its meaning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RHYTHMS: tuple[str, ...] = (
     "OTHER",
     "NOISE",
 )
-"""Rhythm names; a rhythm's index in corpora and scores is its place here.
+"""Rhythm names. The position of a rhythm is its index in corpora and scores.
 
 N sinus, AFIB atrial fibrillation, AFL atrial flutter, SVTA supraventricular tachyarrhythmia, AB atrial bigeminy,
 B ventricular bigeminy, BII second-degree block, IVR idioventricular, NOD nodal, P paced, PREX pre-excitation,
@@ -55,6 +55,6 @@ _ALIASES = {
 
 
 def rhythm_index(name: str) -> int:
-    """Return the index of a rhythm name; a bracket or NUL around it is ignored, an unknown name is `OTHER`."""
+    """Return the index of a rhythm name, ignoring a bracket or NUL around it; an unknown name is `OTHER`."""
     bare = name.strip("\x00 \t\n(")
     return RHYTHM_INDEX.get(_ALIASES.get(bare, bare), RHYTHM_INDEX["OTHER"])

@@ -1,12 +1,11 @@
-"""Which patients train, which validate and which test.
+"""Assignment of patients to the training, validation and test splits.
 
-The MIT-BIH Arrhythmia Database has the split of de Chazal et al. (IEEE Trans. Biomed. Eng. 51(7):1196-1206, 2004),
-on which the field's beat scores are published. Its records 201 and 202 come from one patient but stand on different
-sides, the one documented exception to the rule that known patients never straddle a split. What other databases give
-out again of mitdb (qtdb, nstdb) has the split it has there. Everything else is split by a hash of the patient, so that
-the answer depends on nothing but the patient's name. The rule reaches no further than what is known: a patient whom
-no file and no record's name tells, or one who is in two other databases (parts of qtdb are edb, svdb, nsrdb or ltdb
-too), may stand on two sides.
+The MIT-BIH Arrhythmia Database uses the split of de Chazal et al. (IEEE Trans. Biomed. Eng. 51(7):1196-1206, 2004),
+which published beat scores use. Its records 201 and 202 come from one patient but are in different splits, the only
+documented exception to the rule that a known patient is in one split. Recordings that other databases republish from
+mitdb (qtdb, nstdb) keep their mitdb split. All other patients are split by a hash of the patient's name only. The rule
+is limited to known patients: a patient that no file or record name identifies, or that is in two other databases (parts
+of qtdb are also in edb, svdb, nsrdb or ltdb), may be in two splits.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ DS1: tuple[str, ...] = (
     "101", "106", "108", "109", "112", "114", "115", "116", "118", "119", "122",
     "124", "201", "203", "205", "207", "208", "209", "215", "220", "223", "230",
 )  # fmt: skip
-"""mitdb records to train on (de Chazal 2004)."""
+"""Training records of mitdb (de Chazal 2004)."""
 
 DS2: tuple[str, ...] = (
     "100", "103", "105", "111", "113", "117", "121", "123", "200", "202", "210",
     "212", "213", "214", "219", "221", "222", "228", "231", "232", "233", "234",
 )  # fmt: skip
-"""mitdb records to test on (de Chazal 2004); 202 is the patient of 201 in DS1."""
+"""Test records of mitdb (de Chazal 2004); 202 has the same patient as 201 in DS1."""
 
 PACED: tuple[str, ...] = ("102", "104", "107", "217")
-"""mitdb records with paced beats, left out as ANSI/AAMI EC57 recommends."""
+"""Records of mitdb with paced beats, excluded as ANSI/AAMI EC57 recommends."""
 
 _DE_CHAZAL: dict[str, Split] = {
     **dict.fromkeys(DS1, "train"),
@@ -39,11 +38,11 @@ _DE_CHAZAL: dict[str, Split] = {
 
 
 def de_chazal_split(record_id: str) -> Split | None:
-    """The published split of a mitdb record; None for a record that mitdb does not have."""
+    """Return the published split of a mitdb record; None if mitdb has no such record."""
     return _DE_CHAZAL.get(record_id)
 
 
 def hash_split(patient_id: str) -> Split:
-    """Assign a patient by the SHA-256 of the id: on average 80 % to train, 10 % to validation, the rest to test."""
+    """Return the split of a patient by the SHA-256 of the id: 80 % train, 10 % validation, 10 % test on average."""
     place = int.from_bytes(hashlib.sha256(patient_id.encode()).digest()[:8], "big") / 2**64
     return "train" if place < 0.8 else "validation" if place < 0.9 else "test"

@@ -1,7 +1,7 @@
-"""Is a database whole? Every file is compared with what the database says of it, and every fault gets a line.
+"""Verify a database: compare every file with the database's description of it, and report each fault on one line.
 
-Checked are the list of SHA-256 sums, headers, lengths and checksums of signals, calibration, leads that hold nothing,
-and annotations outside of the recording or out of order. Nothing is repaired.
+The checks cover the list of SHA-256 sums, headers, lengths and checksums of signals, calibration, empty leads, and
+annotations outside the recording or out of order. Nothing is repaired.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SUMS = ("SHA256SUMS.txt", "SHA256SUMS")
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of a file: an error makes some of it unusable, a warning does not."""
+    """A fault of a file. An error makes part of the file unusable; a warning does not."""
 
     file: Path
     severity: Literal["error", "warning"]
@@ -35,10 +35,10 @@ class Finding:
 
 
 def verify_database(folder: Path) -> list[Finding]:
-    """Check every file of the database in `folder`; an empty list means that nothing is wrong.
+    """Check every file of the database in `folder`; return an empty list if no fault is found.
 
     Raises:
-        HeartlmError: there is no such folder, or no recording in it.
+        HeartlmError: the folder does not exist or contains no recording.
     """
     database = open_database(folder)
     findings = list(_of_sums(database.folder))
@@ -49,7 +49,7 @@ def verify_database(folder: Path) -> list[Finding]:
 
 
 def _until_error(file: Path, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield `findings` and the error that ends them; `file` where its text, `FILE: what is wrong`, names none."""
+    """Yield `findings` and the error that ends them. An error message without `FILE: ` is attributed to `file`."""
     try:
         yield from findings
     except HeartlmError as error:
@@ -58,7 +58,7 @@ def _until_error(file: Path, findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _of_sums(folder: Path) -> Iterator[Finding]:
-    """Compare the files with the SHA-256 sums that the database came with, where it came with any."""
+    """Compare the files with the database's list of SHA-256 sums, if it has one."""
     sums = next((folder / name for name in _SUMS if (folder / name).is_file()), None)
     if sums is None:
         return
@@ -78,7 +78,7 @@ def _of_sums(folder: Path) -> Iterator[Finding]:
 
 
 def _of_record(database: Database, record_id: str, first_with: dict[bytes, str]) -> Iterator[Finding]:
-    """Check the files of one record; `first_with` gathers, by a digest of its samples, the first record with them."""
+    """Check the files of one record; `first_with` maps a digest of samples to the first record with these samples."""
     recording = database.recording(record_id)
     if recording.path.suffix == ".hea":
         refused = not database.accepts_uncalibrated
@@ -96,7 +96,7 @@ def _of_record(database: Database, record_id: str, first_with: dict[bytes, str])
 
 
 def _of_leads(database: Database, recording: Recording, first_with: dict[bytes, str]) -> Iterator[Finding]:
-    """Leads without a valid sample, with gaps, or without any change; samples that are another record's."""
+    """Find leads that are empty, have gaps or are flat, and samples that another record also has."""
     signal = recording.signal()
     record_id, digest = recording.record_id, hashlib.blake2b(signal.tobytes()).digest()
     other = first_with.setdefault(digest, record_id)

@@ -1,4 +1,4 @@
-"""From heartbeats and rhythms to a WFDB annotation file, the counterpart of the readers."""
+"""Write heartbeats and rhythms to a WFDB annotation file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heartlm.errors import HeartlmError
 from heartlm.files import atomic_file
 
 OWN_ANNOTATOR = "hlm"
-"""The ending of the files that heartlm writes."""
+"""Extension of the annotation files that heartlm writes."""
 
 
 def write_annotations(folder: Path, record_name: str, annotations: Annotations, annotator: str = OWN_ANNOTATOR) -> Path:
@@ -23,8 +23,8 @@ def write_annotations(folder: Path, record_name: str, annotations: Annotations, 
     Rhythm spans become `+` annotations with the text `(NAME` at their first sample.
 
     Raises:
-        HeartlmError: there is nothing to write, `annotator` is no annotator name, the file exists and is not one of
-            heartlm's own, or it cannot be written.
+        HeartlmError: there is nothing to write, `annotator` is not a valid annotator name, the file exists and was not
+            written by heartlm, or the file cannot be written.
     """
     import wfdb
 
@@ -53,8 +53,8 @@ def write_annotations(folder: Path, record_name: str, annotations: Annotations, 
 
 
 def wfdb_annotations(annotations: Annotations) -> tuple[NDArray[np.int64], list[str], list[str]]:
-    """Merge beats and rhythm changes as a WFDB file holds them: samples (ascending), codes and AUX strings."""
-    # arrays rather than a tuple for each beat: a week has 750,000
+    """Merge beats and rhythm changes in WFDB form: ascending sample positions, codes and AUX strings."""
+    # arrays instead of one tuple per beat: a week has 750,000 beats
     parts = [(annotations.sample, 2, annotations.symbol, "")]
     for span in annotations.rhythms:
         parts.append((np.array([span.start]), 1, np.array(["+"]), f"({span.name}"))

@@ -1,1 +1,1 @@
-"""Compiled hot loops, each with a plain reference next to it. Works, slower, where nothing could be compiled."""
+"""Compiled hot loops, with references in the tests. `heartlm.kernels.library` raises an error without the library."""

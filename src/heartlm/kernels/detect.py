@@ -1,4 +1,4 @@
-"""Heartbeats in a signal that comes in chunks.
+"""Detect heartbeats in a signal that arrives in chunks.
 
     samples ─► decimated ─► even and odd filter ─► power ─► smooth height ─► candidates ─► beats
 
@@ -44,19 +44,19 @@ class Settings:
     """What decides which candidate is a beat.
 
     Attributes:
-        looks_ahead: whether the level is taken from windows on both sides of a candidate, or from two in the past.
-        window_s: length of such a window.
-        threshold: a beat is higher than this share of the level,
-        search_threshold: or, after a gap, than this one.
-        search_gap: such a gap, in mean RR intervals.
-        floor: the level is at least this share of the mean height of the beats before,
-        decay_s: which sinks to a half in so long without a beat.
-        height_weight: weight of a new beat in that mean.
+        looks_ahead: whether the level is measured in windows on both sides of a candidate instead of two in the past.
+        window_s: length of a window in seconds.
+        threshold: minimum height of a beat as a fraction of the level.
+        search_threshold: minimum height of a beat after a gap, as a fraction of the level.
+        search_gap: minimum length of such a gap in mean RR intervals.
+        floor: minimum level as a fraction of the mean height of earlier beats.
+        decay_s: time in seconds in which this mean height halves without a beat.
+        height_weight: weight of a new beat in the mean height.
         rr_weight: weight of a new interval in the mean RR interval.
-        refractory_s: no beats are nearer to each other.
-        slope_s: width of the odd filter.
-        smooth_s: width of the smoothing.
-        even_weight: power of the even filter against the odd one.
+        refractory_s: minimum interval between beats in seconds.
+        slope_s: width of the odd filter in seconds.
+        smooth_s: width of the smoothing in seconds.
+        even_weight: power of the even filter relative to the odd one.
     """
 
     looks_ahead: bool

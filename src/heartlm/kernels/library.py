@@ -1,4 +1,4 @@
-"""Loading the compiled kernels.
+"""Load the compiled kernels.
 
 One shared library serves every hot loop. It is built with the package and found next to it; each of its functions
 exists once for each kind of processor, and `kernel` picks the best this machine can run.
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from heartlm.errors import HeartlmError
 
 VARIANTS: tuple[str, ...] = ("portable", "avx2", "avx512")
-"""Kinds of processor the kernels are compiled for, each able to run those before it."""
+"""Processor variants that the kernels are compiled for. A processor that runs one also runs those before it."""
 
 _NAME = "libheartlm_kernels.so"
 
@@ -55,10 +55,10 @@ float32s, float64s = _Arrays(np.float32), _Arrays(np.float64)
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The library.
+    """Load and return the shared library.
 
     Raises:
-        HeartlmError: there is none, or it was built from other sources than those here.
+        HeartlmError: the library is missing, or it was built from sources that differ from those here.
     """
     import heartlm.kernels
 
@@ -89,15 +89,15 @@ def _check_sources(loaded: ctypes.CDLL, path: Path) -> None:
 
 @functools.cache
 def variants() -> tuple[str, ...]:
-    """The variants this machine can run, slowest first."""
+    """Return the variants that this machine can run, slowest first."""
     return VARIANTS[: int(library().heartlm_cpu_level()) + 1]
 
 
 def chosen_variant() -> str:
-    """The variant that `HEARTLM_KERNELS` names, else the best.
+    """Return the variant named by `HEARTLM_KERNELS`, else the fastest.
 
     Raises:
-        HeartlmError: there is none of that name, or this machine cannot run it.
+        HeartlmError: there is no such variant, or this machine cannot run it.
     """
     wanted, possible = os.environ.get("HEARTLM_KERNELS", ""), variants()
     if wanted and wanted not in possible:
@@ -110,7 +110,7 @@ _in_use: str | None = None
 
 @contextmanager
 def using(variant: str) -> Iterator[None]:
-    """In the block `kernel` gives functions of `variant`, one of `variants()`: for who compares them."""
+    """Make `kernel` return functions of `variant`, one of `variants()`, within the block; for comparisons."""
     global _in_use
     before, _in_use = _in_use, variant
     kernel.cache_clear()
@@ -123,7 +123,7 @@ def using(variant: str) -> Iterator[None]:
 
 @functools.cache
 def kernel(name: str, *arguments: Any, returns: Any = None, variant: str | None = None) -> Any:
-    """The function `name` of the library.
+    """Return the function `name` of the library.
 
     Args:
         name: without the suffix of the variant.

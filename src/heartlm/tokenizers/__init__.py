@@ -1,1 +1,1 @@
-"""Beats to tokens and back."""
+"""Tokenizers: encode ECG leads as tokens and decode them."""

@@ -1,8 +1,8 @@
-"""What every tokenizer is: fit on recordings, encode to facets of codes, decode back, save and load.
+"""Base class of all tokenizers: fit on recordings, encode to facets of codes, decode, save and load.
 
-An artefact is a folder with `tokenizer.json` (settings, facets, what it was fitted on) and, where there are arrays,
-`tensors.safetensors`. Its content hash names it: corpora and models carry the hash, and a model refuses tokens of
-another tokenizer.
+A saved tokenizer is a folder with `tokenizer.json` (settings, facets, databases it was fitted on) and, if it has
+arrays, `tensors.safetensors`. Its content hash identifies it. Corpora and models store the hash, and a model refuses
+tokens of another tokenizer.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _CLASSES = {
     "bpe": "BPETokenizer",
     "millivolts": "MillivoltTokenizer",
 }
-"""Of each kind, which is also the name of its module."""
+"""Class of each kind of tokenizer; the kind is also the name of the module."""
 
 KINDS: tuple[str, ...] = tuple(_CLASSES)
 
 
 @dataclass(frozen=True)
 class Facet:
-    """One of the codes of a token.
+    """One of the codes (facets) of a token.
 
     Attributes:
-        name: for example `"shape_0"` or `"rr"`.
+        name: name of the facet, for example `"shape_0"` or `"rr"`.
         size: number of codes; a code is 0 … `size` − 1.
-        causal: whether it follows from the signal up to the end of the beat's own window.
+        causal: whether the code depends only on the signal up to the end of the beat's window.
     """
 
     name: str
@@ -54,14 +54,14 @@ class Facet:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of one lead of one recording, in order of time.
+    """Tokens of one lead of one recording, in time order.
 
     Attributes:
-        codes: uint16 `[num_tokens, num_facets]`.
+        codes: codes of each token, uint16 `[num_tokens, num_facets]`.
         sample: position in the recording, int64 `[num_tokens]`.
-        beat_class: AAMI class index, −1 unlabelled, int8 `[num_tokens]`.
-        rhythm: rhythm index, −1 unlabelled, int8 `[num_tokens]`.
-        scale_mv: what one unit of the decoded waveform is worth, float32 `[num_tokens]`; NaN without a waveform.
+        beat_class: AAMI class index, −1 if unlabelled, int8 `[num_tokens]`.
+        rhythm: rhythm index, −1 if unlabelled, int8 `[num_tokens]`.
+        scale_mv: millivolts per unit of the decoded waveform, float32 `[num_tokens]`; NaN without a waveform.
     """
 
     codes: NDArray[np.uint16]
@@ -72,18 +72,18 @@ class Tokens:
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens there are."""
+        """Number of tokens."""
         return len(self.codes)
 
 
 @dataclass(frozen=True)
 class Lead:
-    """One lead of a recording with its heartbeats: what a tokenizer reads.
+    """One lead of a recording with its heartbeats, the input of a tokenizer.
 
     Attributes:
         annotations: heartbeats and rhythms, in samples of this lead.
-        signal_mv: all samples, float32 `[num_samples]`, NaN where invalid; empty where there is no signal.
-        index: place among the leads of the recording.
+        signal_mv: all samples, float32 `[num_samples]`, NaN where invalid; empty if there is no signal.
+        index: index of the lead in the recording.
     """
 
     annotations: Annotations
@@ -95,22 +95,22 @@ class Lead:
         """Read the whole lead `index` of `recording`.
 
         Raises:
-            HeartlmError: there is no signal, or it cannot be read.
+            HeartlmError: there is no signal, or the signal cannot be read.
         """
         return cls(annotations, recording.signal(leads=[index])[0], index)
 
     @property
     def rate_hz(self) -> float:
-        """Samples a second."""
+        """Sampling rate in Hz."""
         return self.annotations.rate_hz
 
 
 @dataclass
 class Tokenizer(ABC):
-    """Base of all tokenizers.
+    """Base class of all tokenizers.
 
     Attributes:
-        fitted_on: what the artefact learnt from: database names, record count, split; empty before `fit`.
+        fitted_on: training data of the tokenizer: database names, record count, split; empty before `fit`.
     """
 
     kind: ClassVar[str]
@@ -122,34 +122,34 @@ class Tokenizer(ABC):
 
     @property
     def reads_signal(self) -> bool:
-        """Whether the signal is read where there is one; `needs_signal` says whether there has to be one."""
+        """Whether the tokenizer uses the signal if there is one; `needs_signal` states whether it requires one."""
         return self.needs_signal
 
     @property
     @abstractmethod
     def facets(self) -> tuple[Facet, ...]:
-        """The codes a token has, in order."""
+        """Facets of a token, in order."""
 
     def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:  # noqa: B027 - fixed levels have nothing to fit
-        """Learn from `leads`, which come from the training split alone; nothing, where levels are fixed."""
+        """Fit the tokenizer on `leads` of the training split; do nothing if the levels are fixed."""
 
     @abstractmethod
     def encode(self, lead: Lead) -> Tokens:
-        """Turn one lead into tokens."""
+        """Encode one lead as tokens."""
 
     @abstractmethod
     def geometry(self) -> list[NDArray[np.float32]]:
-        """Where the codes of each facet lie: float32 `[size, num_coordinates]` a facet.
+        """Return the coordinates of the codes of each facet, float32 `[size, num_coordinates]` per facet.
 
-        Codes that mean nearly the same have nearly the same coordinates; the model's embeddings start from them.
+        Codes with similar meaning have similar coordinates; the model initialises its embeddings from them.
         """
 
     def settings(self) -> dict[str, Any]:
-        """Everything JSON can hold that rebuilds this tokenizer, the arrays apart; fixed levels are the schema's."""
+        """Return the JSON settings that, with the arrays, rebuild this tokenizer; the schema defines fixed levels."""
         return {}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The fitted arrays, by name; none for tokenizers that have none."""
+        """Return the fitted arrays by name; empty for tokenizers without arrays."""
         return {}
 
     @classmethod
@@ -159,11 +159,11 @@ class Tokenizer(ABC):
 
     @property
     def causal(self) -> bool:
-        """Whether every facet is causal, so that a stream can be tokenised."""
+        """Whether every facet is causal, so that live streams can be tokenised."""
         return all(facet.causal for facet in self.facets)
 
     def describe(self) -> dict[str, Any]:
-        """The JSON form: kind, settings, facets, origin."""
+        """Return the JSON form: kind, settings, facets, training data."""
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": self.kind,
@@ -174,7 +174,7 @@ class Tokenizer(ABC):
         }
 
     def content_hash(self) -> str:
-        """SHA-256 over the JSON form and every array, 64 hexadecimal digits."""
+        """Return the SHA-256 of the JSON form and all arrays, as 64 hexadecimal digits."""
         digest = hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode())
         for name, array in sorted(self.arrays().items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -196,7 +196,7 @@ def tokenizer_class(kind: str) -> type[Tokenizer]:
     """Return the class of the tokenizer called `kind`.
 
     Raises:
-        HeartlmError: there is none of that name.
+        HeartlmError: there is no such tokenizer.
     """
     if kind not in _CLASSES:
         raise HeartlmError(f"tokenizer: {kind!r} found, one of {', '.join(KINDS)} expected")
@@ -208,7 +208,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer saved in `folder`.
 
     Raises:
-        HeartlmError: nothing is there, it is of another schema version or kind, or its content does not match its hash.
+        HeartlmError: there is no tokenizer, its schema version or kind is unknown, or its content does not match its
+            hash.
     """
     from safetensors.numpy import load_file
 

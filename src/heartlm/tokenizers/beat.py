@@ -1,9 +1,9 @@
-"""The beat tokenizer: each heartbeat is a token of several facets.
+"""The beat tokenizer: each heartbeat is one token with several facets.
 
-The waveform around the R peak becomes residual vector-quantisation codes, coarse to fine; so does what sets it apart
-from the beats around it, because a beat is ectopic by what is usual in its patient; the RR intervals become levels of
-their own, and so does how rhythm, QRS complex, T and P wave compare with the rest of the recording. Decoding sums
-the centroids of the waveform and places it by the RR interval.
+The waveform around the R peak is encoded as residual vector-quantisation codes, coarse to fine. Its deviation from the
+surrounding beats is encoded in the same way, because a beat is ectopic relative to the patient's usual beats. The RR
+intervals are quantised to levels, as are comparisons of rhythm, QRS complex, T wave and P wave with the rest of the
+recording. Decoding sums the centroids of the waveform and places it by the RR interval.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ from heartlm.tokenizers.waveform import (
 Floats = NDArray[np.float32]
 
 FIT_BEATS = 60_000
-"""About this number of beats, an equal share from every lead that has them, fits the codebooks."""
+"""Approximate number of beats that the codebooks are fitted on, in equal parts from all leads."""
 FIT_BEATS_PER_LEAD = 4_000
-"""The most beats of one lead, so that memory does not grow with the length of recordings."""
+"""Maximum number of beats from one lead, so that memory does not grow with the length of recordings."""
 
 MOST_LEVELS = 64
-"""Of residual codes: each is a facet that the model predicts."""
+"""Maximum number of levels of residual codes; each level is a facet that the model predicts."""
 
 
 @lru_cache
 def rr_levels(causal: bool) -> Levels:
-    """The levels of the RR facets."""
+    """Return the levels of the RR facets."""
     return levels_of(CAUSAL_FACETS if causal else OFFLINE_FACETS, causal)
 
 
 @dataclass
 class BeatTokenizer(Tokenizer):
-    """Residual codes of the waveform around the R peak and of its deviation from the dominant beat, and levels.
+    """Residual codes of the waveform and of its deviation from the dominant beat, RR levels and comparisons.
 
     Attributes:
-        num_levels: residual codes of the waveform.
-        num_deviation_levels: residual codes of its deviation.
-        num_codes: size of each level's codebook.
-        causal_only: leave out the next RR interval, and take all means and medians from the past alone.
-        compare: add the facets of `heartlm.tokenizers.comparisons`.
-        window: the grid of times around the R peak.
-        emphasis: how much the codebooks care for quiet parts of the beat: distances at each grid point are divided
-            by its standard deviation to this power; 0 treats all alike, 1 whitens.
+        num_levels: number of residual codes of the waveform.
+        num_deviation_levels: number of residual codes of the deviation.
+        num_codes: size of the codebook of each level.
+        causal_only: whether to omit the next RR interval and compute all means and medians from the past only.
+        compare: whether to add the facets of `heartlm.tokenizers.comparisons`.
+        window: grid of times around the R peak.
+        emphasis: weight of low-amplitude parts of the beat in the codebooks. Distances at each grid point are divided
+            by its standard deviation to this power; 0 gives equal weights, 1 whitens.
     """
 
     kind: ClassVar[str] = "beat"
@@ -84,10 +84,10 @@ class BeatTokenizer(Tokenizer):
     decode_error: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers, which also come from a file: every level is a facet with a name and an embedding.
+        """Check the sizes, which may come from a file; every level is a facet with a name and an embedding.
 
         Raises:
-            HeartlmError: a number of levels or codes that no codebook can have.
+            HeartlmError: the number of levels or codes is invalid.
         """
         limits = {
             "num_levels": (1, MOST_LEVELS),
@@ -100,12 +100,12 @@ class BeatTokenizer(Tokenizer):
 
     @property
     def rr_facets(self) -> tuple[RRFacet, ...]:
-        """The RR facets in use."""
+        """RR facets in use."""
         return CAUSAL_FACETS if self.causal_only else OFFLINE_FACETS
 
     @property
     def facets(self) -> tuple[Facet, ...]:
-        """`shape_0`, …, `deviation_0`, …, the RR facets and the comparisons."""
+        """Facets `shape_0`, …, `deviation_0`, …, the RR facets and the comparisons."""
         shape = (Facet(f"shape_{level}", self.num_codes) for level in range(self.num_levels))
         deviation = (
             Facet(f"deviation_{level}", self.num_codes, self.causal_only) for level in range(self.num_deviation_levels)
@@ -125,14 +125,14 @@ class BeatTokenizer(Tokenizer):
         return comparisons.CAUSAL if self.causal_only else comparisons.OFFLINE
 
     def waveforms(self, lead: Lead) -> BeatWaveforms:
-        """The normalised waveform of every beat of `lead`."""
+        """Return the normalised waveform of every beat of `lead`."""
         return beat_waveforms(lead.signal_mv, lead.annotations.sample, lead.rate_hz, self.window)
 
     def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
-        """Fit the codebooks by k-means, each lead giving at most its equal share of `FIT_BEATS` beats.
+        """Fit the codebooks by k-means on at most `FIT_BEATS` beats, in equal parts from all leads.
 
         Raises:
-            HeartlmError: there are no beats to learn from.
+            HeartlmError: there are no beats to fit on.
         """
         generator = np.random.Generator(np.random.Philox(seed))
         parts = list[Floats]()
@@ -182,17 +182,17 @@ class BeatTokenizer(Tokenizer):
         )
 
     def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:
-        """Baseline-free waveform of each beat on the window's grid, in millivolts; `[num_tokens, num_points]`."""
+        """Decode the baseline-free waveform of each beat on the window's grid, in mV; `[num_tokens, num_points]`."""
         scale = np.broadcast_to(np.asarray(scale_mv, np.float32), len(codes))
         waveform: Floats = self._fitted()[0].decode(codes[:, : self.num_levels]) * scale[:, None]
         return waveform
 
     def decode_rr_s(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
-        """Interval before each beat in seconds, NaN where unknown; float64 `[num_tokens]`."""
+        """Decode the interval before each beat in seconds, NaN where unknown; float64 `[num_tokens]`."""
         return self.rr_facets[0].scale.decode(codes[:, self.num_levels + self.num_deviation_levels])
 
     def decode_comparisons(self, codes: NDArray[np.uint16]) -> Floats:
-        """Values of the comparisons, float32 `[num_tokens, len(comparisons)]`, NaN where unknown."""
+        """Decode the comparisons, float32 `[num_tokens, len(comparisons)]`, NaN where unknown."""
         begin = len(self.facets) - len(self.comparisons)
         values = [
             comparisons.SCALES[name].decode(codes[:, begin + place]) for place, name in enumerate(self.comparisons)
@@ -200,7 +200,7 @@ class BeatTokenizer(Tokenizer):
         return np.stack(values, axis=1) if values else np.empty((len(codes), 0), np.float32)
 
     def geometry(self) -> list[Floats]:
-        """Centroids of each codebook, in units of its first level's spread, then the levels of all other facets."""
+        """Return the centroids of each codebook in units of its first level's spread, then the other facets' levels."""
         places: list[Floats] = []
         for quantizer in self._fitted():
             weighted = quantizer.codebooks * quantizer.weight
@@ -208,13 +208,13 @@ class BeatTokenizer(Tokenizer):
         return places + [ordinal_coordinates(facet.size) for facet in self.facets[len(places) :]]
 
     def settings(self) -> dict[str, Any]:
-        """Sizes, the window and the error of decoding."""
+        """Return the sizes, the window and the decoding error."""
         names = "num_levels", "num_deviation_levels", "num_codes", "causal_only", "compare", "emphasis"
         own = {name: getattr(self, name) for name in names}
         return own | {"window": asdict(self.window), "decode_error": self.decode_error}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Codebooks and the weight of each grid point, of the waveform and of its deviation."""
+        """Return the codebooks and grid-point weights of the waveform and of its deviation."""
         return {
             f"{name}.{part}": array
             for name, quantizer in zip(("shape", "deviation"), self._fitted(), strict=True)

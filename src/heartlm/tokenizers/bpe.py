@@ -1,14 +1,14 @@
-"""The BPE tokenizer: runs of amplitude levels that come again and again, one token each.
+"""The BPE tokenizer: each frequent run of amplitude levels is one token.
 
     one lead ─► levels at 100 Hz (the sample tokenizer) ─► cut at every second ─► longest runs with a code ─► tokens
 
-Which runs have a code is learnt by byte-pair merges on the training split (`merges`). Encoding does not replay the
-merges: from each place it takes the longest run that has a code. That is one pass without choices, linear and the same
-everywhere; it looks ahead by no more than the longest run, 0.32 s, so a stream can be tokenised; and what no longer run
-says is said by single levels, which all have a code.
+The runs with a code are learnt by byte-pair merges on the training split (`merges`). Encoding does not replay the
+merges: at each position it takes the longest run that has a code. Encoding is therefore a single deterministic pass in
+linear time. It looks ahead by at most the longest run, 0.32 s, so a stream can be tokenised. Every single level has a
+code, so all signals can be encoded.
 
-No run crosses a whole second, where the sample tokenizer's running amplitude changes. So each token has one scale, and
-a stream cut at whole seconds gives the tokens of the whole recording.
+No run crosses a whole second, where the sample tokenizer's running amplitude changes. Therefore each token has one
+scale, and a stream divided at whole seconds gets the same tokens as the whole recording.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from heartlm.tokenizers.sample import SampleTokenizer, dequantize
 Floats = NDArray[np.float32]
 
 SECOND = int(GRID_HZ)
-"""Levels between two places that no run crosses."""
+"""Number of levels between two boundaries that no run crosses."""
 LONGEST_RUN = 32
-"""Levels of the longest run that can be learnt."""
+"""Maximum number of levels in a run."""
 MOST_CODES = 8192
-"""Learning counts every pair of codes, which takes 4 bytes each."""
+"""Maximum number of codes. Learning counts every pair of codes, with 4 bytes per pair."""
 
 SHAPE_POINTS = 8
 
 FIT_LEVELS = 4_000_000
-"""About this number of levels, an equal share from every lead that has them, is learnt from."""
+"""Approximate number of levels to learn from, in equal parts from all leads."""
 FIT_SECONDS_PER_LEAD = 3600
-"""At most so long a stretch of one lead, so that memory does not grow with the length of recordings."""
+"""Maximum duration in seconds taken from one lead, so that memory does not grow with the length of recordings."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Runs:
     """The run of each code.
 
     Attributes:
-        symbols: the symbols of each, a byte a symbol; all different, the single symbols in their order first, so that
-            everything can be said.
-        num_symbols: of the alphabet.
+        symbols: symbols of each run, one byte per symbol. All runs differ. The single symbols come first, in order, so
+            that every sequence can be encoded.
+        num_symbols: size of the alphabet.
     """
 
     symbols: tuple[bytes, ...]
@@ -62,38 +62,38 @@ class Runs:
 
     @cached_property
     def trie(self) -> Trie:
-        """The walk that finds them."""
+        """Trie that finds the runs."""
         return Trie.of(self.symbols, self.num_symbols)
 
     @cached_property
     def length(self) -> NDArray[np.int64]:
-        """How many symbols each has, int64 `[num_codes]`."""
+        """Number of symbols in each run, int64 `[num_codes]`."""
         return np.fromiter(map(len, self.symbols), np.int64)
 
     def encode(self, symbols: NDArray[np.uint16], every: int) -> NDArray[np.uint16]:
-        """Codes of `symbols` `[num_symbols]`, each the longest that fits, none across a multiple of `every`."""
+        """Encode `symbols` `[num_symbols]` as the longest runs that do not cross a multiple of `every`."""
         return encode_runs(symbols, self.trie, every)
 
     def decode(self, codes: NDArray[np.uint16]) -> NDArray[np.uint16]:
-        """The symbols of `codes` `[num_tokens]`, one run behind the other."""
+        """Return the concatenated symbols of `codes` `[num_tokens]`."""
         text = b"".join([self.symbols[code] for code in codes.tolist()])
         return np.frombuffer(text, np.uint8).astype(np.uint16)
 
 
 @dataclass
 class BPETokenizer(Tokenizer):
-    """Byte-pair runs of the sample tokenizer's levels, none longer than 0.32 s.
+    """Byte-pair runs of the sample tokenizer's levels, each at most 0.32 s long.
 
-    Decoding gives exactly the levels that were encoded: off by at most half a step of the sample tokenizer, 1.2 % of
-    the running peak-to-peak amplitude, except where the signal lies beyond its outermost levels and is clipped to them.
+    Decoding returns exactly the encoded levels. The error is at most half a step of the sample tokenizer, 1.2 % of the
+    running peak-to-peak amplitude, except where the signal is clipped to the outermost levels.
 
-    A token stands at the first sample of its run. It is known when the run and all that could have made it longer is
-    over: at most 0.32 s later.
+    The position of a token is the first sample of its run. The token is final when no longer run is possible, at most
+    0.32 s later.
 
     Attributes:
-        num_codes: how many runs have a code, the 128 single levels included; after fitting on little data fewer than
-            asked for, since a run has to occur twice.
-        runs: the run of each code.
+        num_codes: number of runs with a code, including the 128 single levels. After fitting on little data it may be
+            lower than requested, because a run must occur twice.
+        runs: run of each code.
     """
 
     kind: ClassVar[str] = "bpe"
@@ -103,24 +103,24 @@ class BPETokenizer(Tokenizer):
     runs: Runs | None = None
 
     def __post_init__(self) -> None:
-        """Refuse impossible sizes.
+        """Check the sizes.
 
         Raises:
-            HeartlmError: the text names the field.
+            HeartlmError: a size is invalid. The message names the field.
         """
         if not NUM_LEVELS <= self.num_codes <= MOST_CODES:
             raise HeartlmError(f"num_codes: {self.num_codes} found, {NUM_LEVELS} to {MOST_CODES} expected")
 
     @property
     def facets(self) -> tuple[Facet, ...]:
-        """One facet of all runs."""
+        """The single facet, with one code per run."""
         return (Facet("bpe", self.num_codes),)
 
     def fit(self, leads: Iterable[Lead], seed: int = 0) -> None:
-        """Learn the runs, each lead giving at most its equal share of `FIT_LEVELS`, one stretch from a random second.
+        """Learn the runs on about `FIT_LEVELS` levels, with one stretch from a random second of each lead.
 
         Raises:
-            HeartlmError: there is nothing to learn from.
+            HeartlmError: there is no data to learn from.
         """
         generator = np.random.Generator(np.random.Philox(seed))
         stretches = [_stretch(lead, generator) for lead in leads]
@@ -134,8 +134,8 @@ class BPETokenizer(Tokenizer):
     def encode(self, lead: Lead) -> Tokens:
         """Encode all samples of one lead.
 
-        A token carries the class of the beat whose R peak is nearer to its first sample than to any other token's; of
-        several such beats, the first one's.
+        A beat's class is assigned to the token whose first sample is nearest to the R peak. If several beats have the
+        same nearest token, the first one is used.
         """
         runs, beats = self._fitted(), lead.annotations
         levels = SampleTokenizer().encode(lead)
@@ -150,16 +150,16 @@ class BPETokenizer(Tokenizer):
         return Tokens(codes[:, None], sample, beat_class, beats.rhythm_at(sample), levels.scale_mv[first])
 
     def decode(self, codes: NDArray[np.uint16], scale_mv: float | Floats = 1.0) -> Floats:
-        """Baseline-free waveform at 100 Hz in millivolts, one run behind the other; float32 `[num_levels]`."""
+        """Decode the baseline-free waveform at 100 Hz in millivolts; float32 `[num_levels]`."""
         scale = np.broadcast_to(np.asarray(scale_mv, np.float32), len(codes))
         return dequantize(self.decode_levels(codes)) * np.repeat(scale, self._fitted().length[codes[:, 0]])
 
     def decode_levels(self, codes: NDArray[np.uint16]) -> NDArray[np.uint16]:
-        """The sample tokenizer's codes for `codes` `[num_tokens, 1]`; uint16 `[num_levels]`."""
+        """Return the sample tokenizer's codes for `codes` `[num_tokens, 1]`; uint16 `[num_levels]`."""
         return self._fitted().decode(codes[:, 0])
 
     def single_levels(self, tokens: Tokens, rate_hz: float, num_samples: int) -> Tokens:
-        """Take runs of a recording apart into tokens of the sample tokenizer, each at its own sample."""
+        """Split the runs of a recording into tokens of the sample tokenizer, each at its own sample."""
         length = self._fitted().length[tokens.codes[:, 0]]
         since = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
         sample = np.repeat(tokens.sample, length) + np.round(since * rate_hz / GRID_HZ).astype(np.int64)
@@ -172,16 +172,16 @@ class BPETokenizer(Tokenizer):
         )
 
     def geometry(self) -> list[Floats]:
-        """Shape, mean, slope and length of each run; `[num_codes, 27]`."""
+        """Return shape, mean, slope and length of each run; `[num_codes, 27]`."""
         amplitudes = (dequantize(np.frombuffer(run, np.uint8)) / LIMIT for run in self._fitted().symbols)
         return [np.stack([run_coordinates(run, LONGEST_RUN) for run in amplitudes])]
 
     def settings(self) -> dict[str, Any]:
-        """How many runs have a code."""
+        """Return the number of codes."""
         return {"num_codes": self.num_codes}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The levels of all runs, one behind the other, and how long each is."""
+        """Return the concatenated levels of all runs, and the length of each run."""
         runs = self._fitted()
         return {
             "runs.level": np.frombuffer(b"".join(runs.symbols), np.uint8),
@@ -202,24 +202,24 @@ class BPETokenizer(Tokenizer):
 
 
 def _stretch(lead: Lead, generator: np.random.Generator) -> NDArray[np.uint16]:
-    """Levels of a lead, of a long one a stretch that begins at a random second; `[num_levels]`."""
+    """Return the levels of a lead, or of a stretch from a random second of a long lead; `[num_levels]`."""
     levels = SampleTokenizer().encode(lead).codes[:, 0]
     begin = int(generator.integers(max(len(levels) // SECOND - FIT_SECONDS_PER_LEAD, 0) + 1)) * SECOND
     return levels[begin : begin + FIT_SECONDS_PER_LEAD * SECOND].copy()
 
 
 def run_coordinates(run: Floats, longest: int) -> Floats:
-    """Where a run lies: its mean and waves of that, its shape around the mean, its slope and its length.
+    """Return the coordinates of a run: its mean, waves of the mean, shape around the mean, slope and length.
 
-    The waves are sines and cosines, slow to fast. The shape is taken at 8 places from the first symbol to the last;
-    shape and slope are enlarged until they tell as small differences apart as the fastest wave.
+    The waves are sines and cosines, slow to fast. The shape is sampled at 8 points from the first symbol to the last.
+    Shape and slope are scaled so that they resolve differences as small as the fastest wave does.
 
     Args:
-        run: its amplitudes, from −1 to 1, `[length]`.
-        longest: length of the longest run there can be.
+        run: amplitudes of the run, from −1 to 1, `[length]`.
+        longest: maximum length of a run.
 
     Returns:
-        float32 `[27]`; runs that look alike lie near each other.
+        float32 `[27]`; similar runs have similar coordinates.
     """
     mean, slope = run.mean(), (run[-1] - run[0]) / max(len(run) - 1, 1)
     shape = np.interp(np.linspace(0, len(run) - 1, SHAPE_POINTS), np.arange(len(run)), run) - mean

@@ -58,14 +58,14 @@ NEAR, AROUND = 5, 15
 
 @dataclass(frozen=True)
 class LinearScale:
-    """Levels of equal width between `low` and `high`; values outside fall into the end levels, NaN into code 0."""
+    """Levels of equal width between `low` and `high`; values outside map to the end levels, NaN to code 0."""
 
     low: float
     high: float
     num_levels: int = 31
 
     def encode(self, value: Floats) -> NDArray[np.uint16]:
-        """Code of each value, 1 … `num_levels`, 0 for NaN."""
+        """Return the code of each value, 1 … `num_levels`, or 0 for NaN."""
         place = np.floor((value - self.low) / (self.high - self.low) * self.num_levels)
         with np.errstate(invalid="ignore"):
             code: NDArray[np.uint16] = (np.clip(place, 0, self.num_levels - 1) + 1).astype(np.uint16)
@@ -73,14 +73,14 @@ class LinearScale:
         return code
 
     def decode(self, code: NDArray[np.integer]) -> Floats:
-        """Centre of each code's level, float32; NaN for code 0."""
+        """Return the centre of each code's level, float32, or NaN for code 0."""
         centre = self.low + (np.asarray(code, np.float64) - 0.5) / self.num_levels * (self.high - self.low)
         value: Floats = np.where(np.asarray(code) == 0, np.nan, centre).astype(np.float32)
         return value
 
     @property
     def size(self) -> int:
-        """How many codes there are."""
+        """Number of codes."""
         return self.num_levels + 1
 
 
@@ -118,11 +118,11 @@ ALONE = ("qrs_width",)
 
 
 def rhythm_values(rr_s: Doubles, causal: bool) -> dict[str, Doubles]:
-    """What follows from the intervals alone.
+    """Compute the comparisons that depend only on the intervals.
 
     Args:
         rr_s: the interval before each beat of a recording, NaN where unknown, `[num_beats]`.
-        causal: look back only.
+        causal: whether to use only the past.
 
     Returns:
         For each of the first names of `SCALES` the values at each beat, NaN where unknown.
@@ -154,7 +154,7 @@ def rhythm_values(rr_s: Doubles, causal: bool) -> dict[str, Doubles]:
 
 
 def _slow(log_rr: Doubles, causal: bool) -> Doubles:
-    """The logarithm of a long interval of the recording around each beat: nine in ten are shorter."""
+    """Return the ninth decile of the log intervals around each beat, as a measure of a long interval."""
     slow = np.full(len(log_rr), np.nan)
     for begin in range(0, len(log_rr), EVERY):
         stop = begin + 1 if causal else begin + EVERY + LONG
@@ -163,7 +163,7 @@ def _slow(log_rr: Doubles, causal: bool) -> Doubles:
 
 
 def long_interval(log_rr: Doubles) -> float:
-    """The ninth decile of the known values, NaN without any; `np.nanquantile` takes four times as long."""
+    """Return the ninth decile of the known values, NaN without any; `np.nanquantile` takes four times as long."""
     known = log_rr[~np.isnan(log_rr)]
     if not len(known):
         return float("nan")
@@ -174,10 +174,10 @@ def long_interval(log_rr: Doubles) -> float:
 
 
 def _sudden_changes(log_rr: Doubles, causal: bool) -> tuple[Doubles, Doubles]:
-    """The last sudden change of the rate up to each beat, and the next one after it; 0 where there is none.
+    """Return the last sudden rate change up to each beat and the next one after it, 0 if there is none.
 
-    A tachycardia that lasts is known by how it began and ended, which may be further off than a model looks. The causal
-    form knows of a change when the intervals after it, and those that would show a greater one, have been seen.
+    A sustained tachycardia is identified by its onset and end, which may be outside the model's context. The causal
+    form includes a change once the intervals after it, and those that could show a larger change, have occurred.
     """
     last, following = np.zeros(len(log_rr)), np.zeros(len(log_rr))
     begin, change = sudden_changes(log_rr)
@@ -190,7 +190,7 @@ def _sudden_changes(log_rr: Doubles, causal: bool) -> tuple[Doubles, Doubles]:
 
 
 def sudden_changes(log_rr: Doubles) -> tuple[NDArray[np.int64], Doubles]:
-    """Beats with which the rate changes suddenly, and by how much, `[num_changes]`.
+    """Return the beats at which the rate changes suddenly, and the size of each change, `[num_changes]`.
 
     Args:
         log_rr: logarithm of the interval before each beat, NaN where unknown, `[num_beats]`.
@@ -210,13 +210,13 @@ def sudden_changes(log_rr: Doubles) -> tuple[NDArray[np.int64], Doubles]:
 def morphology_values(
     shape: Floats, rr_s: Doubles, times_s: Doubles, first_beat: int, causal: bool
 ) -> dict[str, Floats]:
-    """How QRS complex, T and P wave compare with those of other beats.
+    """Compare QRS complex, T wave and P wave with those of other beats.
 
     Args:
         shape: waveforms of consecutive beats, any linear unit, float32 `[num_beats, num_points]`.
         rr_s: the interval before each of them, NaN where unknown, `[num_beats]`.
-        times_s: where the points lie, from the R peak, `[num_points]`.
-        first_beat: the first to compare; those before it are only looked back at. Offline it is 0.
+        times_s: times of the points from the R peak in seconds, `[num_points]`.
+        first_beat: first beat to compare; earlier beats only serve as reference. Offline it is 0.
         causal: compare each with the `LOOK_BACK` beats before it instead of with all; their medians are computed again
             every `EVERY` beats, counted from `first_beat`.
 

@@ -1,9 +1,9 @@
-"""Beat tokens of live streams: the next beat of each of many leads in, their codes out.
+"""Beat tokens of live streams: encode the next beat of each of many leads.
 
-The codes are those that the causal `BeatTokenizer` gives for the whole recording, but for a value next to the edge of
-its level: sums over many beats may differ in their last bit, and waveforms are remembered in 16 bits. What a token
-looks back at is bounded, so that memory does not grow: `LOOK_BACK` waveforms, `LONG` intervals, and the last sudden
-change of the rate, however long ago it was.
+The codes equal those of the causal `BeatTokenizer` for the whole recording, except for values at the edge of a level:
+sums over many beats may differ in the last bit, and waveforms are stored in 16 bits. The history of a token is limited,
+so that memory does not grow: `LOOK_BACK` waveforms, `LONG` intervals, and the last sudden change of the rate at any
+time.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ detectors find such in silence."""
 
 
 class LiveTokenizer:
-    """Tokenises leads beat by beat; what it remembers of a lead is memory that the caller keeps.
+    """Tokenise leads beat by beat; the caller holds the state memory of each lead.
 
     Args:
-        tokenizer: fitted and causal.
+        tokenizer: a fitted causal tokenizer.
 
     Attributes:
-        num_bytes: memory of a lead, which begins as zeros.
+        num_bytes: size in bytes of the state of a lead, which is zero at the start.
 
     Raises:
         HeartlmError: the tokenizer is not causal.
@@ -80,14 +80,14 @@ class LiveTokenizer:
         """Tokenise the next beat of each lead.
 
         Args:
-            leads: address of the memory of each, `[num_leads]`.
-            samples: where the beat of each lies, after the beats before.
-            rates_hz: of the samples of each.
-            waves_mv: each lead, low-passed, at the times of the tokenizer's window around the beat, float32
+            leads: address of the state of each lead, `[num_leads]`.
+            samples: sample position of each lead's beat, after its earlier beats.
+            rates_hz: sampling rate of each lead in Hz.
+            waves_mv: low-passed signal of each lead at the times of the tokenizer's window around the beat, float32
                 `[num_leads, num_points]`.
 
         Returns:
-            Its codes, uint16 `[num_leads, num_facets]`, and what they were read from.
+            The codes, uint16 `[num_leads, num_facets]`, and the values that they encode.
         """
         quantizer, deviation = self.tokenizer.quantizer, self.tokenizer.deviation_quantizer
         assert quantizer is not None and deviation is not None, "a causal tokenizer that was loaded is fitted"

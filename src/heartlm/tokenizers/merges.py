@@ -1,10 +1,10 @@
-"""Learning byte-pair runs: the most frequent pair of neighbours becomes a symbol of its own, again and again.
+"""Learn byte-pair runs: repeatedly replace the most frequent pair of neighbours by a new symbol.
 
     symbols, a break between stretches ─► counts of every pair ─► merge the most frequent ─► counts that changed ─► …
 
-Pairs are counted once; each merge then corrects the counts around the places it replaced. Among equally frequent pairs
-the one with the smallest left symbol is taken, then the one with the smallest right symbol, so the same symbols always
-give the same runs. Overlapping pairs (x x x holds two) all count.
+Pairs are counted once. Each merge then updates the counts around the replaced positions. Ties are resolved by the
+smallest left symbol, then by the smallest right symbol, so the result is deterministic. Overlapping pairs all count:
+x x x contains two.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def learn_runs(symbols: Symbols, *, num_symbols: int, num_codes: int, longest: i
     Memory: 4 bytes for each pair of codes.
 
     Args:
-        symbols: each below `num_symbols`, or `BREAK`; overwritten.
-        num_symbols: of the alphabet, at most 256.
-        num_codes: how many runs are wanted, the single symbols included.
-        longest: symbols of the longest run, at least 2.
+        symbols: symbols below `num_symbols`, or `BREAK`; overwritten.
+        num_symbols: size of the alphabet, at most 256.
+        num_codes: requested number of runs, including the single symbols.
+        longest: maximum number of symbols in a run, at least 2.
 
     Returns:
         The run of each code, the single symbols first; fewer than `num_codes` where no pair is left that occurs twice.

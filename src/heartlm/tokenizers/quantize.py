@@ -1,8 +1,8 @@
-"""Residual vector quantisation: a waveform as a few codes, coarse to fine.
+"""Residual vector quantisation: encode a waveform as a few codes, coarse to fine.
 
-Level one is the nearest of a codebook's centroids; level two quantises what is left; and so on. The sum of the chosen
-centroids decodes the waveform again. Codebooks are fitted by k-means. Distances weight each sample of the waveform, so
-that the small P wave is not drowned by the QRS complex.
+Level one is the nearest centroid of a codebook, level two quantises the residual, and so on. Decoding sums the selected
+centroids. Codebooks are fitted by k-means. Distances weight each sample of the waveform, so that the QRS complex does
+not dominate the small P wave.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ResidualQuantizer:
-    """Codebooks of every level.
+    """Codebooks of all levels.
 
     Attributes:
         codebooks: float32 `[num_levels, num_codes, num_points]`, in the units of the waveform.
-        weight: float32 `[num_points]`; distances are taken between waveforms multiplied by it.
+        weight: factor of each waveform sample in distances, float32 `[num_points]`.
     """
 
     codebooks: Floats
     weight: Floats
 
     def encode(self, waveform: Floats) -> NDArray[np.uint16]:
-        """Codes of each waveform, coarse to fine; uint16 `[num_waveforms, num_levels]`."""
+        """Encode each waveform, coarse to fine; uint16 `[num_waveforms, num_levels]`."""
         return residual_codes(waveform, self.weight, self._prepared)
 
     @cached_property
@@ -39,14 +39,14 @@ class ResidualQuantizer:
         return prepare_codebooks(self.codebooks * self.weight)
 
     def decode(self, codes: NDArray[np.integer]) -> Floats:
-        """Sum of the centroids that `codes` `[num_waveforms, num_levels]` name; `[num_waveforms, num_points]`."""
+        """Return the sum of the centroids of `codes` `[num_waveforms, num_levels]`; `[num_waveforms, num_points]`."""
         waveform = np.zeros((len(codes), self.codebooks.shape[2]), np.float32)
         for codebook, code in zip(self.codebooks, codes.T, strict=True):
             waveform += codebook[code]
         return waveform
 
     def relative_error(self, waveform: Floats) -> float:
-        """Root mean square of what decoding loses, relative to the root mean square of `waveform` itself."""
+        """Return the root mean square of the decoding error relative to the root mean square of `waveform`."""
         lost = waveform - self.decode(self.encode(waveform))
         return float(np.sqrt(np.mean(lost**2) / np.mean(waveform**2)))
 
@@ -56,7 +56,7 @@ def fit_quantizer(
 ) -> ResidualQuantizer:
     """Fit the codebooks of a `ResidualQuantizer` to `waveform` `[num_waveforms, num_points]`, level by level.
 
-    With fewer waveforms than `num_codes` the codebook holds repeated centroids.
+    If there are fewer waveforms than `num_codes`, the codebook contains repeated centroids.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     rest = waveform * weight
@@ -69,7 +69,7 @@ def fit_quantizer(
 
 
 def k_means(points: Floats, num_codes: int, generator: np.random.Generator, num_rounds: int) -> Floats:
-    """Lloyd's algorithm from randomly chosen points; an emptied centroid restarts at the worst represented point."""
+    """Run Lloyd's algorithm from random points; an empty centroid restarts at the point with the largest error."""
     centroids = points[generator.choice(len(points), num_codes, replace=len(points) < num_codes)].copy()
     for _ in range(num_rounds):
         nearest = nearest_centroid(points, centroids)
@@ -84,6 +84,6 @@ def k_means(points: Floats, num_codes: int, generator: np.random.Generator, num_
 
 
 def nearest_centroid(points: Floats, centroids: Floats) -> NDArray[np.uint16]:
-    """Index of the centroid nearest to each point, the lower one of equals; uint16 `[num_points]`."""
+    """Return the index of the nearest centroid of each point, the lower index of equals; uint16 `[num_points]`."""
     weight = np.ones(points.shape[1], np.float32)
     return residual_codes(points, weight, prepare_codebooks(centroids[None]))[:, 0]

@@ -1,10 +1,10 @@
-"""The rhythm tokenizer: RR intervals, so annotation files without a signal are enough.
+"""The rhythm tokenizer: encodes RR intervals, so that annotation files without a signal are sufficient.
 
-An early beat and the pause after it make a regular rhythm look irregular. So intervals come twice: as they are, and
-after a filter that takes such pairs out, which atrial fibrillation survives.
+An early beat and the pause after it make a regular rhythm look irregular. Therefore intervals are encoded twice:
+unfiltered, and after a filter that removes such pairs but not the irregularity of atrial fibrillation.
 
-Intervals of noise are irregular, too, and in fibrillation there are no P waves. On demand tokens therefore say how QRS
-complex, T and P wave compare with the rest of the recording; "unknown" where there is no signal.
+Intervals of noise are also irregular, and fibrillation has no P waves. Optional facets therefore compare QRS complex, T
+wave and P wave with the rest of the recording; they are "unknown" without a signal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WAVEFORM_FACETS = (
 """Those of `heartlm.tokenizers.comparisons` that tokens have on demand."""
 
 EARLY, AROUND, CHANGES = 0.87, 7, 8
-"""An interval below this share of the median of the last `AROUND` is early."""
+"""An interval is early if it is below this fraction of the median of the last `AROUND`."""
 
 
 def filtered_intervals(rr_s: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -84,8 +84,8 @@ class RhythmTokenizer(Tokenizer):
     after the ectopic filter over the one before, with how irregular the last ones are.
 
     Attributes:
-        waveforms: add facets that compare waveforms, for recordings with a signal.
-        causal_only: compare waveforms with those before alone; all other facets look back only in any case.
+        waveforms: whether to add facets that compare waveforms, for recordings with a signal.
+        causal_only: whether to compare waveforms only with earlier ones; all other facets are always causal.
 
     The levels are fixed, so there is nothing to fit. Decoding gives intervals in seconds,
     each the geometric centre of its level: off by at most half a level, 1.0 % of the interval.
@@ -100,7 +100,7 @@ class RhythmTokenizer(Tokenizer):
 
     @property
     def reads_signal(self) -> bool:
-        """Whether the signal is read where there is one."""
+        """Whether the tokenizer uses the signal if there is one."""
         return self.waveforms
 
     @property
@@ -112,7 +112,7 @@ class RhythmTokenizer(Tokenizer):
         return plain + filtered + (tuple(waveforms) if self.waveforms else ())
 
     def encode(self, lead: Lead) -> Tokens:
-        """Encode the RR intervals of one recording, and its waveforms on demand."""
+        """Encode the RR intervals of one recording and, with `waveforms`, its waveforms."""
         beats = lead.annotations
         rr_s = rr_intervals_s(beats.sample, beats.rate_hz)
         values = filtered_values(rr_s)
@@ -138,11 +138,11 @@ class RhythmTokenizer(Tokenizer):
         return codes
 
     def decode(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
-        """RR intervals in seconds, NaN where unknown; float64 `[num_tokens]`."""
+        """Decode the RR intervals in seconds, NaN where unknown; float64 `[num_tokens]`."""
         return RHYTHM_FACETS[0].scale.decode(codes[:, 0])
 
     def geometry(self) -> list[NDArray[np.float32]]:
-        """Coordinates that vary smoothly along the levels of each facet."""
+        """Return coordinates that vary smoothly along the levels of each facet."""
         return [ordinal_coordinates(facet.size) for facet in self.facets]
 
     def settings(self) -> dict[str, Any]:

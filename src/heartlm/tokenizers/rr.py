@@ -1,8 +1,9 @@
-"""RR intervals and what they are compared with.
+"""RR intervals and their ratios to reference intervals.
 
-An RR interval alone says heart rate; relative to the recent rhythm it says "early" or "late"; relative to a long mean
-it still says "early" when most of the recent beats were early too. Causal facets look back only; offline facets also
-see the next interval and a mean centred on the beat. All are quantised on a logarithmic scale; code 0 is "unknown".
+An RR interval alone measures the heart rate. Its ratio to the recent rhythm shows whether a beat is early or late. Its
+ratio to a long mean still shows an early beat if most recent beats were also early. Causal facets use only the past;
+offline facets also use the next interval and a mean centred on the beat. All values are quantised on a logarithmic
+scale; code 0 is "unknown".
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ LONG_BEATS = 300
 
 @dataclass(frozen=True)
 class LogScale:
-    """Logarithmic levels between `low` and `high`; values outside fall into the end levels, NaN into code 0.
+    """Logarithmic levels between `low` and `high`; values outside map to the end levels, NaN to code 0.
 
     Attributes:
         low: lower end of the first level.
         high: upper end of the last level.
-        num_levels: how many levels, code 0 not counted.
+        num_levels: number of levels without code 0.
     """
 
     low: float
@@ -37,7 +38,7 @@ class LogScale:
     num_levels: int = 63
 
     def encode(self, value: Floats) -> NDArray[np.uint16]:
-        """Code of each value, 1 … `num_levels`, 0 for NaN."""
+        """Return the code of each value, 1 … `num_levels`, or 0 for NaN."""
         return level_of(value, self.edges)
 
     @cached_property
@@ -53,19 +54,19 @@ class LogScale:
         return inside
 
     def decode(self, code: NDArray[np.uint16]) -> Floats:
-        """Geometric centre of each code's level; NaN for code 0."""
+        """Return the geometric centre of each code's level, or NaN for code 0."""
         place = (code.astype(np.float64) - 0.5) / self.num_levels
         return np.where(code == 0, np.nan, self.low * (self.high / self.low) ** place)
 
     @property
     def size(self) -> int:
-        """How many codes there are."""
+        """Number of codes."""
         return self.num_levels + 1
 
 
 @dataclass(frozen=True)
 class RRFacet:
-    """One way of looking at RR intervals: its name, its levels and whether it needs the future."""
+    """A facet of RR intervals: its name, its levels and whether it needs later beats."""
 
     name: str
     scale: LogScale
@@ -103,7 +104,7 @@ def ordinal_coordinates(size: int) -> NDArray[np.float32]:
 
 
 def rr_intervals_s(sample: NDArray[np.int64], rate_hz: float) -> Floats:
-    """Interval from the beat before to each beat, in seconds; NaN for the first. float64 `[num_beats]`."""
+    """Return the interval before each beat in seconds, NaN for the first beat; float64 `[num_beats]`."""
     return np.diff(sample, prepend=np.nan) / rate_hz if len(sample) else np.empty(0)
 
 

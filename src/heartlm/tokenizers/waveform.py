@@ -1,9 +1,9 @@
-"""From samples to one normalised waveform a beat.
+"""Extract one normalised waveform per beat from the samples.
 
-Around each R peak the signal is sampled on a fixed grid of times, whatever the recording's rate, after a short
-low-pass that keeps what the grid can hold. The median of the window is its baseline; the scale is the median
-peak-to-peak amplitude of the last beats. Nothing later is looked at than the window of the beat itself and, for the
-low-pass, about one grid step (8 ms) beyond it, so a stream and a file give the same waveforms.
+Around each R peak the signal is resampled on a fixed time grid, independent of the recording's rate, after a short
+anti-aliasing low-pass. The baseline is the median of the window; the scale is the median peak-to-peak amplitude of the
+last beats. No sample is used after the window of the beat, except about one grid step (8 ms) for the low-pass.
+Therefore a stream and a file have the same waveforms.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Floats = NDArray[np.float32]
 
 DOMINANT_BEATS, DOMINANT_EVERY = 300, 32
 BLOCK_BEATS = 128 * DOMINANT_EVERY
-"""Most beats in one block: about an hour."""
+"""Maximum number of beats in a block: about an hour."""
 
 
 @dataclass(frozen=True)
 class BeatWindow:
-    """The grid of times around an R peak, and how the scale is found.
+    """Time grid around an R peak, and parameters of the scale.
 
     Attributes:
-        before_s: seconds before the R peak where the window begins.
-        after_s: seconds after the R peak where it ends.
-        rate_hz: grid points a second.
-        scale_beats: how many beats, the present one included, the running amplitude looks back.
+        before_s: start of the window in seconds before the R peak.
+        after_s: end of the window in seconds after the R peak.
+        rate_hz: rate of the grid in Hz.
+        scale_beats: number of beats in the running amplitude, including the current beat.
         clip: largest absolute value of a normalised sample, in running amplitudes.
     """
 
@@ -54,9 +54,9 @@ class BeatWaveforms:
     """Waveforms of consecutive beats.
 
     Attributes:
-        shape: baseline-free, in running amplitudes, float32 `[num_beats, num_points]`.
-        baseline_mv: what was subtracted, float32 `[num_beats]`.
-        scale_mv: what it was divided by, float32 `[num_beats]`.
+        shape: baseline-free waveforms in running amplitudes, float32 `[num_beats, num_points]`.
+        baseline_mv: subtracted baseline, float32 `[num_beats]`.
+        scale_mv: running amplitude by which the waveform was divided, float32 `[num_beats]`.
     """
 
     shape: Floats
@@ -65,13 +65,13 @@ class BeatWaveforms:
 
 
 def beat_waveforms(signal_mv: Floats, sample: NDArray[np.int64], rate_hz: float, window: BeatWindow) -> BeatWaveforms:
-    """Cut and normalise the waveform of every beat.
+    """Extract and normalise the waveform of every beat.
 
     Args:
-        signal_mv: one lead, float32 `[num_samples]`; NaN is read as the last valid value.
+        signal_mv: one lead, float32 `[num_samples]`; NaN is replaced by the last valid value.
         sample: R-peak positions `[num_beats]`, ascending.
-        rate_hz: rate of `signal_mv`.
-        window: the grid and the scale.
+        rate_hz: sampling rate of `signal_mv` in Hz.
+        window: parameters of the grid and the scale.
     """
     return _cut(fill_gaps(signal_mv), sample, rate_hz, window)
 
@@ -89,10 +89,10 @@ def _grid(window: BeatWindow, rate_hz: float) -> tuple[NDArray[np.float64], NDAr
 
 
 def deviations(shape: Floats, causal: bool) -> Floats:
-    """The difference of each beat from the beat that dominates around it; float32 `[num_beats, num_points]`.
+    """Return the difference of each beat from the dominant beat around it; float32 `[num_beats, num_points]`.
 
-    The dominant beat is the median waveform of some 300 beats on either side or, with `causal`, of the 600 before:
-    enough that a long run of ectopic beats does not become what is usual. It is taken again every 32 beats.
+    The dominant beat is the median waveform of about 300 beats on either side or, with `causal`, of the previous 600
+    beats. A long run of ectopic beats therefore does not become dominant. It is recomputed every 32 beats.
     """
     return _deviations(shape, slice(0, len(shape)), 0, len(shape), causal)
 

@@ -1,4 +1,4 @@
-"""One module a file format: each turns a path into a lazy `Recording`, or an annotation file into arrays.
+"""One module per file format. Each opens a path as a lazy `Recording`, or decodes an annotation file into arrays.
 
-Readers know files, not databases: the names of record, patient and database are filled in by `heartlm.ecg.database`.
+Readers handle files, not databases: `heartlm.ecg.database` adds the names of record, patient and database.
 """

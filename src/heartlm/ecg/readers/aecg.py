@@ -1,7 +1,7 @@
-"""HL7 annotated ECG: an XML file whose rhythm series holds a list of digits for each lead.
+"""HL7 annotated ECG: an XML file with a rhythm series that holds a list of digits for each lead.
 
 A lead's value is `origin + scale * digit`; the time axis is a start and an increment. Derived series (median beats) are
-no recording and not read.
+not recordings and are not read.
 
 Format: HL7 v3 Annotated ECG, ANSI/HL7 V3 ECG R1-2004; Brown and Badilini, HL7 aECG Implementation Guide, 2005.
 """
@@ -30,16 +30,16 @@ _SECONDS_PER_UNIT = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 def is_aecg(path: Path) -> bool:
-    """Whether an XML file is an annotated ECG, by its root element."""
+    """Return whether an XML file is an annotated ECG, by its root element."""
     begin = first_bytes(path, 4096)
-    return begin is None or b"<AnnotatedECG" in begin  # reading it as one tells what is wrong
+    return begin is None or b"<AnnotatedECG" in begin  # the reader then reports the error
 
 
 def read_aecg(path: Path) -> Recording:
-    """Read an annotated ECG of one series.
+    """Read an annotated ECG with one series.
 
     Raises:
-        HeartlmError: not well-formed, without a lead, of several series, or leads that differ in length.
+        HeartlmError: the file is not well-formed, has no lead or several series, or its leads differ in length.
     """
     root = ElementTree.parse(path).getroot()
     series = root.findall(_path("component/series"))

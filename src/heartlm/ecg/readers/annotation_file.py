@@ -1,11 +1,11 @@
-"""Annotation files: bytes in; positions, codes and notes out, and of these heartbeats and rhythm spans.
+"""Annotation files: decode positions, codes and notes, and extract heartbeats and rhythm spans.
 
-Files are in MIT format, or tables of beats as the VitalDB Arrhythmia Database publishes them: CSV, one row a beat, with
+Files are in MIT format, or are tables of beats in the format of the VitalDB Arrhythmia Database: CSV, one row per beat,
 columns `time_second`, `beat_type` (N, S, V, or U for unclassifiable; empty rows mark stretches) and `rhythm_label`.
 
-Beats are the annotations whose code marks a heartbeat. Rhythms are given by changes: an annotation `+` with the text
-`(NAME` opens a span that lasts until the next one, or to the end of the recording. Where a database brackets
-ventricular fibrillation by `[` and `]` instead, these open and close spans too.
+Beats are the annotations with a beat code. Rhythms are given as changes: an annotation `+` with the text `(NAME` starts
+a span that lasts until the next change or the end of the recording. If a database marks ventricular fibrillation by `[`
+and `]` instead, these also start and end spans.
 
 Formats: annot(5) of the WFDB Applications Guide, https://physionet.org/physiotools/wag/annot-5.htm;
 https://github.com/vitaldb/arrdb.
@@ -37,22 +37,22 @@ for _code, _symbol in enumerate(' NLRaVFJASEj/Q~ | sT*D"=pB^t+u?![]en@xf()r'):
     SYMBOL_OF_CODE[_code] = _symbol.strip()
 
 _IS_UNUSED = (SYMBOL_OF_CODE == "") & ~np.isin(np.arange(64), [0, *range(42, 50)])
-"""Codes that neither the WFDB library nor, from 42 to 49, a user defines; 0 is a note about the file."""
+"""Codes that are undefined: neither in the WFDB library nor user-defined (42 to 49); 0 is a note about the file."""
 
 TABLE_SUFFIX = ".csv"
 _TABLE_HZ = 500.0
-"""Ticks a second that times in tables of beats are rounded to: the rate of VitalDB's electrocardiograms."""
+"""Rate in Hz to which times in tables of beats are rounded: the sampling rate of VitalDB's electrocardiograms."""
 _BEAT_TYPES = {"N": "N", "S": "S", "V": "V", "U": "Q"}
-"""The symbol of each."""
+"""WFDB symbol of each beat type."""
 
 OUTSIDE = ("before the start", "past the end")
-"""Reasons for which `beats_of` leaves out beats that are not in the recording."""
+"""Reasons of `beats_of` for leaving out beats outside the recording."""
 
 _FAR = 2.0**62
-"""Positions beyond are of a damaged file; they are outside of every recording either way."""
+"""Limit of positions: a larger one comes from a damaged file and is outside any recording."""
 
 _IS_BEAT = np.isin(SYMBOL_OF_CODE, sorted(CLASS_OF_SYMBOL))
-"""Whether a heartbeat is what a code annotates."""
+"""Whether each code marks a heartbeat."""
 
 _LONGEST_TEXT = 255
 _NO_TEXT = re.compile(rb"[\x02-\x09\x0b\x0c\x0e-\x1f\x7f]|\0[^\0]")
@@ -62,16 +62,16 @@ _TIME_RESOLUTION = re.compile(r"## time resolution: ([0-9.]+)")
 
 @dataclass(frozen=True)
 class AnnotationFile:
-    """What an annotation file holds, in file order.
+    """Content of an annotation file, in file order.
 
     Attributes:
-        path: the file.
+        path: path of the file.
         sample: position of each annotation in ticks, int64 `[num_annotations]`.
-        code: its WFDB code, uint8 `[num_annotations]`.
-        subtype: its subtype, 0 where none is stated, int8 `[num_annotations]`.
-        aux: text by index of the annotation it belongs to, without trailing NULs.
-        ticks_hz: the file's own ticks a second; None where it uses the recording's rate.
-        faults: signs of damage that did not stop the reader, one line each.
+        code: WFDB code of each annotation, uint8 `[num_annotations]`.
+        subtype: subtype of each annotation, 0 if not stated, int8 `[num_annotations]`.
+        aux: text by annotation index, without trailing NULs.
+        ticks_hz: tick rate of the file in Hz; None if it is the recording's sampling rate.
+        faults: signs of damage in a readable file, one line each.
     """
 
     path: Path
@@ -91,10 +91,11 @@ class AnnotationFile:
 def read_annotation_file(path: Path) -> AnnotationFile:
     """Decode the annotation file at `path`.
 
-    Empty annotations (code 0) and notes at time 0, which describe the file, are left out; one may state the tick rate.
+    Empty annotations (code 0) and notes at time 0 are left out. Notes at time 0 describe the file and may state the
+    tick rate.
 
     Raises:
-        HeartlmError: the file is missing, unreadable or ends before its end mark.
+        HeartlmError: the file is missing or unreadable, or ends before its end mark.
     """
     content = read_bytes(path, LIST_BYTES)
     if path.suffix == TABLE_SUFFIX:
@@ -120,9 +121,9 @@ def read_annotation_file(path: Path) -> AnnotationFile:
 
 
 def _faults(path: Path, content: bytes, found: DecodedAnnotations) -> tuple[str, ...]:
-    """What no annotator writes: bytes behind the end mark, codes that mean nothing, texts that are none."""
+    """Find content that no annotator writes: bytes after the end mark, undefined codes, unreadable texts."""
     faults = []
-    if decode_annotations(content.rstrip(b"\0")) is not None:  # an end mark that is not the last one
+    if decode_annotations(content.rstrip(b"\0")) is not None:  # there is an end mark before the last one
         faults.append(f"{path.name}: more bytes follow the end mark, which stands behind {len(found.code)} annotations")
     unused = int(_IS_UNUSED[found.code].sum() + ((found.code == 0) & (found.sample != 0)).sum())
     if unused:
@@ -134,12 +135,12 @@ def _faults(path: Path, content: bytes, found: DecodedAnnotations) -> tuple[str,
 
 
 def is_beat_table(path: Path) -> bool:
-    """Whether the first line of a CSV file names the columns of a table of beats."""
+    """Return whether the first line of a CSV file names the columns of a table of beats."""
     return b"time_second,beat_type,rhythm_label" in (first_bytes(path, 256) or b"")
 
 
 def _read_table(path: Path, content: bytes) -> AnnotationFile:
-    """Read a table of beats: a beat of each row with a type, a rhythm change where its label changes."""
+    """Read a table of beats: one beat per row with a type, and a rhythm change where the label changes."""
     text = StringIO(content.decode("utf-8-sig", "replace"), newline="")
     with one_line(path, "a table with the columns time_second, beat_type and rhythm_label"):
         rows = [(float(row["time_second"]), row["beat_type"], row["rhythm_label"]) for row in csv.DictReader(text)]
@@ -159,7 +160,7 @@ def _read_table(path: Path, content: bytes) -> AnnotationFile:
 
 
 def positions_at_rate(file: AnnotationFile, rate_hz: float) -> NDArray[np.int64]:
-    """Positions of all annotations in samples at `rate_hz`, whatever the file's ticks; int64 `[num_annotations]`."""
+    """Return the positions of all annotations in samples at `rate_hz`, int64 `[num_annotations]`."""
     if file.ticks_hz is None or file.ticks_hz == rate_hz:
         return file.sample
     at_rate: NDArray[np.int64] = np.rint((file.sample * (rate_hz / file.ticks_hz)).clip(-_FAR, _FAR)).astype(np.int64)
@@ -169,12 +170,12 @@ def positions_at_rate(file: AnnotationFile, rate_hz: float) -> NDArray[np.int64]
 def beats_of(
     file: AnnotationFile, rate_hz: float, num_samples: int
 ) -> tuple[NDArray[np.int64], NDArray[np.str_], dict[str, int]]:
-    """Pick the heartbeats of `file` in time order.
+    """Return the heartbeats of `file` in time order.
 
-    Beats outside of the recording, and a second beat at the very sample of another, are left out and counted by reason.
+    Beats outside the recording, and further beats at the same sample, are left out and counted by reason.
 
     Returns:
-        positions int64 `[num_beats]`, symbols `<U1` `[num_beats]`, counts of what was left out.
+        Positions int64 `[num_beats]`, symbols `<U1` `[num_beats]`, and counts of omitted beats by reason.
     """
     is_beat = _IS_BEAT[file.code]
     sample, symbol = positions_at_rate(file, rate_hz)[is_beat], SYMBOL_OF_CODE[file.code[is_beat]]
@@ -192,16 +193,16 @@ def beats_of(
 def rhythms_of(
     file: AnnotationFile, rate_hz: float, num_samples: int, bracketed: str | None = None
 ) -> tuple[tuple[RhythmSpan, ...], dict[str, int]]:
-    """Turn the rhythm changes of `file` into spans that end at `num_samples`.
+    """Convert the rhythm changes of `file` to spans; the last span ends at `num_samples`.
 
     Args:
-        file: the annotations.
-        rate_hz: samples a second of the recording.
-        num_samples: its length; where the last span ends.
-        bracketed: the rhythm that `[` opens and `]` ends; None where brackets repeat what `+` says already.
+        file: content of the annotation file.
+        rate_hz: sampling rate of the recording in Hz.
+        num_samples: length of the recording in samples.
+        bracketed: rhythm between `[` and `]`; None if `+` annotations already state it.
 
     Returns:
-        the spans in time order, and counts by reason of the changes that were left out.
+        The spans in time order, and counts of omitted changes by reason.
     """
     sample, symbol = positions_at_rate(file, rate_hz), file.symbol
     changes: list[tuple[int, str | None]] = [

@@ -1,8 +1,8 @@
-"""CSV and NumPy files: samples without a header of their own.
+"""CSV and NumPy files: samples without a header.
 
-What they cannot say is in a `.json` of the same name: `rate_hz`, `units` (one for all leads, or a list;
-`"mV"` where not given) and, for NumPy, `lead_names`. A CSV file names its leads in its first row; where that has a
-column `time`, in seconds, the rate follows from it and the `.json` can be left out.
+Metadata are in a `.json` file of the same name: `rate_hz`, `units` (one for all leads, or a list; `"mV"` by default)
+and, for NumPy, `lead_names`. The first row of a CSV file names the leads. If it has a column `time`, in seconds, the
+rate is computed from it and the `.json` file is optional.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from heartlm.files import read_json
 _TIME_COLUMNS = ("time", "time_s")
 _FIRST_LINE_BYTES = 1 << 16
 _ARCHIVED_BYTES = 1 << 30
-"""The largest array in an archive, which is unpacked as a whole."""
+"""Maximum size of an array in an archive, which is unpacked as a whole."""
 
 
 class _Settings(TypedDict, total=False):
-    """What the `.json` may hold."""
+    """Fields of the `.json` file."""
 
     rate_hz: float
     units: str | list[str]
@@ -40,22 +40,22 @@ class _Settings(TypedDict, total=False):
 
 
 def is_array_recording(path: Path) -> bool:
-    """Whether a CSV or NumPy file is a recording: a `.json` says so, or a CSV file's time column."""
+    """Return whether a CSV or NumPy file is a recording: it has a `.json` file, or a CSV time column."""
     if is_there(path.with_suffix(".json")):
         return True
     if path.suffix.lower() != ".csv":
         return False
     begin = first_bytes(path, _FIRST_LINE_BYTES)
     if begin is None:
-        return True  # reading it as one tells what is wrong
+        return True  # the reader then reports the error
     return any(_is_time(name) for name in begin.partition(b"\n")[0].decode("utf-8", "replace").split(","))
 
 
 def read_csv(path: Path) -> Recording:
-    """Read a CSV file: one row a sample, one column a lead, empty where invalid.
+    """Read a CSV file: one row per sample, one column per lead, empty where invalid.
 
     Raises:
-        HeartlmError: not a table of numbers, no rate, or unevenly spaced times.
+        HeartlmError: the file is not a table of numbers, has no rate, or has unevenly spaced times.
     """
     import pyarrow as pa
     from pyarrow import csv
@@ -79,7 +79,7 @@ def read_numpy(path: Path) -> Recording:
     """Read `.npy`, or the array `signal` of `.npz`: `[num_leads, num_samples]` or `[num_samples]`, mapped if possible.
 
     Raises:
-        HeartlmError: not such an array, or its `.json` is missing.
+        HeartlmError: the array has another shape or type, or the `.json` file is missing.
     """
     loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
@@ -138,7 +138,7 @@ def _is_time(name: str) -> bool:
 
 
 def _rate_of(path: Path, time_s: NDArray[np.float64]) -> float:
-    """The rate of evenly spaced times, a whole number where the rounding of the times hides one."""
+    """Return the rate of evenly spaced times, rounded to a whole number if it fits within their rounding error."""
     span_s = time_s[-1] - time_s[0] if len(time_s) > 1 else 0.0
     if not span_s > 0:
         raise HeartlmError(f"{path}: the time column does not rise from its first row to its last; expected seconds")

@@ -1,7 +1,7 @@
-"""Which records a folder holds, and which files each is made of.
+"""Find the records of a folder and the files of each record.
 
-A record is what RECORDS lists, or else what the folder holds: WFDB headers (but not those of a larger record's
-segments), EDF, aECG, CSV and NumPy files, and annotation files that stand alone.
+Records are the entries of RECORDS. Without RECORDS they are the files in the folder: WFDB headers (except those of
+segments), EDF, aECG, CSV and NumPy files, and annotation files without a signal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READERS: dict[str, tuple[Callable[[Path], Recording], str, int | None]] = {
     ".npy": (read_numpy, "a NumPy array of samples", None),
     ".npz": (read_numpy, "a NumPy array of samples", None),
 }
-"""Readers of the formats that are one file a record, what they read, and its most bytes; `.hea` is WFDB's."""
+"""Reader, description and maximum size in bytes of the formats with one file per record; `.hea` is a WFDB header."""
 
 _IS_RECORDING: dict[str, Callable[[Path], bool]] = {
     ".xml": is_aecg,
@@ -34,7 +34,7 @@ _IS_RECORDING: dict[str, Callable[[Path], bool]] = {
     ".npy": is_array_recording,
     ".npz": is_array_recording,
 }
-"""Suffixes that other files of a database have too: what tells a recording from a table of labels."""
+"""Tests for suffixes that other files of a database also have: they separate recordings from tables of labels."""
 
 _SIGNAL_SUFFIXES = (".hea", *READERS)
 STANDALONE_ANNOTATORS = ("atr", "qrsc", "qrs", "ecg")
@@ -45,8 +45,8 @@ class RecordFiles:
     """The files of one record.
 
     Attributes:
-        stem: their path without suffix.
-        signal: the header, or the file that holds the signal; None for annotations alone.
+        stem: path of the files without suffix.
+        signal: header, or file with the signal; None for annotation-only records.
     """
 
     stem: Path
@@ -54,13 +54,13 @@ class RecordFiles:
 
     @property
     def annotation_paths(self) -> list[Path]:
-        """Annotation files that make a record of themselves, the reviewed one first."""
+        """Annotation files that form a record without a signal, the reviewed file first."""
         if self.signal is None and is_beat_table(table := _with_suffix(self.stem, TABLE_SUFFIX)):
             return [table]
         return [path for name in STANDALONE_ANNOTATORS if is_there(path := _with_suffix(self.stem, f".{name}"))]
 
     def annotation(self, annotators: Iterable[str]) -> Path | None:
-        """The file of the first of `annotators` that there is."""
+        """Return the file of the first of `annotators` that exists."""
         paths = (_with_suffix(self.stem, f".{name}") for name in annotators)
         return next(filter(is_there, paths), None)
 
@@ -68,11 +68,11 @@ class RecordFiles:
 def find_records(folder: Path) -> dict[str, RecordFiles]:
     """Find the records of a folder: record id to files.
 
-    A record's id is the name of its files; where two in different subfolders share it, their paths below `folder`.
-    Bytes of it that are no text stand as `\\x..`.
+    The id of a record is the name of its files. If records in different subfolders have the same name, the ids are
+    their paths below `folder`. Bytes that are not text are written as `\\x..`.
 
     Raises:
-        HeartlmError: RECORDS lists a record that is not there or outside of `folder`, or there are none.
+        HeartlmError: RECORDS lists a record that is missing or outside `folder`, or there are no records.
     """
     listed = folder / "RECORDS"
     found = list(_listed(listed) if is_there(listed) else _lying_there(folder))
@@ -89,7 +89,7 @@ def find_records(folder: Path) -> dict[str, RecordFiles]:
 
 
 def printable(name: str) -> str:
-    """A file's name as text, bytes that are none as `\\x..`."""
+    """Return a file name as text, with undecodable bytes as `\\x..`."""
     return name if name.isprintable() else ascii(os.fsencode(name))[2:-1]
 
 
@@ -134,7 +134,7 @@ def _lying_there(folder: Path) -> Iterator[RecordFiles]:
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, str]]:
-    """Path and suffix of every file below `folder` that has one and is not hidden; as text, for there may be many."""
+    """Yield path and suffix, as strings for speed, of all files below `folder` with a suffix that are not hidden."""
     for root, _, names in os.walk(folder):
         for name in names:
             stem, dot, suffix = name.rpartition(".")
@@ -143,11 +143,11 @@ def _files_below(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _segments(stem: str) -> list[str]:
-    """Stems of the segments of a multi-segment header, whose first line reads `NAME/COUNT ...`."""
+    """Return the stems of the segments of a multi-segment header, whose first line is `NAME/COUNT ...`."""
     try:
         lines = read_bytes(Path(f"{stem}.hea"), HEADER_BYTES).splitlines()
     except HeartlmError:
-        return []  # opening it as a record tells what is wrong
+        return []  # the reader then reports the error
     stated = (fields for line in lines if (fields := line.split()) and not fields[0].startswith(b"#"))
     if b"/" not in next(stated, [b""])[0]:
         return []

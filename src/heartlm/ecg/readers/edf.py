@@ -1,7 +1,7 @@
-"""EDF and EDF+ files, read through the `edfio` package: a slice costs a slice.
+"""EDF and EDF+ files, read with the `edfio` package. Reading a slice does not read the whole file.
 
-An EDF file may hold signals of several rates (a polysomnogram does). A `Recording` has one, that of the ECG: leads at
-another rate are left out, and the recording's comments name them.
+An EDF file may contain signals of several rates (for example a polysomnogram). A `Recording` has the rate of the ECG:
+leads at other rates are left out, and the recording's comments name them.
 
 Format: Kemp et al., Electroencephalogr. Clin. Neurophysiol. 82:391-393, 1992; https://www.edfplus.info/specs.
 """
@@ -22,21 +22,21 @@ from heartlm.errors import HeartlmError, needs
 
 
 def read_edf(path: Path) -> Recording:
-    """Open an EDF file; samples are read when asked for.
+    """Open an EDF file; samples are read lazily.
 
     Raises:
-        HeartlmError: not an EDF file, truncated, discontinuous (EDF+D), or `edfio` is not installed.
+        HeartlmError: the file is not EDF, is truncated or discontinuous (EDF+D), or `edfio` is not installed.
     """
     with needs("edf"):
         import edfio
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # the package only warns of a truncated file
+        warnings.simplefilter("error")  # the package only warns about a truncated file
         edf = edfio.read_edf(path, lazy_load_data=True, header_encoding="latin-1")
         if not edf.is_continuous:
             raise HeartlmError(f"{path}: is discontinuous (EDF+D), which heartlm does not read; export it as EDF+C")
     if not edf.signals:
         raise HeartlmError(f"{path}: holds no signals, only annotations")
-    # the rate of the leads that call themselves ECG; where none does, the commonest, of several the highest
+    # the rate of the leads labelled ECG; without such a label the most common rate, and the highest of equals
     named = [signal for signal in edf.signals if signal.label.upper().startswith(("ECG", "EKG"))]
     rates = Counter(float(signal.sampling_frequency) for signal in named or edf.signals)
     rate_hz = max(rates, key=lambda rate: (rates[rate], rate))

@@ -1,9 +1,9 @@
-"""What may be in files that heartlm did not write: how they are opened, and which rates, units and gains are believed.
+"""Open files that heartlm did not write, and check their rates, units and gains for plausibility.
 
-Files are regular and of a bounded size; each failure is one line.
+Files must be regular and of limited size. Each error message is one line.
 
-Libraries raise anything on a damaged file, from `IndexError` to an exception of a codec. `one_line` turns it into a
-`HeartlmError` that names the file. FIFOs and devices are refused before they are opened.
+Libraries raise arbitrary exceptions for a damaged file, from `IndexError` to a codec's own. `one_line` converts them to
+a `HeartlmError` that names the file. FIFOs and devices are refused before they are opened.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 from heartlm.errors import HeartlmError
 
 HEADER_BYTES = 1 << 24
-"""The largest WFDB header; one of 400,000 segments has about as many bytes."""
+"""Maximum size of a WFDB header, about that of a header with 400,000 segments."""
 LIST_BYTES = 1 << 28
-"""The largest list or table of a database: RECORDS, sums, patients; and the largest annotation file."""
+"""Maximum size of a list or table of a database (RECORDS, checksums, patients) and of an annotation file."""
 TEXT_BYTES = 1 << 31
-"""The largest recording that is text, which is read as a whole."""
+"""Maximum size of a recording in text form, which is read as a whole."""
 
 _LONGEST_REASON = 200
 
 
 @contextmanager
 def one_line(path: Path, what: str) -> Iterator[None]:
-    """Raise whatever a library raises in the block as one line: `path` is not readable as `what`.
+    """Convert any exception in the block to a one-line error: `path` is not readable as `what`.
 
     Raises:
         HeartlmError: the block raised an exception.
@@ -50,13 +50,13 @@ def one_line(path: Path, what: str) -> Iterator[None]:
 
 
 def open_file(path: Path, largest: int | None = None) -> FileIO:
-    """Open a regular file of at most `largest` bytes to read them, unbuffered; links to one are followed.
+    """Open a regular file of at most `largest` bytes for unbuffered reading; links are followed.
 
     Raises:
-        HeartlmError: it cannot be opened, is no regular file or too large.
+        HeartlmError: the file cannot be opened, is not a regular file or is too large.
     """
     try:
-        # O_NONBLOCK: opening a FIFO that has no writer would wait for one.
+        # O_NONBLOCK: opening a FIFO without a writer would block.
         stream = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except (OSError, ValueError) as error:
         raise _cannot_open(path, error) from error
@@ -72,16 +72,16 @@ def open_file(path: Path, largest: int | None = None) -> FileIO:
 
 
 def size_of(path: Path, largest: int | None = None) -> int:
-    """The bytes of a file that `open_file` opens."""
+    """Return the size in bytes of a file that `open_file` accepts."""
     with open_file(path, largest) as stream:
         return os.fstat(stream.fileno()).st_size
 
 
 def read_bytes(path: Path, largest: int) -> bytes:
-    """All bytes of a regular file of at most `largest`.
+    """Read all bytes of a regular file of at most `largest` bytes.
 
     Raises:
-        HeartlmError: it cannot be read, is no regular file or too large.
+        HeartlmError: the file cannot be read, is not a regular file or is too large.
     """
     with open_file(path, largest) as stream:
         try:
@@ -91,7 +91,7 @@ def read_bytes(path: Path, largest: int) -> bytes:
 
 
 def first_bytes(path: Path, num_bytes: int) -> bytes | None:
-    """The first bytes of a regular file; None where it cannot be read."""
+    """Return the first bytes of a regular file; None if it cannot be read."""
     try:
         with open_file(path) as stream:
             return stream.read(num_bytes) or b""
@@ -100,12 +100,12 @@ def first_bytes(path: Path, num_bytes: int) -> bytes | None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether anything has that name: also a dangling link or a FIFO, which then fail when they are read."""
+    """Return whether the path exists in any form, including a dangling link or a FIFO, which fail when read."""
     return os.path.lexists(path)
 
 
 def stays_inside(name: str) -> bool:
-    """Whether a file name that a file states is relative, never goes up, and has no control characters."""
+    """Return whether a file name is relative, never leaves the folder, and has no control characters."""
     path = PurePosixPath(name)
     return name.isprintable() and not path.is_absolute() and ".." not in path.parts
 
@@ -118,19 +118,19 @@ def _cannot_open(path: Path, error: OSError | ValueError) -> HeartlmError:
 
 
 RATES_HZ = 1e-3, 1e6
-"""Sampling rates: from trends of one value a minute to beyond any ECG amplifier."""
+"""Plausible sampling rates in Hz: from slower than one value per minute to faster than any ECG amplifier."""
 ADU_PER_MV = 1e-3, 1e12
-"""Gains of voltages; a lead that is almost flat and was scaled to 16 bits has a high one."""
+"""Plausible gains of voltages in adu/mV; an almost flat lead scaled to 16 bits has a high gain."""
 OTHER_GAINS = 1e-30, 1e30
-"""Gains of other quantities, whatever their units."""
+"""Plausible gains of other quantities, in any unit."""
 MOST_MV = 1e5
-"""Largest distance between 0 adu and 0 mV."""
+"""Maximum distance in mV between 0 adu and 0 mV."""
 
 _MV_PER_UNIT = {"mv": 1.0, "v": 1e3, "uv": 1e-3, "µv": 1e-3, "μv": 1e-3, "nv": 1e-6}
 
 
 def to_millivolts(unit: str) -> tuple[str, float]:
-    """Return the unit that samples in `unit` are given in, and the factor to multiply them by."""
+    """Return the unit to which samples in `unit` are converted, and the conversion factor."""
     factor = _MV_PER_UNIT.get(unit.strip().lower())
     return (unit, 1.0) if factor is None else ("mV", factor)
 
@@ -139,7 +139,7 @@ def check_rate(path: Path, rate_hz: Any, what: str = "sampling rate") -> float:
     """Return a rate as a float.
 
     Raises:
-        HeartlmError: it is no number, or implausible.
+        HeartlmError: the rate is not a number or not plausible.
     """
     least, most = RATES_HZ
     is_number = isinstance(rate_hz, int | float) and not isinstance(rate_hz, bool)
@@ -150,7 +150,7 @@ def check_rate(path: Path, rate_hz: Any, what: str = "sampling rate") -> float:
 
 
 def without_infinities(signal: NDArray[np.float32], names: Sequence[str], faults: list[str]) -> NDArray[np.float32]:
-    """Mark infinite samples of `[num_leads, num_samples]` as invalid, in place, and note their leads in `faults`."""
+    """Replace infinite samples of `[num_leads, num_samples]` by NaN in place, and add their leads to `faults`."""
     infinite = np.isinf(signal)
     for lead in np.flatnonzero(infinite.any(axis=1)).tolist():
         fault = f"lead {names[lead]}: has infinite samples, which are read as invalid"
@@ -172,9 +172,9 @@ def check_calibration(
     """Check the calibration of all leads.
 
     Args:
-        path: the file that states it.
-        names: of the leads.
-        units: their units, voltages in mV.
+        path: file that states the calibration.
+        names: names of the leads.
+        units: units of the leads; voltages are in mV.
         gain: adu per unit, NaN where unknown, `[num_leads]`.
         baseline: adu of physical zero, `[num_leads]`.
         inverted: whether the format allows voltages of negative gain.

@@ -1,7 +1,7 @@
-"""What some databases keep outside of annotation files: a rhythm for a whole recording, and whose it is.
+"""Metadata that some databases store outside annotation files: whole-recording rhythms, and patients.
 
-The CinC 2017 challenge lists a label for each record in a table, LUDB writes the rhythm into the header's comments, and
-PTB-XL's table names the patient of each record.
+The CinC 2017 challenge has a table with a label for each record. LUDB states the rhythm in the header's comments.
+PTB-XL has a table with the patient of each record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heartlm.ecg.recording import Recording
 
 
 def whole_record_rhythm(database: str, folder: Path, recording: Recording) -> tuple[str, str] | None:
-    """The rhythm that `database` states for all of `recording`, and the file that does; None where it states none."""
+    """Return the rhythm that `database` states for the whole `recording`, and the source file; None if not stated."""
     if database == "challenge-2017":
         tables = ("REFERENCE-v3-train.csv", "REFERENCE-v3.csv", "REFERENCE.csv")
         table = next((name for name in tables if is_there(folder / name)), None)
@@ -30,12 +30,12 @@ def whole_record_rhythm(database: str, folder: Path, recording: Recording) -> tu
                 names = (("atrial fibrillation", "AFIB"), ("atrial flutter", "AFL"), ("sinus", "N"))
                 return next((name for phrase, name in names if phrase in text), "OTHER"), recording.path.name
     if database == "nstdb" and recording.record_id in ("bw", "em", "ma"):
-        return "NOISE", recording.path.name  # of electrodes that see no heart; mitdb's with noise have annotations
+        return "NOISE", recording.path.name  # electrode noise without an ECG; noisy mitdb records have annotations
     return None
 
 
 def stated_patients(database: str, folder: Path) -> dict[str, str]:
-    """Record to patient as a table in `folder` says; empty where the database has no such table."""
+    """Return the patient of each record from a table in `folder`; empty if the database has no such table."""
     table = folder / "ptbxl_database.csv"
     if database != "ptb-xl" or not is_there(table):
         return {}

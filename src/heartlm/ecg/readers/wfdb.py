@@ -1,8 +1,8 @@
 """WFDB records: a header and its signal files, checked against each other, read lazily and in slices.
 
-Of the common formats the compiled kernels decode the bytes of the slice that is asked for, and the leads; the `wfdb`
-package, which takes long to import, reads the rare ones alone. CinC challenge `.mat` files are WFDB signal files behind
-a prefix of 24 bytes, and are read here too.
+For common formats the compiled kernels decode only the requested slice and leads. The `wfdb` package, which is slow to
+import, is used only for rare formats. CinC challenge `.mat` files, which are WFDB signal files with a prefix of 24
+bytes, are also supported.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ _DIFFERENCE_FORMAT = "8"
 
 
 def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
-    """Open the record whose header is `path`; samples are read when asked for.
+    """Open the record with header `path`; samples are read lazily.
 
     Args:
-        path: the `.hea` file.
-        accept_uncalibrated: read leads of gain 0 with the 200 adu/mV that the WFDB library assumes, not refuse them.
+        path: path of the `.hea` file.
+        accept_uncalibrated: whether to read leads of gain 0 with 200 adu/mV, as the WFDB library does, instead of
+            refusing them.
 
     Raises:
-        HeartlmError: the header is missing, malformed or contradicts itself.
+        HeartlmError: the header is missing, malformed or contradictory.
     """
     header = read_header(path)
     for part in (header, *header.segments):
@@ -62,7 +63,7 @@ def read_wfdb(path: Path, *, accept_uncalibrated: bool = False) -> Recording:
 
 
 def _calibration(path: Path, leads: Sequence[Signal]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Units of the leads, voltages in mV, and their baseline, gain and factor to those, `[num_leads, 3]`."""
+    """Return the units of the leads, and their baseline, gain and conversion factor, `[num_leads, 3]`."""
     units = [to_millivolts(lead.unit) for lead in leads]
     calibration = np.array(
         [(lead.baseline, lead.gain, factor) for lead, (_, factor) in zip(leads, units, strict=True)], np.float64
@@ -75,10 +76,10 @@ def _calibration(path: Path, leads: Sequence[Signal]) -> tuple[tuple[str, ...], 
 
 @dataclass(frozen=True)
 class _Samples:
-    """Reads slices; the files are checked against the header once, before the first.
+    """Read slices of samples; before the first one, check the files against the header.
 
-    `calibration` is baseline, gain and factor to millivolts of each lead, `[num_leads, 3]`. Leads whose samples, read
-    whole, do not sum to the header's checksum are noted in `faults`.
+    `calibration` holds baseline, gain and conversion factor to mV of each lead, `[num_leads, 3]`. A lead that is read
+    completely and does not match the header's checksum is added to `faults`.
     """
 
     header: Header
@@ -126,7 +127,7 @@ class _Samples:
 
     @cached_property
     def _compared(self) -> bool:
-        """Sums what the package reads, once: it does not sum while it reads."""
+        """Compare the checksums of leads that the package reads, once, because it computes none while reading."""
         for part in self.header.parts:
             where = f"{part.path.name}: " if self.header.segment_lines else ""
             for signal, total in zip(part.signals, sums_of(part), strict=True):
@@ -153,7 +154,7 @@ class _Samples:
 
     @cached_property
     def _source_of(self) -> list[tuple[int | None, int]]:
-        """Of each lead the file, None where the package reads it, and by how many frames it stands too late there."""
+        """Index of each lead's file (None if the package reads it), and the skew of the lead in frames."""
         if self.header.segment_lines:
             return [(None, 0)] * len(self.header.leads)
         files = [(index, file) for index, file in enumerate(self.header.files) if file.is_decoded]
@@ -165,8 +166,8 @@ def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
     """Compare a signal file with the header.
 
     Raises:
-        HeartlmError: it is missing, too short for the header, or more than a second longer than that says while the
-            header's checksum does not vouch for the length.
+        HeartlmError: the file is missing, shorter than the header states, or more than one second longer without a
+            checksum in the header that confirms the length.
     """
     if not is_there(file.path):
         raise HeartlmError(f"{file.path}: signal file named by {header.path.name} is missing; fetch it")
@@ -174,7 +175,7 @@ def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
     if file.path.suffix.lower() == ".mat":
         _check_matlab(file)
     if file.format in _FLAC_FORMATS:
-        return  # its length shows when it is decoded
+        return  # the length is checked on decoding
     if file.format not in GROUP:
         raise HeartlmError(f"{header.path}: signal format {file.format} is not one that heartlm reads")
     held = file.num_frames_in(size_bytes)
@@ -187,7 +188,7 @@ def _check_file(header: Header, file: SignalFile, num_frames: int) -> None:
 
 
 def _check_matlab(file: SignalFile) -> None:
-    """WFDB reads MATLAB files of level 4 alone, whose samples stand as they are behind the name of the variable."""
+    """Check that a MATLAB file is level 4, the only level WFDB reads: raw samples after the name of the variable."""
     start = first_bytes(file.path, 20) or b""
     if start.startswith((b"MATLAB", b"\x89HDF")):
         raise HeartlmError(
@@ -203,7 +204,7 @@ def _check_matlab(file: SignalFile) -> None:
 
 
 def sums_of(header: Header) -> list[int]:
-    """The sum, modulo 65536, of all samples of every lead of a header without segments.
+    """Return the sum modulo 65536 of all samples of each lead, for a header without segments.
 
     Raises:
         HeartlmError: a signal file is unreadable.
@@ -225,16 +226,16 @@ def sums_of(header: Header) -> list[int]:
 
 
 def _read_by_package(header: Header, start: int, stop: int, leads: Sequence[int]) -> NDArray[np.float64]:
-    """Read frames `start` to `stop` of `leads` in their units, skew ignored, NaN where invalid.
+    """Read frames `start` to `stop` of `leads` in their units, ignoring skew, NaN where invalid.
 
-    Format 8 keeps differences, so it is summed from the start; where the header states no length, the package can only
-    read to the end.
+    Format 8 stores differences and is read from the start. If the header states no length, the package reads to the
+    end.
 
     Returns:
         `[num_leads, num_frames]`.
 
     Raises:
-        HeartlmError: the package cannot read it.
+        HeartlmError: the package cannot read the record.
     """
     first = 0 if any(signal.format == _DIFFERENCE_FORMAT for part in header.parts for signal in part.signals) else start
     last = stop if header.stated_samples is not None else None

@@ -1,7 +1,7 @@
-"""WFDB headers: text in; signals, the files with their samples, and segments out.
+"""WFDB headers: parse signals, signal files and segments.
 
-A header is a record line, then a line for each signal, or for each segment of a record pieced together from several.
-Fields at the end of a line may be missing; comments (`#`) may stand anywhere.
+A header has a record line, followed by one line per signal, or per segment in a multi-segment record. Fields at the end
+of a line may be missing. Comments (`#`) may occur anywhere.
 
 Format: header(5) of the WFDB Applications Guide, https://physionet.org/physiotools/wag/header-5.htm; of signal
 files signal(5) there.
@@ -26,7 +26,7 @@ from heartlm.kernels.wfdb import GROUP as DECODED
 from heartlm.kernels.wfdb import MAX_WIDTH, num_bytes
 
 NO_FILE = "~"
-"""The file name of a signal, or the name of a segment, without samples."""
+"""File name of a signal, or name of a segment, without samples."""
 
 _DEFAULT_RATE_HZ = 250.0
 _DEFAULT_GAIN = 200.0
@@ -45,7 +45,7 @@ _SEGMENT = re.compile(rf"(\S+)\s+({_COUNT})(?!\S).*")
 
 
 GROUP: dict[str, tuple[int, ...]] = DECODED | {"8": (0, 1), "160": (0, 2), "310": (0, 2, 4, 4), "311": (0, 2, 3, 4)}
-"""Bytes that 0, 1, ... samples take, up to those that fill a group, in every format whose size tells its length."""
+"""Sizes in bytes of 0, 1, ... samples up to a full group, for each format whose length follows from the file size."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -54,17 +54,17 @@ class Signal(NamedTuple):
     """One signal line.
 
     Attributes:
-        file_name: the file with its samples; `~` where there is none.
-        format: of the samples, for example `"212"`.
-        samples_per_frame: more than 1 where the signal has a multiple of the record's rate.
-        skew: frames by which its samples stand too late in the file.
-        byte_offset: bytes before the first sample.
-        gain: adu per unit; 200 where the header states none, or 0.
+        file_name: name of the file with the samples; `~` if there is none.
+        format: format of the samples, for example `"212"`.
+        samples_per_frame: samples per frame; more than 1 if the signal has a multiple of the record's rate.
+        skew: number of frames by which the samples are late in the file.
+        byte_offset: number of bytes before the first sample.
+        gain: adu per unit; 200 if the header states 0 or no gain.
         baseline: adu of physical zero.
         unit: physical unit.
-        calibrated: whether a gain is stated.
-        checksum: 16-bit sum of all samples; None where not stated.
-        name: its description; empty where not stated.
+        calibrated: whether the header states a gain.
+        checksum: 16-bit sum of all samples; None if not stated.
+        name: description of the signal; empty if not stated.
     """
 
     file_name: str
@@ -82,14 +82,15 @@ class Signal(NamedTuple):
 
 @dataclass
 class SignalFile:
-    """A file of samples as a header describes it.
+    """A signal file as described by a header.
 
     Attributes:
-        path: where it lies.
-        format: of its samples.
-        byte_offset: bytes before the first sample.
-        samples_per_frame: of all signals in the file together.
-        columns: of each signal with one sample a frame: its place in the header, and that of its sample in a frame.
+        path: path of the file.
+        format: format of the samples.
+        byte_offset: number of bytes before the first sample.
+        samples_per_frame: samples per frame, over all signals in the file.
+        columns: position of the sample in a frame by the signal's index in the header, for signals with one sample per
+            frame.
     """
 
     path: Path
@@ -104,11 +105,11 @@ class SignalFile:
         return self.format in DECODED and self.samples_per_frame <= MAX_WIDTH
 
     def num_bytes(self, num_frames: int) -> int:
-        """How many bytes `num_frames` take, with those before the first sample."""
+        """Return the size in bytes of `num_frames` frames, including the bytes before the first sample."""
         return self.byte_offset + num_bytes(GROUP[self.format], num_frames * self.samples_per_frame)
 
     def num_frames_in(self, size_bytes: int) -> int:
-        """How many frames a file of that size holds; 0 where its format does not let the size tell."""
+        """Return the number of frames in a file of this size; 0 if it does not follow from the format."""
         if self.format not in GROUP:
             return 0
         *parts, whole = GROUP[self.format]
@@ -122,7 +123,7 @@ class SignalFile:
         The bytes are overwritten by the next piece.
 
         Raises:
-            HeartlmError: the file cannot be read, or ends before `stop`.
+            HeartlmError: the file cannot be read or ends before `stop`.
         """
         group = GROUP[self.format]
         per_piece = max(1, _CHUNK_BYTES // group[-1] * (len(group) - 1) // self.samples_per_frame)
@@ -144,15 +145,15 @@ class SignalFile:
 
 @dataclass(frozen=True)
 class Header:
-    """A header as it stands in its file.
+    """Content of a header file.
 
     Attributes:
-        path: the file.
-        rate_hz: frames a second.
-        stated_samples: frames; None where not stated.
-        signals: of a record with segments none.
-        segment_lines: name of the record (`~` for a gap) and frames of each segment; none where it is one piece.
-        comments: free text, one entry a line.
+        path: path of the file.
+        rate_hz: frame rate in Hz.
+        stated_samples: number of frames; None if not stated.
+        signals: signals of the record; empty for a multi-segment record.
+        segment_lines: record name (`~` for a gap) and number of frames of each segment; empty without segments.
+        comments: free text, one entry per line.
     """
 
     path: Path
@@ -164,10 +165,10 @@ class Header:
 
     @cached_property
     def segments(self) -> tuple[Header, ...]:
-        """Headers of all segments but gaps; where the leads vary, the first has no samples and lays them out.
+        """Headers of all segments except gaps. If the leads vary, the first is a layout header without samples.
 
         Raises:
-            HeartlmError: one is missing or malformed.
+            HeartlmError: a header is missing or malformed.
         """
         names = (name for name, _ in self.segment_lines if name != NO_FILE)
         segments = tuple(read_header(self.path.parent / f"{name}.hea") for name in names)
@@ -178,12 +179,12 @@ class Header:
 
     @cached_property
     def parts(self) -> tuple[Header, ...]:
-        """The headers whose signals have samples: of the segments, or the header itself."""
+        """Headers of the signals with samples: those of the segments, or the header itself."""
         return tuple(part for part in self.segments if part.stated_samples) if self.segment_lines else (self,)
 
     @cached_property
     def files(self) -> list[SignalFile]:
-        """The distinct signal files that the signals name, in order; of a record with segments none."""
+        """Distinct files of the signals, in order; empty for a multi-segment record."""
         files: dict[str, SignalFile] = {}
         for place, signal in enumerate(self.signals):
             if signal.file_name == NO_FILE:
@@ -199,7 +200,7 @@ class Header:
 
     @cached_property
     def num_samples(self) -> int:
-        """Frames: as stated, else as many as the first signal file holds; 0 where neither tells."""
+        """Number of frames: as stated, else computed from the first signal file; 0 if unknown."""
         if self.stated_samples is not None:
             return self.stated_samples
         if self.segment_lines:
@@ -209,7 +210,7 @@ class Header:
 
     @property
     def leads(self) -> tuple[Signal, ...]:
-        """The signals of the whole record, as the header or its first segment names them."""
+        """Signals of the whole record, from the header or its first segment."""
         return self.segments[0].signals if self.segment_lines else self.signals
 
 
@@ -217,7 +218,7 @@ def read_header(path: Path) -> Header:
     """Read and check the header at `path`, but not those of its segments.
 
     Raises:
-        HeartlmError: missing, malformed, or it contradicts itself.
+        HeartlmError: the header is missing, malformed or contradictory.
     """
     lines: list[str] = []
     comments: list[str] = []
@@ -282,7 +283,7 @@ def _parse_signal(line: str) -> Signal:
     """Parse a signal line.
 
     Raises:
-        ValueError: what it is instead and what was expected, to follow the number of the signal.
+        ValueError: the line is malformed. The message continues a sentence that starts with the signal's number.
     """
     found = _SIGNAL.fullmatch(line)
     layout = found and _layout(found[2])
@@ -313,14 +314,14 @@ def _parse_signal(line: str) -> Signal:
 
 @lru_cache(maxsize=256)
 def _layout(text: str) -> tuple[str, int, int, int] | None:
-    """Format, samples a frame, skew and byte offset."""
+    """Parse format, samples per frame, skew and byte offset."""
     found = _LAYOUT.fullmatch(text)
     return None if found is None else (found[1], int(found[2] or 1) or 1, int(found[3] or 0), int(found[4] or 0))
 
 
 @lru_cache(maxsize=1024)
 def _calibration(text: str) -> tuple[float, float | None, str] | None:
-    """Gain (0 where not stated), baseline and unit."""
+    """Parse gain (0 if not stated), baseline and unit."""
     found = _CALIBRATION.fullmatch(text)
     if found is None:
         return None

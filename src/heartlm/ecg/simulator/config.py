@@ -1,4 +1,4 @@
-"""What a simulated database shall be. Nothing heavy is imported, so `--help` may show these fields."""
+"""Settings of a simulated database. This module imports no heavy package, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAD_VECTORS: dict[str, tuple[float, float, float]] = {
     "V6": (0.9, 0.2, 0.05),
     "MLII": (0.55, 0.85, 0.05),
 }
-"""The leads the simulator can look through: to the patient's left, to the feet, to the front."""
+"""Directions of the leads that can be simulated: components to the patient's left, to the feet, to the front."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class SimulationConfig:
     """Settings of a simulated database; the same settings always give the same bytes.
 
     Attributes:
-        patients: how many patients to simulate; about one in ten has a second recording.
+        patients: number of patients to simulate. About one in ten has a second recording.
         minutes: length of each recording.
-        rate_hz: samples a second and lead.
-        leads: lead names, for example [MLII, V1]; beats are annotated at the main deflection of the first.
-        noise: level of baseline wander, mains, muscle and electrode noise; 0 is clean, 1 is ambulatory life.
-        seed: the number everything random follows from.
-        name: the database's name.
+        rate_hz: sampling rate in Hz.
+        leads: lead names, for example [MLII, V1]. Beats are annotated at the main deflection of the first lead.
+        noise: level of baseline wander, mains, muscle and electrode noise; 0 is no noise, 1 is an ambulatory recording.
+        seed: random seed.
+        name: name of the database.
     """
 
     patients: int = 60
@@ -48,10 +48,10 @@ class SimulationConfig:
     name: str = "simdb"
 
     def __post_init__(self) -> None:
-        """Refuse impossible values.
+        """Check the values.
 
         Raises:
-            HeartlmError: the text names the field, what was found and what is expected.
+            HeartlmError: a value is invalid. The message names the field, the value and the expected values.
         """
         for field, low, high in (
             ("patients", 1, 9999),
@@ -72,5 +72,5 @@ class SimulationConfig:
 
     @property
     def num_samples(self) -> int:
-        """Samples a lead of each recording."""
+        """Number of samples per lead of each recording."""
         return round(self.minutes * 60 * self.rate_hz)

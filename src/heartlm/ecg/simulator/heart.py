@@ -1,8 +1,8 @@
-"""The heart that beats: sinus node, ectopic foci and what they leave behind for the next beat.
+"""Simulated heart: sinus node, ectopic foci and their effects on later beats.
 
-A `Heart` lives through one recording. It keeps two clocks, as hearts do: `node`, when the sinus node's last impulse
-reached (or would have reached) the ventricles, and `last`, when the ventricles last fired. Compensatory pauses follow
-from that by themselves: a ventricular beat leaves the node's clock alone, an atrial one resets it.
+A `Heart` simulates one recording. It has two clocks: `node` is the time at which the sinus node's last impulse reached
+(or would have reached) the ventricles, and `last` is the time of the last ventricular beat. Compensatory pauses follow
+from these clocks: a ventricular beat does not change the node's clock, and an atrial beat resets it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Activity(NamedTuple):
 
 
 class Heart:
-    """One patient's heart over one recording; the methods move it forward in time.
+    """One patient's heart over one recording; the methods advance the simulation.
 
     Attributes:
         beats: time (s) and WFDB code of every ventricular beat, ascending.
-        waves: uses of each template, by its name: when (s), how large, and by how much its repolarisation is stretched.
+        waves: uses of each template by its name: time (s), amplitude, and stretch factor of the repolarisation.
         rhythms: time (s) and name of every rhythm change, ascending.
         activity: spans of fibrillation and flutter.
     """

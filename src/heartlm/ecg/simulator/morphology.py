@@ -1,8 +1,8 @@
-"""How heartbeats look: sums of Gaussian waves of a turning dipole, seen by leads.
+"""Morphology of simulated heartbeats: sums of Gaussian waves of a rotating dipole, projected on the leads.
 
 A wave is a Gaussian in time, as in the dynamical model of McSharry et al. 2003 (IEEE Trans. Biomed. Eng. 50:289),
 with an amplitude that is a vector in space (Sameni et al. 2007, EURASIP J. Adv. Signal Process. 043407), so that every
-lead sees the same beat from its own side. A `Template` is the list of waves of one kind of beat of one patient:
+lead is a projection of the same beat. A `Template` is the list of waves of one kind of beat of one patient:
 atrial (P) and ventricular (QRS and T) templates are separate, because ectopic beats, blocks and dissociation take
 them apart. Axes: x to the patient's left, y to the feet, z to the front.
 """
@@ -24,7 +24,7 @@ Wave = tuple[float, float, tuple[float, float, float]]
 """Offset from the beat's time (s), width as standard deviation (s), dipole (mV)."""
 
 REPOLARISATION_S = 0.17
-"""Waves later than this after the R peak are repolarisation: their timing follows the RR interval."""
+"""Time in seconds after the R peak from which waves are repolarisation: their timing depends on the RR interval."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Template:
 
     Attributes:
         offset_s: centre of each wave after the beat's time, at an RR interval of one second; `[num_waves]`.
-        width_s: standard deviation of each Gaussian; `[num_waves]`.
-        dipole_mv: amplitude; `[num_waves, 3]`.
+        width_s: standard deviation of each Gaussian in seconds; `[num_waves]`.
+        dipole_mv: amplitude vector of each wave in mV; `[num_waves, 3]`.
     """
 
     offset_s: Floats
@@ -43,7 +43,7 @@ class Template:
 
 
 def lead_vectors(leads: Sequence[str], rng: Generator) -> Floats:
-    """Directions and gains of `leads` on one patient: electrodes never sit at the same place; `[num_leads, 3]`."""
+    """Draw the directions and gains of `leads` on one patient, as electrode positions vary; `[num_leads, 3]`."""
     vectors = np.array([LEAD_VECTORS[lead] for lead in leads])
     gain = np.exp(rng.normal(0, 0.12, (len(leads), 1)))
     return np.asarray(gain * (vectors + rng.normal(0, 0.1, vectors.shape)))

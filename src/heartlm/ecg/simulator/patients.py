@@ -1,8 +1,8 @@
-"""Who lives in the database: profiles as a Holter clinic sees them, and patients drawn from them.
+"""Simulated patients, drawn from profiles that are typical of a Holter clinic.
 
-Patients are dealt in decks of twenty, so that even a small database holds rare profiles; everything else about a
-patient (age, rates, morphology, burdens) is drawn from wide, overlapping distributions. A patient depends on the
-seed and its index alone.
+Profiles are assigned from shuffled decks of twenty, so that even a small database contains rare profiles. All other
+properties of a patient (age, rates, morphology, burdens) are drawn from wide, overlapping distributions. A patient
+depends only on the seed and its index.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Episode:
-    """A rhythm that comes and goes: mean time between episodes and the range of their lengths, in seconds."""
+    """An episodic rhythm: mean time between episodes and the range of their lengths, in seconds."""
 
     rhythm: str
     gap_s: float
@@ -30,18 +30,18 @@ class Episode:
 
 @dataclass(frozen=True)
 class Profile:
-    """What patients of one diagnosis share.
+    """Common properties of patients with one diagnosis.
 
     Attributes:
-        diagnosis: written into the header.
-        share: cards in a deck of twenty.
-        age: range in years.
-        rate_bpm: range of the mean sinus (or paced, or ventricular) rate.
-        pvc: range of the probability that a beat is a premature ventricular one.
-        pac: the same for premature atrial beats.
-        background: rhythm outside of episodes.
-        episodes: what comes and goes.
-        conduction: the bundle branch blocks to choose from; N is none.
+        diagnosis: diagnosis in the header.
+        share: number of patients in a deck of twenty.
+        age: range of the age in years.
+        rate_bpm: range of the mean sinus (or paced, or ventricular) rate in beats per minute.
+        pvc: range of the probability of a premature ventricular beat.
+        pac: range of the probability of a premature atrial beat.
+        background: rhythm outside episodes.
+        episodes: episodic rhythms.
+        conduction: bundle branch blocks to draw from; N is none.
     """
 
     diagnosis: str
@@ -70,22 +70,22 @@ class Patient:
         hrv_s: standard deviation of sinus RR intervals.
         breath_hz: breathing rate, where the high-frequency peak of the RR spectrum lies.
         lf_hf: power of the 0.1 Hz peak over that of the breathing peak.
-        pr_s: from the P wave's centre to the R peak.
+        pr_s: time from the P wave's centre to the R peak.
         conduction: ventricular template of conducted beats; also their WFDB code.
-        block_share: share of the time that `conduction` holds, normal conduction else.
+        block_share: fraction of the time with `conduction`; conduction is normal otherwise.
         pvc, pac: probability of a premature ventricular and atrial beat.
-        couplet: probability that a premature ventricular beat is followed by one more.
-        fusion: share of ventricular beats so late that they fuse with the conducted beat.
+        couplet: probability that another premature ventricular beat follows one.
+        fusion: fraction of ventricular beats that are late and fuse with the conducted beat.
         retrograde: probability that a ventricular beat resets the sinus node, so that no compensatory pause follows.
-        coupling_s: interval from the beat before, one a ventricular focus.
-        second_focus: share of ventricular beats from the second focus.
-        prematurity: mean PP interval of a premature atrial beat as share of the sinus interval.
-        aberrancy: how readily early atrial beats are conducted aberrantly, 0 to 1.
-        junctional: share of premature supraventricular beats from the junction.
+        coupling_s: interval from the previous beat, one per ventricular focus.
+        second_focus: fraction of ventricular beats from the second focus.
+        prematurity: mean PP interval of a premature atrial beat as a fraction of the sinus interval.
+        aberrancy: tendency of early atrial beats to aberrant conduction, 0 to 1.
+        junctional: fraction of premature supraventricular beats from the junction.
         af_rr_s, flutter_cycle_s, vt_rr_s, svt_rr_s: mean intervals of the tachyarrhythmias.
         f_wave_mv: size of fibrillatory and flutter waves.
-        mains_hz: 50 or 60.
-        noise: factor on all noise of this patient.
+        mains_hz: mains frequency, 50 or 60 Hz.
+        noise: factor of all noise of this patient.
         templates: beat morphologies, see `draw_templates`.
     """
 

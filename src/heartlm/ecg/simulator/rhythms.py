@@ -1,6 +1,6 @@
-"""The rhythms a heart can be in: each function lives it until a given time.
+"""Rhythms of the simulated heart: each function simulates one rhythm until a given time.
 
-`simulate_rhythm` strings them together: the patient's background rhythm, interrupted by episodes.
+`simulate_rhythm` combines them: the patient's background rhythm, interrupted by episodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FASTEST_AF_RR_S = 0.32
 
 
 def simulate_rhythm(patient: Patient, duration_s: float, rng: Generator) -> Heart:
-    """Let a patient's heart beat for `duration_s` seconds."""
+    """Simulate a patient's heart for `duration_s` seconds."""
     heart, profile = Heart(patient, duration_s, rng), PROFILES[patient.profile]
     # (start, stop, rhythm) of the episodes, which do not overlap; a profile's first kind has precedence
     episodes: list[tuple[float, float, str]] = []
@@ -39,7 +39,7 @@ def simulate_rhythm(patient: Patient, duration_s: float, rng: Generator) -> Hear
 
 
 def _atrial_fibrillation(heart: Heart, until: float) -> None:
-    """Irregular conduction with few limits; the occasional ventricular beat; f waves instead of P waves."""
+    """Simulate irregular conduction with occasional ventricular beats, and f waves instead of P waves."""
     patient, rng = heart.patient, heart.rng
     start = heart.last + 0.15
     while True:
@@ -59,7 +59,7 @@ def _atrial_fibrillation(heart: Heart, until: float) -> None:
 
 
 def _flutter(heart: Heart, until: float) -> None:
-    """A regular atrial circuit, of which every second to fourth round is conducted."""
+    """Simulate a regular atrial circuit; every second to fourth cycle is conducted."""
     patient, rng = heart.patient, heart.rng
     start = heart.last + 0.15
     ratio, atrial_round = 2, 2
@@ -73,7 +73,7 @@ def _flutter(heart: Heart, until: float) -> None:
 
 
 def _leave_atrial_tachyarrhythmia(heart: Heart, rhythm: str, start: float) -> None:
-    """Note its f waves; the node, overdriven until now, takes a moment to wake."""
+    """Record the f waves of the episode; the overdriven sinus node recovers after a short delay."""
     heart.activity.append(Activity(rhythm, start, heart.last + 0.3))
     heart.node = heart.last + heart.rng.uniform(0.1, 0.5)
 
@@ -89,7 +89,7 @@ def _supraventricular_tachycardia(heart: Heart, until: float) -> None:
 
 
 def _ventricular_tachycardia(heart: Heart, until: float) -> None:
-    """A ventricular focus takes over; the atria continue at their own rate."""
+    """Simulate a rapid ventricular focus; the atria continue at their own rate."""
     patient, rng = heart.patient, heart.rng
     focus = heart.focus()
     until = max(until, heart.last + 4 * patient.vt_rr_s)
@@ -101,7 +101,7 @@ def _ventricular_tachycardia(heart: Heart, until: float) -> None:
 
 
 def _ventricular_fibrillation(heart: Heart, until: float) -> None:
-    """A short tachycardia decays into fibrillation; the shock that ends it leaves a pause."""
+    """Simulate a short tachycardia that degenerates into fibrillation; a shock ends it and a pause follows."""
     rng = heart.rng
     heart.begin("VT")
     _ventricular_tachycardia(heart, heart.last + min(rng.uniform(1.5, 5), 0.3 * (until - heart.last)))
@@ -115,7 +115,7 @@ def _ventricular_fibrillation(heart: Heart, until: float) -> None:
 
 
 def _pause(heart: Heart, until: float) -> None:
-    """The node stays silent; an escape beat of the junction or the ventricles may end it."""
+    """Simulate sinus arrest; a junctional or ventricular escape beat may end it."""
     start = heart.last
     until = max(until, start + 1.5)
     if until - start >= 3:
@@ -142,7 +142,7 @@ def _junctional(heart: Heart, until: float) -> None:
 
 
 def _wenckebach(heart: Heart, until: float) -> None:
-    """Second-degree block: each P wave waits longer for its QRS, until one waits in vain."""
+    """Simulate second-degree block: the PR interval grows until one P wave is not conducted."""
     patient = heart.patient
     group, place = int(heart.rng.integers(3, 6)), 0
     while (due := heart.node + 0.85 * heart.sinus_interval(heart.node)) < until:
@@ -156,7 +156,7 @@ def _wenckebach(heart: Heart, until: float) -> None:
 
 
 def _paced(heart: Heart, until: float) -> None:
-    """A pacemaker that fires when nothing else has for its escape interval; the atria beat on their own."""
+    """Simulate a pacemaker that fires if no beat occurs within its escape interval; the atria are independent."""
     patient, rng = heart.patient, heart.rng
     own_share = rng.uniform(0.0, 0.12)
     while (at := heart.last + patient.rr_s + rng.normal(0, 0.001)) < until:
@@ -174,7 +174,7 @@ def _paced(heart: Heart, until: float) -> None:
 
 
 def _intrinsic_beat(heart: Heart, paced_at: float) -> None:
-    """The patient's own beat before the stimulus due at `paced_at`, or so late that both meet (code f)."""
+    """Add an intrinsic beat before the stimulus due at `paced_at`, or a fusion beat (code f) if it is late."""
     early = heart.rng.uniform(-0.03, 0.16)
     share = float(np.clip(0.7 - early / 0.1, 0.0, 0.9))
     at = paced_at - early
@@ -200,4 +200,4 @@ RHYTHM_FUNCTIONS: dict[str, Callable[[Heart, float], None]] = {
     "BII": _wenckebach,
     "P": _paced,
 }
-"""Functions by rhythm name; each moves the heart forward to about the time given."""
+"""Functions by rhythm name; each simulates the heart until about the given time."""

@@ -1,6 +1,6 @@
-"""From what a heart did to what the leads saw: millivolts and annotations.
+"""Synthesis of the leads in millivolts, and of the annotations, from a simulated heart.
 
-Electrodes add baseline wander, mains, muscle and motion noise and pops; leads fall off.
+The leads contain baseline wander, mains, muscle and motion noise, electrode pops and detachments.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def simulate_recording(
     """Simulate one recording of one patient.
 
     Args:
-        config: the database it belongs to; `config.patients` does not limit `patient_index`.
-        patient_index: which patient, from 0.
-        session: which recording of that patient, from 0; electrodes and everything that happens differ.
+        config: settings of the database; `config.patients` does not limit `patient_index`.
+        patient_index: index of the patient, from 0.
+        session: index of the patient's recording, from 0. Electrode positions and events differ between recordings.
 
     Returns:
         The signal in mV, float32 `[num_leads, num_samples]`, before any analogue-to-digital conversion, and its

@@ -1,4 +1,4 @@
-"""A simulated database on disk: WFDB records that any reader opens, and a `database.json` that says whose they are."""
+"""Write a simulated database as WFDB records and a `database.json` with their patients."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ GAIN = 200.0
 """Analogue-to-digital units (adu) per mV, as in mitdb."""
 
 BASELINE = 1024
-"""The adu of 0 mV; together with 11 bits the converter reaches from −5.12 to 5.115 mV, as in mitdb."""
+"""The adu value of 0 mV. With 11 bits the range is −5.12 to 5.115 mV, as in mitdb."""
 
 VERSION = "1.0.0"
-"""Version of the simulated database; it changes whenever the same settings give other bytes."""
+"""Version of the simulated database; it changes if the same settings produce different bytes."""
 
 
 def simulate_database(folder: Path, config: SimulationConfig) -> None:
-    """Write a simulated database to `folder`, whole or not at all; an earlier one there is replaced.
+    """Write a simulated database to `folder` atomically, replacing an existing one.
 
-    Each recording becomes `.hea`, `.dat` (format 212) and `.atr`; next to them `RECORDS`, `SHA256SUMS.txt` and
-    `database.json`, which holds patients and splits.
+    Each recording is written as `.hea`, `.dat` (format 212) and `.atr`. The folder also contains `RECORDS`,
+    `SHA256SUMS.txt`, and `database.json` with patients and splits.
 
     Raises:
         HeartlmError: the folder cannot be written.
@@ -64,12 +64,12 @@ def simulate_database(folder: Path, config: SimulationConfig) -> None:
 
 
 def patient_name(index: int) -> str:
-    """Name of a patient within the database, for example `p0001`."""
+    """Return the name of a patient within the database, for example `p0001`."""
     return f"p{index + 1:04d}"
 
 
 def digitise(signal_mv: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Convert mV to 11-bit adu, saturating at the converter's ends; the shape of `signal_mv`."""
+    """Convert mV to 11-bit adu with saturation; same shape as `signal_mv`."""
     return np.asarray(np.clip(np.rint(signal_mv * GAIN) + BASELINE, 0, 2047), np.int64)
 
 
@@ -102,7 +102,7 @@ def write_record(
 
 
 def finish_database(folder: Path, record_ids: Iterable[str], about: Mapping[str, object]) -> None:
-    """Write RECORDS, `database.json` and, as `sha256sum` and PhysioNet lay it out, the SHA-256 of every file."""
+    """Write RECORDS, `database.json` and the SHA-256 of every file in the format of `sha256sum` and PhysioNet."""
     (folder / "RECORDS").write_text("".join(f"{record_id}\n" for record_id in record_ids))
     write_json(folder / "database.json", about)
     files = sorted(folder.iterdir())
