@@ -1,6 +1,6 @@
-"""Ranks that do something together, and all learn of it when one of them fails.
+"""Joint actions of ranks: if an action fails on one rank, it fails on all.
 
-Without a process group the only rank agrees with itself.
+Without a process group there is a single rank.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Result = TypeVar("Result")
 
 
 _host: tuple[Any, Any] = None, None
-"""A default group that is not of gloo, and the gloo group that goes with it."""
+"""The NCCL default group, and its gloo group."""
 
 
 def host_group(timeout_s: float | None = None) -> Any:
-    """The gloo group in which the main threads of all ranks exchange numbers; None without a process group.
+    """Return the gloo group for the main threads of all ranks; None without a process group.
 
-    Every gloo group connects each rank with all others, so there is one for everything that ranks do in the same order:
-    the default group, or next to NCCL one that is made once. All ranks call this the first time.
+    Every gloo group connects each rank with all others, so all operations in the same order share one: the default
+    group, or with NCCL a group created once. The first call is collective.
     """
     global _host
     if not (dist.is_available() and dist.is_initialized()):
@@ -42,17 +42,17 @@ def _new_group(timeout_s: float | None) -> Any:
 
 
 class RankConsensus:
-    """All ranks make it, and call its methods, in the same order.
+    """Runs actions on all ranks. All ranks create it and call its methods in the same order.
 
     Args:
-        timeout_s: after which a rank that does not answer counts as gone; by default, and where the group is there
-            already, what the group has.
-        apart: have a group of its own, for a thread that works next to the main one. In one group such a thread's
-            exchange could meet that of another rank's main thread, as each rank runs the two in its own order.
+        timeout_s: seconds after which a rank that does not respond counts as lost; by default, and for an existing
+            group, the timeout of the group.
+        apart: whether to create a separate group, for a background thread. In a shared group its collectives could
+            match those of the main thread of another rank.
 
     Attributes:
-        rank: this one.
-        num_ranks: how many there are.
+        rank: rank of this process.
+        num_ranks: number of ranks.
     """
 
     def __init__(self, timeout_s: float | None = None, apart: bool = False) -> None:
@@ -63,11 +63,11 @@ class RankConsensus:
         self.num_ranks = dist.get_world_size() if self._group else 1
 
     def all(self, act: Callable[[], Result]) -> list[Result]:
-        """Call `act` on every rank and return everyone's results, by rank.
+        """Call `act` on every rank and return the results by rank.
 
         Raises:
-            HeartlmError: another rank's `act` failed; what its own `act` raised, a rank raises itself.
-            RuntimeError: another rank has exited.
+            HeartlmError: `act` failed on another rank; an error of this rank is raised unchanged.
+            RuntimeError: another rank exited.
         """
         result, error = None, None
         try:
@@ -85,9 +85,9 @@ class RankConsensus:
         return [result for result, _ in outcomes]
 
     def first(self, act: Callable[[], Result]) -> Result:
-        """Call `act` on rank 0 and return its result on all ranks; it fails as `all` does."""
+        """Call `act` on rank 0 and return its result on all ranks; errors as in `all`."""
         return self.all(lambda: act() if self.rank == 0 else None)[0]  # type: ignore[return-value]
 
     def for_torch(self) -> dict[str, Any]:
-        """The keywords by which `torch.distributed.checkpoint` learns who takes part."""
+        """Return the keyword arguments of `torch.distributed.checkpoint` for this group."""
         return {"process_group": self._group} if self._group else {"no_dist": True}

@@ -1,10 +1,10 @@
-"""How long ranks take to add up their gradients: measured over message sizes, fitted by a latency and a rate.
+"""All-reduce benchmark: measures the time over message sizes, and fits a latency and a bandwidth.
 
     sizes ─► back-to-back all-reduces among the ranks ─► median seconds of each size ─► time = latency + bytes / rate
 
-Under torchrun, or in an allocation, the ranks that are there are measured; otherwise ranks are started on this machine,
-each on cores of its own, or one on each GPU (NCCL). CPU ranks of one machine add up as training does, through shared
-memory, and over gloo where /dev/shm is full or there are more machines.
+Under torchrun or in an allocation the existing ranks are measured. Otherwise ranks are started on this machine, each on
+its own cores or GPU (NCCL). As in training, CPU ranks of one machine use shared memory. They use gloo if /dev/shm is
+full or there are several machines.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class AllReduceFit:
-    """What an all-reduce among `world_size` ranks takes.
+    """Fitted time of an all-reduce among `world_size` ranks.
 
     Attributes:
-        latency_s: of a message of no length.
-        bytes_per_s: message bytes of one rank a second, not what crosses the wires.
-        world_size: ranks that add up.
+        latency_s: time of an empty message in s.
+        bytes_per_s: message bytes of one rank per second, not bytes on the network.
+        world_size: number of ranks.
         backend: gloo, nccl or shared memory.
-        points: what was measured, `(num_bytes, median seconds)` of each size, smallest first.
+        points: measurements, `(num_bytes, median seconds)` of each size, smallest first.
     """
 
     latency_s: float
@@ -59,30 +59,30 @@ class AllReduceFit:
     points: tuple[tuple[int, float], ...]
 
     def time_s(self, num_bytes: float) -> float:
-        """Seconds that a message of `num_bytes` takes."""
+        """Return the fitted time in s of a message of `num_bytes`."""
         return self.latency_s + num_bytes / self.bytes_per_s
 
     @property
     def twice(self) -> AllReduceFit:
-        """The all-reduce of which this all-gather is half (Thakur, Rabenseifner & Gropp 2005)."""
+        """The all-reduce that takes twice the time of this all-gather (Thakur, Rabenseifner & Gropp 2005)."""
         points = tuple((size, 2 * taken_s) for size, taken_s in self.points)
         return replace(self, latency_s=2 * self.latency_s, bytes_per_s=self.bytes_per_s / 2, points=points)
 
     @property
     def median_error(self) -> float:
-        """Share by which the fit misses what was measured, in the middle of the points."""
+        """Median relative error of the fit over the measured points."""
         return statistics.median(abs(self.time_s(size) / taken_s - 1) for size, taken_s in self.points)
 
     def save(self, path: Path) -> None:
-        """Write it to `path` as JSON."""
+        """Write the fit to `path` as JSON."""
         write_json(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> AllReduceFit:
-        """Read it from `path`.
+        """Read a fit from `path`.
 
         Raises:
-            HeartlmError: there is none, or it is broken.
+            HeartlmError: the file is missing or invalid.
         """
         fit = read_json(path, cls)
         if fit.bytes_per_s <= 0 or fit.world_size < 1 or any(taken_s <= 0 for _, taken_s in fit.points):
@@ -91,10 +91,10 @@ class AllReduceFit:
 
 
 def fit_points(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Latency in seconds and bytes a second that miss `points` by the least sum of relative errors; neither below 0.
+    """Fit latency in s and bytes per second, both ≥ 0, to `points` by the least sum of absolute relative errors.
 
-    A sum of absolute values is least on a line through two of the points, or, at the bounds, through one; so all of
-    those are tried. One odd point moves nothing.
+    The minimum is a line through two of the points, or through one at the bounds, so all of these are tried. The fit is
+    robust to outliers.
 
     Args:
         points: bytes, above 0, and seconds of at least two sizes.
@@ -122,15 +122,15 @@ def measure_all_reduce(
     rounds: int = ROUNDS,
     gather: bool = False,
 ) -> AllReduceFit:
-    """Measure among the ranks that torchrun started, or among `num_ranks` on this machine.
+    """Measure among the ranks started by torchrun, or among `num_ranks` new ranks on this machine.
 
     Args:
-        num_ranks: to start; by default one a GPU where there are several, otherwise one a core, 2 to 8. It means
-            nothing where ranks are there already.
-        device: cpu for gloo, cuda for NCCL; auto takes GPUs where every rank can have one.
+        num_ranks: number of ranks to start; by default one per GPU if there are several, otherwise one per core, 2 to
+            8. Ignored under torchrun.
+        device: cpu for gloo, cuda for NCCL; auto uses GPUs if there is one for every rank.
         sizes_bytes: message sizes, multiples of 4.
-        rounds: of each size; the median counts.
-        gather: measure an all-gather in its place, of which each rank has a part of the message, as FSDP2 makes it.
+        rounds: repetitions of each size; the result is their median.
+        gather: whether to measure an all-gather instead, in which each rank has a part of the message, as in FSDP2.
 
     Raises:
         HeartlmError: fewer than 2 ranks, fewer GPUs than ranks, or a rank failed.
@@ -157,7 +157,7 @@ def measure_all_reduce(
 def measure_in_group(
     sizes_bytes: Sequence[int] = SIZES_BYTES, rounds: int = ROUNDS, gather: bool = False
 ) -> AllReduceFit:
-    """Measure in the default process group, which is there; every rank calls this, and all return the same."""
+    """Measure in the existing default process group; every rank calls this and returns the same fit."""
     import torch
     import torch.distributed as dist
 
@@ -184,7 +184,7 @@ def measure_in_group(
 
 
 def _median_s(num_bytes: int, rounds: int, device: Any, act: Callable[[Any], object]) -> float:
-    """Seconds of one all-reduce in the middle of `rounds`; small ones go many in a row, as clocks are no finer."""
+    """Return the median time in s of one all-reduce over `rounds`; small ones are batched for clock resolution."""
     import torch
 
     message = torch.zeros(num_bytes // 4, device=device)
@@ -202,15 +202,15 @@ def _median_s(num_bytes: int, rounds: int, device: Any, act: Callable[[Any], obj
 
 @contextmanager
 def process_group(ranks: Ranks, device: str = "auto", meet_at: str = "env://") -> Iterator[None]:
-    """Be one of several ranks in a group of gloo or NCCL; where they are in one already, stay in it.
+    """Join a process group of gloo or NCCL within the context, or use the existing one.
 
     Args:
-        ranks: where this process stands.
-        device: cpu for gloo; auto takes GPUs where every rank of this machine can have one.
-        meet_at: where, as torch writes it; by default where torchrun says.
+        ranks: rank of this process and number of ranks.
+        device: cpu for gloo; auto uses GPUs if there is one for every rank of this machine.
+        meet_at: rendezvous address in the format of torch; by default from torchrun.
 
     Raises:
-        HeartlmError: the others cannot be met, or one goes.
+        HeartlmError: the rendezvous failed, or a rank was lost.
     """
     import torch
     import torch.distributed as dist
@@ -232,18 +232,18 @@ def process_group(ranks: Ranks, device: str = "auto", meet_at: str = "env://") -
 
 
 def ask_ranks(module: str, num_ranks: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Let torchrun start `num_ranks` processes of `module` on this machine; what the first of them prints last, JSON.
+    """Run `module` on `num_ranks` ranks of this machine with torchrun; return the JSON in the last line of its output.
 
     Args:
-        module: run as `python -m`, with `wanted` as JSON in its only argument.
-        num_ranks: how many, of one thread each.
-        wanted: what they are sent.
+        module: module to run with `python -m`, with `wanted` as JSON in its only argument.
+        num_ranks: number of ranks, with one thread each.
+        wanted: arguments of the module.
 
     Raises:
-        HeartlmError: one failed, or they do not end.
+        HeartlmError: a rank failed or timed out.
     """
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks), "-m", module]
-    # A rank imports from where this process does: `module` may be outside of heartlm.
+    # Ranks use the import path of this process, since `module` may be outside of heartlm.
     more = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
         done = subprocess.run(
@@ -262,7 +262,7 @@ def ask_ranks(module: str, num_ranks: int, wanted: Mapping[str, Any]) -> dict[st
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure what `measure_all_reduce` wants, as one of the ranks it started; the first prints the fit."""
+    """Measure as one of the ranks that `measure_all_reduce` started; rank 0 prints the fit."""
     ranks, wanted = Ranks.from_environment(), json.loads(arguments[0])
     with process_group(ranks, wanted["device"]):
         fit = measure_in_group(wanted["sizes_bytes"], wanted["rounds"], wanted["gather"])

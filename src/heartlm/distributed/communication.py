@@ -1,4 +1,4 @@
-"""The synchronisation of gradients, as the code that asks for it reports it to the meters."""
+"""Timing of gradient synchronisation, reported to the meters."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from heartlm.instrumentation.meters import Meters
 
 
 class GradientSync:
-    """The sums of gradients over ranks, as those who ask for them describe them.
+    """Records the sums of gradients over ranks.
 
     Args:
-        meters: of this rank, which count what it waits for as communication.
-        device: it computes on.
-        flights: where sums under way are noted; None to note none.
-        measured: the times of the parts of a step are used. On a GPU, `ready` then waits for the gradients. Without it
-            a GPU's sums of gradients count as part of the backward pass.
+        meters: meters of this rank; waiting for sums counts as communication.
+        device: device of the model.
+        flights: recorder of sums in flight; None records none.
+        measured: whether the times of the parts of a step are needed. On a GPU, `ready` then synchronises. Otherwise
+            sums of gradients on a GPU count as part of the backward pass.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class GradientSync:
         self._in_flight, self._measured = flights if device.type == "cpu" else None, measured
 
     def ready(self) -> None:
-        """The gradients of this rank are there: what is left of the backward pass is communication."""
+        """Record that this rank computed its last gradient; the rest of the backward pass is communication."""
         if self._device.type == "cuda":
             if not self._measured:
                 return
@@ -39,18 +39,18 @@ class GradientSync:
         self._exposed.enter_context(self._meters.span("communication"))
 
     def returned(self) -> None:
-        """The backward pass returned; on a CPU all sums are there then, a GPU has yet to be waited for."""
+        """Record that the backward pass returned; on a CPU all sums are then complete."""
         if self._device.type == "cpu":
             self.over()
 
     def over(self) -> None:
-        """All sums are there."""
+        """Record that all sums are complete."""
         self._exposed.close()
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Around a sum that is waited for at once."""
+        """Return a context for a blocking sum."""
         return self._meters.span("communication")
 
     def launch(self) -> Callable[[], None]:
-        """A sum is on its way; call the result, from any thread, when it is there."""
+        """Record the start of a sum; call the result, from any thread, when the sum is complete."""
         return self._in_flight.launch() if self._in_flight is not None else lambda: None

@@ -1,8 +1,8 @@
-"""How ranks add up: one process alone, and the ranks of torch and of MPI, which are subclasses of it.
+"""Sums over ranks of federated studies: one process, with subclasses for torch and MPI.
 
-Sums are of whole numbers only. They come out the same in whatever order a library adds, so one process, `torch` and
-`mpi` agree to the last bit on any number of ranks, without a prescribed order that would forbid a library its fast
-algorithms. What is to be added is brought into fixed point before (`heartlm.federated.fixed_point`).
+Sums are of integers only, so they do not depend on the order of addition. One process, `torch` and `mpi` give equal
+results to the last bit on any number of ranks, and libraries can use their fastest algorithms. Values are converted to
+fixed point first (`heartlm.federated.fixed_point`).
 """
 
 from __future__ import annotations
@@ -24,55 +24,54 @@ from heartlm.errors import HeartlmError
 Result = TypeVar("Result")
 
 SHARED_BYTES = 4 << 20
-"""That a rank shows the others at once. Ranks that share cores wait for each other's turn every time."""
+"""Bytes per rank and round of a shared-memory sum. Fewer rounds help ranks that share cores."""
 
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
-"""What mpiexec (Open MPI, MPICH) and srun --mpi=pmix set."""
+"""Environment variables set by mpiexec (Open MPI, MPICH) and srun --mpi=pmix."""
 
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-"""Where torchrun, Open MPI, MPICH and SLURM say which process of its machine this is."""
+"""Environment variables of the local rank, set by torchrun, Open MPI, MPICH and SLURM."""
 
 
 class Pending:
-    """A sum over ranks, here already; subclasses wait for theirs.
+    """A completed sum over ranks; base class of sums in progress.
 
     Attributes:
-        there_s: when it was found to be there, by `time.perf_counter`; 0 before.
+        there_s: time at which completion was detected, by `time.perf_counter`; 0 before.
     """
 
     def __init__(self, result: Tensor) -> None:
         self._result, self.there_s = result, time.perf_counter()
 
     def wait(self) -> Tensor:
-        """Wait for it, and return it."""
+        """Wait for the sum and return it."""
         return self._result
 
 
 class Communicator:
-    """This rank among those that simulate the clients; all ranks call the same methods in the same order.
+    """Communication between the ranks that simulate clients; all ranks call the same methods in the same order.
 
-    This class is one process that simulates all clients.
+    This class is for a single process that simulates all clients.
 
     Attributes:
-        rank: of this process, 0 to below `size`.
-        size: how many ranks there are.
-        timeout_s: after which a rank that does not answer counts as gone.
+        rank: rank of this process, 0 to below `size`.
+        size: number of ranks.
+        timeout_s: seconds after which a rank that does not respond counts as lost.
     """
 
     rank, size, timeout_s = 0, 1, 600.0
 
     def start_sum(self, numbers: Tensor) -> Pending:
-        """Begin to replace `numbers`, int64 `[n]` in main memory, contiguous, by their sums over ranks.
+        """Start to replace `numbers`, int64 `[n]` in host memory, contiguous, by their sums over ranks.
 
-        They must not be touched before the sum is there. Sums wrap around at 2**64.
+        Do not access them before the sum is complete. Sums wrap around at 2**64.
         """
         return Pending(numbers)
 
     def sum(self, numbers: Tensor) -> None:
-        """Replace `numbers`, as `start_sum` takes them, by their sums, and wait for it: cheaper than both in turn.
+        """Replace `numbers`, as in `start_sum`, by their sums, and wait; faster than `start_sum` and `wait`.
 
-        Ranks of one machine add up through shared memory. Libraries copy numbers several times on their way from rank
-        to rank, and whole numbers are twice as long as those of a model.
+        Ranks of one machine use shared memory, since communication libraries copy the data several times.
         """
         if self._shared is not None:
             self._shared(numbers)
@@ -81,7 +80,7 @@ class Communicator:
 
     @functools.cached_property
     def _shared(self) -> SharedSum | None:
-        """None where ranks are on several machines, or one of them cannot share memory."""
+        """Sum through shared memory; None if ranks are on several machines or one cannot share memory."""
         ranks = Ranks(self.rank, self.size, self.rank, self.size)
         return opened(ranks, self.timeout_s, self.gather_objects, SHARED_BYTES) if self.size > 1 else None
 
@@ -89,27 +88,27 @@ class Communicator:
         self.start_sum(numbers).wait()
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """What every rank gave, by rank; on every rank. It is pickled."""
+        """Return the pickled values of all ranks, by rank, on every rank."""
         return [value]
 
     def close(self) -> None:
-        """Take leave of the others."""
+        """Leave the group."""
 
     def abort(self) -> None:
-        """End all ranks, after an error that the others do not know of."""
+        """End all ranks after an error on this rank."""
 
 
 def communicator_of(kind: str, device: str, threads: int = 1, timeout_s: float = 600.0) -> Communicator:
-    """Meet the other ranks, and take this rank's cores and threads.
+    """Join the other ranks, and set the cores and threads of this rank.
 
     Args:
-        kind: torch, mpi, local, or auto for that which started this process.
+        kind: torch, mpi, local, or auto for the launcher of this process.
         device: auto, cpu or cuda.
-        threads: of torch in each rank.
-        timeout_s: seconds after which a rank that does not answer counts as lost.
+        threads: CPU threads of torch per rank.
+        timeout_s: seconds after which a rank that does not respond counts as lost.
 
     Raises:
-        HeartlmError: they cannot be met, or a package is missing.
+        HeartlmError: the rendezvous failed, or a package is missing.
     """
     if kind == "auto":
         started = "torch" if "WORLD_SIZE" in os.environ else "local"
@@ -131,20 +130,20 @@ def communicator_of(kind: str, device: str, threads: int = 1, timeout_s: float =
 
 
 def local_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """Place of this process among those of its machine, which says which GPU is its own; 0 alone."""
+    """Return the rank of this process on its machine, which selects its GPU; 0 for a single process."""
     return next((int(environment[name]) for name in LOCAL_RANKS if name in environment), 0)
 
 
 class CollectiveError(HeartlmError):
-    """An error that every rank has heard of, so that none waits for another; the first tells the user."""
+    """An error that all ranks raise together, so that none waits for another; rank 0 reports it."""
 
 
 def agreed(communicator: Communicator, act: Callable[[], Result]) -> Result:
-    """Call `act` on every rank; where it fails on one, it fails on all, and one of them tells.
+    """Call `act` on every rank and return its result; if it fails on one rank, it fails on all.
 
     Raises:
-        CollectiveError: `act` failed on some rank, and this is the first.
-        ReportedByPeer: the same on the others.
+        CollectiveError: `act` failed on some rank, raised on rank 0.
+        ReportedByPeer: `act` failed on some rank, raised on the other ranks.
     """
     results, told = list[Result](), None
     try:

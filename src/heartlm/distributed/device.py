@@ -1,4 +1,4 @@
-"""Where a run computes, and in which precision."""
+"""Device and precision of a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from heartlm.errors import HeartlmError
 
 
 def device_and_precision(device: str, precision: str, local_rank: int = 0) -> tuple[torch.device, torch.dtype]:
-    """Resolve `auto`; rank `local_rank` of a machine takes the GPU of that number.
+    """Resolve `auto` and return device and dtype; a rank uses the GPU with index `local_rank`.
 
     Raises:
-        HeartlmError: a GPU is asked for and there is none, fewer than ranks, or bf16 on a device without it.
+        HeartlmError: there is no GPU or fewer GPUs than ranks, or the device does not support bf16.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise HeartlmError("device: 'cuda' found, but torch sees no GPU: use --device cpu")
@@ -26,7 +26,7 @@ def device_and_precision(device: str, precision: str, local_rank: int = 0) -> tu
             )
         found = torch.device("cuda", local_rank)
         torch.cuda.set_device(found)
-    # without emulation: GPUs before Ampere compute bf16 in fp32 and convert, slower than fp32 itself
+    # without emulation: GPUs before Ampere emulate bf16, which is slower than fp32
     has_bf16 = found.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     if precision == "bf16" and found.type == "cuda" and not has_bf16:
         raise HeartlmError("precision: 'bf16' found, but this GPU has none: use --precision fp32")
@@ -35,10 +35,10 @@ def device_and_precision(device: str, precision: str, local_rank: int = 0) -> tu
 
 
 def on_this_device(function: Callable[..., None]) -> Callable[..., None]:
-    """Return `function` for another thread, to compute on the GPU of this one.
+    """Wrap `function` for another thread, so that it uses the current GPU of this thread.
 
-    The current GPU of CUDA belongs to the thread. A new thread starts with number 0, so ranks with another GPU would
-    each open a context there.
+    The current CUDA device is a property of the thread. A new thread starts with device 0, so ranks with another GPU
+    would each open a context there.
     """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return function

@@ -1,9 +1,9 @@
-"""Ranks that `mpiexec` started: buffer collectives of mpi4py on flat tensors, nothing pickled but small objects.
+"""Ranks started by `mpiexec`: buffer collectives of mpi4py on flat tensors; only small objects are pickled.
 
-Most MPI libraries progress a non-blocking sum only inside calls of the library, and where ranks share cores a
-call gives the core away, for milliseconds, in the middle of computing. So a thread of this process makes the calls: it
-begins what was asked for, in order, and tests it periodically, over a communicator of its own, so that the calls of the
-main thread do not get in between. Where the MPI is not made for threads, every sum is waited for at once.
+Most MPI libraries progress a non-blocking sum only inside library calls. If ranks share cores, such a call can yield
+the core for milliseconds during computation. So a background thread starts the sums in order and tests them
+periodically. It has its own communicator, separate from the calls of the main thread. Without thread support in MPI,
+every sum blocks.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Request
 
 PROGRESS_EVERY_S = 0.002
-"""Between two tests by the thread of what is on its way."""
+"""Seconds between two tests by the thread while sums are in progress."""
 IDLE_S = 0.005
-"""The same while nothing is. The thread is not woken up before something is waited for: on a shared core that would
-take it from the main thread, and give it to another rank."""
+"""Seconds between two checks by the thread while no sum is in progress.
+
+The thread is woken only when the main thread waits. On a shared core, waking it earlier would yield the core to another
+rank."""
 
 
 class MPICommunicator(Communicator):
@@ -41,10 +43,10 @@ class MPICommunicator(Communicator):
         HeartlmError: mpi4py is missing.
 
     Attributes:
-        ranks: this process among all, and among those of its machine.
+        ranks: rank of this process in the world and on its machine.
     """
 
-    timeout_s = math.inf  # MPI itself ends all ranks where one has died
+    timeout_s = math.inf  # MPI itself ends all ranks if one dies
 
     def __init__(self) -> None:
         with needs("mpi"):
@@ -57,7 +59,7 @@ class MPICommunicator(Communicator):
         here.Free()
 
     def start_sum(self, numbers: Tensor) -> Pending:
-        """Begin to add up."""
+        """Start the sum in the background thread."""
         comm, mpi = self._background, self._mpi
         if self._progress is None:
             self._sum_apart(numbers)
@@ -71,11 +73,11 @@ class MPICommunicator(Communicator):
         self._comm.Allreduce(self._mpi.IN_PLACE, numbers.numpy(), self._mpi.SUM)
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """What every rank gave."""
+        """Return the values of all ranks."""
         return self._comm.allgather(value)
 
     def close(self) -> None:
-        """Take leave; MPI itself ends with the process."""
+        """Free the communicators; MPI itself ends with the process."""
         if self._progress is not None:
             self._progress.stop()
         self._comm.Free()
@@ -87,7 +89,7 @@ class MPICommunicator(Communicator):
 
 
 class _UnderWay(Pending):
-    """A collective that the thread begins and tests; `wake` asks the thread to wait for it."""
+    """A collective that the thread starts and tests; `wake` makes the thread wait for it."""
 
     def __init__(self, begin: Callable[[], Request], result: Tensor, wake: threading.Event) -> None:
         self._begin, self._result, self._wake, self.there_s = begin, result, wake, 0.0
@@ -95,7 +97,7 @@ class _UnderWay(Pending):
         self._done = Future[None]()
 
     def progress(self, waits: bool) -> None:
-        """Begin it, test it, or wait for it; whoever waits for it gets the error if that fails."""
+        """Start, test or wait for the collective; `wait` raises an error of these calls."""
         try:
             if self._request is None:
                 self._request = self._begin()
@@ -120,16 +122,16 @@ class _UnderWay(Pending):
 
 
 class _Progress:
-    """A thread that begins the collectives that were `asked` for, in order, and tests them until they are there."""
+    """A thread that starts the collectives in `asked`, in order, and tests them until they are complete."""
 
     def __init__(self) -> None:
         self.asked, self.wake, self._is_over = deque[_UnderWay](), threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="progress of MPI", daemon=True)
         self._thread.start()
-        atexit.register(self.stop)  # a thread that frees a tensor while Python ends takes the process with it
+        atexit.register(self.stop)  # freeing a tensor in a thread during interpreter exit crashes
 
     def stop(self) -> None:
-        """Let the thread end; nothing is on its way any more."""
+        """End the thread, when no sum is in progress."""
         self._is_over = True
         self.wake.set()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""Processes that train together: they take their cores, meet, fail together and add up numbers."""
+"""Process group of a training run: CPU cores, rendezvous, joint failure and sums over ranks."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ NCCL_HANDLING = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250",
 }
-"""What torch's NCCL watchdog does when a rank is lost, unless the user sets it otherwise.
+"""Defaults for the NCCL watchdog of torch when a rank is lost; the user can override them.
 
-By default it aborts the process, so no rank could say which checkpoint is good. 2 aborts the communicators alone: the
-device continues with wrong numbers, and the next sum on the host, which every rank waits for before it takes
-a step or writes a model, raises. Without the dump for the flight recorder torch's monitor does not end the process
-either, and the watchdog does not first wait a minute for it (four times the last value).
+By default the watchdog aborts the process, so no rank could report the last good checkpoint. With 2 it aborts only the
+communicators. The device then continues with wrong values, and the next sum on the host raises; every rank waits for
+that sum before it takes a step or writes a model. Without the flight recorder dump, the monitor of torch does not abort
+the process, and the watchdog does not wait a minute for the dump (four times the last value).
 """
 
 
@@ -52,20 +52,20 @@ def joined(
     ranks: Ranks | None = None,
     meet_at: str = "env://",
 ) -> Iterator[Ranks]:
-    """Take this rank's cores and meet the other ranks, if there are any.
+    """Set the cores of this rank and join the process group, if there are several ranks.
 
     Args:
-        device: as in `TrainingConfig`, like the four arguments after it.
-        precision: only to see that the device has it.
-        threads: of torch.
-        pin: stay on this rank's cores.
-        timeout_s: after which a rank that does not answer counts as gone.
-        ranks: where this process stands; by default as `torchrun` says.
-        meet_at: where ranks meet, as torch writes it; by default where `torchrun` says.
+        device: as in `TrainingConfig`, like the next four arguments.
+        precision: precision that the device must support.
+        threads: CPU threads of torch.
+        pin: whether to pin the process to the cores of this rank.
+        timeout_s: seconds after which a rank that does not respond counts as lost.
+        ranks: rank of this process and number of ranks; by default from `torchrun`.
+        meet_at: rendezvous address in the format of torch; by default from `torchrun`.
 
     Raises:
-        HeartlmError: the device is not there, or the others cannot be met.
-        ReportedByPeer: a HeartlmError, here or inside, when another rank has raised one already.
+        HeartlmError: the device is not available, or the rendezvous failed.
+        ReportedByPeer: a HeartlmError was raised here or in the context after another rank reported one.
     """
     ranks = ranks or Ranks.from_environment()
     store = _store(ranks, meet_at, timeout_s) if ranks.world_size > 1 else None
@@ -80,11 +80,11 @@ def joined(
             raise ReportedByPeer(str(error)) from error
         raise
     if store is not None:
-        dist.destroy_process_group()  # not after an error: a rank may have gone, and NCCL would wait for it
+        dist.destroy_process_group()  # not after an error: NCCL would wait for a lost rank
 
 
 def _store(ranks: Ranks, meet_at: str, timeout_s: float) -> Store:
-    """Where ranks leave word for each other."""
+    """Return the key-value store shared by the ranks."""
     try:
         place = (meet_at, ranks.rank, ranks.world_size)
         store: Store = next(rendezvous(*place, timeout=timedelta(seconds=timeout_s)))[0]
@@ -97,9 +97,9 @@ def _store(ranks: Ranks, meet_at: str, timeout_s: float) -> Store:
 
 
 def choose_interface(ranks: Ranks) -> None:
-    """Let the groups of this process use the interface towards the other nodes, or none of the network on one machine.
+    """Set the network interface of gloo and NCCL: loopback on one machine, else that of the route to the master.
 
-    gloo by itself takes the address that the host name means, which may be 127.0.1.1. NCCL chooses well between nodes.
+    By default gloo resolves the host name, which may be 127.0.1.1. The default of NCCL between nodes is kept.
     """
     if ranks.world_size == ranks.local_world_size:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
@@ -131,27 +131,27 @@ def _meet(ranks: Ranks, store: Store, device: torch.device, timeout_s: float) ->
 
 
 def _told(store: Store, ranks: Ranks) -> bool:
-    """Whether another rank has reported what went wrong; from now on, one has.
+    """Return whether another rank has reported an error, and mark the error as reported.
 
-    The store may be held by the first rank, so that one stays until the others have asked, or have gone.
+    Rank 0 may host the store, so it waits until the others have called this, at most `HEARD_WITHIN_S`.
     """
     try:
         is_told = int(store.add(_TOLD, 1)) > 1
         give_up_s = time.monotonic() + HEARD_WITHIN_S
         while ranks.is_first and int(store.add(_TOLD, 0)) < ranks.world_size and time.monotonic() < give_up_s:
             time.sleep(0.02)
-    except RuntimeError:  # the store ended with the rank that held it
+    except RuntimeError:  # the rank that hosts the store exited
         return False
     return is_told
 
 
 def take_cores(ranks: Ranks, threads: int | None, pinned: bool) -> None:
-    """Take this rank's share of the cores of its machine and as many threads; alone, leave all as it is.
+    """Set the cores and threads of this rank; a single rank on a machine keeps all cores.
 
     Args:
-        ranks: where this process stands.
-        threads: of torch; None for one a core.
-        pinned: stay on these cores. Processes that the kernel may move can share one core while another idles.
+        ranks: rank of this process and number of ranks.
+        threads: CPU threads of torch; None for one per core.
+        pinned: whether to pin the process to its cores. Otherwise the kernel may put two ranks on one core.
     """
     if ranks.local_world_size > 1:
         cores = share_of_cores(usable_cores(), ranks.local_rank, ranks.local_world_size)
@@ -163,10 +163,10 @@ def take_cores(ranks: Ranks, threads: int | None, pinned: bool) -> None:
 
 
 def together(act: Callable[[], Result]) -> Result:
-    """Call `act` on every rank; where it fails on one, it fails on all.
+    """Call `act` on every rank and return its result; if it fails on one rank, it fails on all.
 
     Raises:
-        HeartlmError: `act` failed on another rank; what it raised on this one is raised here.
+        HeartlmError: `act` failed on another rank; an error of this rank is raised unchanged.
     """
     results: list[Result] = []
     RankConsensus().all(lambda: results.append(act()))
@@ -174,22 +174,22 @@ def together(act: Callable[[], Result]) -> Result:
 
 
 def is_peer_failure(error: Exception) -> bool:
-    """Whether `error` says that another rank does not answer any more."""
+    """Return whether `error` means that another rank does not respond."""
     words = "gloo", "NCCL", "Wait timeout"
     return isinstance(error, dist.DistError | RankGone) or any(word in str(error) for word in words)
 
 
 def reason_of(error: Exception) -> str:
-    """The last part of what torch says, without its source files."""
+    """Return the message of a torch error without source locations."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rpartition("] ")[2]
 
 
 class HostAllReduce:
-    """Adds up numbers of all ranks on the host, so that no device is waited for. All ranks make it together.
+    """Sums numbers over ranks on the host, without device synchronisation. All ranks create it together.
 
     Args:
-        ranks: of this process.
-        timeout_s: after which a rank that does not answer counts as gone.
+        ranks: rank of this process and number of ranks.
+        timeout_s: seconds after which a rank that does not respond counts as lost.
     """
 
     def __init__(self, ranks: Ranks = _ALONE, timeout_s: float = 600.0) -> None:
@@ -197,11 +197,11 @@ class HostAllReduce:
         self._group = host_group(timeout_s)
 
     def __call__(self, *numbers: float) -> list[float]:
-        """Add up each of `numbers` over the ranks."""
+        """Return the sum of each of `numbers` over the ranks."""
         return self.begin(*numbers)()
 
     def begin(self, *numbers: float) -> Callable[[], list[float]]:
-        """Begin to add up; the result is a function that waits for the sums, before anything else is added up."""
+        """Start summing; return a function that waits for the sums. Call it before the next sum starts."""
         if not dist.is_initialized():
             return lambda: list(numbers)
         values = torch.tensor(numbers, dtype=torch.float64)

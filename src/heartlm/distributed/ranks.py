@@ -1,6 +1,6 @@
-"""Which of how many processes this is. Imports no torch.
+"""Rank of this process and number of ranks. Imports no torch.
 
-`torchrun` states it in environment variables; without them a process is alone.
+`torchrun` sets them as environment variables; without these, a process is the only rank.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from dataclasses import dataclass
 from heartlm.errors import HeartlmError
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""What `torchrun` sets to tell a process its place among ranks."""
+"""Environment variables that `torchrun` sets for each rank."""
 
 LOST_STATUS = os.EX_TEMPFAIL
-"""Exit status of a rank that lost another one, where torchrun may start both again; otherwise it is 2."""
+"""Exit status of a rank that lost another one, if torchrun may restart them; otherwise it is 2."""
 
 
 class ReportedByPeer(HeartlmError):  # noqa: N818
-    """An error that another rank tells the user about."""
+    """An error that another rank reports to the user."""
 
 
 class PeerLost(HeartlmError):  # noqa: N818
-    """Another rank has exited, or does not answer."""
+    """Another rank exited or does not respond."""
 
 
 def status_of(error: HeartlmError, environment: Mapping[str, str] = os.environ) -> int:
-    """The exit status of a rank that ends with `error`."""
+    """Return the exit status of a rank that ends with `error`."""
     is_lost = isinstance(error, PeerLost) or isinstance(error.__cause__, PeerLost)
     return LOST_STATUS if is_lost and environment.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" else 2
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together.
+    """Rank of this process and number of ranks.
 
     Attributes:
-        rank: of this process, 0 to below `world_size`.
-        world_size: how many train together.
-        local_rank: of this process among those of its machine.
-        local_world_size: how many of them are on its machine.
+        rank: rank of this process, 0 to below `world_size`.
+        world_size: number of ranks.
+        local_rank: rank of this process on its machine.
+        local_world_size: number of ranks on its machine.
     """
 
     rank: int = 0
@@ -50,15 +50,15 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the one that writes and speaks for all."""
+        """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Ranks:
-        """What `torchrun` set; alone where it set nothing.
+        """Return the ranks set by `torchrun`, or a single rank without it.
 
         Raises:
-            HeartlmError: a variable is missing or impossible; the text names it.
+            HeartlmError: a variable is missing or invalid; the message names it.
         """
         if "WORLD_SIZE" not in environment:
             return cls()

@@ -1,10 +1,9 @@
-"""Numbers added up through memory that the ranks of a machine share, and between machines among one rank of each.
+"""All-reduce through shared memory between the ranks of a machine, and over gloo between machines.
 
-gloo sends them through the loopback device, which copies each several times and takes the time of the very cores that
-train. Here a rank writes its numbers once where all can read them, adds up its part, and reads the sum.
+gloo sends data through the loopback device, which copies it several times on the cores that train. Here each rank
+writes its numbers to shared memory once, sums its part, and reads the result.
 
-A rank that exited is noticed by the lock it held on its byte of the shared file, which the system takes back however
-the rank ended.
+Each rank locks its byte of the shared file. The kernel releases the lock when a rank exits, which the others detect.
 """
 
 from __future__ import annotations
@@ -31,57 +30,57 @@ from heartlm.kernels.shared_sum import DONE, memory_bytes, shared_sum
 
 FOLDER = Path("/dev/shm")
 SLOT_BYTES = 256 << 10
-"""Of numbers a round; what ranks share stays in their caches."""
+"""Bytes of numbers per round; small enough for the shared memory to stay in cache."""
 
 KINDS = {torch.float32: 0, torch.float64: 1, torch.int64: 2}
-"""Arguments of the kernel: what to add up."""
+"""Kernel arguments for the supported dtypes."""
 
 PATIENCE_NS = 20_000_000
-"""How long the kernel waits before it is seen whether the others are still there."""
+"""Nanoseconds that the kernel waits before the other ranks are checked."""
 
 
 class RankGone(RuntimeError):  # noqa: N818
-    """Another rank does not answer any more."""
+    """Another rank does not respond."""
 
 
 class SharedSum:
-    """Adds up tensors over the ranks of one machine; all of them make it, and call it, in the same order.
+    """Sums tensors over the ranks of one machine; all ranks create and call it in the same order.
 
     Args:
-        file: shared by all ranks, empty at first; it may be unlinked once all have made theirs.
-        rank: this one.
-        num_ranks: how many there are.
-        timeout_s: after which a rank that does not answer counts as gone.
-        slot_bytes: of numbers a round, whole cache lines; twice as many a rank are shared.
+        file: file shared by all ranks, initially empty; it may be unlinked after all ranks created their object.
+        rank: rank of this process.
+        num_ranks: number of ranks.
+        timeout_s: seconds after which a rank that does not respond counts as lost.
+        slot_bytes: bytes of numbers per round, whole cache lines; shared memory has twice as many per rank.
 
     Raises:
-        OSError: there is no memory to share.
+        OSError: shared memory is not available.
     """
 
     def __init__(self, file: Path, rank: int, num_ranks: int, timeout_s: float, slot_bytes: int = SLOT_BYTES) -> None:
         self._kernel, self.rank, self.num_ranks, self.timeout_s = shared_sum(), rank, num_ranks, timeout_s
         num_bytes, self._slot_bytes = memory_bytes(num_ranks, slot_bytes), slot_bytes
         self._file = file.open("r+b", buffering=0)
-        os.posix_fallocate(self._file.fileno(), 0, num_bytes)  # now, as a page that is missing later is a signal
+        os.posix_fallocate(self._file.fileno(), 0, num_bytes)  # allocated now, since a missing page later raises SIGBUS
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, rank)
         self._memory = mmap.mmap(self._file.fileno(), num_bytes)
         self._address = addressof(c_char.from_buffer(self._memory))
         self._round = 0
 
     def __call__(self, numbers: Tensor) -> None:
-        """Replace `numbers`, of one of `KINDS`, contiguous, on the CPU, by their sums, the same bits on every rank.
+        """Replace `numbers`, of a dtype in `KINDS`, contiguous, on the CPU, by their sums, bit-identical on every rank.
 
         Raises:
-            RankGone: another rank has.
+            RankGone: another rank exited or does not respond.
         """
         slot, flat = self._slot_bytes // numbers.element_size(), numbers.view(-1)
         for begin in range(0, len(flat), slot):
             self.begin(flat[begin : begin + slot])()
 
     def begin(self, numbers: Tensor) -> Callable[[], None]:
-        """Show `numbers`, at most a slot of them, to the others; the result is a function that waits for their sums.
+        """Start the sum of `numbers`, at most a slot; return a function that waits for it.
 
-        It has to be called before anything else is added up.
+        Call that function before the next sum starts.
         """
         assert numbers.is_contiguous() and numbers.device.type == "cpu" and numbers.nbytes <= self._slot_bytes
         self._round += 1
@@ -101,7 +100,7 @@ class SharedSum:
                     raise RankGone(f"rank {gone[0]} has exited")
                 if stage != DONE and time.monotonic() - begin_s > self.timeout_s:
                     raise RankGone(f"no answer within {self.timeout_s:g} s")
-                gone = [] if stage == DONE else self._gone()  # its part may have been done: look once more
+                gone = [] if stage == DONE else self._gone()  # its part may be complete: check once more
 
         return wait
 
@@ -118,31 +117,31 @@ class SharedSum:
 
 
 class NodesSum:
-    """Adds up tensors over the ranks of several machines: in each through its memory, and between their first ranks.
+    """Sums tensors over the ranks of several machines: shared memory in each, and gloo between their first ranks.
 
         of a machine ─► its sum ─► first ranks, over the network ─► total ─► of a machine
 
     Args:
-        of_machine: adds up over the ranks of this machine.
+        of_machine: sum over the ranks of this machine.
         is_first: whether this is the first rank of its machine.
-        between: the group of these ranks.
+        between: process group of the first ranks.
     """
 
     def __init__(self, of_machine: SharedSum, is_first: bool, between: dist.ProcessGroup) -> None:
         self._of_machine, self._is_first, self._between = of_machine, is_first, between
 
     def __call__(self, numbers: Tensor) -> None:
-        """Replace `numbers`, as `SharedSum` takes them, by their sums, the same bits on every rank.
+        """Replace `numbers`, as in `SharedSum`, by their sums, bit-identical on every rank.
 
         Raises:
-            RankGone: a rank of this machine has.
-            RuntimeError: the first rank of another machine has exited.
+            RankGone: a rank of this machine exited or does not respond.
+            RuntimeError: the first rank of another machine exited.
         """
         self._of_machine(numbers)
         self._between_machines(numbers)
 
     def begin(self, numbers: Tensor) -> Callable[[], None]:
-        """As `SharedSum.begin`; machines exchange their sums when it is first waited for."""
+        """Start as in `SharedSum.begin`; machines exchange their sums at the first wait."""
         wait_for, is_done = self._of_machine.begin(numbers), False
 
         def wait() -> None:
@@ -163,12 +162,12 @@ class NodesSum:
 
 
 def shared_sum_of(ranks: Ranks, timeout_s: float) -> SharedSum | NodesSum | None:
-    """The sum of `ranks`, which all call this; None where no machine has two of them, or one of them cannot.
+    """Return the sum over `ranks`; None if no machine has two ranks or a rank has no shared memory. Collective.
 
-    Ranks of a machine follow each other, as `torchrun` numbers them.
+    Ranks of a machine have consecutive numbers, as with `torchrun`.
 
     Raises:
-        RuntimeError: another rank has exited.
+        RuntimeError: another rank exited.
     """
     if ranks.world_size == 1:
         return None
@@ -181,19 +180,19 @@ def shared_sum_of(ranks: Ranks, timeout_s: float) -> SharedSum | NodesSum | None
     local_ranks = agreement.all(lambda: ranks.local_rank)
     firsts = [rank for rank, local_rank in enumerate(local_ranks) if local_rank == 0]
     between = dist.new_group(firsts, timeout=timedelta(seconds=timeout_s), backend="gloo")
-    agreement.all(lambda: None)  # a rank that ended now would be missed by those that still connect
+    agreement.all(lambda: None)  # wait until all ranks are connected, before any can exit
     return NodesSum(of_machine, ranks.local_rank == 0, between)
 
 
 def opened(
     ranks: Ranks, timeout_s: float, gather: Callable[[Any], list[Any]], slot_bytes: int = SLOT_BYTES
 ) -> SharedSum | None:
-    """The sum of the ranks of a machine; the ranks of all machines call this. None where one of them cannot.
+    """Return the sum over the ranks of a machine, or None if a rank has no shared memory. Collective over all machines.
 
     Args:
-        ranks: this one and how many there are.
-        timeout_s: after which a rank that does not answer counts as gone.
-        gather: gives what every rank gave it, by rank.
+        ranks: rank of this process and number of ranks.
+        timeout_s: seconds after which a rank that does not respond counts as lost.
+        gather: function that gathers a value from every rank, by rank.
         slot_bytes: see `SharedSum`.
     """
     path, mine = None, None

@@ -1,4 +1,4 @@
-"""Processes that live as long as a block of code, each with a log of its own."""
+"""Processes that run within a context, each with its own log."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LAST_BYTES = 20_000
 
 
 class Processes:
-    """Processes that are stopped when the block ends that this is the context of.
+    """Context manager that stops its processes on exit.
 
     Args:
-        logs: folder of what they print, one file each.
+        logs: folder of the logs, one file per process.
     """
 
     def __init__(self, logs: Path) -> None:
@@ -34,7 +34,7 @@ class Processes:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Ask all to end, the last first; kill those that do not."""
+        """Terminate all processes, the last first; kill those that do not exit in time."""
         for process in reversed(self._running.values()):
             process.terminate()
         give_up_s = time.monotonic() + STOP_WITHIN_S
@@ -45,7 +45,7 @@ class Processes:
             process.wait()
 
     def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
-        """Start one; it ends with this process, however that ends."""
+        """Start a process, which also ends if this process ends."""
         with (self.logs / f"{name}.log").open("wb") as log:
             self._running[name] = subprocess.Popen(
                 [*map(str, command)],
@@ -57,10 +57,10 @@ class Processes:
             )
 
     def wait_for_port(self, port: int, timeout_s: float) -> None:
-        """Wait until somebody listens there.
+        """Wait until a process listens on `port`.
 
         Raises:
-            HeartlmError: no process does, or one has ended.
+            HeartlmError: the wait timed out, or a process exited.
         """
         give_up_s = time.monotonic() + timeout_s
         while True:
@@ -76,7 +76,7 @@ class Processes:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that is not empty, if possible not one of srun; empty where there is none."""
+    """Return the last non-empty line of a log, preferably not one of srun; empty if there is none."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - _LAST_BYTES))
@@ -88,7 +88,7 @@ def last_line(log: Path) -> str:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports of this machine that no process listens on."""
+    """Return ports of this machine on which no process listens."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for one in sockets:

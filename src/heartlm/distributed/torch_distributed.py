@@ -1,4 +1,4 @@
-"""Ranks that `torchrun` started: gloo for CPUs, NCCL for GPUs, which progress by themselves."""
+"""Ranks started by `torchrun`: gloo for CPUs, NCCL for GPUs, both with asynchronous progress."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from heartlm.distributed.parallel import joined
 
 
 class TorchCommunicator(Communicator):
-    """The ranks of torch's default process group, which is made unless it is there already.
+    """The ranks of the default process group of torch, which is created if necessary.
 
     Args:
-        device: where they compute: auto, cpu or cuda.
-        threads: CPU threads of each.
-        timeout_s: after which a rank that does not answer counts as gone.
+        device: device of the ranks: auto, cpu or cuda.
+        threads: CPU threads per rank.
+        timeout_s: seconds after which a rank that does not respond counts as lost.
 
     Raises:
-        HeartlmError: they cannot meet, or the device is not there.
+        HeartlmError: the rendezvous failed, or the device is not available.
     """
 
     def __init__(self, device: str = "cpu", threads: int | None = None, timeout_s: float = 600.0) -> None:
         self.timeout_s, self._exit = timeout_s, ExitStack()
         if not dist.is_initialized():
-            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")  # abort: sums are used unchecked here
+            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")  # abort, since results are not checked here
             self._exit.enter_context(joined(device, threads=threads, timeout_s=timeout_s))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         nccl = dist.get_backend() == "nccl"
@@ -39,27 +39,27 @@ class TorchCommunicator(Communicator):
         self._host = host_group(timeout_s)
 
     def start_sum(self, numbers: Tensor) -> Pending:
-        """Begin to add up; for NCCL on the GPU, and back."""
+        """Start the sum; with NCCL, copy the numbers to the GPU and the sums back."""
         there = numbers.to(self._device, non_blocking=True)
         return _UnderWay(dist.all_reduce(there, async_op=True), there, numbers)
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """What every rank gave."""
+        """Return the values of all ranks."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self._host)
         return values
 
     def close(self) -> None:
-        """Take leave. A rank that aborts just ends: the others notice, as its connections end with the process."""
+        """Leave the group. A rank that aborts only exits: the others detect its closed connections."""
         self._exit.close()
 
 
 class _UnderWay(Pending):
-    """A work of torch, where it computes, and where its result belongs."""
+    """A collective of torch in progress, with its device buffer and its result buffer."""
 
     def __init__(self, work: Any, there: Tensor, result: Tensor) -> None:
         self._work, self._there, self._result, self.there_s = work, there, result, 0.0
-        if there.device.type == "cpu":  # with NCCL the future is there before the GPU is, so `wait` takes the time
+        if there.device.type == "cpu":  # with NCCL the future completes before the GPU, so `wait` takes the time
             work.get_future().then(lambda _: self._found())
 
     def _found(self) -> None:

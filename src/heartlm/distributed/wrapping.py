@@ -1,11 +1,11 @@
-"""The wrapped model: its gradients added up over ranks, or its parameters sharded over them.
+"""Model wrappers: gradients summed over ranks (DDP), or parameters sharded over them (FSDP).
 
     rank 0   micro-batches ─► loss module ─► gradients ┐
     rank 1   micro-batches ─► loss module ─► gradients ┼─► their sum, on every rank (DDP) or each its shard (FSDP)
     …                                                  ┘
 
-A rank's loss is its sum over counting tokens divided by how many the whole global batch has, so gradients are added up,
-never averaged: a mean of the ranks' means would be another number where they hold different numbers of tokens.
+The loss of a rank is its sum over counted tokens, divided by their number in the global batch. So gradients are summed,
+not averaged: a mean of per-rank means would be wrong if ranks have different numbers of tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from heartlm.distributed.communication import GradientSync
 
 
 def sharded(module: nn.Module, blocks: Sequence[nn.Module], device: torch.device) -> nn.Module:
-    """Shard the parameters of `module`, which are replaced, over the ranks (FSDP2): each block, and the rest."""
+    """Shard the parameters of `module` in place over the ranks (FSDP2): each block, and the rest."""
     with unset_fake_temporarily():  # the mesh reads its ranks from a tensor, also in a dry run
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for part in (*blocks, module):
@@ -45,14 +45,14 @@ def replicated(
     shared: Callable[[Tensor], None] | None = None,
     synced: bool = True,
 ) -> DistributedDataParallel:
-    """Wrap `module`, so that ranks add up its gradients, bucket by bucket, during the backward pass (DDP).
+    """Wrap `module` in DDP, which sums gradients over ranks, bucket by bucket, during the backward pass.
 
     Args:
-        module: on the device it computes on; all its parameters that learn take part in every loss.
-        bucket_cap_mb: MiB of gradients that are sent together.
-        exchange: called for every sum, and when no gradient is left to compute.
-        shared: adds up a bucket in place, at once; by default the process group does it, meanwhile.
-        synced: see that the ranks have the same parameters, and send the first's; a dry run cannot.
+        module: module on its device; every trainable parameter is used in every loss.
+        bucket_cap_mb: size of a gradient bucket in MiB.
+        exchange: gradient synchronisation, called for every sum and after the last gradient.
+        shared: blocking sum of a bucket in place; by default the process group sums asynchronously.
+        synced: whether to broadcast the parameters of rank 0; must be false in a dry run.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 renames broadcast_buffers, 2.11 has only that
@@ -84,18 +84,18 @@ def replicated(
         summed: torch.futures.Future[Tensor] = reduced.then(first_of)
         return summed
 
-    wrapped.register_comm_hook(None, lambda _, bucket: add_up(bucket))  # torch objects to annotations as strings
+    wrapped.register_comm_hook(None, lambda _, bucket: add_up(bucket))  # torch rejects string annotations
     return wrapped
 
 
 def reducing(module: nn.Module, last: bool) -> AbstractContextManager[None]:
-    """Around forward and backward of a micro-batch: ranks add up gradients only in the `last` of a step."""
+    """Return a context for a micro-batch; gradients are summed over ranks only in the `last` one of a step."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(last)
     return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Norm over all gradients, whole even where they are sharded."""
+    """Return the norm over all gradients, including all shards."""
     norm = nn.utils.get_total_norm(gradients)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -42,9 +42,9 @@ class WeightedUpdate:
     """An update and its weight in the mean of a round.
 
     Attributes:
-        client: its number in the study.
-        weight: its samples over those of all clients sampled in the round.
-        update: of the client.
+        client: number of the client in the study.
+        weight: samples of the client divided by those of all clients sampled in the round.
+        update: update of the client.
     """
 
     client: int
@@ -66,7 +66,7 @@ class Mean:
     num_samples: int
 
     def wait(self) -> Mean:
-        """The mean itself."""
+        """Return the mean."""
         return self
 
 
@@ -93,7 +93,7 @@ class PendingReduce:
     asked_samples: int
 
     def wait(self) -> Mean:
-        """Wait until it has arrived."""
+        """Wait for the sums and return the mean."""
         with self.meter:
             for each in self.pending:
                 each.wait()
@@ -216,11 +216,11 @@ class Aggregator:
         return mean_of(totals, asked_samples)
 
     def residual_state(self, client: int) -> dict[str, Tensor]:
-        """What compression has not yet sent of the updates of `client`, float32 `[P]`; empty if nothing."""
+        """Return the error-feedback residual of `client`, float32 `[P]`; empty if there is none."""
         return {"owed": torch.from_numpy(self._owed[client])} if client in self._owed else {}
 
     def restore_residual(self, client: int, kept: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Take what `residual_state` gave out of `kept`, and return the rest, which is the client's own."""
+        """Restore the result of `residual_state` from `kept`, and return the remaining state of the client."""
         own = dict(kept)
         if (owed := own.pop("owed", None)) is not None:
             self._owed[client] = owed.numpy()
@@ -271,7 +271,7 @@ def numbers_of(weighted: WeightedUpdate) -> NDArray[np.int64]:
 
 
 def mask_context(study: FederatedConfig, round_index: int) -> bytes:
-    """What masks of a round are derived from, next to the keys."""
+    """Return the context from which masks of a round are derived, in addition to the keys."""
     return f"seed {study.seed} round {round_index}".encode()
 
 
@@ -287,5 +287,5 @@ def compressed(delta: Tensor, study: FederatedConfig, client: int, round_index: 
 
 
 def decompressed(message: bytes) -> Tensor:
-    """The delta in a message, float64 `[P]`."""
+    """Return the delta in a message, float64 `[P]`."""
     return torch.from_numpy(decode(message)).double()

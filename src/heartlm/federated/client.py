@@ -1,4 +1,4 @@
-"""Clients of a federated study: which are sampled in a round, what each is asked to do, and what it returns.
+"""Clients of a federated study: sampling per round, tasks and updates.
 
 global vector ─► client: local steps on its own patients ─► Update (how the vector should change)
 """
@@ -22,15 +22,15 @@ ASKED_STREAM, SLOW_STREAM, LOST_STREAM = 12, 13, 14
 
 @dataclass(frozen=True)
 class Update:
-    """What leaves a client after a round.
+    """The result of a client in a round.
 
     Attributes:
-        delta: local weights less global ones, float64 `[P]` in main memory: in double precision, so that the global
-            weights plus the delta of a single client are that client's weights to the last bit.
-        num_samples: the client's training samples (beats, or tokens of a corpus): its weight in the mean.
-        num_steps: local steps it took; fewer than asked for where a deadline came first.
-        loss: mean over these steps.
-        seconds: it took.
+        delta: local minus global weights, float64 `[P]` in host memory. In double precision, the global weights plus
+            the delta of a single client equal the weights of that client to the last bit.
+        num_samples: number of training samples (beats, or tokens of a corpus), the weight in the mean.
+        num_steps: number of local steps taken; fewer than in the task if a deadline came first.
+        loss: mean loss over these steps.
+        seconds: duration in s.
     """
 
     delta: Tensor
@@ -41,18 +41,18 @@ class Update:
 
 
 class ClientLost(Exception):  # noqa: N818
-    """A client died in the middle of a round; the round ends without it, and it may take part in the next."""
+    """A client failed during a round; the round ends without it, and it may take part in the next."""
 
 
 @dataclass(frozen=True)
 class ClientTask:
-    """What a client is asked to do in a round.
+    """The task of a client in a round.
 
     Attributes:
-        round_index: from 0.
-        num_steps: local steps at most.
-        deadline_s: seconds after which no further step is started; None for no deadline.
-        dies_after: local steps after which it dies, to see what becomes of the rest; None where it lives.
+        round_index: number of the round, from 0.
+        num_steps: maximum number of local steps.
+        deadline_s: seconds after which no further step starts; None for no deadline.
+        dies_after: number of local steps before a simulated failure; None for no failure.
     """
 
     round_index: int
@@ -62,25 +62,25 @@ class ClientTask:
 
 
 class Client(Protocol):
-    """One that learns on its own patients."""
+    """A client that trains on its own patients."""
 
     @property
     def kept(self) -> dict[str, Tensor]:
-        """What it keeps between rounds (the moments of its optimiser), in main memory; changed in place."""
+        """State kept between rounds (the optimiser moments), in host memory; modified in place."""
 
     def train(self, global_vector: Tensor, task: ClientTask) -> Update:
         """Take local steps from `global_vector`, float32 `[P]` in main memory, which stays as it is.
 
         Raises:
-            ClientLost: it died; what it keeps between rounds is as it was before this one.
+            ClientLost: the client failed; its state is as before the round.
         """
 
 
 def sample_clients(study: FederatedConfig, members: Sequence[Member], round_index: int) -> dict[int, ClientTask]:
-    """The tasks of the clients sampled in round `round_index`, by client number, ascending.
+    """Return the tasks of the clients sampled in round `round_index`, by ascending client number.
 
-    A pure function of seed, round and client. A straggler has done a number of steps, uniform from one to one less than
-    all, when the deadline comes; a client that fails does so before one of its steps, each equally likely.
+    A pure function of seed, round and client. The number of steps of a straggler is uniform from one to all but one. A
+    failing client fails before one of its steps, each equally likely.
     """
     num = len(members)
 

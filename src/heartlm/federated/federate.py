@@ -1,4 +1,4 @@
-"""A federated study from its settings to its scores: puts clients, server and ranks together."""
+"""Run a federated study from its settings to its scores."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class StudyOutcome:
     """The result of a study.
 
     Attributes:
-        folder: of the study.
-        scores: of the final model on the test patients; empty on all ranks but the first.
+        folder: folder of the study.
+        scores: scores of the final model on the test patients; empty except on rank 0.
     """
 
     folder: Path
@@ -43,17 +43,17 @@ class StudyOutcome:
 
 
 def shown(scores: Mapping[str, Any]) -> str:
-    """Scores as text."""
+    """Return scores as text."""
     return ", ".join(f"{key} {value:.3f}" for key, value in scores.items() if isinstance(value, float))
 
 
 @at_full_speed()
 def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcome:
-    """Run a study, or resume one with the settings called `changed` as in `study`.
+    """Run a study, or resume one, with the settings named in `changed` taken from `study`.
 
     Raises:
-        HeartlmError: an impossible setting, unusable recordings, a folder that cannot be written, ranks that do not
-            meet, or training that diverged.
+        HeartlmError: a setting is invalid, recordings are unusable, the folder cannot be written, the rendezvous of
+            ranks failed, or training diverged.
     """
     if study.resume is None:
         study.check()
@@ -86,7 +86,7 @@ def federate(study: FederatedConfig, changed: Sequence[str] = ()) -> StudyOutcom
 
 
 def strategy_of(study: FederatedConfig) -> Strategy:
-    """The optimiser of the server that `study` names."""
+    """Return the server optimiser of `study`."""
     if study.strategy in ("fedadam", "fedyogi"):
         yogi = study.strategy == "fedyogi"
         return Adaptive(study.server_rate, study.server_beta, study.beta2, study.tau, yogi=yogi)
@@ -94,7 +94,7 @@ def strategy_of(study: FederatedConfig) -> Strategy:
 
 
 def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicator) -> tuple[Rounds, Learning]:
-    """Everything this rank needs, where the study stands; writes what is known before the first round."""
+    """Return the rounds and the learner of this rank, restored if resumed; else write the files of a new study."""
     rank, size = communicator.rank, communicator.size
     patients = patients_of(study)
     members = partition(patients.patients(), study)
@@ -116,7 +116,7 @@ def ready(study: FederatedConfig, folder: StudyFolder, communicator: Communicato
 
 
 def run_rounds(rounds: Rounds, learning: Learning, folder: StudyFolder, communicator: Communicator) -> dict[str, Any]:
-    """Run the rounds that are left, score and save; scores in short, on the first rank."""
+    """Run the remaining rounds, score and save; return the summary of the scores on rank 0."""
     if communicator.rank == 0:
         folder.truncate_metrics(rounds.server.round_index - 1, "round")
     rounds.run(lambda: _save(rounds, folder, communicator))
@@ -131,7 +131,7 @@ def run_rounds(rounds: Rounds, learning: Learning, folder: StudyFolder, communic
 
 
 def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> None:
-    """Save where the study stands; every rank writes the state of its own clients."""
+    """Save the state of the study; every rank writes the state of its own clients."""
     server = rounds.server
     for number, client in rounds.clients.items():
         folder.save_client(server.round_index, number, client.kept | rounds.aggregator.residual_state(number))
@@ -148,9 +148,9 @@ def _save(rounds: Rounds, folder: StudyFolder, communicator: Communicator) -> No
 
 
 def evaluate(learning: Learning, communicator: Communicator, vector: Tensor, final: bool = False) -> Line:
-    """Score weights on all ranks together, each its part: in short, or `final` with confidence intervals.
+    """Score weights, with each rank scoring its part; with `final`, add confidence intervals.
 
-    Other ranks than the first get an empty line.
+    Ranks other than 0 return an empty line.
     """
     learning.flat.load(vector)
     parts = communicator.gather_objects(learning.evaluate())

@@ -21,25 +21,25 @@ LARGEST = 2.0 ** (62 - FRACTION_BITS)
 
 
 class FixedPoint:
-    """Numbers in fixed point, times a factor.
+    """Fixed-point numbers times a factor.
 
     Args:
-        whole: int64 `[n]`, contiguous, in main memory; not copied.
-        factor: what each is multiplied by.
+        whole: fixed-point numbers, int64 `[n]`, contiguous, in host memory; not copied.
+        factor: factor of all numbers.
     """
 
     def __init__(self, whole: Tensor, factor: float = 1.0) -> None:
         self.whole, self.factor = whole, factor
 
     def double(self) -> Tensor:
-        """What they stand for; float64 `[n]`."""
+        """Return the numbers as float64 `[n]`."""
         read, scale = kernels.reading(), (1 / _UNIT, self.factor)
         out = torch.empty(self.whole.shape, dtype=torch.float64)
         read(self.whole.data_ptr(), self.whole.numel(), *scale, out.data_ptr())
         return out
 
     def added_to(self, vector: Tensor) -> Tensor:
-        """Float32 `vector` `[n]`, contiguous, moved by what they stand for in double precision; float32 `[n]`."""
+        """Return `vector` (float32 `[n]`, contiguous) plus the numbers, added in double precision; float32 `[n]`."""
         assert vector.dtype is torch.float32 and vector.is_contiguous() and vector.numel() == self.whole.numel()
         move, scale = kernels.moving(), (1 / _UNIT, self.factor)
         out = torch.empty_like(vector)

@@ -46,7 +46,7 @@ def who(asked: Message, context: Context) -> Message:
 @app.train()
 @at_full_speed()
 def train(asked: Message, context: Context) -> Message:
-    """Let the clients of this node take their local steps."""
+    """Train the clients of this node."""
     told, vectors = read(asked.content)
     study, members = _study(told, context), typed(list[Member], told["members"])
     tasks = {int(number): task for number, task in typed(dict[str, ClientTask], told["tasks"]).items()}

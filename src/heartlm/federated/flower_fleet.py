@@ -76,10 +76,10 @@ class Fleet:
         return {number: RemoteClient(self, number) for number in range(len(self.members))}
 
     def answer(self, number: int, global_vector: Tensor, task: ClientTask) -> Update:
-        """What client `number` gives in the round of its task.
+        """Return the update of client `number` in the round of its task.
 
         Raises:
-            ClientLost: it died, or its node did not answer.
+            ClientLost: the client failed, or its node did not respond.
         """
         if task.round_index != self._round_index:
             self._public_keys.clear()
@@ -169,10 +169,10 @@ class RemoteClient:
     kept: dict[str, Tensor] = field(default_factory=dict)
 
     def train(self, global_vector: Tensor, task: ClientTask) -> Update:
-        """Let its node take local steps.
+        """Train the client on its node.
 
         Raises:
-            ClientLost: it died, or its node did not answer.
+            ClientLost: the client failed, or its node did not respond.
         """
         return self.fleet.answer(self.number, global_vector, task)
 

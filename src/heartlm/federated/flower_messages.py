@@ -1,4 +1,4 @@
-"""What server and nodes say to each other, as records of Flower.
+"""Messages between server and nodes, as records of Flower.
 
     server ─ query: who are your patients? ─► node ─► patients: names, databases, counts of beats
     server ─ train: global vector, tasks ─► node ─► for each client: delta, or that it was lost
@@ -28,10 +28,10 @@ def message(told: Mapping[str, Any], vectors: Mapping[str, Tensor] | None = None
 
 
 def read(content: RecordDict) -> tuple[Told, dict[str, Tensor]]:
-    """What `message` was made of.
+    """Return the arguments of `message` from its content.
 
     Raises:
-        HeartlmError: it is no such content: another version of heartlm speaks.
+        HeartlmError: the content is invalid, for example from another version of heartlm.
     """
     try:
         told = json.loads(str(content.config_records["told"]["json"]))

@@ -51,14 +51,14 @@ OF_STUDY = (
     *("corpus", "run", "out", "resume", "batch_size", "accumulation", "steps", "learning_rate", "final_learning_rate"),
     *("warmup_steps", "weight_decay", "seed", "device", "precision", "threads", "class_balance", "weights", "order"),
 )
-"""Settings of training that a study says itself, or that mean nothing to its clients."""
+"""Training settings that the study sets itself, or that have no effect on clients."""
 
 
 def training_config(study: FederatedConfig) -> PretrainConfig | FinetuneConfig:
-    """The settings of training that a study gives its clients.
+    """Return the training settings of the clients.
 
     Raises:
-        HeartlmError: one of `training` is unknown, impossible, or not for clients to say.
+        HeartlmError: a setting in `training` is unknown, invalid, or set by the study itself.
     """
     for name in study.training:
         if name in OF_STUDY:
@@ -123,7 +123,7 @@ class CorpusPatients:
         return "validation" if self.study.model == "pretrain" and has_validation else "test"
 
     def patients(self) -> list[PatientCounts]:
-        """Those to train on, by name."""
+        """Return the training patients, by name."""
         records, of = self.corpus.records, dict[str, list[int]]()
         for row in self.task.rows.tolist():
             of.setdefault(str(records.patient_id[row]), []).append(row)
@@ -139,7 +139,7 @@ class CorpusPatients:
         ]
 
     def rows_of(self, member: Member) -> NDArray[np.int64]:
-        """Rows that a client learns from."""
+        """Return the training rows of a client."""
         return self.task.rows[np.isin(self.corpus.records.patient_id[self.task.rows], member.patients)]
 
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> LanguageLearning:
@@ -196,7 +196,7 @@ class LanguageLearning:
         return torch.tensor(losses["loss"] / counted)
 
     def step(self, rate: float) -> None:
-        """Clip the gradient and move the weights."""
+        """Clip the gradient and take an optimiser step with learning rate `rate`."""
         gradients = [each.grad for each in self.flat.parameters if each.grad is not None]
         self._learner.step(rate, float(gradient_norm(gradients)))
 
@@ -245,5 +245,5 @@ class LanguageLearning:
 
 
 def client_seed(seed: int, client: int) -> int:
-    """A seed of its own for every client, so that no two draw the same places and masks."""
+    """Return a distinct seed for every client, so that clients draw different windows and masks."""
     return int(draws(Stream(seed, client, CLIENT_STREAM), 0, 1)[0] >> np.uint64(1))

@@ -1,4 +1,4 @@
-"""A client in this process: local steps of a model that the clients of a rank share, one after the other."""
+"""Local clients: the clients of a rank train one after the other with a shared model."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ Learning = TinyLearning | LanguageLearning
 
 
 def patients_of(study: FederatedConfig) -> TinyPatients | CorpusPatients:
-    """The patients that can be read here.
+    """Return the patients available to this process.
 
     Raises:
-        HeartlmError: there are none, or their recordings or corpus are unusable.
+        HeartlmError: there are no patients, or their recordings or corpus are unusable.
     """
     return TinyPatients(study) if study.model == "tiny_ecg" else CorpusPatients(study)
 
 
 @dataclass(frozen=True)
 class LocalClient:
-    """A client whose local steps are taken here.
+    """A client that trains in this process.
 
     Attributes:
-        number: of the client in the study.
-        member: the client as the study sees it.
-        learning: shared by the clients of this rank.
+        number: number of the client in the study.
+        member: name, patients and samples of the client.
+        learning: model and optimiser shared by the clients of this rank.
         study: settings.
-        kept: what its optimiser remembers from round to round.
+        kept: optimiser state between rounds.
     """
 
     number: int
@@ -51,7 +51,7 @@ class LocalClient:
         """Take local steps from `global_vector`.
 
         Raises:
-            ClientLost: it died, as the task said.
+            ClientLost: the task simulates a failure.
         """
         begin_s, study, learning = time.perf_counter(), self.study, self.learning
         learning.flat.load(global_vector)
@@ -86,7 +86,7 @@ class LocalClient:
 
 
 def remembered(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What `optimizer` knows of each parameter, copied to main memory; `place.name` of each."""
+    """Return a copy of the optimiser state in host memory, with keys `index.name`."""
     return {
         f"{place}.{name}": torch.as_tensor(value).detach().to("cpu", copy=True)
         for place, entry in optimizer.state_dict()["state"].items()
@@ -96,7 +96,7 @@ def remembered(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore(optimizer: torch.optim.Optimizer, state: dict[str, Tensor]) -> None:
-    """Let `optimizer` know what `remembered` gave, and nothing else."""
+    """Replace the state of `optimizer` by the result of `remembered`."""
     entries = defaultdict[int, dict[str, Tensor]](dict)
     for key, value in state.items():
         place, name = key.split(".", 1)

@@ -1,4 +1,4 @@
-"""What communication of a round costs: the part a rank waits for, the part that passes while it computes, and bytes.
+"""Communication cost of a round: exposed time, hidden time and bytes.
 
     local steps   |====== round t ======|    |============== round t+1 ==============|
     sum of t                            |post|- - - - - - - - - - there              |wait|

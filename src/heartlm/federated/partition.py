@@ -1,4 +1,4 @@
-"""Which patients make up which client: whole patients, never windows of them, so no heart is on two clients."""
+"""Partition of patients into clients; all data of a patient is on one client."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PARTITION_STREAM = 11
 
 @dataclass(frozen=True)
 class PatientCounts:
-    """What a partition has to know of a patient.
+    """Sample counts of a patient.
 
     Attributes:
-        name: unique over databases.
-        database: where the patient's recordings are.
-        num_samples: training samples.
-        class_counts: samples of each class, int64 `[num_classes]`; empty where nothing is labelled.
+        name: name of the patient, unique over databases.
+        database: database of the recordings.
+        num_samples: number of training samples.
+        class_counts: number of samples of each class, int64 `[num_classes]`; empty without labels.
     """
 
     name: str
@@ -34,12 +34,12 @@ class PatientCounts:
 
 @dataclass(frozen=True)
 class Member:
-    """A client as the study sees it.
+    """Patients of a client.
 
     Attributes:
-        name: unique in the study.
-        patients: whose samples it has, ascending.
-        num_samples: how many.
+        name: name of the client, unique in the study.
+        patients: names of its patients, ascending.
+        num_samples: number of training samples.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Member:
 
 
 def partition(patients: Sequence[PatientCounts], study: FederatedConfig) -> list[Member]:
-    """Make clients of `patients` as `study` says.
+    """Partition `patients` into clients by the settings of `study`.
 
     Raises:
-        HeartlmError: there are fewer patients than clients, or one patient is in two databases that are to be apart.
+        HeartlmError: there are fewer patients than clients, or a patient is in two databases that form two clients.
     """
     patients = sorted(patients, key=lambda patient: patient.name)
     if study.partition == "central":
@@ -83,7 +83,7 @@ def _member(name: str, patients: Sequence[PatientCounts]) -> Member:
 
 
 def _at_random(patients: Sequence[PatientCounts], study: FederatedConfig) -> list[list[PatientCounts]]:
-    """Deal the patients out in random order, each to the client that has the fewest samples so far."""
+    """Assign patients in random order, each to the client with the fewest samples so far."""
     groups = [list[PatientCounts]() for _ in range(study.clients)]
     for place in np.argsort(_chances(study, 0, len(patients)), kind="stable"):
         sizes = [(sum(each.num_samples for each in group), len(group), n) for n, group in enumerate(groups)]

@@ -29,12 +29,12 @@ from heartlm.federated.study_file import FederatedConfig
 
 @dataclass(frozen=True)
 class Privacy:
-    """What is promised to clients.
+    """Parameters of differential privacy.
 
     Attributes:
-        clip_norm: C, the longest an update may be (L2).
-        noise_multiplier: sigma of the noise in the sum, over C.
-        delta: chance that the promise of epsilon does not hold; well below 1 over the clients.
+        clip_norm: C, maximum L2 norm of an update.
+        noise_multiplier: standard deviation of the noise in the sum, divided by C.
+        delta: probability that epsilon does not hold; well below 1 divided by the number of clients.
     """
 
     clip_norm: float
@@ -43,17 +43,17 @@ class Privacy:
 
 
 def privacy_of(study: FederatedConfig) -> Privacy | None:
-    """What a study promises; None where nothing."""
+    """Return the privacy parameters of a study; None without differential privacy."""
     if study.clip_norm is None or study.noise_multiplier is None or study.privacy_delta is None:
         return None
     return Privacy(study.clip_norm, study.noise_multiplier, study.privacy_delta)
 
 
 def clipped(delta: Tensor, norm: float) -> Tensor:
-    """`delta` `[P]`, made shorter where it is longer than `norm`.
+    """Return `delta` `[P]`, scaled down to L2 norm `norm` if it is longer.
 
     Raises:
-        HeartlmError: it is not finite, so that its length means nothing.
+        HeartlmError: `delta` is not finite.
     """
     length = float(torch.linalg.vector_norm(delta))
     if not math.isfinite(length):
@@ -62,13 +62,13 @@ def clipped(delta: Tensor, norm: float) -> Tensor:
 
 
 def clip_and_noise(delta: Tensor, privacy: Privacy, num_clients: int, generator: torch.Generator) -> Tensor:
-    """What a client may give away.
+    """Clip an update and add the client's part of the noise.
 
     Args:
-        delta: float64 `[P]`.
-        privacy: what is promised.
-        num_clients: that add their shares of the noise in this round.
-        generator: of this client alone; from `secret_generator` unless the noise is to be known.
+        delta: update, float64 `[P]`.
+        privacy: privacy parameters.
+        num_clients: number of clients that add noise in this round.
+        generator: generator of this client, from `secret_generator` unless the noise may be known.
     """
     share = privacy.noise_multiplier * privacy.clip_norm / math.sqrt(num_clients)
     noise = torch.empty_like(delta).normal_(0.0, share, generator=generator)
@@ -76,19 +76,19 @@ def clip_and_noise(delta: Tensor, privacy: Privacy, num_clients: int, generator:
 
 
 def secret_generator() -> torch.Generator:
-    """A generator that starts from the system's entropy: who knows a study's seed must not know its noise."""
+    """Return a generator seeded from system entropy, so that the seed of a study does not reveal its noise."""
     generator = torch.Generator()
     generator.seed()
     return generator
 
 
 def epsilon_of(noise_multiplier: float, num_rounds: int, delta: float) -> float:
-    """What `num_rounds` rounds of the same noise promise.
+    """Return epsilon after `num_rounds` rounds with the same noise.
 
     Args:
-        noise_multiplier: sigma of the noise in the sum, over the longest update.
-        num_rounds: in which a client may take part.
-        delta: chance that the promise does not hold.
+        noise_multiplier: standard deviation of the noise in the sum, divided by the maximum norm of an update.
+        num_rounds: number of rounds in which a client may take part.
+        delta: probability that epsilon does not hold.
 
     Raises:
         HeartlmError: Opacus is not installed.

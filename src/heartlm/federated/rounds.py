@@ -29,19 +29,18 @@ from heartlm.federated.strategy import Strategy
 from heartlm.federated.study_file import FederatedConfig
 
 Line = dict[str, Any]
-"""A line of metrics: what it is about under `kind`, and numbers."""
+"""A line of metrics: its `kind`, and numbers."""
 
 
 @dataclass
 class Server:
-    """What the next round follows from, the same on every rank.
+    """State of the server, equal on every rank.
 
     Attributes:
-        vector: global weights, float32 `[P]` in main memory.
-        strategy: of the server, with what it keeps.
-        round_index: the next round.
-        late: with staleness 1, the mean of the round before, which has not moved the weights yet; None where there is
-            none.
+        vector: global weights, float32 `[P]` in host memory.
+        strategy: server optimiser with its state.
+        round_index: number of the next round.
+        late: with staleness 1, the mean of the previous round, not yet applied to the weights; else None.
     """
 
     vector: Tensor
@@ -57,13 +56,13 @@ class Rounds:
     Attributes:
         study: settings.
         members: all clients of the study.
-        clients: those of this rank, by number.
-        server: where the study stands.
-        aggregator: of updates over ranks.
-        meter: of communication.
-        evaluate: scores some weights on all ranks together; a pure function of them.
-        rank: of this process.
-        lines: metrics of this rank that are not yet written.
+        clients: clients of this rank, by number.
+        server: state of the server.
+        aggregator: aggregator of updates over ranks.
+        meter: meter of communication.
+        evaluate: function that scores weights on all ranks together; a pure function of the weights.
+        rank: rank of this process.
+        lines: metrics of this rank not yet written.
     """
 
     study: FederatedConfig
@@ -80,7 +79,7 @@ class Rounds:
     _evaluation_s: float = 0.0
 
     def run(self, save: Callable[[], None]) -> None:
-        """Run the rounds that are left; call `save` when nothing is pending and the study asks for it."""
+        """Run the remaining rounds; call `save` every `save_every` rounds, when nothing is pending."""
         self._pending = self.server.late
         for round_index in range(self.server.round_index, self.study.rounds):
             last = round_index + 1 == self.study.rounds
@@ -128,7 +127,7 @@ class Rounds:
         self._evaluation_s = 0.0
 
     def _train(self, asked: Mapping[int, ClientTask], asked_samples: int) -> tuple[list[WeightedUpdate], int]:
-        """The updates of this rank's clients, and how many of them died."""
+        """Train the clients of this rank; return their updates and the number of failed clients."""
         updates, num_lost = list[WeightedUpdate](), 0
         for number, task in asked.items():
             client = self.clients.get(number)
@@ -150,7 +149,7 @@ class Rounds:
         return updates, num_lost
 
     def _finish(self) -> None:
-        """Wait for the pending mean, if any, and move the global weights by it."""
+        """Wait for the pending mean, if any, and apply it to the global weights."""
         if self._pending is None:
             return
         delta = self._pending.wait().delta
@@ -159,7 +158,7 @@ class Rounds:
             self.server.vector = self.server.strategy.step(self.server.vector, delta)
 
     def _evaluate_pending(self) -> None:
-        """Score the weights that wait for evaluation, if any."""
+        """Score the weights pending evaluation, if any."""
         if self._to_evaluate is None:
             return
         (round_index, vector), self._to_evaluate = self._to_evaluate, None

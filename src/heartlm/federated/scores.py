@@ -1,4 +1,4 @@
-"""Scores of a model as a line of metrics says them."""
+"""Scores of a model in a line of metrics."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 Scores = dict[str, Any]
-"""A loss, or what `BeatScores.to_json` gives."""
+"""A loss, or the result of `BeatScores.to_json`."""
 
 
 def summary(scores: Mapping[str, Any]) -> Scores:
-    """The numbers of `scores` that a line of metrics holds; itself where it is short."""
+    """Return the numbers of `scores` for a line of metrics."""
     if "per_class" not in scores:
         return dict(scores)
     f1 = {f"f1/{name}": each["f1"]["value"] for name, each in scores["per_class"].items()}

@@ -1,4 +1,4 @@
-"""Settings of a federated study, as documented fields; a YAML file holds the same. Imports no torch."""
+"""Settings of a federated study, as documented fields and YAML keys. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from heartlm.training.config import LearningConfig
 from heartlm.typed import typed
 
 SERVER_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "diloco": 0.7}
-"""Server learning rates where none is given; 1, the whole mean, for the others."""
+"""Default server learning rates; 1 for other strategies."""
 
 
 LAYOUT = ("overlap", "communicator", "bucket_mib", "device", "threads", "timeout_s")
-"""Settings that may change when a study is resumed: how it computes, not what."""
+"""Settings that may change when a study is resumed, because they do not change what it computes."""
 
 
 @dataclass
@@ -25,56 +25,64 @@ class FederatedConfig(LearningConfig):
     """Settings of a federated study.
 
     Attributes:
-        model: tiny_ecg labels the waveforms of beats; pretrain and finetune train a heart language model.
+        model: model to train; tiny_ecg classifies waveforms of beats, pretrain and finetune train a heart language
+            model.
         databases: folders with the recordings, for tiny_ecg.
-        corpus: folder with the tokens, for pretrain and finetune.
+        corpus: corpus folder, for pretrain and finetune.
         foundation: run folder of a pretrained model, for finetune.
         training: further settings of heartlm pretrain or finetune, for example {window: 128, depth: 4}.
-        partition: who is a client; patient makes each one, iid deals them out at random, label_skew by what beats they
-            have, database makes each database one, central all patients one. A patient is never on two clients.
-        clients: how many, for iid and label_skew.
-        alpha: of label_skew: the smaller, the more clients differ (a Dirichlet distribution).
-        strategy: what the server does; fedavg moves by the weighted mean, fedprox holds clients back, fedadam and
-            fedyogi adapt rates, diloco has Nesterov momentum.
-        server_learning_rate: by default 1 for fedavg and fedprox, 0.01 for fedadam and fedyogi, 0.7 for diloco.
-        server_momentum: by default 0.9 for diloco, else 0; of fedadam and fedyogi it is beta1, by default 0.9.
-        beta2: of fedadam and fedyogi.
-        tau: of fedadam and fedyogi: how adaptive; smaller is more.
-        proximal: of fedprox: how strongly clients are held to the global weights.
-        rounds: how many.
-        local_steps: of a client in a round.
-        batch_size: samples (for language models windows) of a local step.
-        learning_rate: of clients; falls along a cosine over all rounds to final_learning_rate of it.
-        optimizer: of clients; language models always take adamw.
-        momentum: of sgd.
-        weight_decay: of clients.
-        keep_optimizer: clients keep the moments of their optimiser from round to round, as DiLoCo does.
-        class_balance: 0 weighs every labelled beat alike, 1 every class alike, 0.5 lies between.
-        participation: share of clients asked in each round, at least one.
-        stragglers: share of asked clients that, each round, are too slow: the deadline finds them after a random part
-            of their steps.
-        late: what becomes of a client that the deadline finds at work: partial takes what it has, drop takes nothing.
-        deadline_s: seconds that a client may take for its local steps; unlike stragglers, not the same in every run.
-        failures: share of asked clients that, each round, die in the middle of it.
-        staleness: rounds that an update is late: 0, or 1, so that its way to the others may take as long as a round.
-        overlap: let sums be on their way while something else is computed, the next local steps with staleness 1 and
-            else the evaluation. It changes no result.
-        communicator: how ranks add up; auto is mpi under mpiexec, torch under torchrun, else local.
-        bucket_mib: MiB that are sent as one.
-        compression: of updates; int8 and top-k make up later for what they left out, int8-by-chance is right on
-            average.
-        top_k: share of the values that top-k sends.
-        secure_sum: add up under masks that cancel, so that single updates stay hidden.
-        clip_norm: the longest an update may be (L2); with noise_multiplier and privacy_delta, clients have differential
-            privacy and weigh the same.
-        noise_multiplier: standard deviation of the noise in the sum of a round, over clip_norm.
-        privacy_delta: chance that the epsilon that is stated does not hold; below 1 over the number of clients.
-        engine: ranks (one process, mpiexec or torchrun); or flower, whose server and nodes are processes of their own.
-        nodes: of flower on this machine, or to wait for on a SuperLink.
-        superlink: a connection of Flower's configuration to run on; where none is named, flower runs on this machine.
+        partition: assignment of patients to clients; patient makes one client per patient, iid assigns patients at
+            random, label_skew by their beat classes, database makes one client per database, central makes a single
+            client. A patient is never on two clients.
+        clients: number of clients, for iid and label_skew.
+        alpha: concentration of the Dirichlet distribution of label_skew; smaller values give more different clients.
+        strategy: server strategy; fedavg applies the weighted mean, fedprox adds a proximal term to the client loss,
+            fedadam and fedyogi use adaptive rates, diloco uses Nesterov momentum.
+        server_learning_rate: server learning rate; by default 1 for fedavg and fedprox, 0.01 for fedadam and fedyogi,
+            0.7 for diloco.
+        server_momentum: server momentum; by default 0.9 for diloco, else 0. For fedadam and fedyogi it is beta1, by
+            default 0.9.
+        beta2: decay of the second moment of fedadam and fedyogi.
+        tau: adaptivity of fedadam and fedyogi; smaller values are more adaptive.
+        proximal: weight of the proximal term of fedprox, which keeps clients close to the global weights.
+        rounds: number of rounds.
+        local_steps: local steps per client and round.
+        batch_size: samples (for language models, windows) per local step.
+        learning_rate: learning rate of clients; follows a cosine over all rounds down to the fraction
+            final_learning_rate.
+        optimizer: optimiser of clients; language models always use adamw.
+        momentum: momentum of sgd.
+        weight_decay: weight decay of clients.
+        keep_optimizer: keep the optimiser moments of clients between rounds, as in DiLoCo.
+        class_balance: balance of the classes in the loss; 0 weights every labelled beat equally, 1 every class
+            equally, 0.5 lies between.
+        participation: fraction of clients sampled per round, at least one client.
+        stragglers: fraction of sampled clients per round that miss the deadline after a random number of their steps.
+        late: treatment of a client that misses the deadline; partial uses its completed steps, drop discards its
+            update.
+        deadline_s: time limit in seconds for the local steps of a client; unlike stragglers, not reproducible.
+        failures: fraction of sampled clients that fail during a round.
+        staleness: delay of updates in rounds, 0 or 1; with 1, communication may take as long as a round.
+        overlap: overlap communication with computation (the next local steps with staleness 1, else the evaluation);
+            does not change results.
+        communicator: communication backend of the ranks; auto is mpi under mpiexec, torch under torchrun, else local.
+        bucket_mib: size of a communication bucket in MiB.
+        compression: compression of updates; int8 and top-k use error feedback, int8-by-chance uses unbiased random
+            rounding.
+        top_k: fraction of the values that top-k sends.
+        secure_sum: sum updates under masks that cancel, so that no single update is revealed.
+        clip_norm: maximum L2 norm of an update; together with noise_multiplier and privacy_delta it enables
+            differential privacy of clients, with equal weights.
+        noise_multiplier: standard deviation of the noise in the sum of a round, divided by clip_norm.
+        privacy_delta: delta of differential privacy, the probability that epsilon does not hold; below 1 divided by
+            the number of clients.
+        engine: execution engine; ranks runs in one process or under mpiexec or torchrun, flower runs server and nodes
+            as separate processes.
+        nodes: number of Flower nodes to start on this machine, or to wait for on a SuperLink.
+        superlink: connection in Flower's configuration to run on; by default Flower runs on this machine.
         evaluate_every: rounds between evaluations on the test patients; 0 evaluates once, at the end.
-        save_every: rounds between states that the study can resume from.
-        threads: CPU threads of each rank; more than 1 may change last bits from machine to machine.
+        save_every: rounds between saved states from which the study can be resumed.
+        threads: CPU threads per rank; values above 1 may change the last bits between machines.
     """
 
     model: Literal["tiny_ecg", "pretrain", "finetune"] = "tiny_ecg"
@@ -160,26 +168,26 @@ class FederatedConfig(LearningConfig):
 
     @property
     def server_rate(self) -> float:
-        """The server's learning rate, resolved."""
+        """Server learning rate, with defaults applied."""
         return self.server_learning_rate or SERVER_RATES.get(self.strategy, 1.0)
 
     @property
     def server_beta(self) -> float:
-        """The server's momentum, or first beta, resolved."""
+        """Server momentum or beta1, with defaults applied."""
         usual = 0.0 if self.strategy in ("fedavg", "fedprox") else 0.9
         return usual if self.server_momentum is None else self.server_momentum
 
     def to_yaml(self) -> dict[str, Any]:
-        """The fields as plain values, paths in full; `load_study` reads them."""
+        """Return the fields as plain values with absolute paths, for `load_study`."""
         plain = {key: str(value.resolve()) if isinstance(value, Path) else value for key, value in asdict(self).items()}
         return plain | {"databases": [str(Path(folder).resolve()) for folder in self.databases], "resume": None}
 
 
 def load_study(path: Path) -> FederatedConfig:
-    """Read and check a study's YAML file.
+    """Read and check the YAML file of a study.
 
     Raises:
-        HeartlmError: it cannot be read, or says something impossible; the text names the file and the field.
+        HeartlmError: the file cannot be read or a value is invalid; the message names the file and the field.
     """
     content = read_yaml(path, "a YAML file of a federated study")
     try:

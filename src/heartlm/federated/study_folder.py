@@ -1,14 +1,14 @@
 """The folder of a federated study.
 
-run.json         what it is, when it began and ended
+run.json         kind, start and end time
 config.yaml      resolved settings
 environment.json machine, versions, git revision
-clients.json     who the clients are, and what was left out
+clients.json     clients, and excluded recordings
 metrics.jsonl    a line for each round of a rank, each client of a round, each evaluation
 state/round-N/   what the study resumes from: server.safetensors, and a file for each client that keeps something
 models/last/     the final model
 scores.json      its scores on the test patients
-privacy.json     what was promised to clients, where something was
+privacy.json     privacy guarantee of the clients, with differential privacy
 
 Every client's state is written by the rank it is on. A state is complete once its server.safetensors is there, which
 the first rank writes last and renames into place.
@@ -57,7 +57,7 @@ class StudyFolder(ResultFolder):
     # --- begin and end ----------------------------------------------------------------------------------------------
 
     def start_study(self, study: FederatedConfig, clients: Mapping[str, Any]) -> None:
-        """Write what is known before the first round.
+        """Write the files of a new study.
 
         Raises:
             HeartlmError: the folder holds something already, or cannot be written.
@@ -106,7 +106,7 @@ class StudyFolder(ResultFolder):
         return max((int(name[6:]) for name in found if re.fullmatch(r"round-\d+", name)), default=0)
 
     def load_server(self, server: Server, round_index: int) -> None:
-        """Bring `server` to where it was before round `round_index`."""
+        """Restore `server` to its state before round `round_index`."""
         tensors = _load(self.state(round_index) / "server.safetensors")
         server.vector, server.round_index = tensors["vector"], round_index
         server.strategy.kept = {key[9:]: value for key, value in tensors.items() if key.startswith("strategy.")}
@@ -116,7 +116,7 @@ class StudyFolder(ResultFolder):
             server.late = Mean(delta, int(tensors["late.num_samples"]))
 
     def load_client(self, round_index: int, number: int) -> dict[str, Tensor]:
-        """What a client kept before round `round_index`."""
+        """Return the state of a client before round `round_index`."""
         path = self.state(round_index) / f"client-{number}.safetensors"
         return _load(path) if path.exists() else {}
 

@@ -42,18 +42,18 @@ from heartlm.scaling.study import started_with
 Row = dict[str, Any]
 
 DECIDES = ("study", "clients_per_rank", "rounds", "slurm", "nodes", "cpus_per_rank")
-"""Settings that must not change during a sweep: its numbers would not be comparable."""
+"""Settings that must not change during a sweep, so that results are comparable."""
 
 
 @dataclass
 class SweepOutcome:
-    """How a call of a sweep ended.
+    """Result of a call of `run_sweep`.
 
     Attributes:
-        num_run: studies that this call finished.
-        num_before: that were there already.
+        num_run: number of studies that this call finished.
+        num_before: number of studies finished before.
         failed: cells that failed, with the reason.
-        skipped: cells that make no sense here, with the reason.
+        skipped: cells that cannot run here, with the reason.
     """
 
     num_run: int = 0
@@ -63,10 +63,10 @@ class SweepOutcome:
 
 
 def run_sweep(sweep: SweepConfig, say: Callable[[str], object] | None = None) -> SweepOutcome:
-    """Run every study of a sweep that is not finished, and write the table.
+    """Run every unfinished study of a sweep, and write the table.
 
     Raises:
-        HeartlmError: an impossible setting, or a folder that holds another sweep.
+        HeartlmError: a setting is invalid, or the folder contains another sweep.
     """
     sweep.check()
     launch = partial(run_as_job, profile=load_slurm_profile(sweep.slurm)) if sweep.slurm else run_here
@@ -102,7 +102,7 @@ def run_sweep(sweep: SweepConfig, say: Callable[[str], object] | None = None) ->
 
 
 def rows_of(cell: SweepCell, folder: Path) -> list[Row]:
-    """The lines of one finished study."""
+    """Return the table rows of one finished study."""
     study = ResultFolder(folder)
     if num_torn := study.num_torn_lines:
         raise HeartlmError(f"{study.metrics_file}: {num_torn} lines are no JSON: remove {folder}, run the sweep again")

@@ -1,4 +1,4 @@
-"""A sweep over federated studies: its settings, as in its YAML file, and its grid of studies. Imports no torch."""
+"""Settings of a sweep over federated studies, and its grid of studies. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class SweepConfig:
     """Settings of a sweep: one short study for every cell of the grid.
 
     Attributes:
-        out: the folder of the sweep; an interrupted one is continued.
-        study: settings that all studies share, the fields of heartlm federate, for example {databases: [data/mitdb]}.
-        configs: G0 computes in fp32, G1 in bf16 (AMP), which is not run on CPUs.
-        world_sizes: ranks.
-        batch_sizes: samples of a local step.
-        local_steps: of a client in a round.
-        clients_per_rank: clients that every rank simulates, dealt at random; 0 keeps the study's own partition.
-        rounds: of every study; the first warms up and is left out of figures where there are more.
-        repeats: of every cell.
-        slurm: profile of a site (a name or a file) to run every study there as a job; on this machine if not given.
-        nodes: of a job, where the ranks divide among them.
-        cpus_per_rank: of a job.
-        timeout_s: after which a study counts as hung.
+        out: the folder of the sweep; an interrupted sweep is continued.
+        study: settings shared by all studies, the fields of heartlm federate, for example {databases: [data/mitdb]}.
+        configs: precisions; G0 is fp32, G1 is bf16 (AMP), which is skipped on CPUs.
+        world_sizes: numbers of ranks.
+        batch_sizes: samples per local step.
+        local_steps: local steps per client and round.
+        clients_per_rank: clients per rank, with patients assigned at random; 0 keeps the partition of the study.
+        rounds: rounds per study; the first is a warm-up and is excluded from figures if there are more.
+        repeats: repeats of every cell.
+        slurm: site profile (a name or a file) to run every study as a SLURM job; by default studies run locally.
+        nodes: nodes per job, if they divide the number of ranks.
+        cpus_per_rank: CPUs per rank of a job.
+        timeout_s: seconds after which a study counts as hung.
     """
 
     out: Path | None = None
@@ -72,20 +72,20 @@ class SweepConfig:
             raise HeartlmError(f"study: {error}") from error
 
     def base(self) -> FederatedConfig:
-        """The study that all cells share.
+        """Return the study that all cells share.
 
         Raises:
-            HeartlmError: a field is unknown or of another type.
+            HeartlmError: a field is unknown or has the wrong type.
         """
         return replace(typed(FederatedConfig, self.study), rounds=self.rounds, save_every=self.rounds, evaluate_every=0)
 
     def folder(self) -> Path:
-        """The folder of the sweep."""
+        """Return the folder of the sweep."""
         assert self.out is not None, "it was checked"
         return self.out
 
     def computes_on_cpu(self) -> bool:
-        """Whether the studies compute on CPUs; looks for the driver's devices, so that torch need not be imported."""
+        """Return whether the studies compute on CPUs; checks for NVIDIA device files, to avoid importing torch."""
         device = self.base().device
         if device != "auto" or importlib.util.find_spec("torch") is None:
             return device != "cuda"
@@ -98,10 +98,10 @@ class SweepCell:
 
     Attributes:
         config: G0 or G1.
-        world_size: ranks.
-        batch_size: samples of a local step.
-        local_steps: of a client in a round.
-        repeat: from 0.
+        world_size: number of ranks.
+        batch_size: samples per local step.
+        local_steps: local steps per client and round.
+        repeat: number of the repeat, from 0.
     """
 
     config: str
@@ -112,11 +112,11 @@ class SweepCell:
 
     @property
     def name(self) -> str:
-        """A folder's name."""
+        """Name of the folder of the study."""
         return f"{self.config}-ranks-{self.world_size}-batch-{self.batch_size}-steps-{self.local_steps}-{self.repeat}"
 
     def study(self, sweep: SweepConfig, folder: Path) -> FederatedConfig:
-        """Its settings, written to `folder`."""
+        """Return the settings of the study, with its output below `folder`."""
         study = replace(
             sweep.base(),
             out=folder / self.name,

@@ -65,7 +65,7 @@ class TinyPatients:
         self.class_counts = np.sum([each.counts[:NUM_CLASSES] for each in self.train], axis=0)
 
     def patients(self) -> list[PatientCounts]:
-        """Those to train on, by name."""
+        """Return the training patients, by name."""
         of: dict[str, list[Labelled]] = {}
         for each in self.train:
             of.setdefault(each.patient_id, []).append(each)
@@ -76,7 +76,7 @@ class TinyPatients:
         ]
 
     def learning(self, members: Sequence[Member], mine: Sequence[int], part: int, of: int) -> TinyLearning:
-        """What the clients `mine` of this rank learn from, and part `part` of `of` of the recordings to test on."""
+        """Return training data of the clients `mine` of this rank, and part `part` of `of` of the test recordings."""
         samples = {
             number: scored(beat_set([each for each in self.train if each.patient_id in members[number].patients]))
             for number in mine
@@ -87,7 +87,7 @@ class TinyPatients:
 
 
 def scored(beats: BeatSet) -> BeatSet:
-    """Those of `beats` whose class is learnt and scored."""
+    """Return the beats whose class is trained and scored."""
     kept = beats.label < NUM_CLASSES
     return BeatSet(beats.waveform[kept], beats.label[kept], beats.record[kept], beats.records, beats.patients)
 
@@ -97,13 +97,13 @@ class TinyLearning:
 
     Args:
         study: settings.
-        samples: beats of each client of this rank, by its number.
-        test: this rank's part of the beats to test on.
-        class_weight: of the loss, float32 `[4]`.
+        samples: beats of each client of this rank, by client number.
+        test: part of the test beats for this rank.
+        class_weight: class weights of the loss, float32 `[4]`.
 
     Attributes:
         flat: the model.
-        optimizer: of its parameters.
+        optimizer: optimiser of its parameters.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class TinyLearning:
         self._test = torch.from_numpy(test.waveform).to(self.device)
 
     def batch(self, client: int, step: int) -> NDArray[np.int64]:
-        """Which beats of client number `client` local step `step` sees, with replacement; int64 `[B]`."""
+        """Return the indices of the beats of `client` in local step `step`, sampled with replacement; int64 `[B]`."""
         size, num = self.study.batch_size, len(self._samples[client][1])
         drawn = uniform(draws(Stream(self.study.seed, step, BATCH_STREAM), client * size, size))
         return (drawn * num).astype(np.int64)
@@ -147,7 +147,7 @@ class TinyLearning:
         return loss.detach()
 
     def step(self, rate: float) -> None:
-        """Move the weights."""
+        """Take an optimiser step with learning rate `rate`."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()

@@ -1,9 +1,9 @@
 """Labelled waveforms of single heartbeats, for TinyECG.
 
-Of each recording one lead is read, the first that has a signal (MLII of most of mitdb). Around every annotated beat it
-is sampled at one rate for all databases, the median of the window is taken away, and what is left is divided by the
-running amplitude of the last beats of the same recording. So nothing crosses from one recording to another, from test
-patients to training, or from the future into the past.
+The first lead with a signal of each recording is read (MLII for most of mitdb). A window around every annotated beat is
+resampled to one rate for all databases. The median of the window is subtracted, and the result is divided by the
+running amplitude of the previous beats of the recording. So no information leaks between recordings, from test to
+training patients, or from the future.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from heartlm.errors import HeartlmError
 from heartlm.tokenizers.waveform import BeatWindow, beat_waveforms
 
 WINDOW = BeatWindow(before_s=0.2, after_s=0.4, rate_hz=60.0)
-"""Seconds around the R peak that TinyECG looks at, and their rate.
+"""Window around the R peak in s, and its sampling rate in Hz.
 
-Chosen on patients of DS1 held out from each other: the 11 samples that TinyECG sees at once are then as long as a wide
-QRS complex, and there is little in the window but the beat."""
+Selected by cross-validation over patients of DS1. The receptive field of TinyECG, 11 samples, is then as long as a wide
+QRS complex, and the window contains little except the beat."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A recording with labelled beats, known by its annotations alone.
+    """A recording with labelled beats, described by its annotations.
 
     Attributes:
-        database: where it is.
-        record_id: its name there.
-        patient_id: whose heart it is, unique over databases.
+        database: folder of the database.
+        record_id: name of the recording in the database.
+        patient_id: patient, unique over databases.
         split: train, validation, test or excluded.
-        counts: its beats of each AAMI class, int64 `[5]`.
+        counts: number of beats of each AAMI class, int64 `[5]`.
     """
 
     database: Database
@@ -53,14 +53,14 @@ class Labelled:
 
 @dataclass(frozen=True)
 class BeatSet:
-    """Waveforms of beats and what they are.
+    """Waveforms and labels of beats.
 
     Attributes:
-        waveform: float32 `[num_beats, 1, num_samples]`.
+        waveform: waveforms, float32 `[num_beats, 1, num_samples]`.
         label: AAMI class index, int8 `[num_beats]`.
-        record: whose beat it is: index into `records`, int32 `[num_beats]`.
-        records: names, `database/record`.
-        patients: of each of `records`.
+        record: index of the recording in `records`, int32 `[num_beats]`.
+        records: names of the recordings, `database/record`.
+        patients: patient of each of `records`.
     """
 
     waveform: NDArray[np.float32]

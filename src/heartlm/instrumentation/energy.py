@@ -1,6 +1,6 @@
-"""The energy that the training devices used, from the machine's own counters: NVML for a GPU, RAPL for CPU packages.
+"""Energy of the training devices, from hardware counters: NVML for a GPU, RAPL for CPU packages.
 
-A machine without a counter that can be read has no number here; nothing is estimated from a data sheet.
+Without a readable counter there is no value; energy is never estimated from data sheets.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 POWERCAP = Path("/sys/class/powercap")
 
 EnergyCounter = Callable[[], float]
-"""Returns joules since some moment; it only goes up."""
+"""Returns joules since an arbitrary start; monotonic."""
 
 
 def energy_counter(gpu_uuid: str | None = None, local_rank: int = 0) -> EnergyCounter | None:
-    """The counter of what this rank uses, or None where nothing counts it.
+    """Return the energy counter of this rank, or None if there is none.
 
     Args:
-        gpu_uuid: `torch.cuda.get_device_properties(…).uuid` of the GPU it trains on; None where it trains on the CPU.
-        local_rank: of a node; the CPU packages of a node count once, for rank 0.
+        gpu_uuid: `torch.cuda.get_device_properties(…).uuid` of the training GPU; None for training on the CPU.
+        local_rank: rank on the node; the CPU packages of a node count once, for rank 0.
     """
     if gpu_uuid is not None:
         return _nvml_counter(gpu_uuid)
@@ -30,12 +30,12 @@ def energy_counter(gpu_uuid: str | None = None, local_rank: int = 0) -> EnergyCo
 
 
 def rapl_counter(powercap: Path) -> EnergyCounter | None:
-    """The counter of all CPU packages of this machine, of the Linux folder `powercap`; None where it cannot be read.
+    """Return the counter of all CPU packages from the Linux folder `powercap`; None if it cannot be read.
 
-    Everything that runs on the machine counts. It must be read at least once in the time in which a package's counter
-    runs over once, about five minutes at the least.
+    It includes all processes on the machine. Read it at least once per overflow period of a package counter, which is
+    about five minutes or more.
     """
-    # Subzones (cores, memory) lie in their package, and psys is the whole machine around it: neither is added.
+    # Subzones (cores, memory) are part of their package, and psys includes the packages: neither is added.
     names = sorted(powercap.glob("intel-rapl:*/name"))
     try:
         zones = [_Zone(name.parent) for name in names if name.read_text(encoding="ascii").startswith("package")]
@@ -45,7 +45,7 @@ def rapl_counter(powercap: Path) -> EnergyCounter | None:
 
 
 class _Zone:
-    """One package: microjoules that start again from 0 at `max_energy_range_uj`."""
+    """Counter of one package in microjoules, which overflows to 0 at `max_energy_range_uj`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._total_uj = folder, 0

@@ -1,14 +1,13 @@
-"""What a rank waits for in the sums of gradients over ranks, and which part of them is hidden behind its backward pass.
+"""Overlap of gradient sums with the backward pass: hidden and exposed communication time.
 
     backward pass   |== layer 3 ==|== layer 2 ==|== layer 1 ==|
     sums over ranks               |-- bucket 3 --|   |- bucket 2 -|-- bucket 1 --|
                                   |= hidden ====|   |= hidden |= exposed ========|
                                                                ^ ready
 
-A bucket is on its way from when this rank has given it to the process group until its sum is there. What of that
-passes before the last gradient is computed (`ready`) is hidden; what the rank waits for after it is exposed, which the
-meters measure. Times are those of the processor: with NCCL a sum is over on the GPU at another time than the call that
-asked for it says, so there nothing is noted and nothing is known.
+A bucket is in flight from its submission to the process group until its sum is complete. Time in flight before the last
+gradient is computed (`ready`) is hidden. Waiting after it is exposed, and measured by the meters. Times are CPU times.
+With NCCL they do not show when a sum completes on the GPU, so nothing is recorded.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class InFlight:
-    """Sums over ranks that are on their way in a step of this rank.
+    """Sums over ranks in flight during a step of this rank.
 
     Attributes:
-        now_s: the clock.
+        now_s: monotonic clock in s.
     """
 
     now_s: Callable[[], float] = time.perf_counter
@@ -31,20 +30,17 @@ class InFlight:
     _ready_s: float | None = None
 
     def launch(self) -> Callable[[], None]:
-        """Note that a sum is on its way now; call the result, from any thread, when it is there."""
+        """Record the start of a sum; call the result, from any thread, when the sum is complete."""
         flight = [self.now_s()]
         self._in_flight.append(flight)
         return lambda: flight.append(self.now_s())
 
     def ready(self) -> None:
-        """Note that this rank has computed its last gradient."""
+        """Record that this rank has computed its last gradient."""
         self._ready_s = self.now_s()
 
     def take_hidden_s(self) -> float | None:
-        """Seconds of the step in which a sum was on its way while gradients were computed; forget the step.
-
-        None where nothing was noted.
-        """
+        """Return the hidden communication time of the step in s, or None if nothing was recorded, and reset."""
         flights, ready_s = self._in_flight, self._ready_s
         self._in_flight, self._ready_s = [], None
         if ready_s is None:
@@ -53,11 +49,11 @@ class InFlight:
 
 
 def hidden_s(flights: list[tuple[float, ...]], ready_s: float) -> float:
-    """Seconds before `ready_s` in which at least one of `flights` was under way.
+    """Return the seconds before `ready_s` in which at least one of `flights` was in progress.
 
     Args:
-        flights: begin and end of each, in order of begin; the end is left out where it has not come yet.
-        ready_s: when there was nothing left to compute.
+        flights: start and end of each in s, ordered by start; without an end if still in progress.
+        ready_s: time at which the last gradient was computed.
     """
     covered_s, until_s = 0.0, float("-inf")
     for begin_s, *landed in flights:

@@ -1,9 +1,9 @@
-"""What every step of a rank took, kept for a study: `measured/rank-0.json`, `rank-1.json`, … in the run folder.
+"""Durations of every step of a rank, for scaling studies: `measured/rank-0.json`, `rank-1.json`, … in the run folder.
 
-    meters ─► a line a step, in memory ─► one file a rank when the run ends
+    meters ─► one entry per step, in memory ─► one file per rank at the end of the run
 
-Nothing is written, summed up or sent while the run trains, so measuring costs a few list entries a step. The study
-reads the files of all ranks and compares them: a rank waits for the slowest one, which none can know by itself.
+Nothing is written or communicated during training, so the overhead is a few list entries per step. The study compares
+the files of all ranks to find the slowest rank, for which the others wait.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from heartlm.instrumentation.meters import Meters
 
 
 class MeasuredSteps:
-    """The steps of one rank, warm-up included.
+    """The steps of one rank, including warm-up.
 
     Args:
-        path: the file to write.
-        flights: of this rank's sums.
+        path: output file.
+        flights: sums in flight of this rank.
 
     Attributes:
-        steps: one entry a step: `step`, `num_tokens` of all ranks, `loss`, `step_s`, `hidden_communication_s`, and
-            seconds of every part and detail the meters know.
+        steps: one entry per step: `step`, `num_tokens` of all ranks, `loss`, `step_s`, `hidden_communication_s`, and
+            seconds of every part and detail of the meters.
     """
 
     def __init__(self, path: Path, flights: InFlight) -> None:
@@ -37,11 +37,11 @@ class MeasuredSteps:
         self._loss: float | None = None
 
     def loss(self, value: float) -> None:
-        """Note the loss of the present step; none where it is not finite."""
+        """Set the loss of the current step; None if it is not finite."""
         self._loss = value if math.isfinite(value) else None
 
     def add(self, step: int, num_tokens: int, busy_s: float, part_s: dict[str, float]) -> None:
-        """Note a step that is over."""
+        """Add a finished step."""
         times = {f"{name}_s": seconds for name, seconds in part_s.items()}
         hidden = self.flights.take_hidden_s()
         about = {"step": step, "num_tokens": num_tokens, "loss": self._loss, "hidden_communication_s": hidden}
@@ -49,7 +49,7 @@ class MeasuredSteps:
         self._loss = None
 
     def write(self, **about: Any) -> None:
-        """Write all steps, with what else there is to say `about` the rank.
+        """Write all steps and the entries `about` the rank.
 
         Raises:
             HeartlmError: the file cannot be written.
@@ -58,7 +58,7 @@ class MeasuredSteps:
 
 
 def measure_forward(module: nn.Module, meters: Meters) -> None:
-    """Let `meters` know the forward pass of `module` apart; only where calls return when the work is done (CPU)."""
+    """Time the forward pass of `module` separately in `meters`; only for synchronous devices (CPU)."""
     opened: list[Any] = []
 
     def begin(*_: object) -> None:

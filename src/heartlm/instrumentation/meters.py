@@ -1,13 +1,13 @@
-"""One definition for each number of speed.
+"""Definitions of the speed metrics of training.
 
     |- data -|------ forward_backward ------|- communication -|- optimizer -|- other -|
     |------------------------------------- a step ------------------------------------|
 
-A step lasts from the end of the one before to its own end, pauses (validation, checkpoints) left out, so nothing that
-the loop does between steps is hidden: it is `other`. Time in a part inside another counts for the inner one alone;
-therefore the parts and `other` add up to the step. Time to prepare batches of several steps together counts in equal
-parts in each of them. The first two steps, which warm up caches and compile, count
-nowhere. The forward pass is a detail: a stretch of `forward_backward` that is counted apart and taken from nothing.
+A step lasts from the end of the previous step to its own end, without pauses (validation, checkpoints). Work between
+steps counts as `other`. Time in nested parts counts only for the inner part, so the parts and `other` add up to the
+step. Time to prepare batches of several steps together is divided equally among them. The first two steps, which warm
+up caches and compile, are excluded. The forward pass is a detail: it is timed separately, and also counts in
+`forward_backward`.
 """
 
 from __future__ import annotations
@@ -24,34 +24,33 @@ from heartlm.instrumentation.spans import Spans
 
 PARTS = ("data", "forward_backward", "communication", "optimizer")
 DETAILS = ("forward",)
-"""What is counted apart within a part, for `on_step` alone."""
+"""Spans timed separately within a part, for `on_step` only."""
 
 OnStep = Callable[[int, int, float, dict[str, float]], None]
-"""Number, tokens, seconds, and seconds of every part and measured detail of a step."""
+"""Callback with step number, tokens, seconds, and seconds of every part and measured detail."""
 
 
 def _no_sums() -> dict[str, float]:
-    """What no steps took together; `energy_j` is to be NaN where nothing counts it."""
+    """Return zero totals; `energy_j` becomes NaN without an energy counter."""
     return dict.fromkeys(("num_steps", "num_tokens", "busy_s", "energy_j", *PARTS), 0.0)
 
 
 @dataclass
 class Meters:
-    """Time, work and energy of training, seen from one rank.
+    """Time, work and energy of training on one rank.
 
-    On a GPU kernels run on after the call that started them: with `synchronize` each part waits for its own.
+    GPU kernels run asynchronously; with `synchronize`, each part waits for its own kernels.
 
     Attributes:
-        flops_per_token: see `utilization.flops_per_token`; None leaves `mfu` out.
-        peak_flops: of all devices together, see `utilization.peak_flops`; None, where unknown, leaves `mfu` out.
-        energy_j: a counter that only goes up, see `energy.energy_counter`; None, where there is none, leaves
-            `energy_j_per_mtoken` out.
-        sum_over_ranks: adds up what each rank used; where it communicates, every rank calls `line` at the same steps.
-        peak_device_memory_bytes: reads the device's peak memory; None on a CPU.
-        spans: where each span is written, too.
-        synchronize: waits for the device.
-        on_step: called after every step, warm-up included.
-        now_s: seconds that only go forward.
+        flops_per_token: see `utilization.flops_per_token`; None omits `mfu`.
+        peak_flops: peak of all devices together, see `utilization.peak_flops`; None (unknown) omits `mfu`.
+        energy_j: monotonic energy counter in J, see `energy.energy_counter`; None omits `energy_j_per_mtoken`.
+        sum_over_ranks: function that sums a value over ranks; every rank then calls `line` at the same steps.
+        peak_device_memory_bytes: function that reads the peak memory of the device; None on a CPU.
+        spans: writer of the timeline; None writes none.
+        synchronize: function that waits for the device.
+        on_step: callback after every step, including warm-up.
+        now_s: monotonic clock in s.
     """
 
     WARM_UP_STEPS = 2
@@ -83,7 +82,7 @@ class Meters:
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Measure step number `step`: what is inside, and what was done since the step before."""
+        """Measure step `step`: the context, and the time since the previous step."""
         begin_s, self._step = self.now_s(), step
         if self._num_shares:
             self._num_shares -= 1
@@ -110,7 +109,7 @@ class Meters:
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Measure a part of a step; a name that is not in `PARTS`, or inside a pause, is only written to the spans."""
+        """Measure a part of a step; a name not in `PARTS`, or a span in a pause, is only written to the timeline."""
         counts = name in PARTS and not self._is_paused
         begin_s = self._open(counts)
         yield
@@ -124,7 +123,7 @@ class Meters:
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:
-        """Leave what is inside out of every number: validation, checkpoints."""
+        """Exclude the context from all metrics, for validation and checkpoints."""
         outermost, self._is_paused = not self._is_paused, True
         begin_s, begin_j = self._open(outermost), self._read_j()
         yield
@@ -135,10 +134,10 @@ class Meters:
             self._mark_j += self._read_j() - begin_j
 
     def share_data(self, num_steps: int) -> None:
-        """Count the data time of this step in equal parts in it and the `num_steps` − 1 after it.
+        """Divide the data time of this step equally among it and the next `num_steps` − 1 steps.
 
-        Batches of several steps are prepared together. Without this, steps after the first would seem to need no data,
-        and a short measurement that leaves out a warm-up would count none. Spans show when the time passed.
+        Batches of several steps are prepared together. Without this, steps after the first would have no data time, and
+        a short measurement after the warm-up would count none. Spans keep the actual times.
         """
         if num_steps > 1:
             self._shared_s, self._num_shares = self._part_s["data"] / num_steps, num_steps - 1
@@ -146,11 +145,11 @@ class Meters:
             self._part_s["data"] = self._shared_s
 
     def count(self, num_tokens: int) -> None:
-        """Add to the valid tokens of this step, those of all ranks together."""
+        """Add valid tokens of all ranks to this step."""
         self._num_tokens += num_tokens
 
     def line(self) -> dict[str, float]:
-        """Return the numbers of the steps since the last line, nothing before the warm-up is over, and start again."""
+        """Return the metrics of the steps since the last call, and reset; empty during the warm-up."""
         if not self._line["num_steps"]:
             return {}
         now_j = self._read_j()
@@ -164,19 +163,19 @@ class Meters:
         return numbers
 
     def totals(self) -> dict[str, float]:
-        """Return the numbers of all steps since the warm-up; energy up to the last line."""
+        """Return the metrics of all steps since the warm-up; energy up to the last line."""
         return self._numbers(self._total) if self._total["num_steps"] else {}
 
     def used_j(self) -> float | None:
-        """Joules that all ranks used in the steps since the warm-up, up to the last line; None where nothing counts."""
+        """Return the energy in J of all ranks from the warm-up to the last line; None without a counter."""
         return None if self.energy_j is None else self._total["energy_j"]
 
     def elapsed_s(self) -> float:
-        """Seconds since the run, or its resumption, began."""
+        """Return seconds since the run started or was resumed."""
         return self.now_s() - self._begin_s
 
     def remaining_s(self, num_steps: int) -> float:
-        """Seconds that `num_steps` more steps will take at the rate so far; NaN before the warm-up is over."""
+        """Return the estimated seconds of `num_steps` more steps; NaN during the warm-up."""
         taken = self._total
         return taken["busy_s"] / taken["num_steps"] * num_steps if taken["num_steps"] else math.nan
 
@@ -202,7 +201,7 @@ class Meters:
         return self.now_s()
 
     def _close(self, name: str, begin_s: float, counts: bool) -> tuple[float, float]:
-        """End a span; return how long it took, and how long without the spans that counted in it."""
+        """End a span; return its duration, and its duration without counted inner spans."""
         now_s = self.now_s()
         self._write(name, begin_s, now_s)
         whole_s, inner_s = now_s - begin_s, 0.0
@@ -220,7 +219,7 @@ class Meters:
 
 
 def peak_memory_bytes() -> int:
-    """The most main memory this process has held; `ru_maxrss` would count what its parent held when it started it."""
+    """Return the peak host memory of this process; `ru_maxrss` would include memory of the parent at fork."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     (peak,) = (line for line in lines if line.startswith("VmHWM:"))
     return int(peak.split()[1]) * 1024

@@ -1,11 +1,11 @@
-"""A close look at a few steps after the warm-up, with torch's profiler, and a table that names the bottleneck.
+"""Profile of a few steps after the warm-up with the profiler of torch, and a table that names the bottleneck.
 
     steps: seconds of every part ─┐
     operators: calls and seconds ─┴─► a summary (profile.json) ─► lines for the terminal
 
-What is seen lies in the run folder under `profile/`: `profile.json`, and `trace.json` for https://ui.perfetto.dev.
-Only the first rank looks. Starting and writing count in no number of the run; the steps seen are slower than others,
-and do.
+The run folder contains the results in `profile/`: `profile.json`, and `trace.json` for https://ui.perfetto.dev. Only
+rank 0 is profiled. Starting and writing the profile are excluded from the metrics of the run. The profiled steps are
+slower than others, and are included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heartlm.files import write_json
 from heartlm.instrumentation.meters import Meters
 
 WAIT_STEPS = 3
-"""Steps before the look: caches are warm, blocks compiled."""
+"""Steps before profiling, to warm caches and compile."""
 SEEN_STEPS = 5
 
 _BACKWARD = "autograd::engine::evaluate_function"
@@ -42,18 +42,18 @@ WHAT_HELPS = {
 }
 WAITS_FOR_CPU = "the GPU computes {:.0%} of the time and waits for the CPU: try a larger --batch-size or --compile"
 IDLE = 0.5
-"""A GPU that is busy for less than this share waits for the CPU that starts its kernels."""
+"""Fraction of busy time below which a GPU counts as waiting for the CPU."""
 
 NUM_OPERATORS, NUM_SHOWN = 12, 4
 
 
 class Operator(NamedTuple):
-    """One kind of operator of torch.
+    """One operator of torch.
 
     Attributes:
-        name: as torch calls it.
-        calls: in all steps seen.
-        seconds: that it took itself, on the device that computes, without the operators inside.
+        name: name in torch.
+        calls: number of calls in all profiled steps.
+        seconds: own time on the compute device, without nested operators.
     """
 
     name: str
@@ -67,14 +67,14 @@ def summary(
     backward_share: float | None = None,
     device_busy_s: float | None = None,
 ) -> dict[str, Any]:
-    """Means a step, the largest part, and the operators that took longest.
+    """Return means per step, the largest part, and the slowest operators.
 
     Args:
         steps: seconds of `data`, `forward_backward`, `communication`, `optimizer` and `other` in each step, which add
-            up to it, and of `forward` where that was measured.
-        operators: everything that torch recorded.
-        backward_share: of `forward_backward`, where `forward` was not measured; None where neither is known.
-        device_busy_s: that a GPU computed in all steps; None on a CPU.
+            up to the step, and of `forward` if measured.
+        operators: all operators recorded by torch.
+        backward_share: fraction of the backward pass in `forward_backward`, if `forward` was not measured; else None.
+        device_busy_s: busy time of the GPU in s over all steps; None on a CPU.
     """
     mean = {name: sum(step.get(name, 0.0) for step in steps) / len(steps) for name in steps[0]}
     both_s = mean["forward_backward"]
@@ -100,7 +100,7 @@ def summary(
 
 
 def table(found: Mapping[str, Any]) -> list[str]:
-    """Lines for the terminal: the parts of a step, the operators that took longest, and the bottleneck."""
+    """Return lines for the terminal: the parts of a step, the slowest operators, and the bottleneck."""
     step_s, operators = found["step_s"], found["operators"][:NUM_SHOWN]
     lines = [f"profile of {found['num_steps']} steps, {1e3 * step_s:.1f} ms each, the profiler's own cost included"]
     for name, taken_s in found["parts_s"].items():
@@ -114,13 +114,13 @@ def table(found: Mapping[str, Any]) -> list[str]:
 
 
 class Profiling:
-    """Looks at `SEEN_STEPS` steps after `WAIT_STEPS`.
+    """Profiles `SEEN_STEPS` steps after `WAIT_STEPS`.
 
     Args:
-        folder: to write to.
-        meters: of this rank.
-        device: that computes.
-        say: tells the user, when the run is over.
+        folder: output folder.
+        meters: meters of this rank.
+        device: compute device.
+        say: function that prints a message to the user at the end of the run.
     """
 
     def __init__(self, folder: Path, meters: Meters, device: torch.device, say: Callable[[str], None]) -> None:
@@ -133,12 +133,12 @@ class Profiling:
         self._profiler: Any = torch.profiler.profile(activities=activities)
 
     def add(self, part_s: dict[str, float]) -> None:
-        """Note the parts of a step that is over; `stepped` follows."""
+        """Add the parts of a finished step, before `stepped`."""
         if self._is_looking:
             self._steps.append(part_s)
 
     def stepped(self) -> None:
-        """Begin or end the look between two steps."""
+        """Start or stop profiling between two steps."""
         self._num_steps += 1
         if self._num_steps == WAIT_STEPS:
             self._try(self._begin)
@@ -146,7 +146,7 @@ class Profiling:
             self._try(self._end)
 
     def close(self) -> None:
-        """End a look that is running, and report what was seen."""
+        """Stop profiling if active, and print the results."""
         self._try(self._end)
         if self._num_steps < WAIT_STEPS:
             self._told.append(f"profile: the run took {self._num_steps} steps, a look begins after {WAIT_STEPS}")
@@ -158,12 +158,12 @@ class Profiling:
         try:
             with self._meters.paused("profile"):
                 act()
-        except Exception as error:  # whatever goes wrong in a profiler, the training continues
+        except Exception as error:  # training continues after any failure of the profiler
             self._is_looking = False
             self._told.append(f"profile failed: {' '.join(str(error).split()) or type(error).__name__}")
 
     def _begin(self) -> None:
-        """Begin; on a GPU each part of a step waits for its own kernels meanwhile."""
+        """Start profiling; on a GPU each part of a step then synchronises."""
         if self._device.type == "cuda":
             self._meters.synchronize = lambda: torch.cuda.synchronize(self._device)
         self._is_looking = True
@@ -171,7 +171,7 @@ class Profiling:
             self._profiler.start()
 
     def _end(self) -> None:
-        """Stop, and write the trace and the table."""
+        """Stop profiling, and write the trace and the table."""
         if not self._is_looking:
             return
         self._is_looking = False
@@ -186,7 +186,7 @@ class Profiling:
         on_gpu = self._device.type == "cuda"
         averages = [each for each in self._profiler.key_averages() if not each.is_user_annotation]
         own_us = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-        by_cpu = [each for each in averages if _is_cpu(each)]  # kernels, which operators started, stand next to them
+        by_cpu = [each for each in averages if _is_cpu(each)]  # excludes the kernels, which are listed separately
         operators = [Operator(each.key, each.count, getattr(each, own_us) / 1e6) for each in by_cpu]
         kernels_us = sum(each.self_device_time_total for each in averages if not _is_cpu(each))
         found = summary(
@@ -201,7 +201,7 @@ class Profiling:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep what a library says on standard error to itself: torch's profiler tells when it begins and ends."""
+    """Suppress standard error: the profiler of torch prints when it starts and stops."""
     said, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -217,7 +217,7 @@ def _is_cpu(event: Any) -> bool:
 
 
 def _backward_share(events: Any) -> float | None:
-    """Share of the model's kernels that the backward pass started, by their time; None where there were none."""
+    """Return the fraction of the kernel time of the model spent in the backward pass; None without kernels."""
     on_cpu = [each for each in events if _is_cpu(each)]
     backward_us = sum(each.device_time_total for each in on_cpu if each.name.startswith(_BACKWARD))
     others_us = sum(each.device_time_total for each in on_cpu if each.name.startswith(_NOT_THE_MODEL))

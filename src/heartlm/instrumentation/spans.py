@@ -1,7 +1,7 @@
-"""Where the time of each step went, span by span: JSON lines a rank writes, and the page Perfetto opens.
+"""Timeline of each step: spans as JSON lines per rank, and export for Perfetto.
 
 `spans/rank-0.jsonl`, `rank-1.jsonl`, … hold one event a line in the Trace Event Format (the document of that name by
-the Chromium project): `ts` and `dur` in microseconds, `pid` the rank. `write_trace` joins them to one file for
+the Chromium project): `ts` and `dur` in microseconds, `pid` the rank. `write_trace` merges them into one file for
 https://ui.perfetto.dev or chrome://tracing.
 """
 
@@ -17,15 +17,15 @@ from heartlm.files import append_line, atomic_file
 
 
 class Spans:
-    """Writes the spans of one rank, many at a time.
+    """Writes the spans of one rank, buffered.
 
     Args:
-        path: the file; lines are added, so a resumed run continues in it.
-        rank: this rank.
+        path: output file; lines are appended, also by a resumed run.
+        rank: rank of this process.
     """
 
     BUFFERED = 512
-    """Lines kept in memory; a kill loses them."""
+    """Number of lines buffered in memory, which are lost if the process is killed."""
 
     def __init__(self, path: Path, rank: int = 0) -> None:
         self.path, self.rank = Path(path), rank
@@ -37,7 +37,7 @@ class Spans:
             raise HeartlmError(f"cannot write {self.path}: {error.strerror}") from error
 
     def add(self, name: str, begin_s: float, end_s: float, step: int) -> None:
-        """Note that `name` lasted from `begin_s` to `end_s`, in seconds of `time.perf_counter`.
+        """Add a span `name` from `begin_s` to `end_s`, in seconds of `time.perf_counter`.
 
         Raises:
             HeartlmError: the file cannot be written.
@@ -51,7 +51,7 @@ class Spans:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is buffered; call it when the run ends.
+        """Write buffered lines; call it at the end of the run.
 
         Raises:
             HeartlmError: the file cannot be written.
@@ -62,20 +62,20 @@ class Spans:
 
 
 def span_files(folder: Path) -> list[Path]:
-    """The files of spans in `folder`, one a rank."""
+    """Return the span files in `folder`, one per rank."""
     return sorted(folder.glob("rank-*.jsonl"))
 
 
 def write_trace(folder: Path, out: Path) -> int:
-    """Join the spans of all ranks below `folder` to one trace at `out`, times from the first span on.
+    """Merge the spans of all ranks in `folder` into one trace `out`, with times relative to the first span.
 
-    Lines that a kill tore are left out.
+    Incomplete lines are skipped.
 
     Returns:
         The number of spans.
 
     Raises:
-        HeartlmError: there are none, or `out` cannot be written.
+        HeartlmError: there are no spans, or `out` cannot be written.
     """
     events = []
     for path in span_files(folder):

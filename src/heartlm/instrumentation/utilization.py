@@ -1,7 +1,7 @@
-"""Model FLOPs utilisation: the useful arithmetic of training over what the devices could do at their peak.
+"""Model FLOPs utilisation: the useful arithmetic of training divided by the peak of the devices.
 
-Useful is what the model's mathematics needs for the valid tokens: padding, recomputed activations and attention masks
-win nothing (Chowdhery et al. 2022, PaLM, appendix B).
+Useful operations are those that the model needs for the valid tokens. Padding, recomputed activations and attention
+masks do not change the count (Chowdhery et al. 2022, PaLM, appendix B).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PEAK_TFLOPS = {
     "NVIDIA H200": _H100_SXM,
     "NVIDIA GH200 480GB": _H100_SXM,
 }
-"""Dense peaks, 10^12 operations a second, by the name CUDA gives a device; half of what is claimed with sparsity.
+"""Dense peaks in 10^12 operations per second, by CUDA device name; half of the peaks with sparsity.
 
 NVIDIA A100 data sheet (nvidia-a100-datasheet-us-nvidia-1758950), H100 Tensor Core GPU Architecture white paper (the
 GPU of H200 and GH200 is the same), H100 data sheet for PCIe.
@@ -28,18 +28,18 @@ GPU of H200 and GH200 is the same), H100 data sheet for PCIe.
 
 
 def flops_per_token(config: ModelConfig, window: int, num_classes: int = 0, head_share: float = 1.0) -> float:
-    """Floating-point operations of training on one token, forward and backward.
+    """Return the floating-point operations of training per token, forward and backward.
 
     6 N + 12 L T D (PaLM, appendix B): N weights of matrix products, each 2 operations forward and 4 backward; L blocks;
-    T tokens a window; D width. Attention counts in full, causal or not. Embeddings, a look-up, count nothing; heads
-    and what follows attention in the last block count for the tokens whose outcome is asked for.
+    T tokens per window; D width. Attention counts in full, causal or not. Embedding look-ups are not counted. Heads and
+    the last block after attention count only for the output tokens.
 
     Args:
-        config: the resolved shape.
-        window: tokens a window.
-        num_classes: of the head for labels, which is asked for every token.
-        head_share: share of the tokens that the facet heads are asked for: 1 for the causal objective, the share of
-            hidden tokens for the masked one, 0 in fine-tuning.
+        config: resolved sizes.
+        window: tokens per window.
+        num_classes: classes of the label head, which is applied to every token.
+        head_share: fraction of tokens to which the facet heads are applied: 1 for the causal objective, the fraction
+            of hidden tokens for the masked one, 0 in fine-tuning.
     """
     if config.network == "waveform":
         from heartlm.models.waveform import flops_per_window
@@ -55,10 +55,10 @@ def flops_per_token(config: ModelConfig, window: int, num_classes: int = 0, head
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
-    """Peak floating-point operations a second of one device, dense; None where it is not known, as of any CPU.
+    """Return the dense peak of one device in floating-point operations per second; None if unknown, as for CPUs.
 
     Args:
-        device_name: as `torch.cuda.get_device_name` says it.
+        device_name: name from `torch.cuda.get_device_name`.
         precision: bf16, tf32 or fp32.
     """
     tflops = _PEAK_TFLOPS.get(device_name, {}).get(precision)

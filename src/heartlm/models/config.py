@@ -1,4 +1,4 @@
-"""The shape of a model, from one dial. Imports no torch."""
+"""Sizes of a model, derived from its depth. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ HEAD_WIDTH = 32
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a heart language model.
+    """Sizes of a heart language model.
 
-    `depth` is the dial: `resolve` fills in every size left at None.
+    `resolve` derives every size that is None from `depth`.
 
     Attributes:
-        facet_sizes: number of codes of each facet of the tokenizer; the model adds one for "masked".
+        facet_sizes: number of codes of each facet of the tokenizer; the model adds one mask code.
         depth: number of transformer blocks.
-        width: width of the residual stream; by default 32 for each block.
-        heads: attention heads; by default one for each 32 of width.
+        width: width of the residual stream; by default 32 times the depth.
+        heads: attention heads; by default the width divided by 32.
         feed_forward: inner width of the SwiGLU; by default 8/3 of the width, rounded up to a multiple of 32.
-        causal: each token sees only itself and those before it.
-        dropout: share of activations dropped in training, 0 to below 1.
-        network: a transformer over tokens, or the convolutions of the task waveform, of which `depth` and `width` tell.
+        causal: whether each token attends only to itself and earlier tokens.
+        dropout: dropout probability in training, 0 to below 1.
+        network: a transformer over tokens, or the convolutional network of the waveform task, with `depth` layers.
     """
 
     facet_sizes: tuple[int, ...]
@@ -37,10 +37,10 @@ class ModelConfig:
     network: Literal["transformer", "waveform"] = "transformer"
 
     def resolve(self) -> ModelConfig:
-        """Return the same shape with every size filled in.
+        """Return a copy with every size set.
 
         Raises:
-            HeartlmError: an impossible value; the text names the field.
+            HeartlmError: a value is invalid; the message names the field.
         """
         require(self, lambda value: value >= 1, "at least 1", "depth", "width", "heads", "feed_forward")
         require(self, lambda value: 0 <= value < 1, "0 to below 1", "dropout")

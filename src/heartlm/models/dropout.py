@@ -1,8 +1,8 @@
-"""Dropout that does not know how a batch is split.
+"""Dropout that does not depend on how a batch is split.
 
-Which elements are dropped is an integer hash of two numbers: a key of the window at this place of the model in this
-step, drawn by the caller, and the place of the element within the window. No generator has a state, so a window loses
-the same elements on one rank or on many, in any micro-batch, and again when activations are computed a second time.
+An element is dropped by an integer hash of two numbers: a key of the window, layer and step, drawn by the caller, and
+the index of the element within the window. There is no generator state. So the same elements of a window are dropped
+on any number of ranks, in any micro-batch, and when activations are recomputed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 
 
 def dropped(x: Tensor, key: Tensor | None, share: float, first: int = 0, num_rows: int | None = None) -> Tensor:
-    """Drop `share` of the elements of `x` and scale the others up by as much.
+    """Drop elements of `x` with probability `share` and scale the others by 1 / (1 − share).
 
     Args:
-        x: floating `[B, ...]`, B windows.
-        key: random bits for each window, int32 `[B]`; None drops nothing.
-        share: 0 to below 1.
-        first: the first row that `x` holds, where it is some rows of a tensor `[B, H, num_rows, C]`.
-        num_rows: of that tensor; by default `x` is whole.
+        x: floating-point `[B, ...]`, B windows.
+        key: random bits of each window, int32 `[B]`; None drops nothing.
+        share: dropout probability, 0 to below 1.
+        first: index of the first row of `x`, if `x` is a slice of a tensor `[B, H, num_rows, C]`.
+        num_rows: number of rows of that tensor; None if `x` is whole.
     """
     if key is None or not share:
         return x
@@ -34,7 +34,7 @@ def dropped(x: Tensor, key: Tensor | None, share: float, first: int = 0, num_row
 
 
 def _kept(x: Tensor, key: Tensor, share: float, place: Tensor) -> Tensor:
-    """0 where an element of `x` is dropped, 1 / (1 − share) elsewhere."""
+    """Return 0 where an element of `x` is dropped, 1 / (1 − share) elsewhere."""
     hashed = _hashed(place) + key[:, None]
     hashed.bitwise_xor_((hashed >> 16).bitwise_and_(0xFFFF)).mul_(_int32(0x7FEB352D))
     hashed.bitwise_xor_((hashed >> 15).bitwise_and_(0x1FFFF)).mul_(_int32(0x846CA68B))
@@ -43,7 +43,7 @@ def _kept(x: Tensor, key: Tensor, share: float, place: Tensor) -> Tensor:
 
 
 def _hashed(x: Tensor) -> Tensor:
-    """32 well-mixed bits for each place of a window, int32 `[num_places]`, counted from 1.
+    """Return a 32-bit hash of each index of a window, counted from 1, int32 `[num_places]`.
 
     The constants are those of `lowbias32`, a mixer without fixed patterns (Wellons 2018, "Prospecting for hash
     functions").
@@ -54,7 +54,7 @@ def _hashed(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """`x` to the right by `bits`, zeros from the left."""
+    """Return `x` shifted right by `bits`, filled with zeros."""
     return (x >> bits) & ((1 << (32 - bits)) - 1)
 
 

@@ -1,8 +1,8 @@
-"""Tokens in: one vector for each token, the sum of its facets' embeddings.
+"""Token embedding: the sum of the embeddings of the facets.
 
-A facet's codes are places in a space the tokenizer knows: centroids of a codebook, levels of an interval. The
-embedding of a code is a learned projection of that place plus a free vector that starts at zero, so codes that mean
-nearly the same begin as nearly the same vector. One extra code a facet, the last, stands for "masked".
+Each code of a facet has coordinates in the tokenizer, such as a codebook centroid or an interval level. The embedding
+of a code is a learned projection of its coordinates plus a free vector initialised to zero, so similar codes start with
+similar embeddings. Each facet has an extra last code, the mask code.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class FacetEmbedding(nn.Module):
     """Embeds `[..., num_facets]` codes as their facets' sum, `[..., width]`.
 
     Args:
-        geometry: for each facet, float32 `[num_codes, num_coordinates]`: where its codes lie.
-        width: length of the embedding.
+        geometry: coordinates of the codes of each facet, float32 `[num_codes, num_coordinates]`.
+        width: embedding dimension.
     """
 
     offset: Tensor
@@ -33,7 +33,7 @@ class FacetEmbedding(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Reset: projections that give vectors of standard deviation 0.02, free vectors at zero, masks random."""
+        """Initialise: projected vectors with standard deviation 0.02, free vectors zero, mask vectors random."""
         nn.init.zeros_(self.free)
         with torch.no_grad():
             for facet, linear in enumerate(self.project):
@@ -44,11 +44,11 @@ class FacetEmbedding(nn.Module):
                 nn.init.normal_(self.free[self.mask_row(facet)], std=0.02)
 
     def mask_row(self, facet: int) -> int:
-        """The row of `table` that stands for "masked" in this facet."""
+        """Return the row of `table` of the mask code of this facet."""
         return sum(self.sizes[: facet + 1]) + facet
 
     def table(self) -> Tensor:
-        """Embeddings of every code of every facet, its mask last: `[sum(sizes) + num_facets, width]`."""
+        """Return embeddings of all codes of all facets, mask codes last: `[sum(sizes) + num_facets, width]`."""
         rows = []
         for facet, linear in enumerate(self.project):
             places = linear(self.get_buffer(f"places_{facet}"))
@@ -56,8 +56,8 @@ class FacetEmbedding(nn.Module):
         return torch.cat(rows) + self.free
 
     def forward(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the embedding of each token, `[..., width]`, and the table it was drawn from."""
+        """Return the embedding of each token, `[..., width]`, and the table of `FacetEmbedding.table`."""
         table = self.table()
-        # one bag a token: the embeddings of its facets, many times the size of their sum, are never written down
+        # one bag per token: the embeddings of its facets are summed without being stored
         bags = (codes + self.offset).flatten(end_dim=-2)
         return nn.functional.embedding_bag(bags, table, mode="sum").view(*codes.shape[:-1], -1), table

@@ -1,10 +1,9 @@
-"""The parts of a block between its matrix products, each in one pass, on CPUs.
+"""Fused operations of a transformer block on CPUs.
 
-Where tensors are float32 on a CPU, `rms_norm`, `swiglu` and `attention` are kernels with a
-gradient of their own; elsewhere, and while `torch.compile` looks on, they are what torch has. Both give the same up to
-rounding.
+For float32 tensors on a CPU, `rms_norm`, `swiglu` and `attention` use kernels with their own backward pass. Otherwise,
+and under `torch.compile`, they use operations of torch. Results are equal up to rounding.
 
-Shapes: B windows, T tokens a window, D width, H heads, W = D/H, N rows.
+Shapes: B windows, T tokens per window, D width, H heads, W = D/H, N rows.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ EPSILON = 1e-5
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """`x` `[..., D]` over its root mean square, times `weight` `[D]` (Zhang and Sennrich 2019, arXiv 1910.07467)."""
+    """Divide `x` `[..., D]` by its RMS and multiply by `weight` `[D]` (Zhang and Sennrich 2019, arXiv 1910.07467)."""
     if _by_kernel(x):
         out: Tensor = _RMSNorm.apply(x, weight)  # type: ignore[no-untyped-call]
         return out
@@ -31,7 +30,7 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    """Gated unit `silu(gate) * up` of `[..., 2 F]`, gates first; `[..., F]` (Shazeer 2020, arXiv 2002.05202)."""
+    """Return `silu(gate) * up` `[..., F]` of `[..., 2 F]`, gates first (Shazeer 2020, arXiv 2002.05202)."""
     if _by_kernel(gate_up):
         out: Tensor = _SwiGLU.apply(gate_up)  # type: ignore[no-untyped-call]
         return out
@@ -40,14 +39,14 @@ def swiglu(gate_up: Tensor) -> Tensor:
 
 
 def attention(qkv: Tensor, angles: Tensor, causal: bool, key: Tensor | None = None, share: float = 0.0) -> Tensor:
-    """Attention without padding, rotary positions included; `[B, T, H, W]`.
+    """Compute attention without padding, with rotary positions; `[B, T, H, W]`.
 
     Args:
-        qkv: queries, keys and values side by side, `[B, T, 3, H, W]`.
+        qkv: queries, keys and values, `[B, T, 3, H, W]`.
         angles: cosines and sines of the positions, `[2, T, W/2]`.
-        causal: each token sees itself and those before it.
-        key: of dropout, int32 `[B]`, only where `attends` says that the kernel does it; None drops nothing.
-        share: of the probabilities to drop.
+        causal: whether each token attends only to itself and earlier tokens.
+        key: dropout keys, int32 `[B]`, supported only if `attends` is true; None drops nothing.
+        share: dropout probability of the attention probabilities.
     """
     if attends(qkv, qkv.shape[-1]):
         y: Tensor = _Attention.apply(qkv, angles, causal, key, share)  # type: ignore[no-untyped-call]
@@ -57,11 +56,11 @@ def attention(qkv: Tensor, angles: Tensor, causal: bool, key: Tensor | None = No
 
 
 def attention_of(query: Tensor, wanted: Tensor, kv: Tensor, angles: Tensor, causal: bool) -> Tensor:
-    """The same for some tokens alone, where `attends` says that the kernel does it; `[N, H, W]`.
+    """Compute attention for selected query tokens; `[N, H, W]`. Requires that `attends` is true.
 
     Args:
-        query: of the wanted tokens, `[N, H, W]`.
-        wanted: their places in the flattened `[B × T]`, ascending, int64 `[N]`.
+        query: queries of the selected tokens, `[N, H, W]`.
+        wanted: indices of the selected tokens in the flattened `[B × T]`, ascending, int64 `[N]`.
         kv: keys and values of all tokens, `[B, T, 2, H, W]`.
         angles: see `attention`.
         causal: see `attention`.
@@ -71,18 +70,18 @@ def attention_of(query: Tensor, wanted: Tensor, kv: Tensor, angles: Tensor, caus
 
 
 def attends(x: Tensor, head_width: int) -> bool:
-    """Whether the kernel attends, in heads of `head_width`, where `x` is."""
+    """Return whether the attention kernel supports heads of `head_width` and the device and dtype of `x`."""
     return head_width % 16 == 0 and _by_kernel(x)
 
 
 def rotated(qkv: Tensor, angles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values `[B, H, T, W]` of `qkv` `[B, T, 3, H, W]`, the first two turned by their position."""
+    """Return queries, keys and values `[B, H, T, W]` of `qkv` `[B, T, 3, H, W]`; rotate queries and keys."""
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
     return rotate(q, angles), rotate(k, angles), v
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Turn pairs of channels of `x` `[B, H, T, W]` by their position's angles (Su 2021, arXiv 2104.09864)."""
+    """Rotate pairs of channels of `x` `[B, H, T, W]` by the angles of the position (Su 2021, arXiv 2104.09864)."""
     cosine, sine = angles.to(x.dtype)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
@@ -106,7 +105,7 @@ def _by_kernel(x: Tensor) -> bool:
 
 def _call(name: str, *arguments: Any) -> None:
     function = kernel(name, *_SIGNATURES[name])
-    if isinstance(arguments[0], FakeTensor):  # a dry run asks for the shapes alone
+    if isinstance(arguments[0], FakeTensor):  # a dry run needs only the shapes
         return
     function(*(value.data_ptr() if isinstance(value, Tensor) else value for value in arguments))
 
@@ -207,7 +206,7 @@ def _given(
     key: Tensor | None = None,
     share: float = 0.0,
 ) -> tuple[Any, ...]:
-    """What the kernels of attention take before their results; scratch is the last."""
+    """Return the input arguments of the attention kernels; the last is scratch memory."""
     assert query.dtype == kv.dtype == angles.dtype == torch.float32, "the kernels read float32"
     batch, tokens, _, heads, width = kv.shape
     keys, values = kv.unbind(2)

@@ -1,4 +1,4 @@
-"""Sampling: a causal model writes on, one token after the other, the facets of a token coarse to fine.
+"""Autoregressive sampling from a causal model, token by token; the facets of a token are sampled coarse to fine.
 
 Shapes: T tokens, F facets, C codes of a facet.
 """
@@ -21,12 +21,12 @@ from heartlm.models.heart import HeartModel
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a code is drawn from its probabilities.
+    """Sampling parameters.
 
     Attributes:
-        temperature: logits are divided by it; 0 always takes the most probable code.
-        top_p: draw from the fewest most probable codes that together have this probability.
-        seed: of the draws.
+        temperature: divisor of the logits; 0 always selects the most probable code.
+        top_p: cumulative probability of nucleus sampling; None samples from all codes.
+        seed: seed of the random numbers.
     """
 
     temperature: float = 1.0
@@ -34,10 +34,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse impossible values.
+        """Check the values.
 
         Raises:
-            HeartlmError: the text names the field.
+            HeartlmError: a value is invalid; the message names the field.
         """
         require(self, lambda value: 0 <= value < math.inf, "0 or more", "temperature")
         require(self, lambda value: 0 < value <= 1, "above 0 and up to 1", "top_p")
@@ -51,11 +51,11 @@ def generate(
     """Continue `prompt` by `num_tokens` tokens.
 
     Args:
-        model: causal, in evaluation mode.
-        prompt: uint16 `[T, F]`, at least one token.
-        num_tokens: how many to write.
-        context: the most tokens that the model looks back, as many as it was trained on.
-        sampling: how codes are drawn; the same settings write the same tokens.
+        model: causal model in evaluation mode.
+        prompt: codes of at least one token, uint16 `[T, F]`.
+        num_tokens: number of tokens to generate.
+        context: maximum number of previous tokens in the input, equal to the training window.
+        sampling: sampling parameters; equal parameters generate equal tokens.
 
     Returns:
         uint16 `[num_tokens, F]`.
@@ -76,7 +76,7 @@ def generate(
 
 
 def _next_token(model: HeartModel, hidden: Tensor, table: Tensor, draw: Callable[[Tensor], int]) -> Tensor:
-    """Draw the facets of one token, int64 `[F]`, each given `hidden` `[D]` and the facets before it."""
+    """Sample the facets of one token, int64 `[F]`, each conditioned on `hidden` `[D]` and the earlier facets."""
     token: list[int] = []
     for head, offset in zip(model.facet_heads, model.embedding.offset, strict=True):
         token.append(draw(head(hidden)))
@@ -85,9 +85,9 @@ def _next_token(model: HeartModel, hidden: Tensor, table: Tensor, draw: Callable
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Probabilities to draw from, `[C]`, zero for the codes that are cut off; the most probable one never is.
+    """Return sampling probabilities `[C]`, zero for excluded codes; the most probable code is never excluded.
 
-    The codes kept by `top_p` are those of nucleus sampling (Holtzman 2020, arXiv 1904.09751).
+    `top_p` selects codes by nucleus sampling (Holtzman 2020, arXiv 1904.09751).
     """
     if sampling.temperature == 0:
         return F.one_hot(logits.argmax(), len(logits)).float()

@@ -3,9 +3,9 @@
     codes [B, T, F] ─► embedding ─► trunk ─► hidden [B, T, D] ─► facet logits (pretraining, generation)
                                                              └─► class logits for each token, or for the window
 
-Facets of one token are predicted one after the other: the head of facet f sees the hidden state plus the embeddings
-of the facets before it. So a residual code is predicted given the coarser codes it refines, and a sampled token is one
-heartbeat and not a mixture of several.
+Facets of a token are predicted in order: the input of the head of facet f is the hidden state plus the embeddings of
+the earlier facets. So a residual code is conditioned on the coarser codes that it refines, and the facets of a sampled
+token are consistent.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class HeartModel(nn.Module):
     """A transformer over tokens of several facets.
 
     Args:
-        config: the resolved shape.
-        geometry: where the codes of each facet lie, float32 `[num_codes, num_coordinates]` each.
-        num_classes: classes of the head for labels; 0 for a foundation model.
-        pooled: the head labels whole windows instead of single tokens.
-        seconds: the interval that each code of the first facet stands for, float32 `[size]`; with it a pooled head also
-            reads the `heartlm.models.statistics` of a window.
+        config: resolved sizes.
+        geometry: coordinates of the codes of each facet, float32 `[num_codes, num_coordinates]` each.
+        num_classes: classes of the label head; 0 for a foundation model.
+        pooled: whether the head labels whole windows instead of tokens.
+        seconds: interval in s of each code of the first facet, float32 `[size]`; adds `heartlm.models.statistics` to
+            the input of a pooled head.
     """
 
     def __init__(
@@ -56,46 +56,46 @@ class HeartModel(nn.Module):
         self.statistics = WindowStatistics(seconds, config.width) if seconds is not None else None
 
     def recompute(self, recompute: bool = True) -> None:
-        """Let each block compute its activations a second time in the backward pass instead of keeping them."""
+        """Enable or disable activation checkpointing in each block."""
         for block in self.trunk.blocks:
             assert isinstance(block, Block)
             block.recompute = recompute
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers are trained."""
+        """Number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def mask_codes(self, device: torch.device | str = "cpu") -> Tensor:
-        """The code that stands for "masked" in each facet, int64 `[F]`."""
+        """Return the mask code of each facet, int64 `[F]`."""
         return torch.tensor(self.config.facet_sizes, device=device)
 
     @property
     def num_dropout_sites(self) -> int:
-        """In how many places activations are dropped: each takes a key a window; 0 without dropout."""
+        """Number of dropout layers, each with one key per window; 0 without dropout."""
         of_head = int(self.statistics is not None)
         return of_head + 1 + SITES_OF_BLOCK * self.config.depth if self.config.dropout else 0
 
     def hidden(
         self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None, wanted: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Look at tokens.
+        """Compute hidden states.
 
         Args:
-            codes: int64 `[B, T, F]`.
+            codes: codes of the tokens, int64 `[B, T, F]`.
             valid: tokens that are not padding, bool `[B, T]`; None for all.
-            keys: of dropout, int32 `[num_dropout_sites, B]`; None, as in use, drops nothing.
-            wanted: tokens asked for, places in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
+            keys: dropout keys, int32 `[num_dropout_sites, B]`; None disables dropout, as in inference.
+            wanted: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
 
         Returns:
-            Hidden states `[B, T, D]`, or `[N, D]` of the wanted tokens, and the table of embeddings.
+            Hidden states `[B, T, D]`, or `[N, D]` of the output tokens, and the table of embeddings.
         """
         x, table = self.embedding(codes)
         first, rest = (None, None) if keys is None or not self.config.dropout else (keys[0], keys[1:])
         return self.trunk(dropped(x, first, self.config.dropout), valid, rest, wanted), table
 
     def facet_logits(self, hidden: Tensor, target: Tensor, table: Tensor) -> list[Tensor]:
-        """Logits `[N, size]` of each facet at `hidden` `[N, D]`, given the earlier facets of `target` `[N, F]`."""
+        """Return logits `[N, size]` of each facet from `hidden` `[N, D]` and earlier facets of `target` `[N, F]`."""
         logits = [self.facet_heads[0](hidden)]
         for facet, head in enumerate(self.facet_heads[1:]):
             hidden = hidden + F.embedding(target[:, facet] + self.embedding.offset[facet], table)
@@ -103,11 +103,11 @@ class HeartModel(nn.Module):
         return logits
 
     def class_logits(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
-        """Logits of the labels: `[B, T, num_classes]`, or `[B, num_classes]` for a pooled head; see `hidden`."""
+        """Return class logits `[B, T, num_classes]`, or `[B, num_classes]` for a pooled head; see `hidden`."""
         assert self.class_head is not None, "a foundation model has no labels to predict"
         shows_trunk = None
         if self.statistics is not None and keys is not None and self.config.dropout:
-            # The trunk learns patients by heart sooner than the measures learn the rhythm: half of the windows hide it.
+            # The trunk overfits to patients before the head uses the statistics, so half of the windows drop the trunk.
             shows_trunk, keys = keys[0] < 0, keys[1:]
         hidden, _ = self.hidden(codes, valid, keys)
         if self.pooled:

@@ -1,10 +1,9 @@
-"""What a window of RR intervals says as a whole: measures of irregularity, computed from its tokens.
+"""Statistics of a window of RR intervals: measures of irregularity, computed from its tokens.
 
-A transformer of this size does not find Zhou's entropy by itself. Given the measures that rules and trees use, the head
-for windows starts where these end. They are computed from the window's own intervals alone, so they mean the same at
-every width.
+A transformer of this size does not learn Zhou's entropy by itself, so the window head also reads the measures used by
+rules and decision trees. They are computed from the intervals of the window only, so they are comparable across widths.
 
-Shapes: B windows, T intervals a window.
+Shapes: B windows, T intervals per window.
 """
 
 from __future__ import annotations
@@ -44,13 +43,15 @@ SCALES: dict[str, tuple[float, float]] = {
     "early_then_late": (0.12, 0.1),
     "late_then_early": (0.12, 0.1),
 }
-"""Names, and about the median and spread of each over windows of 16 to 512 beats of afdb, ltafdb, nsrdb and VitalDB, by
-which they are scaled. `filtered`: after the ectopic filter; `median`: after a running median of three. Sums of two and
-three intervals are steady in bigeminy and trigeminy."""
+"""Names of the measures, with the centre and spread that scale them: about the median and spread over windows of 16 to
+512 beats of afdb, ltafdb, nsrdb and VitalDB. `filtered`: after the ectopic filter; `median`: after a running median of
+three. Sums of two and three intervals are constant in bigeminy and trigeminy."""
 
 SHORTEST_S, LONGEST_S = 0.15, 4.0
 EARLY, AROUND = 0.87, 7
-"""An interval below this share of the median of `AROUND` is early; early ones and late ones after them are replaced."""
+"""An interval below `EARLY` times the median of `AROUND` intervals is early.
+
+The ectopic filter replaces early intervals and late ones after them."""
 
 TOLERANCE_MS = 30
 STEP_S = 0.05
@@ -58,14 +59,14 @@ RUN = 8
 
 
 def interval_statistics(seconds: Tensor, valid: Tensor | None = None) -> Tensor:
-    """Measures of irregularity of windows of RR intervals, in the order of `SCALES`, scaled.
+    """Return scaled measures of irregularity of windows of RR intervals, in the order of `SCALES`.
 
     Entropies are Zhou's (2015) and CoSEn (Lake and Moorman 2011) with the tolerance fixed at 30 ms; dispersion and
     bigeminy are those of Petrėnas (2015), averaged over runs of 8 intervals.
 
     Args:
-        seconds: float32 `[B, T]`, at least 4 of each window valid for entropies other than 0.
-        valid: intervals to look at, the first of each window, bool `[B, T]`; None for all.
+        seconds: intervals in s, float32 `[B, T]`; entropies are 0 for fewer than 4 valid intervals.
+        valid: valid intervals, at the start of each window, bool `[B, T]`; None for all.
 
     Returns:
         float32 `[B, len(SCALES)]`, finite.
@@ -77,7 +78,7 @@ def interval_statistics(seconds: Tensor, valid: Tensor | None = None) -> Tensor:
     num = valid.sum(dim=1, keepdim=True)
     last = (num - 1).clamp(min=0)
     place = torch.minimum(torch.arange(seconds.shape[1], device=seconds.device)[None], last)
-    x = seconds.gather(1, place).clamp(SHORTEST_S, LONGEST_S)  # the end repeats the last interval, for running medians
+    x = seconds.gather(1, place).clamp(SHORTEST_S, LONGEST_S)  # padded with the last interval, for running medians
     inside = place[:, :1] + torch.arange(x.shape[1], device=x.device) < num
     around = _running_median(x, AROUND)
     early = x < EARLY * around
@@ -113,13 +114,13 @@ def interval_statistics(seconds: Tensor, valid: Tensor | None = None) -> Tensor:
 
 
 def _running_median(x: Tensor, width: int) -> Tensor:
-    """Median of `width` neighbours, the ends repeated; the shape of `x`."""
+    """Return the running median of `width` values, with replicated ends; shape of `x`."""
     ends = F.pad(x[:, None], (width // 2, width // 2), mode="replicate")[:, 0]
     return ends.unfold(1, width, 1).median(dim=2).values
 
 
 def _spread(known: Tensor) -> list[Tensor]:
-    """Logarithms of standard deviation, RMSSD and median absolute step over the mean."""
+    """Return logarithms of standard deviation, RMSSD and median absolute difference, each divided by the mean."""
     mean, step = known.nanmean(1), known.diff(dim=1)
     deviation = ((known - mean[:, None]) ** 2).nanmean(1).sqrt()
     measures = deviation, (step**2).nanmean(1).sqrt(), step.abs().nanmedian(1).values
@@ -127,7 +128,7 @@ def _spread(known: Tensor) -> list[Tensor]:
 
 
 def _share(holds: Tensor, known: Tensor) -> Tensor:
-    """Share of the values that are known where something holds."""
+    """Return the fraction of known values for which `holds` is true."""
     is_known = ~known.isnan()
     return (holds & is_known).sum(1) / is_known.sum(1).clamp(min=1)
 
@@ -142,7 +143,7 @@ def _correlation(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _entropy(x: Tensor, inside: Tensor) -> Tensor:
-    """Scaled entropy of words of three symbols of 5 beats a minute, as `heartlm.evaluation.zhou` has it; `[B]`."""
+    """Return the scaled entropy of words of three symbols of 5 beats/min, as in `heartlm.evaluation.zhou`; `[B]`."""
     symbol = (60 / x / 5).floor().clamp(max=63)
     word = (symbol[:, :-2] * 64 + symbol[:, 1:-1]) * 64 + symbol[:, 2:]
     counts = inside[:, 2:]
@@ -157,10 +158,10 @@ def _entropy(x: Tensor, inside: Tensor) -> Tensor:
 
 
 def _cosen(x: Tensor, inside: Tensor) -> Tensor:
-    """Coefficient of sample entropy, of order 1; `[B]`."""
+    """Return the coefficient of sample entropy (CoSEn) of order 1; `[B]`."""
     num = inside.sum(1)
     mean = torch.where(inside, x, torch.zeros_like(x)).sum(1) / num.clamp(min=1)
-    milliseconds = (1000 * x).round().to(torch.int16)  # quick to compare
+    milliseconds = (1000 * x).round().to(torch.int16)  # for fast comparison
     ones, twos = torch.zeros_like(mean), torch.zeros_like(mean)
     for window, length in enumerate(num.tolist()):
         own = milliseconds[window, :length]
@@ -172,7 +173,7 @@ def _cosen(x: Tensor, inside: Tensor) -> Tensor:
 
 
 def _dispersion(x: Tensor, smooth: Tensor, inside: Tensor) -> list[Tensor]:
-    """Share of pairs in runs that differ by 30 ms after the median; how far the median changes a run's sum."""
+    """Return the fraction of pairs in runs that differ by 30 ms after the median, and the log change of the sum."""
     ends = inside[:, RUN - 1 :]
     runs = smooth.unfold(1, RUN, 1)
     pairs = torch.combinations(torch.arange(RUN, device=x.device))
@@ -183,11 +184,11 @@ def _dispersion(x: Tensor, smooth: Tensor, inside: Tensor) -> list[Tensor]:
 
 
 class WindowStatistics(nn.Module):
-    """The statistics of windows of tokens as vectors to add to what the trunk says of them.
+    """Embeds the statistics of windows as vectors to add to the pooled hidden states.
 
     Args:
-        seconds: the interval that each code of the first facet stands for, 0 where it tells none, float32 `[size]`.
-        width: of the model.
+        seconds: interval in s of each code of the first facet, 0 if unknown, float32 `[size]`.
+        width: width of the model.
     """
 
     seconds: Tensor
@@ -199,7 +200,7 @@ class WindowStatistics(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, codes: Tensor, valid: Tensor | None) -> Tensor:
-        """Vectors `[B, width]` of the first facet's `codes` `[B, T]`; an unknown interval repeats its neighbour."""
+        """Return vectors `[B, width]` of the first facet's `codes` `[B, T]`; unknown intervals repeat the neighbour."""
         with torch.no_grad():
             seconds = self.seconds[codes]
             place = torch.arange(codes.shape[1], device=codes.device)

@@ -1,7 +1,7 @@
-"""Models on disk: `model.safetensors` and `config.json`, readable by anyone.
+"""Models on disk: `model.safetensors` and `config.json`.
 
-The geometry of the tokenizer is part of the tensors, so a model loads without its tokenizer; `config.json` says which
-tokenizer it reads by its content hash.
+The tensors include the geometry of the tokenizer, so a model loads without its tokenizer. `config.json` identifies the
+tokenizer by its content hash.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from heartlm.typed import typed
 
 SCHEMA_VERSION = 1
 _NEW = ("class_head.", "statistics.")
-"""Beginnings of the names of tensors that a foundation model does not have."""
+"""Prefixes of the tensors that a foundation model does not have."""
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a model on disk says of itself.
+    """Description of a model on disk.
 
     Attributes:
-        config: its resolved shape.
-        tokenizer_hash: content hash of the tokenizer it reads.
-        tokenizer_kind: beat, rhythm, sample or bpe.
-        objective: what it was pretrained for, masked or causal.
-        window: tokens a window it was trained on.
+        config: resolved sizes.
+        tokenizer_hash: content hash of the tokenizer.
+        tokenizer_kind: kind of the tokenizer: beat, rhythm, sample or bpe.
+        objective: objective of pretraining, masked or causal.
+        window: tokens per training window.
         task: beats, rhythm or waveform; None for a foundation model.
-        classes: names of its labels; empty for a foundation model.
-        pooled: it labels windows instead of tokens.
-        positive: of the rhythm task, the rhythm it looks for and how flutter counts; empty otherwise.
-        step: after how many steps it was saved.
-        shortest: of the rhythm task, tokens of the shortest window it was trained on; 0 where that is the window.
-        threshold: the probability from which something counts as in the rhythm sought, or as VF.
+        classes: names of the classes; empty for a foundation model.
+        pooled: whether the model labels windows instead of tokens.
+        positive: positive rhythm of the rhythm task and treatment of flutter; empty for other tasks.
+        step: training step at which the model was saved.
+        shortest: tokens of the shortest training window of the rhythm task; 0 if equal to `window`.
+        threshold: probability at which a prediction counts as positive (the rhythm, or VF).
     """
 
     config: ModelConfig
@@ -63,12 +63,12 @@ class ModelInfo:
 
 
 def save_model(folder: Path, model: HeartModel, info: ModelInfo) -> None:
-    """Write `model` to `folder`, atomically, replacing one that is there."""
+    """Write `model` to `folder` atomically, replacing an existing model."""
     save_tensors(folder, whole_tensors(model), info)
 
 
 def whole_tensors(model: HeartModel) -> dict[str, Tensor]:
-    """The tensors of `model` in main memory; where they are sharded, every rank calls this and gets all of them."""
+    """Return the tensors of `model` in host memory. For a sharded model every rank calls this and gets all tensors."""
     tensors = {}
     for name, value in model.state_dict().items():
         whole = value.full_tensor() if hasattr(value, "full_tensor") else value
@@ -77,7 +77,7 @@ def whole_tensors(model: HeartModel) -> dict[str, Tensor]:
 
 
 def save_tensors(folder: Path, tensors: dict[str, Tensor], info: ModelInfo) -> None:
-    """Write a model, as `whole_tensors` gave it, to `folder`, atomically, replacing one that is there."""
+    """Write the tensors of `whole_tensors` to `folder` atomically, replacing an existing model."""
     with atomic_folder(folder) as temporary:
         (temporary / "model.safetensors").write_bytes(save(tensors))
         described = {"schema_version": SCHEMA_VERSION, **asdict(info)}
@@ -85,10 +85,10 @@ def save_tensors(folder: Path, tensors: dict[str, Tensor], info: ModelInfo) -> N
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[HeartModel, ModelInfo]:
-    """Load the model in `folder`, in evaluation mode.
+    """Load the model in `folder` in evaluation mode.
 
     Raises:
-        HeartlmError: there is none, it is of another schema version, or its files are damaged.
+        HeartlmError: the model is missing, has another schema version, or is damaged.
     """
     tensors, info = _read(folder)
     model = _model_for(tensors, info.config, len(info.classes), info.pooled, tensors.get("statistics.seconds"))
@@ -105,13 +105,13 @@ def load_foundation(
     keep_weights: bool,
     seconds: Tensor | None = None,
 ) -> tuple[HeartModel, ModelInfo]:
-    """Load a pretrained model with a head for `classes`; without `keep_weights` only its shape and geometry.
+    """Load a pretrained model with a head for `classes`; without `keep_weights`, only its sizes and geometry.
 
-    The head is new unless the model has one for the same labels. The facet heads do not learn any further, so the model
-    can still continue a recording.
+    The head is new unless the model has one for the same labels. The facet heads are frozen, so the model can still
+    continue a recording.
 
     Raises:
-        HeartlmError: there is none, it is of another schema version, or its files are damaged.
+        HeartlmError: the model is missing, has another schema version, or is damaged.
     """
     tensors, info = _read(folder)
     config = replace(info.config, dropout=dropout)
@@ -136,7 +136,7 @@ def build_model(
     """Build a model with random weights; see `HeartModel` for the arguments.
 
     Raises:
-        HeartlmError: the geometry is of another number of codes than the config.
+        HeartlmError: the number of codes differs between geometry and config.
     """
     if tuple(map(len, geometry)) != config.facet_sizes:
         raise HeartlmError(
@@ -148,14 +148,14 @@ def build_model(
 
 
 def geometry_of(tensors: dict[str, Tensor], config: ModelConfig) -> list[Tensor]:
-    """The places of the codes of each facet, as they were saved with the model."""
+    """Return the coordinates of the codes of each facet, as saved with the model."""
     return [tensors[f"embedding.places_{facet}"] for facet in range(len(config.facet_sizes))]
 
 
 def _model_for(
     tensors: dict[str, Tensor], config: ModelConfig, num_classes: int, pooled: bool, seconds: Tensor | None
 ) -> HeartModel:
-    """A model to fill with `tensors`; it predicts codes only if these have heads for it, as shipped models do not."""
+    """Return a model to load `tensors` into; it has facet heads only if these do, as shipped models do not."""
     model = build_model(config, geometry_of(tensors, config), num_classes, pooled, seconds)
     if not any(name.startswith("facet_heads.") for name in tensors):
         model.facet_heads = nn.ModuleList()
@@ -177,7 +177,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], ModelInfo]:
     if len(blocks) != info.config.depth or any(places.ndim != 2 for places in geometry_of(tensors, info.config)):
         raise HeartlmError(f"{folder}: tensors do not fit config.json ({len(blocks)} blocks found): train again")
     try:
-        # without memory first: what config.json describes may be larger than any tensor can be
+        # on the meta device, since config.json may describe sizes that exceed memory
         with torch.device("meta"):
             model = _model_for(tensors, info.config, len(info.classes), info.pooled, tensors.get("statistics.seconds"))
         model.load_state_dict(tensors, assign=True)

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 
 class TinyECG(nn.Module):
-    """Labels one lead around one heartbeat.
+    """Classifies one lead around one heartbeat.
 
-    What it sees of the lead at once is 11 samples, and the mean over the window forgets where: the rate of the
-    waveforms decides what it can tell apart.
+    The receptive field is 11 samples, and the mean over the window discards positions. So the sampling rate determines
+    the time span of the features.
 
     Args:
-        num_classes: of the labels; by default the five AAMI classes.
+        num_classes: number of classes; by default the five AAMI classes.
     """
 
     def __init__(self, num_classes: int = 5) -> None:
@@ -30,6 +30,6 @@ class TinyECG(nn.Module):
         self.classifier = nn.Linear(16, num_classes)
 
     def forward(self, waveform: Tensor) -> Tensor:
-        """Logits `[batch, num_classes]` of float32 waveforms `[batch, 1, length]`."""
+        """Return logits `[batch, num_classes]` of float32 waveforms `[batch, 1, length]`."""
         logits: Tensor = self.classifier(torch.mean(self.features(waveform), dim=2))
         return logits

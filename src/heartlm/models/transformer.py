@@ -1,9 +1,9 @@
 """The trunk: pre-norm transformer blocks with rotary positions, causal or bidirectional by one flag.
 
-Shapes: B windows, T tokens a window, D width, H heads.
+Shapes: B windows, T tokens per window, D width, H heads.
 
-With `recompute` a block keeps nothing but its input for the backward pass and computes the rest a second time, which
-costs a third more arithmetic and saves most of the memory.
+With `recompute` a block keeps only its input for the backward pass and recomputes its activations. This costs a third
+more arithmetic and saves most of the memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from heartlm.models.dropout import dropped
 from heartlm.models.fused import EPSILON, attends, attention, attention_of, rms_norm, rotated, swiglu
 
 SITES_OF_BLOCK = 3
-"""Where a block drops: attention probabilities, what attention adds, what the feed-forward part adds."""
+"""Dropout layers of a block: attention probabilities, output of attention, output of the feed-forward part."""
 
 SLICE_SIZE = 1 << 22
-"""Probabilities that are computed together where some are dropped and no kernel does it."""
+"""Number of attention probabilities per slice, for dropout without a kernel."""
 
 
 class Norm(nn.RMSNorm):
-    """RMSNorm in one pass over memory."""
+    """RMSNorm with a fused kernel on CPUs."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width, eps=EPSILON)
@@ -38,7 +38,7 @@ class Norm(nn.RMSNorm):
 
 
 class Block(nn.Module):
-    """One block: attention, then SwiGLU, each behind an RMSNorm and added to the residual stream."""
+    """One block: attention, then SwiGLU, each after an RMSNorm and added to the residual stream."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -61,19 +61,19 @@ class Block(nn.Module):
         keys: Tensor | None = None,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """Pass `x` `[B, T, D]` on.
+        """Apply the block.
 
         Args:
-            x: the residual stream.
+            x: residual stream, `[B, T, D]`.
             angles: see `rotary_angles`.
-            mask: bool `[B, 1, T, T]`, true where a token may look; None for wherever the flag lets it.
-            keys: of dropout, int32 `[SITES_OF_BLOCK, B]`; None drops nothing.
-            wanted: which tokens to pass on, places in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
-                All are looked at; only the wanted ones look, and go through the feed-forward part. Not together with
-                `keys`.
+            mask: attention mask, bool `[B, 1, T, T]`, true to attend; None without padding.
+            keys: dropout keys, int32 `[SITES_OF_BLOCK, B]`; None drops nothing.
+            wanted: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; None for all.
+                Keys and values are computed for all tokens, queries and the feed-forward part for the output tokens
+                only. Not together with `keys`.
 
         Returns:
-            `[B, T, D]`, or `[N, D]` of the wanted tokens.
+            `[B, T, D]`, or `[N, D]` of the output tokens.
         """
         assert keys is None or wanted is None, "dropout needs whole windows"
         if self.compiled is None or not self.training or (wanted is not None and len(wanted) < 2):
@@ -83,11 +83,11 @@ class Block(nn.Module):
         return self.compiled(x, angles, mask, keys, wanted)
 
     def compile(self) -> None:
-        """Compile the block for training; in use, and for fewer than two wanted tokens, it stays as it is.
+        """Compile the block for training; inference and calls with fewer than two output tokens are not compiled.
 
-        A run needs at most four graphs, as blocks share theirs: with or without a mask, for all tokens or for wanted
-        ones. Batches of training have one shape, and the number of wanted tokens is a variable of the graph, which
-        torch allows from two on. Batches of validation have several shapes, so each would be a graph more.
+        Blocks share graphs, so a run needs at most four: with or without a mask, for all or for selected output tokens.
+        Training batches have one shape. The number of output tokens is a dynamic dimension, which torch supports from
+        two on. Validation batches have several shapes, and each would need another graph.
         """
         self.compiled = torch.compile(self._run, fullgraph=True, dynamic=False)
 
@@ -140,10 +140,10 @@ class Block(nn.Module):
         return attention_of(query, wanted, kv, angles, self.causal).flatten(1)
 
     def _attend_dropping(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key: Tensor) -> Tensor:
-        """Attention of which some probabilities are dropped, `[B, H, T, W]`.
+        """Compute attention with dropout of the probabilities, `[B, H, T, W]`.
 
-        Torch's own attention draws what it drops from a generator, which would depend on how a batch is split. Slices
-        of queries, each computed a second time in the backward pass, bound the memory for probabilities.
+        The attention of torch draws dropout from a generator, so it depends on how a batch is split. Slices of queries,
+        recomputed in the backward pass, bound the memory of the probabilities.
         """
         num_tokens = q.shape[-2]
         rows = max(1, SLICE_SIZE // (q.shape[:2].numel() * num_tokens))
@@ -154,14 +154,14 @@ class Block(nn.Module):
             queries = slice(first, first + rows)
             of_slice = mask if mask is None or mask.shape[-2] == 1 else mask[..., queries, :]
             arguments = q[:, :, queries], k, v, of_slice, key, first
-            if self.recompute and torch.compiler.is_compiling():  # the block is computed a second time as a whole
+            if self.recompute and torch.compiler.is_compiling():  # the whole block is recomputed
                 slices.append(self._attend_slice(*arguments))
             else:
                 slices.append(checkpoint(self._attend_slice, *arguments, use_reentrant=False, preserve_rng_state=False))
         return torch.cat(slices, dim=2)
 
     def _attend_slice(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, key: Tensor, first: int) -> Tensor:
-        """The same for the queries `q` `[B, H, R, W]` from number `first` on."""
+        """Compute attention with dropout for the queries `q` `[B, H, R, W]` from index `first` on."""
         logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
         if mask is None and self.causal:
             mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).tril(first)
@@ -170,7 +170,7 @@ class Block(nn.Module):
 
 
 def rotary_angles(num_tokens: int, head_width: int, device: torch.device) -> Tensor:
-    """Cosines and sines of the rotary position embedding (Su 2021, arXiv 2104.09864); `[2, T, D/H/2]`."""
+    """Return cosines and sines of the rotary position embedding (Su 2021, arXiv 2104.09864); `[2, T, D/H/2]`."""
     frequency = 10000.0 ** (-torch.arange(0, head_width, 2, device=device) / head_width)
     angle = torch.arange(num_tokens, device=device)[:, None] * frequency
     return torch.stack([angle.cos(), angle.sin()])
@@ -189,7 +189,7 @@ class Trunk(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Reset: normal weights of 0.02, those that write to the residual stream scaled by depth (GPT-2)."""
+        """Initialise with normal weights of std 0.02; those of residual outputs are scaled by depth (GPT-2)."""
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 into_residual = name.endswith(("attention_out.weight", "feed_out.weight"))
@@ -198,17 +198,17 @@ class Trunk(nn.Module):
     def forward(
         self, x: Tensor, valid: Tensor | None = None, keys: Tensor | None = None, wanted: Tensor | None = None
     ) -> Tensor:
-        """Pass `x` `[B, T, D]` through.
+        """Apply all blocks and the final norm.
 
         Args:
-            x: embedded tokens.
-            valid: tokens to look at, bool `[B, T]`; None for all.
-            keys: of dropout, int32 `[SITES_OF_BLOCK × depth, B]`; None drops nothing.
-            wanted: tokens asked for, places in the flattened `[B × T]`, ascending, int64 `[N]`; None for all. The last
-                block computes no others.
+            x: embedded tokens, `[B, T, D]`.
+            valid: tokens that are not padding, bool `[B, T]`; None for all.
+            keys: dropout keys, int32 `[SITES_OF_BLOCK × depth, B]`; None drops nothing.
+            wanted: indices of the output tokens in the flattened `[B × T]`, ascending, int64 `[N]`; None for all. The
+                last block computes only these.
 
         Returns:
-            `[B, T, D]`, or `[N, D]` of the wanted tokens.
+            `[B, T, D]`, or `[N, D]` of the output tokens.
         """
         angles = rotary_angles(x.shape[1], self.head_width, x.device)
         mask = None if valid is None else self._attention_mask(valid)
@@ -224,7 +224,7 @@ class Trunk(nn.Module):
         return out
 
     def _attention_mask(self, valid: Tensor) -> Tensor:
-        """True where a token may look, `[B, 1, T, T]`; each token may look at itself, so no row is empty."""
+        """Return the attention mask `[B, 1, T, T]`; each token attends to itself, so no row is empty."""
         num_tokens = valid.shape[1]
         may_look = valid[:, None, None, :] | torch.eye(num_tokens, dtype=torch.bool, device=valid.device)
         return may_look.tril() if self.causal else may_look

@@ -1,12 +1,12 @@
-"""The network of the task waveform: four seconds of one lead in, a rhythm for which there need be no beats out.
+"""The network of the waveform task: classifies the rhythm in four seconds of one lead, without beat detection.
 
     codes [B, 400] ─► mV ─┬─► over its RMS, and clipped at 0.1 mV ─► convolutions ─► mean, maximum over time ─┐
                           ├─► spectrum to 25 Hz ─► convolutions ───────────────────────────────────────────────┼─► head
                           └─► RMS and crest in mV (asystole is a voltage) ──────────────────────────────────────┘
 
-It is small enough for a server that judges each second of thousands of streams: see `flops_per_window`. A window ends
-at the present, so whatever is inside is the past. Batch normalisation makes it better than normalising each window or
-nothing (LOG.md); in training it sees a whole batch, so this network is trained by one process.
+It is small enough for a server that classifies each second of thousands of streams: see `flops_per_window`. A window
+ends at the present, so the network is causal. Batch normalisation gives better scores than normalisation per window or
+none (LOG.md). It needs whole batches in training, so one process trains this network.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from heartlm.models.heart import HeartModel
 
 KERNELS, STRIDES = (11, 7, 5, 5), (4, 2, 2, 2)
 NUM_BANDS, SPECTRUM_KERNELS, SPECTRUM_CHANNELS = 100, (9, 5), 16
-"""Lines of the spectrum, 0.25 Hz apart; the two convolutions over them, of stride 2."""
+"""Number of spectral lines, 0.25 Hz apart; kernels and channels of the two convolutions over them, of stride 2."""
 NUM_HIDDEN = 48
 SMALL_MV = 0.1
-"""Voltages of this size and above saturate one of the two inputs."""
+"""Amplitude in mV at which the second input channel saturates."""
 LEAST_MV = 0.003
-"""What is added to an amplitude before it divides: about the noise of an amplifier."""
+"""Offset in mV added to an amplitude before division: about the noise of an amplifier."""
 
 
 class WaveformNetwork(HeartModel):
-    """Labels of whole windows of the millivolt tokenizer; it offers what `HeartModel` does, but predicts no codes.
+    """Classifies whole windows of the millivolt tokenizer; same interface as `HeartModel`, but predicts no codes.
 
     Args:
-        config: `depth` is the number of convolutions, 4, and `width` the channels of the last.
-        geometry: of the one facet: the voltage of each code stands first, float32 `[num_codes, num_coordinates]`.
-        num_classes: how many labels there are.
+        config: sizes; `depth` is the number of convolutions, 4, and `width` the number of channels of the last.
+        geometry: coordinates of the codes of the only facet, the voltage first, float32 `[num_codes, num_coordinates]`.
+        num_classes: number of classes.
     """
 
     def __init__(self, config: ModelConfig, geometry: Sequence[Tensor], num_classes: int = 0) -> None:
-        nn.Module.__init__(self)  # of a heart model only the interface is wanted, none of its layers
+        nn.Module.__init__(self)  # only the interface of HeartModel is used, none of its layers
         assert config.width and config.depth == len(KERNELS), "resolve the config first"
         self.config, self.pooled, self.num_classes = config, True, num_classes
-        # Voltages of the codes, under the name by which models on disk carry the geometry of their tokenizer.
+        # Voltages of the codes, under the name of the tokenizer geometry in models on disk.
         self.embedding = nn.Module()  # type: ignore[assignment]
         self.embedding.register_buffer("places_0", geometry[0])
         channels = channels_of(config)
@@ -59,15 +59,15 @@ class WaveformNetwork(HeartModel):
         self.class_head = nn.Linear(NUM_HIDDEN, num_classes) if num_classes else None
 
     def recompute(self, recompute: bool = True) -> None:
-        """Nothing: its activations are too small to be worth it."""
+        """Do nothing: the activations are too small for checkpointing."""
 
     @property
     def num_dropout_sites(self) -> int:
-        """In how many places activations are dropped: each takes a key a window; 0 without dropout."""
+        """Number of dropout layers, each with one key per window; 0 without dropout."""
         return 2 if self.config.dropout else 0
 
     def class_logits(self, codes: Tensor, valid: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
-        """Logits of the labels `[B, num_classes]` of windows `[B, T, 1]`; see `HeartModel.hidden`."""
+        """Return class logits `[B, num_classes]` of windows `[B, T, 1]`; see `HeartModel.hidden`."""
         assert self.class_head is not None, "a network without a head has no labels to predict"
         mv = self.embedding.get_buffer("places_0")[codes[..., 0], 0]
         mv = mv - mv.mean(dim=1, keepdim=True)
@@ -84,7 +84,7 @@ class WaveformNetwork(HeartModel):
         return logits
 
     def power(self, windows: Tensor) -> Tensor:
-        """Power of windows `[B, T]` in the lowest bands above zero, `[B, NUM_BANDS]`."""
+        """Return the power of windows `[B, T]` in the lowest bands above 0 Hz, `[B, NUM_BANDS]`."""
         power: Tensor = torch.fft.rfft(windows).abs().square()
         return power[:, 1 : NUM_BANDS + 1]
 
@@ -101,15 +101,15 @@ def _convolutions(channels: Sequence[int], kernels: Sequence[int], strides: Sequ
 
 
 def channels_of(config: ModelConfig) -> tuple[int, ...]:
-    """Channels of each convolution."""
+    """Return the number of channels of each convolution."""
     assert config.width, "resolve the config first"
     return tuple(8 * max(1, round(config.width * share / 8)) for share in (1 / 3, 1 / 2, 2 / 3, 1))
 
 
 def flops_per_window(config: ModelConfig, window: int, num_classes: int) -> int:
-    """Floating-point operations of judging one window, two for each product in a matrix; the FFT is counted too.
+    """Return the floating-point operations of one window: two per multiply-add, and the FFT.
 
-    Normalisation, which the convolutions could hold, and activations, some 10,000 more, are left out.
+    Normalisation, which can be folded into the convolutions, and activations (about 10,000 operations) are not counted.
     """
     channels, length, products = (2, *channels_of(config)), window, 0
     for inner, outer, kernel, stride in zip(channels[:-1], channels[1:], KERNELS, STRIDES, strict=True):

@@ -1,7 +1,7 @@
-"""Steps that would hurt the model: a loss that is no number, or far above what it was.
+"""Detection of bad steps: a loss or gradient norm that is not finite, or far above its recent median.
 
-The loop asks before the optimiser steps, so a bad step leaves weights and moments as they were. The verdict follows
-from losses and gradient norms of the whole global batch alone, which every rank has, so all ranks judge alike.
+The check runs before the optimiser step, so a bad step does not change weights and moments. It depends only on losses
+and gradient norms of the global batch, which are equal on every rank, so all ranks make the same decision.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ MAX_SKIPPED_IN_A_ROW = 10
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do with a step.
+    """The decision on a step.
 
     Attributes:
         action: take the optimiser step, skip it, or save the state and stop.
-        reason: one line that says what was found; empty where the step is taken.
+        reason: description of the problem in one line; empty if the step is taken.
     """
 
     action: Literal["take", "skip", "stop"]
@@ -29,12 +29,12 @@ class Verdict:
 
 @dataclass
 class BadSteps:
-    """Judges steps by those before it.
+    """Compares each step with the steps before it.
 
     Attributes:
-        policy: what to do with a bad step. Skipping stops as well after ten in a row.
-        spike_factor: a loss or gradient norm of more than this times the median of the window is bad; 0 judges none.
-        window: good steps the medians are of; until there are as many, only what is not finite is bad.
+        policy: action on a bad step; skip also stops after ten bad steps in a row.
+        spike_factor: ratio of the loss or gradient norm to its median above which a step is bad; 0 disables the check.
+        window: number of good steps in the median; with fewer steps, only values that are not finite are bad.
     """
 
     policy: Literal["stop", "skip"] = "stop"
@@ -45,7 +45,7 @@ class BadSteps:
     _skipped: int = 0
 
     def judge(self, step: int, loss: float, grad_norm: float) -> Verdict:
-        """Judge step number `step`, counted from 1, by its loss and the norm of its gradient before clipping."""
+        """Return the verdict on `step`, counted from 1, from its loss and its gradient norm before clipping."""
         found = self._wrong(loss, grad_norm)
         if found is None:
             self._skipped = 0
@@ -61,11 +61,11 @@ class BadSteps:
         return Verdict("skip", reason)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, for `Progress.bad_steps`."""
+        """Return the state to save in a checkpoint, as `Progress.bad_steps`."""
         return {"losses": self._losses, "norms": self._norms, "skipped_in_a_row": self._skipped}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned; from nothing where it is empty."""
+        """Restore `state`, as returned by `BadSteps.state`; an empty one resets."""
         self._losses, self._norms = state.get("losses", []), state.get("norms", [])
         self._skipped = state.get("skipped_in_a_row", 0)
 

@@ -1,11 +1,11 @@
-"""From windows to batches: inputs, targets and which tokens count, all a pure function of seed and step.
+"""Batches from windows: inputs, targets and the mask of counted tokens, a pure function of seed and step.
 
     windows ─► draft (host: what is hidden, labels) ─► parts (device: with the codes) ─► batch (inputs, targets)
 
 Shapes: B windows, W their width, T tokens of a window that the model sees, F facets.
 
-What is random is drawn for the windows at hand alone, at the place in the stream that the global batch gives them, so
-many ranks draw together what one would.
+Random numbers are drawn for the local windows only, at their position in the stream of the global batch. So the result
+does not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ IGNORE = -1
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step learns from.
+    """Inputs and targets of one step.
 
     Attributes:
         codes: inputs, int64 `[B, T, F]`.
         target: codes to predict, int64 `[B, T, F]`, or labels, int64 `[B, T]` (or `[B]` for windows), −1 to ignore.
-        counts: which tokens (or windows) the loss counts, bool, the target's shape without facets.
+        counts: tokens (or windows) that count in the loss, bool, shape of the target without facets.
         valid: tokens inside the recording, bool `[B, T]`.
-        num_valid: how many those are in each window, int64 `[B]`, on the host.
-        num_counting: tokens (or windows) that count in each window, int64 `[B]`, on the host.
+        num_valid: number of valid tokens in each window, int64 `[B]`, on the host.
+        num_counting: number of counted tokens (or windows) in each window, int64 `[B]`, on the host.
     """
 
     codes: Tensor
@@ -52,26 +52,26 @@ class Batch:
 
     @property
     def num_counted(self) -> int:
-        """How many tokens (or windows) the loss is normalised by; asks nothing of the device."""
+        """Number of tokens (or windows) that normalises the loss; no synchronisation with the device."""
         return int(self.num_counting.sum())
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens are valid; asks nothing of the device."""
+        """Number of valid tokens; no synchronisation with the device."""
         return int(self.num_valid.sum())
 
     @property
     def all_valid(self) -> bool:
-        """Whether there is no padding, so that attention needs no mask."""
+        """Whether the batch has no padding, so that attention needs no mask."""
         return self.num_tokens == self.valid.numel()
 
     def to(self, device: torch.device) -> Batch:
-        """The same on `device`; itself where it is there."""
+        """Return the batch on `device`."""
         codes, target, counts, valid = (tensor.to(device) for tensor in self._tensors)
         return Batch(codes, target, counts, valid, self.num_valid, self.num_counting)
 
     def micro_batches(self, num: int) -> list[Batch]:
-        """This batch in `num` equal parts, in order; views, nothing is copied."""
+        """Split this batch into `num` equal parts, in order, as views."""
         if num == 1:
             return [self]
         size = len(self.codes) // num
@@ -88,11 +88,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchPosition:
-    """Where in the order of data windows belong, which says what is random about them.
+    """Position of windows in the data order, which determines their random numbers.
 
     Attributes:
-        step: None for validation: no random masks but those of step 0.
-        first_window: place of the first of the windows in the global batch.
+        step: step number; None for validation, which uses the masks of step 0.
+        first_window: index of the first window in the global batch.
         batch_size: windows in the global batch.
     """
 
@@ -101,20 +101,20 @@ class BatchPosition:
     batch_size: int
 
     def stream(self, seed: int, use: int) -> Stream:
-        """The random numbers of the step."""
+        """Return the random stream of the step."""
         return Stream(seed, self.step or 0, use)
 
 
 @dataclass(frozen=True)
 class HostBatch:
-    """What the host says of a batch, next to its codes.
+    """The parts of a batch computed on the host, except the codes of the corpus.
 
     Attributes:
-        num_valid: valid tokens of each window that the model sees, int64 `[B]`.
-        num_counting: tokens (or windows) that count in each window, int64 `[B]`.
-        hidden: tokens `[B, W]` or codes `[B, W, F]` to hide, bool; None where nothing is.
-        labels: int64 `[B, W]` or `[B]`; None where codes are predicted.
-        codes: int64 `[B, W, F]`, that stand in the place of the corpus's; None where its own do.
+        num_valid: number of valid input tokens of each window, int64 `[B]`.
+        num_counting: number of counted tokens (or windows) in each window, int64 `[B]`.
+        hidden: tokens `[B, W]` or codes `[B, W, F]` to hide, bool; None to hide nothing.
+        labels: labels, int64 `[B, W]` or `[B]`; None if codes are predicted.
+        codes: codes that replace those of the corpus, int64 `[B, W, F]`; None to use the corpus.
     """
 
     num_valid: NDArray[np.int64]
@@ -126,14 +126,14 @@ class HostBatch:
 
 @dataclass(frozen=True)
 class DeviceBatch:
-    """What a batch is made of, all on one device.
+    """The parts of a batch, all on one device.
 
     Attributes:
-        codes: of the windows, int64 `[B, W, F]`.
+        codes: codes of the windows, int64 `[B, W, F]`.
         valid: tokens inside the recording, bool `[B, W]`.
         hidden: as in `HostBatch`.
         labels: as in `HostBatch`.
-        spare: memory for the codes with what is hidden, shaped as `codes`; None takes new memory.
+        spare: output buffer for the masked codes, shape of `codes`; None allocates one.
     """
 
     codes: Tensor
@@ -144,7 +144,7 @@ class DeviceBatch:
 
 
 class MakeBatch(ABC):
-    """Makes batches of one kind out of windows of `corpus`."""
+    """Base class of builders of batches from windows of `corpus`."""
 
     corpus: Corpus
 
@@ -154,10 +154,9 @@ class MakeBatch(ABC):
         """Make the batch of `windows`, on the host.
 
         Args:
-            windows: the windows at hand: a part of the global batch, or all of it.
-            step: whose random numbers are drawn; None makes a batch for validation, without random masks but those of
-                step 0.
-            first_window: place of the first of `windows` in the global batch.
+            windows: windows of the global batch, or of a part of it.
+            step: step number for the random numbers; None for validation, which uses the masks of step 0.
+            first_window: index of the first of `windows` in the global batch.
             batch_size: windows in the global batch; by default it ends with `windows`.
         """
         of = first_window + len(windows) if batch_size is None else batch_size
@@ -169,16 +168,16 @@ class MakeBatch(ABC):
 
     @abstractmethod
     def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
-        """Draw and gather what the batch of `windows` needs next to its codes, on the host."""
+        """Compute the host part of the batch of `windows`, without the codes of the corpus."""
 
     @abstractmethod
     def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
-        """Make the batch where its `parts` are."""
+        """Build the batch on the device of `parts`."""
 
 
 @dataclass(frozen=True)
 class MaskedBatches(MakeBatch):
-    """Hides spans of tokens, all facets of each, behind the mask codes; the hidden ones are the targets."""
+    """Replaces all facets of spans of tokens by the mask codes; the hidden tokens are the targets."""
 
     corpus: Corpus
     mask_codes: NDArray[np.int64]
@@ -187,7 +186,7 @@ class MaskedBatches(MakeBatch):
     seed: int
 
     def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
-        """Choose what to hide."""
+        """Choose the spans to hide."""
         stream = place.stream(self.seed, MASK_STREAM)
         spans = HiddenSpans(self.share, self.longest)
         of = place.first_window, place.batch_size
@@ -195,7 +194,7 @@ class MaskedBatches(MakeBatch):
         return HostBatch(windows.length, num_hidden, hidden)
 
     def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
-        """Hide what was chosen."""
+        """Replace the hidden tokens by the mask codes."""
         assert parts.hidden is not None
         codes = _hide(parts, parts.hidden[..., None], self.mask_codes)
         return Batch(codes, parts.codes, parts.hidden, parts.valid, draft.num_valid, draft.num_counting)
@@ -208,39 +207,39 @@ def _hide(parts: DeviceBatch, hidden: Tensor, mask_codes: NDArray[np.int64]) -> 
 
 @functools.cache
 def _kept(mask_codes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Mask codes on the device, sent once: sending them in each step would wait for the device."""
+    """Return the mask codes on the device, cached, since a copy in each step would synchronise."""
     return torch.tensor(mask_codes, device=device)
 
 
 @dataclass(frozen=True)
 class CausalBatches(MakeBatch):
-    """Predicts each token from those before it; T is one less than the width of the windows."""
+    """Batches for predicting each token from the tokens before it; T is the width of the windows minus one."""
 
     corpus: Corpus
 
     def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
-        """Count; nothing is random here."""
+        """Count the tokens; nothing is random."""
         return HostBatch(np.minimum(windows.length, windows.width - 1), windows.length - 1)
 
     def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
-        """Put inputs and targets one token apart."""
+        """Shift the targets by one token."""
         codes, valid = parts.codes, parts.valid
         return Batch(codes[:, :-1], codes[:, 1:], valid[:, 1:], valid[:, :-1], draft.num_valid, draft.num_counting)
 
 
 @dataclass(frozen=True)
 class LabelBatches(MakeBatch):
-    """Labels of every token, or of each window; in training some codes are hidden.
+    """Batches with a label for every token or every window; in training some codes are hidden.
 
     Attributes:
         labels: label of every token of the corpus, int64 `[num_tokens]`, −1 to ignore; see `LabelLoss`.
-        pooled: label windows by the majority of their labelled tokens.
-        facet_dropout: share of codes hidden in training.
-        seed: of what is hidden, and of the widths.
-        shortest: in training every step cuts its windows into parts of one width, drawn from the halves of the windows'
-            width down to this one; None leaves them whole.
-        num_kept: first facets that are never hidden, since the head reads them too.
-        waveform_dropout: share of windows whose codes of shape and deviation are all hidden in training.
+        pooled: whether to label windows, by the majority of their labelled tokens.
+        facet_dropout: fraction of codes hidden in training.
+        seed: seed of the hidden codes and of the widths.
+        shortest: smallest width of the equal parts into which each training step splits its windows. The width is
+            drawn from the width of the windows, its half, its quarter and so on. None does not split.
+        num_kept: number of leading facets that are never hidden, since the head also reads them.
+        waveform_dropout: fraction of windows whose shape and deviation codes are all hidden in training.
     """
 
     corpus: Corpus
@@ -254,7 +253,7 @@ class LabelBatches(MakeBatch):
     waveform_dropout: float = 0.0
 
     def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
-        """Gather labels, and choose what to hide and how wide windows are."""
+        """Gather the labels, and draw the hidden codes and the width."""
         of_tokens = gather_windows(self.labels, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
         width = self._width(windows.width, place)
@@ -289,7 +288,7 @@ class LabelBatches(MakeBatch):
         return np.array([name.startswith(("shape_", "deviation_")) for name in names])
 
     def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
-        """Hide what was chosen."""
+        """Replace the hidden codes by the mask codes."""
         assert parts.labels is not None
         codes = parts.codes if parts.hidden is None else _hide(parts, parts.hidden, self.mask_codes)
         num_windows = len(draft.num_valid)
@@ -298,7 +297,7 @@ class LabelBatches(MakeBatch):
 
 
 def part_widths(widest: int, shortest: int) -> list[int]:
-    """Widths of equal parts of a window: its own, its half, the half of that and so on, none below `shortest`."""
+    """Return the possible widths of equal parts of a window: `widest`, its half and so on, not below `shortest`."""
     widths = [widest]
     while widths[-1] % 2 == 0 and widths[-1] // 2 >= shortest:
         widths.append(widths[-1] // 2)
@@ -306,28 +305,28 @@ def part_widths(widest: int, shortest: int) -> list[int]:
 
 
 def majority(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The most frequent label of each row of `[B, T]`, −1s left out, the lower of equals; −1 where there is none."""
+    """Return the most frequent label ≥ 0 of each row of `[B, T]`, the lowest in a tie; −1 for a row without labels."""
     present = np.unique(np.append(labels[labels != IGNORE], 0))
     counts = np.stack([(labels == label).sum(axis=1) for label in present], axis=1)
     return np.where(counts.any(axis=1), present[counts.argmax(axis=1)], IGNORE).astype(np.int64)
 
 
 BEAT_TASK_CLASSES: tuple[str, ...] = BEAT_CLASSES[:4]
-"""The classes of the beats task: N, S, V, F. Q beats are not learnt and not scored, as in de Chazal 2004."""
+"""Classes of the beats task: N, S, V, F. Q beats are excluded from training and scores, as in de Chazal 2004."""
 
 
 def beat_labels(beat_class: NDArray[np.int8]) -> NDArray[np.int64]:
-    """Labels of the beats task, int64 `[num_tokens]`: Q and unlabelled beats are ignored."""
+    """Return labels of the beats task, int64 `[num_tokens]`; −1 for Q and unlabelled beats."""
     return np.where(beat_class < len(BEAT_TASK_CLASSES), beat_class, IGNORE).astype(np.int64)
 
 
 def rhythm_labels(rhythm: NDArray[np.int8], wanted: str, flutter: str) -> NDArray[np.int64]:
-    """Labels of the rhythm task, int64 `[num_tokens]`: 1 in the wanted rhythm, 0 in another, −1 where unlabelled.
+    """Return labels of the rhythm task, int64 `[num_tokens]`: 1 in the positive rhythm, 0 in others, −1 if unlabelled.
 
     Args:
-        rhythm: rhythm index of each token, −1 unlabelled.
-        wanted: name of the rhythm looked for.
-        flutter: `"negative"`, `"positive"` or `"left out"`: how AFL counts when AFIB is wanted.
+        rhythm: rhythm index of each token, −1 if unlabelled.
+        wanted: name of the positive rhythm.
+        flutter: label of AFL when the positive rhythm is AFIB: `"negative"`, `"positive"` or `"left out"`.
     """
     labels = np.where(rhythm < 0, IGNORE, (rhythm == RHYTHM_INDEX[wanted]).astype(np.int64))
     if wanted == "AFIB" and flutter != "negative":

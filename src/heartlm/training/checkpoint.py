@@ -3,11 +3,11 @@
     state on the device ─► staged in memory ─► .step-000000200/ ─► step-000000200/ ─► older ones removed
         all ranks            all ranks           each its part        rank 0            rank 0
 
-Staging is all that training waits for; the rest happens in a thread. `torch.distributed.checkpoint` writes the parts
-(`checkpoint_files`), so a run may resume on another number of processes, wrapped otherwise. A checkpoint counts when it
-has its final name, which rank 0 gives it after every rank has flushed its part; `files.json` in it says what each file
-must hash to, so one that the disk damaged later is passed over for the one before it. Because data, masks and dropout
-of a step follow from the seed and the step, no other state is needed.
+Training waits for the staging only; a thread does the rest. `torch.distributed.checkpoint` writes the parts
+(`checkpoint_files`), so a run can be resumed on another number of processes or with another wrapper. A checkpoint is
+complete when it has its final name; rank 0 renames it after every rank has flushed its part. `files.json` lists the
+hash of each file; if a file was damaged later, the previous checkpoint is used. Data, masks and dropout of a step are
+derived from the seed and the step, so no other state is needed.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _PROGRESS, _FILES = "progress.json", "files.json"
 
 @dataclass
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
-        step: steps done.
+        step: number of completed steps.
         best_loss: lowest validation loss so far; None before the first validation.
-        bad_steps: what `BadSteps.state` returned after the last step.
+        bad_steps: result of `BadSteps.state` after the last step.
     """
 
     step: int = 0
@@ -58,12 +58,12 @@ class Progress:
 
 
 class Checkpoints:
-    """The checkpoints of one run. All ranks make it, and call each of its methods in the same order.
+    """The checkpoints of one run. All ranks create it and call its methods in the same order.
 
     Args:
-        folder: where they are, each in a folder of its own.
-        keep: how many complete ones stay.
-        timeout_s: after which a rank that does not come with its part counts as gone; by default half an hour.
+        folder: folder that contains one folder per checkpoint.
+        keep: number of complete checkpoints to keep.
+        timeout_s: seconds after which a rank that does not respond counts as lost; by default half an hour.
     """
 
     def __init__(self, folder: Path, keep: int = 2, timeout_s: float | None = None) -> None:
@@ -76,16 +76,16 @@ class Checkpoints:
         warnings.filterwarnings("ignore", "torch.distributed is disabled", module="torch.distributed.checkpoint")
 
     def complete(self) -> list[Path]:
-        """The complete checkpoints, oldest first, whether damaged since or not."""
+        """Return the complete checkpoints, oldest first, including damaged ones."""
         return sorted(path for path in self.folder.glob(f"{_PREFIX}*") if (path / _FILES).is_file())
 
     def save(self, model: nn.Module, optimizer: Optimizer, progress: Progress) -> None:
-        """Stage the state and begin to write it in the background; waits for the one before.
+        """Stage the state and write it in the background, after waiting for the previous checkpoint.
 
-        Where no step was done since the one before, nothing is written.
+        Does nothing if the progress has not changed since the previous checkpoint.
 
         Raises:
-            HeartlmError: the one before could not be written.
+            HeartlmError: the previous checkpoint could not be written.
         """
         self.wait()
         about = asdict(progress)
@@ -97,10 +97,10 @@ class Checkpoints:
         self._writer.start()
 
     def wait(self) -> None:
-        """Return when nothing is being written.
+        """Wait until the checkpoint in progress is written.
 
         Raises:
-            HeartlmError: the checkpoint could not be written; earlier ones are untouched.
+            HeartlmError: the checkpoint could not be written; earlier ones are intact.
         """
         if self._writer is not None:
             self._writer.join()
@@ -110,10 +110,10 @@ class Checkpoints:
             raise failure
 
     def restore(self, model: nn.Module, optimizer: Optimizer) -> Progress:
-        """Load the newest undamaged checkpoint into `model` and `optimizer`; say which were passed over.
+        """Load the newest intact checkpoint into `model` and `optimizer`, and print which were skipped.
 
         Raises:
-            HeartlmError: there is none, or it is of another model.
+            HeartlmError: there is no intact checkpoint, or it belongs to another model.
         """
         self.wait()
         complete = self._ranks.first(self.complete)
@@ -143,7 +143,7 @@ class Checkpoints:
         return progress
 
     def _damage(self, path: Path) -> str | None:
-        """What is wrong with this rank's share of the files of `path`."""
+        """Check this rank's part of the files of `path`; return a description of the damage, or None."""
         try:
             files = sorted(read_json(path / _FILES).items())
             for name, expected in files[self._ranks.rank :: self._ranks.num_ranks]:
@@ -162,7 +162,7 @@ class Checkpoints:
             self._failure = HeartlmError(str(error).replace(str(temporary), str(path)))
         except OSError as error:
             self._failure = explained(path, error)
-        except RuntimeError as error:  # of gloo, or of another rank
+        except RuntimeError as error:  # from gloo or from another rank
             self._failure = PeerLost(
                 f"{path} was not finished: {reason_of(error)}; the newest complete checkpoint is good"
             )
@@ -184,7 +184,7 @@ class Checkpoints:
         self._ranks.first(lambda: self._commit(temporary, path, files))
 
     def _hashes(self, temporary: Path) -> dict[str, str]:
-        """Hash of each file that this rank wrote."""
+        """Return the hash of each file that this rank wrote."""
         mine = [*(temporary / "state").glob(f"__{self._ranks.rank}_*")]
         if self._ranks.rank == 0:
             mine += [temporary / "state" / INDEX, temporary / _PROGRESS]
@@ -201,7 +201,7 @@ class Checkpoints:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what a kill left half written or half removed."""
+        """Remove checkpoints that an interrupted process left partly written or partly removed."""
         for torn in self.folder.glob(f".{_PREFIX}*"):
             shutil.rmtree(torn, ignore_errors=True)
 
@@ -212,7 +212,7 @@ def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _staged(value: Any) -> Any:
-    """A copy in main memory that later steps do not change."""
+    """Return a deep copy of `value` in host memory."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
@@ -228,7 +228,7 @@ def _last_line(error: Exception) -> str:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Raise what lies in the exceptions of `torch.distributed.checkpoint`: a full disk is an OSError."""
+    """Raise the cause of a `CheckpointException`, for example OSError for a full disk."""
     try:
         yield
     except CheckpointException as error:

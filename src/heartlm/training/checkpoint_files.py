@@ -1,7 +1,7 @@
-"""The files of a checkpoint's state: an index in JSON, and one file of tensors and numbers from each rank.
+"""Files of a checkpoint's state: an index in JSON, and a file of tensors and numbers from each rank.
 
-`torch.distributed.checkpoint` would pickle its index and the plain values, and a pickle can run any command when it is
-read. Here the index is JSON, and torch reads the rest with `weights_only`, which builds tensors and plain values only.
+`torch.distributed.checkpoint` pickles its index and plain values, and a pickle can run arbitrary code when it is
+loaded. Here the index is JSON, and torch loads the rest with `weights_only`, which allows tensors and plain values.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _PART = re.compile(r"__\d+_\d+\.distcp")
 
 
 class StateWriter(FileSystemWriter):
-    """Writes the parts as torch does, and the index as JSON."""
+    """Writes the parts in the format of torch, and the index as JSON."""
 
     def finish(self, metadata: Metadata, results: list[list[Any]]) -> None:
-        """Write the index; rank 0 calls it when all parts are written."""
+        """Write the index. Rank 0 calls this after all parts are written."""
         stored = {written.index: written.storage_data for part in results for written in part}
 
         def place(name: str, offsets: torch.Size | None = None) -> dict[str, Any]:
@@ -57,25 +57,25 @@ class StateWriter(FileSystemWriter):
 
 
 class StateReader(FileSystemReader):
-    """Reads what `StateWriter` wrote in the folder `path`.
+    """Reads the files of `StateWriter` in the folder `path`.
 
     Raises:
-        HeartlmError: the index is missing, or holds something else.
+        HeartlmError: the index is missing or invalid.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._index = _metadata_of(path / INDEX)  # here, since torch prints a traceback where reading it fails later
+        self._index = _metadata_of(path / INDEX)  # read here, since torch prints a traceback if reading fails later
 
     def read_metadata(self) -> Metadata:
-        """The index as torch wants it."""
+        """Return the index as torch metadata."""
         return self._index
 
     def read_data(self, plan: Any, planner: Any) -> Any:
-        """Read what `plan` lists.
+        """Read the entries of `plan`.
 
         Raises:
-            ValueError: a part holds something other than tensors and plain values.
+            ValueError: a part contains something other than tensors and plain values.
         """
         try:
             return super().read_data(plan, planner)
@@ -84,10 +84,10 @@ class StateReader(FileSystemReader):
 
 
 class StatePlanner(DefaultLoadPlanner):
-    """Torch's own planner, which would unpickle plain values without a limit."""
+    """Planner of torch that loads plain values with `weights_only`."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
-        """Take over one plain value."""
+        """Load one plain value."""
         path = self.mappings[read_item.dest_index.fqn]
         set_element(self.original_state_dict, path, torch.load(value, weights_only=True))
 

@@ -1,8 +1,8 @@
 """Settings of a training run, as documented fields. Imports no torch.
 
-One dial, `depth`, sets the size of a model; width, heads, learning rate and batch follow from it unless they are set.
-The global batch is a number of windows; ranks and accumulation only split it, which changes nothing but rounding.
-`LAYOUT` names the settings that may change when a run is resumed: how it computes, and what becomes of bad steps.
+`depth` sets the size of a model. Width, heads, learning rate and batch size are derived from it unless they are set.
+The size of the global batch is a number of windows. The number of ranks and `accumulation` only split it, so they
+change results by rounding errors only.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from heartlm.models.config import HEAD_WIDTH
 from heartlm.training.layout import BatchLayout
 
 WAVEFORM_WINDOW, WAVEFORM_BATCH, WAVEFORM_THRESHOLD = 400, 128, 0.3
-"""Tokens of a window of the task waveform, 4 s; by default windows of a batch, and the probability that means VF.
+"""Defaults of the waveform task: tokens per window (4 s), windows per batch, and probability threshold for VF.
 
-The threshold is about that which patient-wise folds gave (`benchmarks/waveform.py`).
+The threshold is close to the one selected by patient-wise cross-validation (`benchmarks/waveform.py`).
 """
 
 LAYOUT = (
@@ -42,26 +42,26 @@ LAYOUT = (
     "bad_steps",
     "spike_factor",
 )
-"""Settings that may change when a run is resumed: how it computes, and what becomes of bad steps."""
+"""Settings that may change when a run is resumed: how it computes, what it reports, and how it handles bad steps."""
 
 
 @dataclass
 class LearningConfig:
-    """What trainings and federated studies have in common.
+    """Settings shared by training runs and federated studies.
 
     Attributes:
         corpus: the corpus folder to train on.
-        out: the folder to write.
-        resume: continue what was interrupted in this folder; its own settings hold and all others are refused.
-        batch_size: windows of a step.
+        out: the output folder.
+        resume: folder of an interrupted run to continue; its saved settings apply and other settings are refused.
+        batch_size: windows per step.
         learning_rate: peak learning rate.
-        final_learning_rate: share of the peak that the cosine decay ends at.
-        weight_decay: of AdamW, on matrices only.
-        seed: of everything random.
-        device: where to train; auto takes a GPU where there is one, of several ranks each its own.
-        precision: auto is bf16 on a GPU that has it and fp32 elsewhere.
-        threads: CPU threads of torch in each rank; by default as many as it has cores.
-        timeout_s: seconds after which a rank that does not answer counts as gone.
+        final_learning_rate: learning rate at the end of the cosine decay, as a fraction of the peak.
+        weight_decay: weight decay of AdamW, applied to matrices only.
+        seed: seed of all random numbers.
+        device: device to train on; auto uses a GPU if one is available, and a different GPU for each rank.
+        precision: precision of matrix products; auto is bf16 on a GPU that supports it and fp32 elsewhere.
+        threads: CPU threads of torch per rank; by default the number of cores of the rank.
+        timeout_s: seconds after which a rank that does not respond counts as lost.
     """
 
     corpus: Path | None = None
@@ -88,43 +88,45 @@ class LearningConfig:
 
 @dataclass
 class TrainingConfig(LearningConfig):
-    """What pretraining and fine-tuning have in common.
+    """Settings shared by pretraining and fine-tuning.
 
     Attributes:
         out: the run folder to write; by default runs/ and a name made from the settings.
-        window: tokens a window.
-        batch_size: windows in a global batch, that of all ranks; by default about 2048 tokens, more for deeper models.
-        accumulation: micro-batches each rank splits its part of a global batch into, to save memory; the loss is that
-            of the whole batch.
+        window: tokens per window.
+        batch_size: windows in the global batch of all ranks; by default about 2048 tokens, more for deeper models.
+        accumulation: micro-batches per rank and step, to save memory; the loss is the mean over the whole global
+            batch.
         steps: optimiser steps.
-        learning_rate: peak learning rate; by default 1e-3 at width 128, falling with the square root of the width.
+        learning_rate: peak learning rate; by default 1e-3 at width 128, scaled by the inverse square root of the
+            width.
         warmup_steps: steps of linear warm-up; by default a tenth of all steps, at most 100.
-        clip: largest norm of the gradient.
-        seed: of initialisation, order of data, masks and dropout.
-        order: random draws windows anywhere, again and again; epochs gives windows side by side, each once an epoch;
-            blocks does so too, reading a corpus larger than memory block by block.
-        weights: share of each database in the windows drawn, for example {mitdb: 2, cudb: 1}; by default its tokens.
-            For the random order.
-        pin: keep each of several ranks that train on CPUs on cores of its own.
-        parallel: how ranks share the work; ddp keeps the whole model on each, fsdp a part of it; auto is ddp.
-        bucket_cap_mb: MiB of gradients that ddp sends together.
-        compile: compile the blocks of the model for training (torch.compile), which takes a while before the first
-            step; validation runs them uncompiled.
-        activation_checkpointing: compute activations a second time in the backward pass instead of keeping them; saves
-            memory, costs about a third more arithmetic.
-        prefetch: steps whose batches are prepared ahead, in a thread; by default 2 on a GPU, 0 on a CPU.
-        bad_steps: what to do with a step whose loss is not finite or jumps; stop keeps the state before it.
-        spike_factor: a loss or gradient norm over this many times the median of 50 steps is a jump; 0 allows all.
+        clip: maximum gradient norm.
+        seed: seed of initialisation, data order, masks and dropout.
+        order: order of the windows; random samples positions with replacement, epochs visits adjacent windows once
+            per epoch, blocks does the same and reads a corpus larger than memory block by block.
+        weights: relative frequency of each database in the random order, for example {mitdb: 2, cudb: 1}; by default
+            its number of tokens.
+        pin: pin each rank to its own cores when several ranks train on CPUs.
+        parallel: how ranks share the work; ddp keeps the whole model on each rank, fsdp keeps a shard; auto is ddp.
+        bucket_cap_mb: size of a ddp gradient bucket in MiB.
+        compile: compile the blocks of the model for training (torch.compile), which delays the first step; validation
+            runs uncompiled.
+        activation_checkpointing: recompute activations in the backward pass instead of keeping them; saves memory and
+            costs about a third more arithmetic.
+        prefetch: steps whose batches a thread prepares in advance; by default 2 on a GPU, 0 on a CPU.
+        bad_steps: action on a step whose loss is not finite or jumps; stop saves the state before the step.
+        spike_factor: ratio of the loss or gradient norm to the median of 50 steps above which a step is a jump; 0
+            disables the check.
         log_every: steps between lines of metrics.
         validate_every: steps between validations.
         checkpoint_every: steps between checkpoints.
-        keep_checkpoints: complete checkpoints that stay.
-        spans: write where the time of every step went, for Perfetto; on a GPU this waits for each part of a step.
-        measure: train for the sake of its speed: keep what every step of every rank took, and neither validate nor
-            save checkpoints and models; a study of scaling sets it.
-        tensorboard: write the metrics as TensorBoard events, too.
-        wandb: send the metrics to Weights & Biases, too; offline keeps them in the run folder for  wandb sync.
-        profile: look closely at a few steps after the warm-up: a trace, and a table that names the bottleneck.
+        keep_checkpoints: number of complete checkpoints to keep.
+        spans: write a timeline of every step for Perfetto; on a GPU this synchronizes after each part of a step.
+        measure: measure speed: record the duration of every step on every rank, without validation, checkpoints or
+            saved models; scaling studies set it.
+        tensorboard: also write the metrics as TensorBoard events.
+        wandb: also send the metrics to Weights & Biases; offline keeps them in the run folder for  wandb sync.
+        profile: profile a few steps after the warm-up; writes a trace and a table that names the bottleneck.
     """
 
     window: int = 128
@@ -168,7 +170,7 @@ class TrainingConfig(LearningConfig):
             BatchLayout(self.batch_size, self.accumulation, Ranks(world_size=num_ranks))
 
     def ignored(self, num_ranks: int) -> list[str]:
-        """What of these settings means nothing to `num_ranks` ranks, one line each."""
+        """Return one line for each setting that has no effect with `num_ranks` ranks."""
         lines = []
         if self.parallel != "auto" and num_ranks == 1:
             lines.append(f"parallel: {self.parallel} found, ignored: one rank trains alone; use torchrun")
@@ -177,10 +179,10 @@ class TrainingConfig(LearningConfig):
         return lines
 
     def checked_corpus(self) -> Path:
-        """The corpus folder, once every field was checked.
+        """Check every field and return the corpus folder.
 
         Raises:
-            HeartlmError: an impossible setting, or no corpus named.
+            HeartlmError: a setting is invalid, or no corpus is given.
         """
         self.check()
         if self.corpus is None:
@@ -188,7 +190,7 @@ class TrainingConfig(LearningConfig):
         return self.corpus
 
     def follow(self, depth: int, width: int) -> None:
-        """Fill in what follows from the size of the model."""
+        """Set batch size, learning rate and warm-up from the size of the model where they are None."""
         if self.batch_size is None:
             windows = max(1, round(2048 * max(1.0, depth / 4) / self.window))
             self.batch_size = -(-windows // self.accumulation) * self.accumulation
@@ -203,13 +205,14 @@ class PretrainConfig(TrainingConfig):
     """Settings of pretraining.
 
     Attributes:
-        objective: masked hides spans of tokens and predicts them from both sides; causal predicts the next token.
-        mask_share: share of tokens hidden by the masked objective.
-        mask_span: longest run of tokens hidden together.
-        depth: the dial: number of transformer blocks.
-        width: width of the model; by default 32 for each block.
-        heads: attention heads; by default one for each 32 of width.
-        dropout: share of activations dropped in training.
+        objective: training objective; masked hides spans of tokens and predicts them from both sides, causal predicts
+            the next token.
+        mask_share: fraction of tokens hidden by the masked objective.
+        mask_span: longest hidden span in tokens.
+        depth: number of transformer blocks; sets the size of the model.
+        width: width of the model; by default 32 times the depth.
+        heads: attention heads; by default the width divided by 32.
+        dropout: dropout probability in training.
     """
 
     objective: Literal["masked", "causal"] = "masked"
@@ -235,28 +238,30 @@ class FinetuneConfig(TrainingConfig):
     """Settings of fine-tuning.
 
     Attributes:
-        run: the run folder of the pretrained model, or of a fine-tuned one, whose head is kept if the labels are
-            the same, or the name of a shipped one, such as foundation; none for the task waveform, whose small network
-            learns from random weights.
-        patients: learn from these patients alone, such as mitdb/101,svdb/800, and their beats on drawn rhythms; by
-            default from all of the training split.
-        task: beats labels every beat with its AAMI class; rhythm labels every beat as in the rhythm or not; waveform
-            labels 4 s of the signal as VF, VT, asystole, noise or other, and takes a corpus of the millivolt
-            tokenizer. Classes and patients are drawn alike and windows disturbed in ways of its own.
-        from_scratch: start from random weights instead of the pretrained ones: the baseline of every score.
-        head: token labels each token; window labels a window as a whole by the majority of its tokens.
-        rhythm: the rhythm that the rhythm task looks for.
-        flutter: how atrial flutter counts when the rhythm is AFIB.
-        shortest_window: train on mixed widths: each step cuts its windows into halves, quarters and so on, none shorter
-            than this. The model then labels windows of any width in between.
-        threshold: the probability from which a window or beat counts as in the rhythm, by default 0.5, or a window as
-            VF, by default 0.3; stored with the model. Choose it on patients that are neither trained on nor tested.
-        class_balance: 0 weighs every labelled token alike, 1 every class alike, 0.5 lies between.
-        patient_balance: 0 weighs a class by its labels, 1 gives every patient with labels of it an equal part in it.
-        facet_dropout: share of codes hidden from the model in training.
-        waveform_dropout: share of windows whose waveform codes are all hidden in training (beat tokenizer): the model
-            learns not to rely on what a beat looks like where its timing and its comparison with others tell more.
-        dropout: share of activations dropped in training.
+        run: run folder of a pretrained or fine-tuned model, or the name of a shipped model, such as foundation. The
+            head of a fine-tuned model is kept if the labels are the same. The waveform task takes no run: its small
+            network starts from random weights.
+        patients: patients to train on, such as mitdb/101,svdb/800, including their beats on simulated rhythms; by
+            default all patients of the training split.
+        task: what to predict; beats is the AAMI class of every beat, rhythm is whether every beat is in the rhythm,
+            waveform is VF, VT, asystole, noise or other for 4 s of signal. The waveform task takes a corpus of the
+            millivolt tokenizer, balances classes and patients when sampling, and augments the windows.
+        from_scratch: start from random weights instead of the pretrained ones, as a baseline.
+        head: unit of prediction; token labels each token, window labels a whole window by the majority of its tokens.
+        rhythm: positive class of the rhythm task.
+        flutter: how atrial flutter is labelled when the rhythm is AFIB.
+        shortest_window: shortest width in tokens for training on mixed widths. Each step splits its windows into
+            halves, quarters and so on, down to this width. The model then accepts windows of any width in this range.
+        threshold: probability at which a window or beat is labelled as in the rhythm (by default 0.5) or a window as VF
+            (by default 0.3); stored with the model. Select it on patients used for neither training nor testing.
+        class_balance: balance of the classes in the loss; 0 weights every labelled token equally, 1 every class
+            equally, 0.5 lies between.
+        patient_balance: balance of the patients within a class; 0 weights every label equally, 1 every patient with
+            labels of the class equally.
+        facet_dropout: fraction of codes hidden in training.
+        waveform_dropout: fraction of windows whose waveform codes are all hidden in training (beat tokenizer), so that
+            the model relies on beat timing and on comparison with other beats as well as on beat shape.
+        dropout: dropout probability in training.
     """
 
     run: Path | None = None
@@ -296,15 +301,15 @@ class FinetuneConfig(TrainingConfig):
 
     @property
     def patient_ids(self) -> tuple[str, ...]:
-        """The patients to learn from; empty where all are."""
+        """Patients to train on; empty for all."""
         return tuple(name.strip() for name in (self.patients or "").split(",") if name.strip())
 
     @property
     def foundation(self) -> Path:
-        """The run folder of the pretrained model.
+        """Run folder of the pretrained model.
 
         Raises:
-            HeartlmError: none is named.
+            HeartlmError: `run` is None.
         """
         if self.run is None:
             raise HeartlmError("run: nothing found, a run folder expected: heartlm finetune RUN --corpus FOLDER")

@@ -1,10 +1,10 @@
-"""The memory of a training step, from a dry run: the step's own code on tensors that have shapes and no numbers.
+"""Estimate the memory of a training step by a dry run: the training code runs on fake tensors, which hold no data.
 
     tokenizer, settings ─► model, learner ─► two steps under FakeTensorMode ─► peak bytes of a rank, by kind
                                              in torch's fake process group
 
-Nothing of the model's size is allocated and no other rank exists, so thousands of ranks can be planned anywhere. What
-torch allocates is counted; memory of Python, of libraries and of the process group is not.
+The dry run allocates no weights and starts no other rank, so a run on thousands of ranks can be planned on any machine.
+It counts tensors of torch. It does not count the memory of Python, of libraries and of the process group.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ MOST_RANKS = 1024
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes of a rank when a step needs most.
+    """Bytes on one rank at the peak of a step.
 
     Attributes:
-        parameters: weights and buffers, with FSDP also those gathered at that moment.
-        gradients: of the weights.
+        parameters: weights and buffers; with FSDP, including the weights gathered at the peak.
+        gradients: gradients of the weights.
         optimizer: moments of AdamW.
-        activations: what the forward pass keeps for the backward pass, and the batch.
-        rest: gradients of activations, and scratch of the optimiser.
-        num_parameters: of the whole model.
+        activations: tensors saved for the backward pass, and the batch.
+        rest: gradients of activations, and temporary tensors of the optimiser.
+        num_parameters: number of parameters of the whole model.
     """
 
     parameters: int
@@ -60,25 +60,25 @@ class StepMemory:
 
     @property
     def peak(self) -> int:
-        """All of it."""
+        """Total bytes."""
         return self.parameters + self.gradients + self.optimizer + self.activations + self.rest
 
 
 def step_memory(config: PretrainConfig, tokenizer: Tokenizer, num_ranks: int, sharing: Sharing) -> StepMemory:
-    """Run two steps of pretraining on a CPU dry, as rank 0 of `num_ranks`; what follows from the depth is filled in.
+    """Dry-run two steps of pretraining on a CPU as rank 0 of `num_ranks`, and return the memory of the second.
 
-    The first is not counted. It leaves the state of the optimiser, and what DTensor remembers of operations: to learn
-    the shape of a result DTensor runs it once on whole tensors, which allocates nothing outside of a dry run. DDP takes
-    the second step alone: it orders its buckets again after its first, which needs numbers.
+    The first step creates the optimiser state and fills the operation cache of DTensor. DTensor infers the shape of a
+    result by running the operation once on whole tensors, which allocates memory only in a dry run. DDP wraps the model
+    for the second step only: DDP rebuilds its buckets after its first step, which needs real data.
 
     Args:
-        config: settings; `parallel` and `device` do not count.
-        tokenizer: whose codes the model reads and predicts.
-        num_ranks: how many train together; one alone shares nothing.
-        sharing: ddp keeps everything on each rank, zero1 a part of the optimiser's state, fsdp a part of all.
+        config: settings; `parallel` and `device` are ignored, and settings derived from the depth are filled in.
+        tokenizer: tokenizer of the codes that the model reads and predicts.
+        num_ranks: number of ranks; a single rank shares nothing.
+        sharing: what ranks share; ddp keeps everything on each rank, zero1 shards the optimiser state, fsdp shards all.
 
     Raises:
-        HeartlmError: an impossible setting, or a batch that does not split among the ranks.
+        HeartlmError: a setting is invalid, or the batch does not divide among the ranks.
     """
     with torch.device("meta"):
         model = model_to_pretrain(config, tokenizer)
@@ -101,8 +101,8 @@ def step_memory(config: PretrainConfig, tokenizer: Tokenizer, num_ranks: int, sh
                 buckets = _kinds(tracker, "current")["Total"] - before
             take_step(learner, config, 1)
     peak = _kinds(tracker, "peak")
-    optimizer = _kinds(tracker, "current")["Optstate"]  # at the peak it may hold scratch of the optimiser, too
-    gradients = buckets or peak["Gradient"]  # the tracker counts a bucket as activations until its gradients come
+    optimizer = _kinds(tracker, "current")["Optstate"]  # the peak may include temporary tensors of the optimiser
+    gradients = buckets or peak["Gradient"]  # the tracker counts a bucket as activations until it holds gradients
     return StepMemory(
         parameters=peak["Parameter"] + peak["Buffer"],
         gradients=gradients,
@@ -116,7 +116,7 @@ def step_memory(config: PretrainConfig, tokenizer: Tokenizer, num_ranks: int, sh
 def learner_of(
     model: HeartModel, config: PretrainConfig, tokenizer: Tokenizer, ranks: Ranks, sharing: Sharing
 ) -> Learner:
-    """The learner of a rank on a CPU, which DDP does not wrap yet."""
+    """Return the learner of a rank on a CPU, not yet wrapped by DDP."""
     config.parallel = "fsdp" if sharing == "fsdp" else "ddp"
     assert config.batch_size is not None, "follow fills it in"
     layout = BatchLayout(config.batch_size, config.accumulation, ranks)
@@ -130,7 +130,7 @@ def learner_of(
 
 
 def take_step(learner: Learner, config: PretrainConfig, step: int) -> None:
-    """One step, clipped, on windows without padding, all codes 0 and the usual number of tokens hidden."""
+    """Take one step with gradient clipping on unpadded windows of code 0, with the usual number of tokens hidden."""
     causal, num_windows = config.objective == "causal", learner.layout.num_windows
     num_tokens = config.window - causal
     num_counting = num_tokens if causal else max(1, round(config.mask_share * num_tokens))
@@ -144,10 +144,10 @@ def take_step(learner: Learner, config: PretrainConfig, step: int) -> None:
 
 
 class _Tracker(MemTracker):  # type: ignore[no-untyped-call]
-    """Counts over several steps and micro-batches; by itself torch's refuses a second forward pass.
+    """Tracks several steps and micro-batches; torch's `MemTracker` rejects a second forward pass.
 
     Attributes:
-        root: the module whose forward pass starts each of them.
+        root: module whose forward pass starts a micro-batch.
     """
 
     root: nn.Module
@@ -159,14 +159,14 @@ class _Tracker(MemTracker):  # type: ignore[no-untyped-call]
 
 
 def _kinds(tracker: MemTracker, when: str) -> dict[str, int]:
-    """Bytes on the CPU by torch's names of kinds of memory."""
+    """Return bytes on the CPU by the kinds of memory that torch distinguishes."""
     found = tracker.get_tracker_snapshot(when)[torch.device("cpu")]
     return {str(getattr(kind, "value", kind)): size for kind, size in found.items()}
 
 
 @contextmanager
 def _fake_group(num_ranks: int) -> Iterator[None]:
-    """The process group of rank 0 of `num_ranks`, in which every exchange ends at once; none where it is alone."""
+    """Create the fake process group of rank 0 of `num_ranks`, whose collectives return at once; none for one rank."""
     if num_ranks == 1:
         yield
         return

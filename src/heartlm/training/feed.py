@@ -1,10 +1,10 @@
-"""The feed: batches of every step, ready on the device before they are asked for.
+"""The data feed: prepares the batches of every step on the device in advance.
 
     order ─► windows of this rank ─► codes gathered, draft ─► (pinned) slot ─► device ─► batch ─► micro-batches
              └──────────────── in a thread, some steps ahead ────────────┘
 
-Codes travel as the corpus holds them, two bytes each, and become int64 on the device; a corpus that fits is kept there
-and gathered there, and only places travel.
+Codes are copied as stored in the corpus, two bytes each, and converted to int64 on the device. A corpus that fits in
+device memory is stored and gathered there, and only window positions are copied.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from heartlm.training.staging import DeviceCorpus, Pool, Slot
 
 @dataclass(frozen=True)
 class StepBatches:
-    """What one rank computes in one step.
+    """The batches of one rank in one step.
 
     Attributes:
-        step: from 0.
-        micro_batches: in order, on the device.
-        num_counted: tokens (or windows) the loss counts, over these micro-batches.
+        step: step number, from 0.
+        micro_batches: micro-batches in order, on the device.
+        num_counted: tokens (or windows) that count in the loss, over these micro-batches.
         num_tokens: valid tokens of these micro-batches.
-        num_prepared: steps that were prepared while this one was waited for; 0 where it was prepared with one before.
+        num_prepared: number of steps prepared together with this one; 0 if it was prepared with an earlier step.
     """
 
     step: int
@@ -48,17 +48,18 @@ class StepBatches:
 
 
 TOGETHER, TOGETHER_BYTES = 16, 4 << 20
-"""Steps prepared together where there is no thread: after a training step the processor's caches have forgotten how,
-and the first of them costs as much as several others."""
+"""Steps prepared together without a thread, and their size in bytes.
+
+After a training step the CPU caches are cold, so the first step prepared costs as much as several others."""
 
 
 class _Closed(Exception):  # noqa: N818
-    """The feed was closed while a step was to be prepared."""
+    """The feed was closed while it waited for a free slot."""
 
 
 @dataclass(frozen=True)
 class _Prepared:
-    """One step on the host."""
+    """One step, prepared on the host."""
 
     step: int
     slot: Slot
@@ -68,17 +69,17 @@ class _Prepared:
 
 
 class Feed:
-    """The batches of `steps`, in order; a context manager, so that its thread ends.
+    """Iterates over the batches of `steps`, in order; a context manager that ends its thread.
 
     Args:
-        sampler: windows of every step.
-        make_batch: windows to batches.
-        steps: to feed, counted from 0.
-        layout: which part of every global batch is this rank's; by default all of it.
-        device: where the batches go.
-        prefetch: steps to prepare ahead in a thread; 0 prepares some together when they are asked for. By default 2 for
-            a GPU or a corpus larger than memory; on a CPU a thread would only take time from the step before.
-        on_device: keep the corpus on the device; by default where the device is a GPU and the corpus fits.
+        sampler: sampler of the windows of every step.
+        make_batch: builder of batches from windows.
+        steps: steps to feed, counted from 0.
+        layout: part of this rank in every global batch; by default all of it.
+        device: device of the batches.
+        prefetch: steps to prepare in advance in a thread; 0 prepares several together on request. By default 2 for a
+            GPU or a corpus larger than memory, else 0: on a CPU a thread competes with the training step.
+        on_device: store the corpus on the device; by default only on a GPU with enough free memory.
 
     Raises:
         HeartlmError: the corpus cannot be read.
@@ -126,7 +127,7 @@ class Feed:
         self.close()
 
     def close(self) -> None:
-        """End the thread; one that hangs in a lost disk is left behind."""
+        """End the thread, waiting at most 10 s, for example if a disk does not respond."""
         self._free.queue.clear()
         self._free.put(None)
         if self._thread.is_alive():
@@ -135,7 +136,7 @@ class Feed:
             self._watched.close()
 
     def __iter__(self) -> Iterator[StepBatches]:
-        """Feed every step.
+        """Iterate over the batches of every step.
 
         Raises:
             HeartlmError: the corpus cannot be read any more.
@@ -184,7 +185,7 @@ class Feed:
             self._ready.put(error)
 
     def _prepare(self, step: int, slot: Slot) -> _Prepared:
-        """Do what the host has to do for `step`."""
+        """Prepare `step` on the host."""
         windows = self.sampler.windows(step, *self._part)
         draft = self.make_batch.draft(windows, BatchPosition(step, self.layout.first_window, self.layout.batch_size))
         tensors = {}
@@ -215,7 +216,7 @@ class Feed:
         return out
 
     def _finish(self, prepared: _Prepared) -> StepBatches:
-        """Send what was prepared to the device and make the batches there."""
+        """Copy a prepared step to the device and build its batches there."""
         width, draft = prepared.windows.width, prepared.draft
         sent = prepared.slot.send(prepared.tensors, self.device)
         length = sent.get("length")

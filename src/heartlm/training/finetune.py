@@ -1,4 +1,4 @@
-"""Fine-tuning: a pretrained model learns labels."""
+"""Fine-tuning: train a pretrained model on labels."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from heartlm.training.waveform_batches import WaveformBatches
 
 
 def finetune(config: FinetuneConfig) -> Path:
-    """Fine-tune as `config` says; return the run folder.
+    """Fine-tune a model with the settings in `config` and return the run folder.
 
     Raises:
-        HeartlmError: an impossible setting, a corpus of another tokenizer or without labels, an unwritable folder.
+        HeartlmError: a setting is invalid, the corpus has another tokenizer or no labels, or the folder is unwritable.
     """
     return run(config, lambda ranks: _job(config, ranks))
 
@@ -60,15 +60,15 @@ def _job(config: FinetuneConfig, ranks: Ranks) -> Job:
 
 
 def finetuning(config: FinetuneConfig, corpus: Corpus, validates: bool = True) -> Task:
-    """A pretrained model that learns labels of `corpus`; settings that follow from its size are filled in.
+    """Return the fine-tuning task on `corpus`; fills in the settings derived from the model size.
 
     Args:
         config: settings.
-        corpus: with labels.
-        validates: hold out the validation split, whose labels then count for the weights of the classes, too.
+        corpus: corpus with labels.
+        validates: whether to hold out the validation split; its labels then also count for the class weights.
 
     Raises:
-        HeartlmError: there is no such model, it reads another tokenizer, or nothing has a label.
+        HeartlmError: the model does not exist or reads another tokenizer, or no training token has a label.
     """
     parent, pooled = RunFolder(config.foundation), config.head == "window"
     classes = BEAT_TASK_CLASSES if config.task == "beats" else ("other", config.rhythm)
@@ -155,32 +155,32 @@ def _waveform_task(config: FinetuneConfig, corpus: Corpus) -> Task:
         waveform.WaveformLoss(),
         rows,
         lambda seed: WaveformBatches(corpus, classes, rows, seed),
-        held_out=rows[:0],  # few patients have VF, so the loss on those of the validation split would choose by chance
+        held_out=rows[:0],  # few validation patients have VF, so their loss is too noisy to select a model
         sampler=waveform.balanced_windows(corpus, rows, classes, config.batch_size, config.seed),
     )
 
 
 def interval_levels(corpus: Corpus) -> Tensor | None:
-    """The interval that each code of the rhythm tokenizer's first facet stands for, 0 for "unknown"; else None."""
+    """Return the interval in s of each code of the rhythm tokenizer's first facet, 0 for "unknown"; else None."""
     if corpus.manifest["tokenizer"]["kind"] != "rhythm":
         return None
     facet = RHYTHM_FACETS[0].scale
     seconds = facet.decode(np.arange(facet.size, dtype=np.uint16))
-    # the mask's code, which follows the tokenizer's, tells none either
+    # the mask code, which follows the tokenizer's codes, is unknown too
     return torch.from_numpy(np.append(np.nan_to_num(seconds), 0).astype(np.float32))
 
 
 def weighted_labels(
     corpus: Corpus, labels: NDArray[np.int64], rows: Iterable[int], num_classes: int, config: FinetuneConfig
 ) -> tuple[NDArray[np.int64], LabelLoss]:
-    """Labels as `LabelLoss` reads them, and that loss: each class of each patient weighs as `config` says.
+    """Return labels in the format of `LabelLoss`, and that loss with the weights of each class and patient.
 
     Args:
-        corpus: whose tokens the labels are.
+        corpus: corpus of the labels.
         labels: class of every token, −1 to ignore, int64 `[num_tokens]`.
-        rows: rows of the corpus that are trained on or validated with; labels of others do not count.
-        num_classes: how many classes there are.
-        config: the balances.
+        rows: rows of the corpus for training and validation; labels of other rows do not count for the weights.
+        num_classes: number of classes.
+        config: settings, with `class_balance` and `patient_balance`.
     """
     records = corpus.records
     patient = np.repeat(np.unique(records.patient_id, return_inverse=True)[1], records.num_tokens).astype(np.int64)
@@ -191,7 +191,7 @@ def weighted_labels(
 
 
 def check_tokenizer(corpus: Corpus, info: ModelInfo, run: Path) -> None:
-    """Raise a HeartlmError unless `corpus` was made by the tokenizer that the model of `run` reads."""
+    """Raise a HeartlmError unless `corpus` has the tokenizer of the model in `run`."""
     if corpus.tokenizer_hash != info.tokenizer_hash:
         raise HeartlmError(
             f"{corpus.folder}: made by tokenizer {corpus.tokenizer_hash[:12]}, but the model in {run} reads "
@@ -200,13 +200,13 @@ def check_tokenizer(corpus: Corpus, info: ModelInfo, run: Path) -> None:
 
 
 def labelled_rows(corpus: Corpus, labels: NDArray[np.int64], split: str) -> NDArray[np.int64]:
-    """Rows of `split` in which at least one token has a label."""
+    """Return the rows of `split` with at least one labelled token."""
     rows = [row for row in corpus.records.select(split) if (labels[corpus.tokens_of(int(row))] >= 0).any()]
     return np.array(rows, np.int64)
 
 
 def rows_of_patients(corpus: Corpus, rows: NDArray[np.int64], patients: tuple[str, ...]) -> NDArray[np.int64]:
-    """Those of `rows` that are of `patients`, or of their beats on drawn rhythms; all where no patient is named.
+    """Return the rows of `patients`, including their beats on simulated rhythms; all rows if `patients` is empty.
 
     Raises:
         HeartlmError: a patient has no row.

@@ -1,4 +1,4 @@
-"""What every process that trains does first."""
+"""CPU settings of every training process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from heartlm.memory import keep_memory
 
 @contextmanager
 def at_full_speed() -> Iterator[None]:
-    """Keep memory that is freed, and until the end take denormal numbers, which slow a CPU down tenfold, for zero.
+    """Keep freed memory for reuse, and flush denormal numbers to zero within the context.
 
-    Also decorates a function.
+    Denormal numbers slow a CPU down tenfold. Can also be used as a function decorator.
     """
     keep_memory()
     torch.set_flush_denormal(True)

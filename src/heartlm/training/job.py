@@ -1,4 +1,4 @@
-"""What a model learns from a corpus, and what a loop trains with."""
+"""Descriptions of a learning task and of a training job."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from heartlm.training.objectives import LossSum
 
 @dataclass(frozen=True)
 class Task:
-    """What a model learns from a corpus, in one training or over clients.
+    """Model, loss and data of a learning task, for central or federated training.
 
     Attributes:
-        model: with its first weights, drawn by the seed of the settings.
-        info: how the saved model describes itself.
-        loss: batches to sums of losses.
-        rows: of the corpus, to learn from.
-        make_batch: from a seed, windows to batches.
-        held_out: rows to validate with; may be empty.
-        sampler: windows of every step, where they are not drawn as the settings say.
+        model: model with initial weights from the seed in the settings.
+        info: description to save with the model.
+        loss: function from a batch to sums of losses.
+        rows: rows of the corpus to train on.
+        make_batch: function from a seed to a builder of batches.
+        held_out: rows of the corpus for validation; may be empty.
+        sampler: sampler of the windows of every step; None uses the settings.
     """
 
     model: HeartModel
@@ -44,18 +44,18 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything a loop trains with.
+    """The inputs of the training loop.
 
     Attributes:
-        config: settings, resolved.
-        run: where to write.
-        model: what learns.
-        info: how the saved model describes itself.
-        sampler: windows of every step.
-        make_batch: windows to batches.
-        loss: batches to sums of losses.
-        validation: windows of the validation split, in order; none where there is no such split.
-        ranks: this process among those that train together; each has the same job.
+        config: resolved settings.
+        run: run folder to write.
+        model: model to train.
+        info: description to save with the model.
+        sampler: sampler of the windows of every step.
+        make_batch: builder of batches from windows.
+        loss: function from a batch to sums of losses.
+        validation: windows of the validation split, in order; None without such a split.
+        ranks: rank of this process and number of ranks; every rank has the same job.
     """
 
     config: TrainingConfig

@@ -1,10 +1,10 @@
-"""How the global batch of a step is split among ranks and micro-batches. Imports no torch.
+"""Split of the global batch of a step among ranks and micro-batches. Imports no torch.
 
     windows of the global batch    | block 0 | block 1 | block 2 | block 3 |
     2 ranks × 2 micro-batches      |      rank 0       |      rank 1       |
 
-With n ranks and a micro-batches each, micro-batch j of rank r is block r × a + j of n × a equal blocks, so the global
-batch is the same however it is split.
+With n ranks and a micro-batches per rank, micro-batch j of rank r is block r × a + j of n × a equal blocks. So the
+global batch does not depend on the split.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class BatchLayout:
     """The part of this rank in every global batch.
 
     Attributes:
-        batch_size: windows of the global batch.
-        accumulation: micro-batches of each rank.
-        ranks: this process among those that train together.
+        batch_size: windows in the global batch.
+        accumulation: micro-batches per rank.
+        ranks: rank of this process and number of ranks.
 
     Raises:
-        HeartlmError: the global batch has no such equal blocks.
+        HeartlmError: the global batch does not divide into equal blocks.
     """
 
     batch_size: int
@@ -52,17 +52,17 @@ class BatchLayout:
 
     @property
     def first_window(self) -> int:
-        """Place of this rank's first window in the global batch."""
+        """Index of this rank's first window in the global batch."""
         return self.ranks.rank * self.num_windows
 
     def rows_of_rank(self, num_rows: int) -> tuple[int, int]:
-        """First and stop of this rank's part of `num_rows` rows, however many: the parts differ by one row at most."""
+        """Return start and stop of this rank's part of `num_rows` rows; parts differ by at most one row."""
         rank, num_ranks = self.ranks.rank, self.ranks.world_size
         return rank * num_rows // num_ranks, (rank + 1) * num_rows // num_ranks
 
     def first_row(self, micro_batch: int, num_rows: int) -> int:
-        """Place of the first row of a micro-batch in the global batch, where each micro-batch has `num_rows` rows.
+        """Return the index in the global batch of the first row of a micro-batch of `num_rows` rows.
 
-        Rows are windows, or the parts of equal width that a step cuts its windows into.
+        Rows are windows, or the parts of equal width into which a step splits its windows.
         """
         return (self.ranks.rank * self.accumulation + micro_batch) * num_rows

@@ -1,4 +1,4 @@
-"""What one rank computes in a step: losses and gradients of its micro-batches, and the step of the optimiser."""
+"""The computation of one rank in a step: losses and gradients of its micro-batches, and the optimiser step."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ DROPOUT_STREAM = 3
 
 
 class Learner:
-    """The model of a run on this rank, wrapped as the settings say, and its optimiser.
+    """The model of a run on this rank, wrapped for DDP or FSDP, and its optimiser.
 
     Args:
-        model: what learns; it is moved to `device`, and with FSDP its parameters are sharded.
-        loss: what it is asked.
-        config: settings, resolved.
-        device: where to compute.
-        precision: of matrix products.
-        layout: the part of this rank in every global batch.
-        exchange: called for the sums over ranks, and when this rank's gradients are computed and only they are left.
+        model: model to train; moved to `device`, and sharded with FSDP.
+        loss: function from a batch to sums of losses.
+        config: resolved settings.
+        device: device to compute on.
+        precision: dtype of matrix products.
+        layout: part of this rank in every global batch.
+        exchange: gradient synchronisation; called for each sum over ranks and after the backward pass.
 
     Attributes:
-        model: as it was given.
-        optimizer: of its parameters.
+        model: the given model.
+        optimizer: optimiser of its parameters.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Learner:
         self.alone = LossModule(self.model, loss).to(device)
         self.model.recompute(config.activation_checkpointing)
         if config.compile:
-            torch.compiler.reset()  # graphs of an earlier run in this process count towards torch's limit
-            for block in self.model.trunk.blocks:  # each by itself: alike, they compile once, and FSDP acts between
+            torch.compiler.reset()  # graphs of an earlier run in this process count towards the cache limit of torch
+            for block in self.model.trunk.blocks:  # equal blocks share a graph; FSDP hooks run between blocks
                 block.compile()
         self.module: nn.Module = self.alone
         if self.ranks.world_size > 1 and config.parallel == "fsdp":
@@ -71,7 +71,7 @@ class Learner:
         self.exchange = exchange
 
     def replicate(self) -> None:
-        """Let ranks that are to hold the whole model add up their gradients."""
+        """Wrap the model in DDP, unless it runs on one rank or is sharded."""
         if self.ranks.world_size == 1 or isinstance(self.module, FSDPModule):
             return
         on_cpu = self.device.type == "cpu" and all(parameter.dtype == torch.float32 for parameter in self.learning)
@@ -84,21 +84,21 @@ class Learner:
         """Compute the gradient of the mean loss over the global batch.
 
         Args:
-            step: from 0.
-            micro_batches: of this rank.
-            num_counted: of the global batch; asked for after the first loss.
+            step: step number, from 0.
+            micro_batches: micro-batches of this rank.
+            num_counted: returns the number of counted tokens of the global batch; called after each forward pass.
 
         Returns:
-            Sums of this rank's losses, the first under "loss"; and the norm of the whole gradient.
+            Sums of this rank's losses, the first named "loss"; and the norm of the whole gradient.
         """
         names, values = self.backward(step, micro_batches, num_counted)
-        *losses, whole = values.tolist()  # waits for the device, once
+        *losses, whole = values.tolist()  # the only synchronisation with the device
         return dict(zip(names, losses, strict=True)), whole
 
     def backward(
         self, step: int, micro_batches: list[Batch], num_counted: Callable[[], float]
     ) -> tuple[tuple[str, ...], Tensor]:
-        """The same without waiting for the device: names of the losses; and their sums with the norm last."""
+        """Same as `gradients`, but without synchronisation; return the names of the losses, and their sums and norm."""
         self.module.train()
         names: tuple[str, ...] = ()
         sums: list[Tensor] = []
@@ -116,40 +116,40 @@ class Learner:
         return names, torch.cat([torch.stack(sums).sum(dim=0), norm[None]])
 
     def step(self, rate: float, norm: float) -> None:
-        """Clip the gradient, whose norm is `norm`, and move the weights by `rate`."""
+        """Clip the gradient of norm `norm`, and take an optimiser step with learning rate `rate`."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if norm + 1e-6 > self.config.clip:
-            whole = torch.full((), norm, device=self.device)  # filled there: torch.tensor would send and wait
+            whole = torch.full((), norm, device=self.device)  # torch.tensor would copy from the host and synchronise
             nn.utils.clip_grads_with_norm_(self.learning, self.config.clip, whole)
         self.optimizer.step()
         self.forget()
 
     def forget(self) -> None:
-        """Drop the gradient."""
+        """Reset the gradients to None."""
         self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, float]:
-        """Sums of the losses of `batch`, in full precision and without dropout."""
+        """Return sums of the losses of `batch`, in full precision and without dropout."""
         self.alone.eval()
         loss, parts = self.alone(batch.to(self.device), None)
-        values = torch.stack([loss, *parts.values()]).tolist()  # waits for the device, once
+        values = torch.stack([loss, *parts.values()]).tolist()  # the only synchronisation with the device
         return dict(zip(("loss", *parts), values, strict=True))
 
     def _keys(self, step: int, index: int, num_windows: int) -> Tensor | None:
-        """Keys of dropout for micro-batch `index`."""
+        """Return the dropout keys of micro-batch `index`."""
         if not (num_sites := self.model.num_dropout_sites):
             return None
         first_window = self.layout.first_row(index, num_windows)
         keys = dropout_keys(self.config.seed, step, num_sites, first_window, num_windows)
         if self.device.type == "cuda":
-            keys = keys.pin_memory()  # from other memory, sending waits
+            keys = keys.pin_memory()  # copies from pageable memory block
         return keys.to(self.device, non_blocking=True)
 
 
 def dropout_keys(seed: int, step: int, num_sites: int, first_window: int, num_windows: int) -> Tensor:
-    """Keys of dropout for windows of the global batch from `first_window` on, int32 `[num_sites, num_windows]`."""
+    """Return dropout keys of windows of the global batch from `first_window` on, int32 `[num_sites, num_windows]`."""
     drawn = draws(Stream(seed, step, DROPOUT_STREAM), first_window * num_sites, num_windows * num_sites)
     low_halves = drawn.astype(np.uint32).view(np.int32).reshape(num_windows, num_sites)
     return torch.from_numpy(np.ascontiguousarray(low_halves.T))

@@ -1,10 +1,10 @@
-"""Others who hear the metrics of a run: TensorBoard and Weights & Biases.
+"""Additional outputs of the metrics of a run: TensorBoard and Weights & Biases.
 
     step, split, numbers ─► metrics.jsonl, always and first
                         └─► listeners, on the first rank
 
-A run never needs them: one that fails, or is not installed, is logged once, then disabled. A resumed run continues in
-the same series.
+They are optional: one that fails or is not installed is reported once, then disabled. A resumed run continues the same
+series.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from heartlm.runs.run_folder import RunFolder
 from heartlm.training.config import TrainingConfig
 
 FINISH_LIMIT_S = 60.0
-"""How long the end of a run waits for a server that does not answer; what it did not take stays on the disk."""
+"""Maximum time in seconds to wait for the server at the end of a run; data not sent stays on the disk."""
 
 
 class TensorBoard:
-    """Writes event files for TensorBoard; what an earlier session wrote after `first_step` is taken back.
+    """Writes event files for TensorBoard; removes points of an earlier session from `first_step` on.
 
     Args:
-        folder: for event files.
-        first_step: that will be heard of.
+        folder: folder of the event files.
+        first_step: first step to be written.
 
     Raises:
-        HeartlmError: it is not installed.
+        HeartlmError: TensorBoard is not installed.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
@@ -53,14 +53,14 @@ class TensorBoard:
 class WeightsAndBiases:
     """Sends numbers to Weights & Biases, or keeps them in the run folder for `wandb sync`.
 
-    The run there is named by when and where this one began, so that a resumed run is the same one there, too.
+    The id of the W&B run is derived from creation time, name and corpus of this run, so a resumed run continues it.
 
     Args:
         run: the run folder.
         mode: online or offline.
 
     Raises:
-        HeartlmError: it is not installed.
+        HeartlmError: Weights & Biases is not installed.
     """
 
     def __init__(self, run: RunFolder, mode: Literal["online", "offline"]) -> None:
@@ -89,11 +89,11 @@ class WeightsAndBiases:
         self._run.define_metric("*", step_metric="step")
 
     def hear(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
-        """Add a row."""
+        """Log one row of numbers."""
         self._run.log({"step": step, **{f"{split}/{name}": value for name, value in numbers.items()}})
 
     def close(self) -> None:
-        """End the run there."""
+        """Finish the W&B run."""
         self._run.finish()
 
 
@@ -101,12 +101,12 @@ Listener = TensorBoard | WeightsAndBiases
 
 
 class Listeners:
-    """Those that the settings ask for; they are started when there is something to hear.
+    """The listeners enabled in the settings, started with the first metrics.
 
     Args:
-        config: of the run.
-        run: its folder.
-        say: tells the user.
+        config: settings of the run.
+        run: run folder.
+        say: function that prints a message to the user.
     """
 
     def __init__(self, config: TrainingConfig, run: RunFolder, say: Callable[[str], None]) -> None:
@@ -121,11 +121,11 @@ class Listeners:
 
     @property
     def are_awaited(self) -> bool:
-        """Whether the next line begins some, which takes a while."""
+        """Whether the next line of metrics starts listeners, which is slow."""
         return bool(self._awaited)
 
     def hear(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
-        """Tell all of them; one that fails is dropped."""
+        """Pass the numbers to all listeners; disable one that fails."""
         awaited, self._awaited = self._awaited, {}
         for name, begin in awaited.items():
             with self._dropping(name):
@@ -135,7 +135,7 @@ class Listeners:
                 listener.hear(step, split, numbers)
 
     def close(self) -> None:
-        """Let all of them write what they buffered."""
+        """Flush and close all listeners."""
         for name, listener in list(self._heard.items()):
             with self._dropping(name):
                 listener.close()
@@ -145,7 +145,7 @@ class Listeners:
     def _dropping(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever fails in there, the training continues
+        except Exception as error:  # training continues after any failure of a listener
             self._heard.pop(name, None)
             reason = " ".join(str(error).split()) or type(error).__name__
             self._say(f"{name} is dropped, the training continues: {reason}")

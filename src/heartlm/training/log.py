@@ -1,4 +1,4 @@
-"""What a run reports: lines of metrics, words for its user, and the meters they are read from."""
+"""Output of a run: lines of metrics, messages to the user, and the meters that measure a step."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from heartlm.training.listeners import Listeners
 
 
 class Log:
-    """The metrics of a run; only the first rank writes and speaks.
+    """Writes the metrics of a run; only rank 0 writes and prints.
 
     Attributes:
-        meters: of this rank.
-        measured: what its steps took, where a study asked for it.
-        tells_forward: whether the forward pass is counted apart.
+        meters: meters of this rank.
+        measured: durations of the steps of this rank, with `measure`; else None.
+        tells_forward: whether the forward pass is timed separately.
     """
 
     def __init__(self, job: Job, device: torch.device, precision: torch.dtype, sums: HostAllReduce) -> None:
@@ -43,7 +43,7 @@ class Log:
         self.meters.on_step = self._on_step if self.tells_forward else None
 
     def write(self, step: int, split: str, entry: dict[str, float]) -> None:
-        """Note `entry` after `step`; every rank calls this, as what ranks used is added up."""
+        """Write `entry` after `step`. Every rank calls this, since energy is summed over ranks."""
         rates = self.meters.line() if split == "train" else {}
         numbers = {**entry, **rates, "elapsed_s": self.meters.elapsed_s()}
         line = {"step": step, "split": split, **numbers}
@@ -54,7 +54,7 @@ class Log:
                 self.listeners.hear(step, split, numbers)
 
     def stepped(self) -> None:
-        """Do what is to be done between two steps."""
+        """Advance the profiler between two steps."""
         if self.profiling is not None:
             self.profiling.stepped()
 
@@ -65,12 +65,12 @@ class Log:
             self.profiling.add(part_s)
 
     def say(self, line: str) -> None:
-        """Tell the user."""
+        """Print `line` on rank 0."""
         if self.job.ranks.is_first:
             say(line)
 
     def close(self) -> None:
-        """Write what is still buffered."""
+        """Write buffered output and close all files."""
         if self.spans is not None:
             self.spans.flush()
         self.listeners.close()
@@ -111,7 +111,7 @@ def _meters(job: Job, device: torch.device, precision: torch.dtype, sums: HostAl
 
 
 def _story(line: dict[str, Any], steps: int, meters: Meters) -> str:
-    """One line worth reading."""
+    """Return `line` formatted for the console."""
     head = f"step {line['step']:>{len(str(steps))}}/{steps}  {line['split']:<10} loss {line['loss']:.4f}"
     if "tokens_per_s" not in line:
         return head

@@ -1,11 +1,11 @@
-"""The one training loop.
+"""The training loop.
 
-    feed ─► micro-batches ─► losses, gradients ─► their sums over ranks ─► judged ─► optimiser ─► metrics, checkpoints
+    feed ─► micro-batches ─► losses, gradients ─► sums over ranks ─► check ─► optimiser ─► metrics, checkpoints
 
-Pretraining and fine-tuning differ in batches and loss, not here. The loss of a step is a mean over the counting tokens
-of the whole global batch, and everything random in it follows from the seed and the step: a run resumed, or split over
-other ranks and micro-batches, repeats what an unbroken one on one rank would have done. Every rank runs this loop and
-knows the same losses and norms, so all decide alike; only the first writes and speaks.
+Pretraining and fine-tuning share this loop; they differ in batches and loss. The loss of a step is the mean over the
+counted tokens of the global batch. All random numbers of a step are derived from the seed and the step, so a resumed
+run, or one with other numbers of ranks and micro-batches, reproduces an uninterrupted run on one rank. Every rank has
+the same losses and norms, so all ranks make the same decisions. Only rank 0 writes and prints.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Stopped(Exception):  # noqa: N818
-    """The run was asked to stop, by one of `STOP_SIGNALS`, and left a checkpoint."""
+    """The run received one of `STOP_SIGNALS`, saved a checkpoint and stopped."""
 
 
 @at_full_speed()
 def train(job: Job, resume: bool) -> Progress:
-    """Train until the last step, from the newest checkpoint with `resume`; where there is none yet, from the beginning.
+    """Train to the last step; with `resume`, start from the newest checkpoint if there is one.
 
     Raises:
-        HeartlmError: a bad step, nothing can be written, or a rank has exited; the last checkpoint is good.
-        Stopped: a signal asked for it.
+        HeartlmError: a step is bad, files cannot be written, or a rank exited; the last checkpoint is intact.
+        Stopped: the process received a stop signal.
     """
     gc.collect()
-    gc.freeze()  # looking through all that was imported, now and then, makes one rank wait for another
+    gc.freeze()  # a collection that scans all imported modules on one rank delays the others
     try:
         try:
             loop = _Loop(job)
@@ -153,7 +153,7 @@ class _Loop:
                 raise Stopped(f"stopped after step {done}; continue with --resume {self.job.run.path}")
 
     def _step(self, batches: StepBatches) -> tuple[dict[str, float], bool]:
-        """Take a step; return its metrics, nothing where it was skipped, and whether a rank was asked to stop."""
+        """Take a step; return its metrics (empty if skipped) and whether any rank received a stop signal."""
         totals = self.sums.begin(batches.num_counted, batches.num_tokens, self.stop_asked)
 
         def counted() -> float:
@@ -186,7 +186,7 @@ class _Loop:
         return entry | {f"loss/{name}": means[name] for name in means if name != "loss"} if taken else {}, stop > 0
 
     def _judged(self, loss: float, norm: float) -> bool:
-        """Whether the optimiser is to take the step; the state before one that stops the run is kept."""
+        """Return whether the optimiser takes the step; save the state before a step that stops the run."""
         verdict = self.bad_steps.judge(self.progress.step + 1, loss, norm)
         if verdict.action == "stop":
             self._checkpoint()
@@ -201,7 +201,7 @@ class _Loop:
     # --- between steps ------------------------------------------------------------------------------------------------
 
     def _validate_and_save(self) -> None:
-        """Validate and save a checkpoint, where it is time to."""
+        """Validate and save a checkpoint if they are due."""
         if self.config.measure:
             return
         step, last = self.progress.step, self.progress.step == self.config.steps
@@ -211,12 +211,12 @@ class _Loop:
             self._checkpoint()
 
     def _validate(self, windows: Windows) -> None:
-        """Mean losses over the counting tokens of `windows`, of which each rank computes its part."""
+        """Compute mean losses over the counted tokens of `windows`, split among ranks."""
         with self.log.meters.paused("validation"):
             totals, size = dict[str, float](), self.layout.batch_size
             for part in (windows[begin : begin + size] for begin in range(0, len(windows), size)):
                 first, stop = self.layout.rows_of_rank(len(part))
-                # where a rank has no window it computes one, as sharded weights demand, and does not count it
+                # a rank without a window computes an uncounted one, since sharded weights need every rank
                 batch = self.job.make_batch(part[first : max(stop, first + 1)], None, first, len(part))
                 losses = {"counted": float(batch.num_counted), **self.learner.evaluate(batch)}
                 for name, value in losses.items():
@@ -240,7 +240,7 @@ class _Loop:
     def _export(self, which: str) -> None:
         with self.log.meters.paused("export"):
             tensors = whole_tensors(self.learner.model)
-            self.sums(0.0)  # fails where a rank was lost: what NCCL gathered from it means nothing
+            self.sums(0.0)  # fails if a rank was lost: NCCL may have gathered invalid values
             if self.ranks.is_first:
                 save_tensors(self.job.run.model(which), tensors, replace(self.job.info, step=self.progress.step))
 
@@ -261,7 +261,7 @@ class _Loop:
             self.stop_asked = True
 
         before = {number: signal.signal(number, ask) for number in STOP_SIGNALS}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # a launcher blocks it until somebody listens
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # a launcher blocks it until now
         try:
             yield
         finally:

@@ -1,6 +1,6 @@
-"""Losses: what a batch asks of the model, as a sum over the tokens that count.
+"""Losses as sums over the counted tokens of a batch.
 
-The loop divides by the number of counting tokens of the whole global batch, so the loss does not depend on how the
+The training loop divides by the number of counted tokens of the global batch, so the loss does not depend on how the
 batch is split.
 """
 
@@ -19,18 +19,18 @@ from heartlm.models.heart import HeartModel
 from heartlm.training.batches import Batch
 
 LossSum = Callable[[HeartModel, Batch, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
-"""`loss(model, batch, keys)` → sum over counting tokens, and the same sum part by part.
+"""`loss(model, batch, keys)` → sum over counted tokens, and its parts by name.
 
-`keys` are those of dropout, see `HeartModel.hidden`. The batch is where the model is.
+`keys` are dropout keys, see `HeartModel.hidden`. The batch is on the device of the model.
 """
 
 
 class LossModule(nn.Module):
-    """A model and its loss as one module, which is what DDP and FSDP wrap: they act when its `forward` is called.
+    """A model and its loss as one module for DDP and FSDP, whose hooks run when `forward` is called.
 
     Attributes:
-        model: what learns.
-        loss: what it is asked.
+        model: the model to train.
+        loss: function that sums the loss of a batch.
     """
 
     def __init__(self, model: HeartModel, loss: LossSum) -> None:
@@ -43,16 +43,16 @@ class LossModule(nn.Module):
 
 
 def padding(batch: Batch) -> Tensor | None:
-    """The mask of valid tokens, or None where all are, which spares the attention its mask."""
+    """Return the mask of valid tokens, or None if all are valid, so that attention needs no mask."""
     return None if batch.all_valid else batch.valid
 
 
 @dataclass(frozen=True)
 class FacetLoss:
-    """Cross-entropy of every facet at the counting tokens, averaged over facets, in nats.
+    """Cross-entropy of every facet at the counted tokens, averaged over facets, in nats.
 
     Attributes:
-        names: of the facets, for the metrics.
+        names: names of the facets in the metrics.
     """
 
     names: tuple[str, ...]
@@ -71,12 +71,13 @@ class FacetLoss:
 
 
 class LabelLoss(nn.Module):
-    """Cross-entropy of the labels, each class of each patient weighed. A module: weights are sent to the device once.
+    """Cross-entropy of the labels, with a weight for each class of each patient.
 
-    The label of a token is `patient × num_classes + class`, so a batch need not carry whose its windows are.
+    The label of a token is `patient × num_classes + class`, so a batch needs no patient numbers. The loss is a module,
+    so that the weights are copied to the device once.
 
     Args:
-        weight: of each class of each patient, float32 `[num_patients, num_classes]`; one row where all are one.
+        weight: weight of each class of each patient, float32 `[num_patients, num_classes]`; one row without patients.
     """
 
     weight: Tensor
@@ -101,18 +102,18 @@ def label_weights(
     class_balance: float,
     patient_balance: float = 0.0,
 ) -> Tensor:
-    """Weigh the labels of each class of each patient, averaging one.
+    """Return a weight for each class of each patient, with mean 1 over the labels.
 
-    A patient with n of the N labels of a class has weights in proportion to n to the power −`patient_balance` there;
-    all weights of the class add up to N to the power 1 − `class_balance`. So one patient with most of a rare class
-    does not decide what the class looks like. What never occurs weighs as if it occurred once.
+    The weight of a patient with n of the N labels of a class is proportional to n^−`patient_balance`. The weights of
+    the labels of a class sum to N^(1 − `class_balance`), up to a common factor. This limits the influence of a patient
+    with most labels of a rare class. A combination that does not occur is weighted as if it occurred once.
 
     Args:
         labels: class of each token, −1 to ignore, `[num_tokens]`.
-        patient: number of its patient, `[num_tokens]`.
-        num_classes: how many classes there are.
-        class_balance: 0 weighs all labels alike, 1 all classes.
-        patient_balance: 0 weighs all patients by their labels, 1 all alike.
+        patient: patient number of each token, `[num_tokens]`.
+        num_classes: number of classes.
+        class_balance: 0 weights every label equally, 1 every class equally.
+        patient_balance: 0 weights patients by their number of labels, 1 every patient equally.
 
     Returns:
         float32 `[num_patients, num_classes]`.
@@ -129,8 +130,8 @@ def label_weights(
 
 
 def class_weights(labels: NDArray[np.int64], num_classes: int, balance: float) -> Tensor:
-    """Weight each class by its frequency to the power −`balance`, averaging one over `labels`.
+    """Return a weight for each class, its frequency to the power −`balance`, with mean 1 over `labels`.
 
-    A class that never occurs weighs as much as one that occurs once.
+    A class that does not occur is weighted as if it occurred once.
     """
     return label_weights(labels, np.zeros_like(labels), num_classes, balance)[0]

@@ -27,20 +27,20 @@ from heartlm.training.loop import train
 from heartlm.training.objectives import FacetLoss
 
 VALIDATION_WINDOWS = 512
-"""The most windows of a validation, evenly spread over the validation split."""
+"""Maximum number of windows per validation, evenly spread over the validation split."""
 
 
 def pretrain(config: PretrainConfig) -> Path:
-    """Pretrain as `config` says; return the run folder.
+    """Pretrain a model with the settings in `config` and return the run folder.
 
     Raises:
-        HeartlmError: an impossible setting, an unusable corpus, or a folder that cannot be written.
+        HeartlmError: a setting is invalid, the corpus is unusable, or the folder cannot be written.
     """
     return run(config, lambda ranks: _job(config, ranks))
 
 
 def run(config: TrainingConfig, make_job: Callable[[Ranks], Job]) -> Path:
-    """Meet the other ranks and train to the end, from the newest checkpoint where a run is resumed.
+    """Join the process group and train to the last step, from the newest checkpoint if the run is resumed.
 
     Returns:
         The run folder.
@@ -63,7 +63,7 @@ def _job(config: PretrainConfig, ranks: Ranks) -> Job:
 
 
 def pretraining(config: PretrainConfig, corpus: Corpus) -> Task:
-    """A model that learns to predict codes of `corpus`; settings that follow from its size are filled in."""
+    """Return the pretraining task on `corpus`; fills in the settings derived from the model size."""
     tokenizer = corpus.tokenizer()
     torch.manual_seed(config.seed)
     model = model_to_pretrain(config, tokenizer)
@@ -84,7 +84,7 @@ def pretraining(config: PretrainConfig, corpus: Corpus) -> Task:
 
 
 def model_to_pretrain(config: PretrainConfig, tokenizer: Tokenizer) -> HeartModel:
-    """The model that `config` describes; settings that follow from its size are filled in."""
+    """Return the model that `config` describes; fills in the settings derived from the model size."""
     causal = config.objective == "causal"
     sizes = tuple(facet.size for facet in tokenizer.facets)
     shape = ModelConfig(sizes, config.depth, config.width, config.heads, causal=causal, dropout=config.dropout)
@@ -97,19 +97,19 @@ def model_to_pretrain(config: PretrainConfig, tokenizer: Tokenizer) -> HeartMode
 def job_of(
     task: Task, config: TrainingConfig, corpus: Corpus, ranks: Ranks, name: str, about: Mapping[str, Any]
 ) -> Job:
-    """A job for `task`, with the folder of a new run or of an interrupted one.
+    """Return a job for `task`, in the folder of a new or an interrupted run.
 
     Args:
-        task: what the model learns.
-        config: settings, resolved.
-        corpus: to learn from.
-        ranks: this process among those that train together.
-        name: of the run, where the settings say none.
-        about: what `run.json` says.
+        task: model, loss and data to train with.
+        config: resolved settings.
+        corpus: training corpus.
+        ranks: rank of this process and number of ranks.
+        name: default name of the run folder.
+        about: entries of `run.json`.
 
     Raises:
-        HeartlmError: batches cannot be split or drawn as the settings say, the folder holds something else, or the
-            run in it cannot be resumed.
+        HeartlmError: batches cannot be split or sampled with these settings, the folder is not empty, or its run
+            cannot be resumed.
     """
     config.check_split(ranks.world_size)
     windows = task.sampler or training_windows(corpus, task.rows, config)
@@ -134,10 +134,10 @@ def job_of(
 
 
 def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingConfig) -> WindowSampler:
-    """The windows of every step, drawn from `rows` of `corpus`.
+    """Return the sampler of training windows from `rows` of `corpus`.
 
     Raises:
-        HeartlmError: there is nothing to draw from, or the weights do not fit the databases.
+        HeartlmError: there are no windows, or the weights do not match the databases.
     """
     assert config.batch_size is not None, "follow fills it in"
     return sampler(
@@ -153,7 +153,7 @@ def training_windows(corpus: Corpus, rows: NDArray[np.int64], config: TrainingCo
 
 
 def validation_windows(corpus: Corpus, rows: NDArray[np.int64], width: int) -> Windows | None:
-    """At most `VALIDATION_WINDOWS` windows spread over `rows`; None where there are none."""
+    """Return at most `VALIDATION_WINDOWS` windows spread over `rows`, or None if `rows` is empty."""
     if len(rows) == 0:
         return None
     parts = [

@@ -6,7 +6,7 @@ import math
 
 
 def learning_rate(step: int, *, peak: float, warmup_steps: int, steps: int, final_share: float) -> float:
-    """Linear warm-up to `peak`, then a cosine down to `final_share` of it at the last of `steps` steps."""
+    """Return the rate at `step`: linear warm-up to `peak`, then cosine decay to `final_share * peak`, the last rate."""
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
     done = (step - warmup_steps) / max(1, steps - 1 - warmup_steps)

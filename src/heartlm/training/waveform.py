@@ -1,12 +1,15 @@
-"""The task waveform: what a window of four seconds shows, where there may be no beats at all.
+"""The waveform task: classify windows of four seconds, which need not contain beats.
 
-    rhythms, V beats ─► class of every token ─► spans of one class ─► windows, classes and patients drawn alike
-                                                              windows, disturbed (waveform_batches) ─► network ─► loss
+    rhythms, V beats ─► class of every token ─► spans of one class ─► windows balanced over classes and patients
+                                                             augmented windows (waveform_batches) ─► network ─► loss
 
-Where labels come from: VF is what annotators bracketed or called VFL or VFIB. VT is what they called so, and runs of
-three or more V beats at 100/min or faster; in cudb it is not marked, so that time outside of the brackets says only
-"not VF". Noise is what is annotated so, the electrodes' noise of nstdb and the noisy recordings of cinc2017. Asystole
-is annotated in vfdb alone, so most of it is made: see `waveform_batches`.
+Sources of the labels:
+
+- VF: bracketed fibrillation, and rhythms annotated as VFL or VFIB.
+- VT: rhythms annotated as VT, and runs of three or more V beats at 100/min or faster. cudb does not annotate VT, so
+  time outside of its brackets is labelled "not VF".
+- Noise: annotated noise, the electrode noise of nstdb and the noisy recordings of cinc2017.
+- Asystole: annotated in vfdb only, so most of it is simulated: see `waveform_batches`.
 """
 
 from __future__ import annotations
@@ -33,19 +36,19 @@ from heartlm.training.config import WAVEFORM_WINDOW
 Labels = NDArray[np.int8]
 
 CLASSES: tuple[str, ...] = ("other", "VT", "VF", "asystole", "noise")
-"""What a window may show; VF includes ventricular flutter."""
+"""Classes of a window; VF includes ventricular flutter."""
 OTHER, VT, VF, ASYSTOLE, NOISE = range(5)
 NOT_VF = 5
 """Label of time in which only fibrillation was annotated: any class but VF."""
 
 WINDOW_S, STRIDE_S = 4.0, 1.0
 WINDOW, STRIDE = WAVEFORM_WINDOW, round(STRIDE_S * GRID_HZ)
-"""Tokens of a window, and from a window to the next."""
+"""Tokens per window, and tokens between the starts of successive windows."""
 
 BEFORE_BRACKET_S = 10.0
-"""Time before fibrillation that is not used where only fibrillation is annotated: it is often tachycardia."""
+"""Time before fibrillation that is ignored if only fibrillation is annotated, since it is often tachycardia."""
 SHORTEST_RUN, LONGEST_RR_S = 3, 0.6
-"""V beats in a run that count as VT, and their median interval (100/min)."""
+"""Minimum number of V beats in a run that counts as VT, and their maximum median interval (100/min)."""
 
 _CLASS_OF_RHYTHM = np.full(len(RHYTHM_INDEX) + 1, OTHER, np.int8)
 for _name, _class in {"VT": VT, "VFL": VF, "VFIB": VF, "ASYS": ASYSTOLE, "NOISE": NOISE}.items():
@@ -54,12 +57,12 @@ _CLASS_OF_RHYTHM[UNLABELLED] = IGNORE
 
 
 def token_classes(database: str, beat_class: Labels, rhythm: Labels) -> Labels:
-    """The class of every token of one lead, `NOT_VF` or −1 where it is not known; int8 `[num_tokens]`.
+    """Return the class of every token of one lead, `NOT_VF`, or −1 if unknown; int8 `[num_tokens]`.
 
     Args:
-        database: catalogue name, which says whether anything but fibrillation was annotated.
-        beat_class: of the beat in each token, −1 where there is none.
-        rhythm: index of each token, −1 unlabelled.
+        database: name in the catalogue, which records whether rhythms other than fibrillation are annotated.
+        beat_class: class of the beat in each token, −1 without a beat.
+        rhythm: rhythm index of each token, −1 if unlabelled.
     """
     classes = _CLASS_OF_RHYTHM[rhythm]
     known = KNOWN_DATABASES.get(database)
@@ -72,7 +75,7 @@ def token_classes(database: str, beat_class: Labels, rhythm: Labels) -> Labels:
     place = np.flatnonzero(beat_class != UNLABELLED)
     is_v = beat_class[place] == BEAT_CLASSES.index("V")
     if len(place) and (rhythm == UNLABELLED).all():
-        classes[:] = OTHER  # every beat was classified, so a rhythm that is none of these shows in them
+        classes[:] = OTHER  # every beat is annotated, so VT appears as runs of V beats
     for first, stop in runs_of(is_v):
         run = place[first:stop]
         if len(run) >= SHORTEST_RUN and np.median(np.diff(run)) <= LONGEST_RR_S * GRID_HZ:
@@ -82,13 +85,13 @@ def token_classes(database: str, beat_class: Labels, rhythm: Labels) -> Labels:
 
 
 def runs_of(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First and stop of each run of true flags."""
+    """Return start and stop of each run of true flags."""
     edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def corpus_classes(corpus: Corpus) -> NDArray[np.int64]:
-    """`token_classes` of every lead of `corpus`, int64 `[num_tokens]`."""
+    """Return `token_classes` of every lead of `corpus`, int64 `[num_tokens]`."""
     classes = np.empty(len(corpus.labels), np.int64)
     for row, database in enumerate(corpus.records.database.tolist()):
         tokens = corpus.tokens_of(row)
@@ -97,18 +100,21 @@ def corpus_classes(corpus: Corpus) -> NDArray[np.int64]:
 
 
 _SHARES = {OTHER: 0.20, NOT_VF: 0.25, VT: 0.10, VF: 0.32, ASYSTOLE: 0.03, NOISE: 0.10}
-"""Shares of the classes among the windows drawn, as far as the corpus has them."""
+"""Relative sampling frequency of each class, over the classes in the corpus."""
 _PRIOR = 0.2
-"""Weight of each class but `OTHER` where nothing is known but that it is not VF."""
+"""Prior weight of each class except `OTHER` in windows labelled `NOT_VF`."""
 
 
 def balanced_windows(
     corpus: Corpus, rows: NDArray[np.int64], classes: NDArray[np.int64], batch_size: int, seed: int
 ) -> RandomSampler:
-    """Windows in one class throughout: classes by fixed shares, databases and patients by the root of their time.
+    """Return a sampler of windows of a single class.
+
+    Classes have fixed frequencies. Within a class, the frequency of a database or patient is proportional to the
+    square root of its duration.
 
     Raises:
-        HeartlmError: there is no fibrillation to learn from, or nothing else.
+        HeartlmError: the training split has no fibrillation, or only fibrillation.
     """
     first, length, label, patients, databases = [], [], [], [], []
     for row in rows.tolist():
@@ -143,7 +149,7 @@ def balanced_windows(
 
 
 class WaveformLoss(nn.Module):
-    """Cross-entropy of the class; of `NOT_VF`, that of all classes but VF together, the others weighed by a prior."""
+    """Cross-entropy of the class; for `NOT_VF`, of the prior-weighted sum over all classes except VF."""
 
     def forward(self, model: HeartModel, batch: Batch, keys: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Sum the loss of `batch`."""

@@ -1,9 +1,9 @@
-"""Windows of the task waveform, disturbed in training, and some made of what the corpus has too little of.
+"""Batches of the waveform task: augmented windows, and simulated windows of rare classes.
 
-    VT from real V beats, noise floors, artefacts ─► in the place of some windows ─┐
-    gain, inversion, wander, mains, real noise    ─► added to all ─────────────────┴─► codes
+    VT from real V beats, noise floors, artefacts ─► replace some windows ─┐
+    gain, inversion, wander, mains, real noise    ─► applied to all ───────┴─► codes
 
-Everything is drawn from one row of random numbers for each window, so it follows from the seed and the step.
+Each window has its own row of random numbers, derived from the seed and the step.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 _MADE = {ASYSTOLE: 0.07, NOISE: 0.04, VT: 0.08, OTHER: 0.05}
-"""Shares of windows that are made instead."""
+"""Fraction of windows replaced by simulated windows of each class."""
 _STREAM = 4
 _NUM_CHOICES, _FIRST_OF_MADE = 48, 24
-"""Random numbers of a window before those of its noise: the first says whether it is made; those of what is made."""
+"""Number of uniform random numbers per window before its noise, and index of the first one used for simulation.
+
+Number 0 selects whether the window is simulated."""
 _BEFORE, _AFTER = 25, 45
 """Tokens of a V beat before and after its R peak."""
 
 
 @dataclass(frozen=True)
 class WaveformBatches(MakeBatch):
-    """Windows with their class; in training some are made instead, and all are disturbed.
+    """Batches of windows with their class; in training some windows are simulated and all are augmented.
 
     Attributes:
-        classes: of every token of the corpus, int64 `[num_tokens]`.
-        rows: of the training split, whose V beats and noise the made windows are made of.
-        seed: of what is random.
+        classes: class of every token of the corpus, int64 `[num_tokens]`.
+        rows: rows of the training split, which provide V beats and noise for simulation.
+        seed: seed of the random numbers.
     """
 
     corpus: Corpus
@@ -53,7 +55,7 @@ class WaveformBatches(MakeBatch):
     seed: int
 
     def draft(self, windows: Windows, place: BatchPosition) -> HostBatch:
-        """Label each window by most of its tokens; in training replace its codes by those of what is disturbed."""
+        """Label each window by the majority of its tokens; in training compute the codes of the augmented windows."""
         of_tokens = gather_windows(self.classes, windows.first, windows.length, windows.width)
         of_tokens[~windows.valid] = IGNORE
         labels = majority(of_tokens)
@@ -67,7 +69,7 @@ class WaveformBatches(MakeBatch):
         return HostBatch(windows.length, (labels != IGNORE).astype(np.int64), None, labels, codes)
 
     def finish(self, parts: DeviceBatch, draft: HostBatch) -> Batch:
-        """Take the disturbed codes in training, those of the corpus otherwise."""
+        """Use the augmented codes in training, and those of the corpus otherwise."""
         assert parts.labels is not None
         codes = parts.codes if draft.codes is None else torch.from_numpy(draft.codes).to(parts.codes.device)
         counts = parts.labels != IGNORE
@@ -80,7 +82,7 @@ class WaveformBatches(MakeBatch):
 
     @cached_property
     def _beats(self) -> list[Floats]:
-        """Waveforms of single V beats of each patient, their ends at zero; float32 `[num_beats, 70]` each."""
+        """Waveforms of isolated V beats of each patient, tapered to zero; float32 `[num_beats, 70]` each."""
         found: dict[str, list[Floats]] = {}
         ramp = np.concatenate([np.linspace(0, 1, 10), np.ones(_BEFORE + _AFTER - 30), np.linspace(1, 0, 20)])
         for row in self.rows.tolist():
@@ -101,7 +103,7 @@ class WaveformBatches(MakeBatch):
 
     @cached_property
     def _starts(self) -> dict[int, NDArray[np.int64]]:
-        """Where windows of noise and of VF begin, a second apart; int64, empty where the corpus has none."""
+        """Start indices of windows of noise and of VF, 1 s apart; int64, empty if the corpus has none."""
         starts = {NOISE: [np.empty(0, np.int64)], VF: [np.empty(0, np.int64)]}
         for row in self.rows.tolist():
             tokens = self.corpus.tokens_of(row)
@@ -111,7 +113,7 @@ class WaveformBatches(MakeBatch):
         return {label: np.concatenate(found) for label, found in starts.items()}
 
     def _another(self, label: int, choice: _Choices) -> Floats:
-        """A window of `label` for each at hand, of standard deviation 1; zeros where the corpus has none."""
+        """Draw a window of `label` for each row, of standard deviation 1; zeros if the corpus has none."""
         starts, which = self._starts[label], choice.next()
         if not len(starts):
             return np.zeros((len(which), WINDOW), np.float32)
@@ -120,7 +122,7 @@ class WaveformBatches(MakeBatch):
         return scaled
 
     def _made(self, mv: Floats, labels: NDArray[np.int64], drawn: Doubles) -> tuple[Floats, NDArray[np.int64]]:
-        """Put made windows in the place of some."""
+        """Replace some windows by simulated ones."""
         kind, below = drawn[:, 0], 0.0
         mv, labels = mv.copy(), labels.copy()
         for label, share in _MADE.items():
@@ -139,9 +141,10 @@ class WaveformBatches(MakeBatch):
         return mv, labels
 
     def _ventricular_rhythm(self, choice: _Choices, slowest: float, fastest: float) -> Floats:
-        """A patient's V beat again and again, at `slowest` to `fastest` a minute; the faster, the shorter the beat.
+        """Repeat a patient's V beat at a rate of `slowest` to `fastest` per minute; beats shorten with the rate.
 
-        Above 100/min this is tachycardia. Slower it is an escape or paced rhythm, so that width alone is no sign of VT.
+        Rates above 100/min simulate VT. Slower ones simulate an escape or paced rhythm, so that a wide QRS alone does
+        not indicate VT.
         """
         patient, which = choice.next(), choice.next()
         of = [self._beats[int(p * len(self._beats))] for p in patient]
@@ -162,13 +165,13 @@ class WaveformBatches(MakeBatch):
         return centred
 
     def _disturbed(self, waveform: Floats, labels: NDArray[np.int64], choice: _Choices) -> Floats:
-        """Gain, inversion, baseline wander, mains, muscle and real noise, filters of a monitor, saturation."""
+        """Apply gain, inversion, baseline wander, mains, muscle and recorded noise, monitor filters and saturation."""
         asystole = labels == ASYSTOLE
         gain = np.exp(1.2 * (choice.next() + choice.next() - 1))
         gain = np.where(asystole, np.minimum(gain, 1.5), gain) * np.where(choice.next() < 0.5, -1, 1)
         mv = waveform * gain[:, None].astype(np.float64)
         size = np.where(asystole, 0, mv.std(axis=1))
-        # Two hearts that fibrillate at once look like one that does: patients with VF are few.
+        # The sum of two VF signals resembles VF; this adds variety, since few patients have VF.
         both, ratio = (labels == VF) & (choice.next() < 0.3), size * choice.log_between(0.2, 1)
         mv += np.where(both, ratio, 0)[:, None] * self._another(VF, choice)
         mv += choice.sine(0.1, 0.5, np.where(choice.next() < 0.3, size * choice.log_between(0.05, 1), 0))
@@ -187,11 +190,11 @@ class WaveformBatches(MakeBatch):
 
 
 class _Choices:
-    """Random numbers of the windows at hand, one column after the other.
+    """Random numbers of the windows, read column by column.
 
     Args:
-        drawn: uniform from 0 to below 1, float64 `[B, num]`: `_NUM_CHOICES` columns, then two for each token.
-        first: the column to begin with.
+        drawn: uniform numbers in [0, 1), float64 `[B, num]`: `_NUM_CHOICES` columns, then two for each token.
+        first: first column to read.
     """
 
     def __init__(self, drawn: Doubles, first: int) -> None:
@@ -200,38 +203,38 @@ class _Choices:
         self.noise: Doubles = size * np.cos(angle)
 
     def next(self) -> Doubles:
-        """Numbers from 0 to below 1, `[B]`."""
+        """Return uniform numbers in [0, 1), `[B]`."""
         assert self._next < _NUM_CHOICES
         self._next += 1
         return self._drawn[:, self._next - 1]
 
     def between(self, low: float, high: float) -> Doubles:
-        """Numbers from `low` to `high`, `[B]`."""
+        """Return uniform numbers from `low` to `high`, `[B]`."""
         return low + (high - low) * self.next()
 
     def log_between(self, low: float, high: float) -> Doubles:
-        """Numbers from `low` to `high` whose logarithm is uniform, `[B]`."""
+        """Return log-uniform numbers from `low` to `high`, `[B]`."""
         return np.asarray(np.exp(self.between(np.log(low), np.log(high))))
 
     def normal(self, index: int) -> Doubles:
-        """Standard normal numbers, `[B]`, those of one place of `noise`."""
+        """Return standard normal numbers, `[B]`, from column `index` of `noise`."""
         return self.noise[:, index]
 
     def sine(self, low_hz: float, high_hz: float, amplitude: Doubles) -> Doubles:
-        """Sine waves `[B, WINDOW]` of a frequency and phase of their own."""
+        """Return sine waves `[B, WINDOW]` of random frequency and phase."""
         frequency, phase = self.between(low_hz, high_hz), self.next()
         turns = frequency[:, None] * np.arange(WINDOW) / GRID_HZ + phase[:, None]
         return np.asarray(amplitude[:, None] * np.sin(2 * np.pi * turns))
 
     def coloured(self) -> Doubles:
-        """Noise `[B, WINDOW]` of standard deviation 1, from white to between pink and red."""
+        """Return noise `[B, WINDOW]` of standard deviation 1, between white and nearly red."""
         frequency = np.maximum(np.fft.rfftfreq(WINDOW), 1 / WINDOW)
         noise = np.fft.irfft(np.fft.rfft(self.noise) * frequency ** -self.between(0, 1.2)[:, None], WINDOW)
         return np.asarray(noise / noise.std(axis=1, keepdims=True))
 
 
 def _asystole(choice: _Choices) -> Floats:
-    """No ventricles: an amplifier's noise floor, slow wander, sometimes P waves or mains. Simulated, not recorded."""
+    """Simulate asystole: an amplifier's noise floor, slow wander, sometimes P waves or mains."""
     mv = choice.log_between(0.001, 0.02)[:, None] * choice.coloured()
     mv += choice.sine(0.05, 0.5, choice.log_between(0.001, 0.08))
     every, amplitude = choice.between(0.6, 1.2), choice.between(-0.08, 0.08)
@@ -241,7 +244,7 @@ def _asystole(choice: _Choices) -> Floats:
 
 
 def _artefacts(choice: _Choices) -> Floats:
-    """An electrode that sees no heart: coloured noise, steps of its voltage, mains. Simulated, not recorded."""
+    """Simulate electrode artefacts without ECG: coloured noise, voltage steps, mains."""
     size = choice.log_between(0.1, 2)
     mv = size[:, None] * choice.coloured() * np.where(choice.next() < 0.5, 1, 0.2)[:, None]
     step, when = size * 4 * (choice.next() - 0.5), choice.between(-WINDOW, WINDOW)
