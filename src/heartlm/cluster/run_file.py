@@ -56,9 +56,7 @@ class RunFile:
             HeartlmError: `content` is not a mapping, or names an unknown command.
         """
         if isinstance(content, dict) and True in content:
-            content = {
-                "on" if name is True else name: value for name, value in content.items()
-            }  # YAML reads on as true
+            content = {"on" if name is True else name: value for name, value in content.items()}  # YAML's on is true
         if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
             raise HeartlmError(f"{where}: fields with their values expected, for example  steps: 1000")
         fields = {name.replace("-", "_"): value for name, value in content.items()}

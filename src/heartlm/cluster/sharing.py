@@ -44,7 +44,7 @@ def mps_lines(runs_per_gpu: int, profile: SiteProfile) -> list[str]:
 
     Source: NVIDIA's documentation, docs.nvidia.com/deploy/mps. The pipe directory must be local and not accessible to
     other users. If the daemon's mask has indices, its clients see renumbered devices; with UUIDs they do not.
-    `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of 100 % / n gives n clients equal parts. Without a daemon, a client runs without
+    `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of 100 % / n gives n clients equal parts. Without a daemon a client runs without
     MPS, time-sliced with the others.
     """
     lines = fragment("mps", runs=runs_per_gpu, percent=max(1, 100 // runs_per_gpu))

@@ -123,7 +123,7 @@ def write_sweep_report(folder: Path) -> list[Path]:
     for group, *values in zip(groups, *columns, strict=True):
         for number, repeats in group.of.items():
             rows.append([group.name, str(number), str(len(repeats)), *(_written(column[number]) for column in values)])
-        if len(group.of) > 1:  # throughput at most ranks as a fraction of ideal scaling
+        if len(group.of) > 1:  # throughput at the highest rank count relative to the lowest
             first, last = min(group.of), max(group.of)
             gain = values[0][last].value / values[0][first].value
             words = f"× {gain:.2f}, efficiency {percent(gain * first / last)}"

@@ -149,7 +149,7 @@ def _score_set(score_set: WrittenScores) -> dict[str, Any]:
 
 
 def strip_of(strip: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw a section of one lead with the reference label and the model's prediction of each beat."""
+    """Return the drawing and texts of a section of one lead, with the reference and the prediction of each beat."""
     beats = [beat for beat in strip.get("beats") or [] if is_number(beat.get("time_s"))]
     names = [[str(beat.get(key) or "") for beat in beats] for key in ("reference", "predicted")]
     # class Q is not scored, so its beats never count as wrong

@@ -104,7 +104,7 @@ def _context(
 
 
 def _head(rows: Sequence[CellRow]) -> dict[str, Any]:
-    """Return the title, lead and cards of the page: results at most ranks, and the speedup of each number of ranks."""
+    """Return the title, lead and cards of the page: results at the highest rank count, and each speedup."""
     waiting = percent(statistics.median(row.part_s["data"] / sum(row.part_s.values()) for row in rows))
     last = {"label": "waiting for data", "value": waiting, "note": "of a step, median of all cells"}
     known = [row for row in rows if row.cell.ranks > 1 and row.speedup is not None]
